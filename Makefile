@@ -1,0 +1,48 @@
+# make demo and make test work as the first command on a bare machine with python3, make and gcc.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.PHONY: help demo test lint format bench screenshots clean
+
+help:
+	@echo "make demo         set up $(VENV) and show the monitor on a recorded run of a real H200"
+	@echo "make test         set up and run all tests"
+	@echo "make lint         ruff, mypy --strict, import-linter"
+	@echo "make bench        every figure in the README, as ratios against a peer or a primitive"
+	@echo "make screenshots  draw the pictures under screenshots/ again"
+
+# Two environments in one: the demo needs the program only, the tests a CPU build of torch as well.
+$(VENV)/app: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/dev: pyproject.toml $(VENV)/app
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: $(VENV)/app
+	$(BIN)/llmtop demo
+
+test: $(VENV)/dev
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/dev
+	$(BIN)/python -m benchmarks
+
+screenshots: $(VENV)/dev
+	$(BIN)/python -m screenshots.draw
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist

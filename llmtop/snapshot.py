@@ -1,0 +1,247 @@
+"""Snapshot: everything known at one instant. Every output (screen, JSON, recording, rules) is made from it alone.
+
+All types are frozen. A value that the driver, the system or the training did not give is None, never 0: the
+screen shows a dash for it, JSON shows null. Units are in the names. `time` is unix time in seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+SCHEMA = 1
+"""Grows when a field changes its meaning or goes; a new field does not change it."""
+
+Source = Literal["live", "replay"]
+Severity = Literal["info", "warning", "critical"]
+RankState = Literal["running", "stopped", "stalled", "gone"]
+StepKind = Literal["step", "request"]
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU, or one MIG instance of a GPU, as its driver described it within the last sampling round."""
+
+    index: int
+    """The driver's index (PCI order), for people; programs key by `uuid`."""
+    uuid: str
+    name: str
+    util_pct: float | None = None
+    """GPU-Util: share of time in which at least one kernel ran. 100 does not mean busy."""
+    mem_util_pct: float | None = None
+    """NVML's memory utilisation: share of time in which device memory was read or written."""
+    mem_used_bytes: int | None = None
+    mem_total_bytes: int | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    energy_joules: float | None = None
+    """Total since the driver was loaded."""
+    temperature_c: float | None = None
+    mem_temperature_c: float | None = None
+    sm_clock_mhz: float | None = None
+    sm_clock_max_mhz: float | None = None
+    clock_event_reasons: tuple[str, ...] | None = None
+    """Names of the reasons for which clocks are not at their maximum now; None when the driver does not say."""
+    pcie_rx_bytes_per_s: float | None = None
+    pcie_tx_bytes_per_s: float | None = None
+    pcie_source: Literal["gpm", "nvml"] | None = None
+    """Which counter the PCIe rates come from: GPM over the whole interval, or NVML's 20 ms window."""
+    pcie_gen: int | None = None
+    pcie_width: int | None = None
+    nvlink_rx_bytes_per_s: float | None = None
+    nvlink_tx_bytes_per_s: float | None = None
+    sm_active_pct: float | None = None
+    sm_occupancy_pct: float | None = None
+    tensor_active_pct: float | None = None
+    dram_active_pct: float | None = None
+    mig_parent_uuid: str | None = None
+    """Set on a MIG instance: the GPU that it is a part of."""
+    sampled_at: float | None = None
+    """Unix time of the sample that these values come from."""
+    error: str | None = None
+    """What the driver last refused or reported (lost, reset required, Xid, ECC), in words."""
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that uses a GPU or is attached; one row a (process, GPU)."""
+
+    pid: int
+    """The pid on this host."""
+    container_pid: int | None = None
+    """The pid inside the innermost pid namespace, where it differs."""
+    gpu_uuid: str | None = None
+    gpu_mem_bytes: int | None = None
+    gpu_sm_pct: float | None = None
+    user: str | None = None
+    command: str | None = None
+    cpu_pct: float | None = None
+    """Of one core: 250 means two and a half cores."""
+    rss_bytes: int | None = None
+    threads: int | None = None
+    io_read_bytes_per_s: float | None = None
+    io_write_bytes_per_s: float | None = None
+    state: str | None = None
+    """psutil's word: running, sleeping, disk-sleep, stopped, zombie, …"""
+    started_at: float | None = None
+    """Unix time; with the pid it names one process for good."""
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine that the monitor runs on."""
+
+    name: str
+    cpu_pct: float | None = None
+    """Of all cores together, 0 to 100."""
+    cpu_per_core_pct: tuple[float, ...] | None = None
+    load_1m: float | None = None
+    load_5m: float | None = None
+    load_15m: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    swap_used_bytes: int | None = None
+    swap_total_bytes: int | None = None
+    disk_read_bytes_per_s: float | None = None
+    disk_write_bytes_per_s: float | None = None
+    net_rx_bytes_per_s: float | None = None
+    net_tx_bytes_per_s: float | None = None
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    notes: tuple[str, ...] = ()
+    """What the person at the screen must know: no driver, no permission, which GPUs are shown and why."""
+
+
+class Phase(msgspec.Struct, frozen=True, kw_only=True):
+    """One phase of a step. Nested phases have the parent's path in the name: ``forward/attention``.
+
+    In `Rank.phases` the seconds are means over the rank's recent steps (the same that p50 is taken over); in
+    `Step.phases` they are that step's. A phase entered several times in a step counts once, with the sum.
+    """
+
+    name: str
+    host_seconds: float
+    """By the host's clock, inclusive of nested phases. CUDA is asynchronous: this may be time spent waiting."""
+    gpu_seconds: float | None = None
+    """Between CUDA events at the phase's boundaries on the current stream; None when not measured."""
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One finished step (or request) of one rank."""
+
+    index: int
+    """As the training counts: the first is 0 unless the script says otherwise."""
+    started_at: float
+    """Unix time, from the training's monotonic clock and one offset taken at attach."""
+    seconds: float
+    """By the host's clock, from the start of this step to its end."""
+    interval_seconds: float | None = None
+    """From the start of the previous step to the start of this one: what a step costs, gaps included."""
+    gpu_seconds: float | None = None
+    gpu_idle_seconds: float | None = None
+    """Time within the step in which the training's stream had nothing to do, by CUDA events."""
+    tokens: float | None = None
+    samples: float | None = None
+    phases: tuple[Phase, ...] = ()
+    warmup: bool = False
+    """Left out of rates and percentiles (first steps: compilation, allocator, autotuning)."""
+    kind: StepKind = "step"
+
+
+class Rank(msgspec.Struct, frozen=True, kw_only=True):
+    """One attached training process."""
+
+    pid: int
+    """On this host."""
+    host: str
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    gpu_uuid: str | None = None
+    command: str | None = None
+    kind: StepKind = "step"
+    step: int | None = None
+    """Index of the last finished step."""
+    step_seconds: float | None = None
+    """Of the last finished step, by the host's clock."""
+    step_seconds_p50: float | None = None
+    step_seconds_p95: float | None = None
+    step_seconds_p99: float | None = None
+    tokens_per_s: float | None = None
+    samples_per_s: float | None = None
+    steps_per_s: float | None = None
+    phases: tuple[Phase, ...] = ()
+    gpu_idle_pct: float | None = None
+    """Share of the recent steps' time in which the training's stream was empty, by CUDA events."""
+    memory_allocated_bytes: int | None = None
+    memory_reserved_bytes: int | None = None
+    memory_peak_bytes: int | None = None
+    alloc_retries: int | None = None
+    ooms: int | None = None
+    mfu_pct: float | None = None
+    mfu_note: str | None = None
+    """Why there is no MFU, or which peak it was divided by."""
+    total_steps: int | None = None
+    eta_seconds: float | None = None
+    metrics: dict[str, float] = {}
+    lost: int = 0
+    """Steps that this monitor did not receive: the ring had turned over, or the monitor was too slow."""
+    warmup_steps: int = 0
+    """How many first steps are left out of rates and percentiles."""
+    capturable: tuple[str, ...] = ()
+    """Engines by which this process can be captured now, best first."""
+    state: RankState = "running"
+    last_step_at: float | None = None
+    """Unix time at which the last step ended."""
+    attached_at: float | None = None
+    new_steps: tuple[Step, ...] = ()
+    """Steps that finished since the previous snapshot of this stream, oldest first; the first snapshot after an
+    attach carries the history that the process kept. Each step comes once; GPU times may follow in
+    `gpu_updates`."""
+    gpu_updates: tuple[Step, ...] = ()
+    """Earlier steps again, now with their GPU times, which are read after the GPU has got there."""
+    note: str | None = None
+    """A word about this process that is not an alert: an old version, auto instrumentation off, …"""
+
+
+class Alert(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule that holds now. The ids are part of the contract (DESIGN, "Alert ids")."""
+
+    id: str
+    severity: Severity
+    gpu: str | None = None
+    pid: int | None = None
+    since: float
+    summary: str
+    evidence: dict[str, Any] = {}
+    next: str = ""
+    """What to do: a key, a command, or a fix."""
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything known at one instant."""
+
+    schema: int = SCHEMA
+    time: float
+    source: Source = "live"
+    host: Host
+    gpus: tuple[Gpu, ...] = ()
+    processes: tuple[Process, ...] = ()
+    ranks: tuple[Rank, ...] = ()
+    alerts: tuple[Alert, ...] = ()
+
+
+_encoder = msgspec.json.Encoder(decimal_format="number")
+_decoder = msgspec.json.Decoder(Snapshot)
+
+
+def to_json(snapshot: Snapshot) -> bytes:
+    """Encode as one line of JSON without the newline. A float that is not finite becomes null."""
+    return _encoder.encode(snapshot)
+
+
+def from_json(line: bytes | str) -> Snapshot:
+    """Decode one line of JSON; fields that this version does not know are ignored.
+
+    Raises:
+        msgspec.DecodeError: not JSON, or not a snapshot (`msgspec.ValidationError`, a subclass).
+    """
+    return _decoder.decode(line)

@@ -1,0 +1,303 @@
+"""The messages between a training process and a monitor, their framing, and where they meet.
+
+The training process listens on ``<runtime_dir>/<pid>-<8 hex>.sock``. A frame is a 4-byte little-endian length
+and that many bytes of msgpack, one tagged message a frame, at most `MAX_FRAME` bytes. The process speaks first
+(`Hello`); a monitor answers with `Subscribe` and is then sent the history and every step as it finishes.
+
+Both sides check with SO_PEERCRED that the other belongs to the same user or to root. What a newer side adds
+(fields, message types within one `PROTOCOL`) an older one ignores.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import stat
+import struct
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from llmtop.errors import NotPossibleHere, UnusableInput
+
+PROTOCOL = 1
+"""Both sides must have the same; it grows only when an old reader would misunderstand."""
+MAX_FRAME = 1 << 20
+"""Bytes in the largest frame that either side accepts."""
+SOCKET_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-(?P<token>[0-9a-f]{8})\.sock$")
+
+_LENGTH = struct.Struct("<I")
+_PEERCRED = struct.Struct("3i")  # pid, uid, gid of struct ucred
+
+
+class Hello(msgspec.Struct, tag="hello", kw_only=True, omit_defaults=True):
+    """From the training: who it is. Sent first, and again whenever one of these facts changes."""
+
+    protocol: int = PROTOCOL
+    version: str = ""
+    """llmtop's version in the training's environment."""
+    pid: int = 0
+    """As the process knows it; the monitor takes the host's pid from SO_PEERCRED."""
+    host: str = ""
+    command: str = ""
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    gpu_uuid: str | None = None
+    kind: str = "step"
+    total_steps: int | None = None
+    warmup_steps: int = 0
+    flops_per_token: float | None = None
+    dtype: str | None = None
+    """Which peak MFU is measured against: "bf16", "fp16", "fp8", "tf32", "fp32"."""
+    torch: str | None = None
+    auto: bool = False
+    """Whether hooks publish the phases, rather than the script."""
+    started_at: float = 0.0
+    """Unix time of attach."""
+    engines: list[str] = []
+    """Capture engines this process offers over this socket ("torch.profiler", "memory")."""
+    ring_steps: int = 0
+    """How many finished steps the process keeps."""
+    note: str | None = None
+
+
+class PhaseTime(msgspec.Struct, array_like=True):
+    """Seconds of one phase within one step; nested phases have their parent's path in `name`."""
+
+    name: str
+    host_ns: int
+    count: int = 1
+
+
+class StepDone(msgspec.Struct, array_like=True):
+    """One finished step, by the host's clock."""
+
+    index: int
+    started_unix_ns: int
+    host_ns: int
+    interval_ns: int | None = None
+    tokens: float | None = None
+    samples: float | None = None
+    phases: list[PhaseTime] = []
+
+
+class Steps(msgspec.Struct, tag="steps", kw_only=True, omit_defaults=True):
+    """From the training: finished steps, oldest first."""
+
+    steps: list[StepDone]
+    lost: int = 0
+    """Steps that this monitor was not sent so far, in all (the ring turned over or the monitor was slow)."""
+    metrics: dict[str, float] = {}
+    """The latest values given to log(); keys are the script's."""
+    history: bool = False
+    """True for steps that had finished before this monitor subscribed."""
+
+
+class GpuTime(msgspec.Struct, array_like=True):
+    """GPU times of one earlier step, read from CUDA events after the GPU has passed them."""
+
+    index: int
+    gpu_ns: int
+    idle_ns: int | None = None
+    phases: list[tuple[str, int]] = []
+
+
+class GpuTimes(msgspec.Struct, tag="gpu", kw_only=True):
+    """From the training: GPU times that became known, thinned so that events cost next to nothing."""
+
+    times: list[GpuTime]
+
+
+class Memory(msgspec.Struct, tag="memory", kw_only=True, omit_defaults=True):
+    """From the training: torch's allocator, thinned."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+    peak_bytes: int | None = None
+    alloc_retries: int | None = None
+    ooms: int | None = None
+
+
+class CaptureState(msgspec.Struct, tag="capture_state", kw_only=True, omit_defaults=True):
+    """From the training: how a capture that it was asked for goes."""
+
+    id: str
+    state: str
+    """"armed", "recording", "writing", "done", "failed" or "cancelled"."""
+    detail: str = ""
+    path: str = ""
+    first_step: int | None = None
+    last_step: int | None = None
+
+
+class Subscribe(msgspec.Struct, tag="subscribe", kw_only=True, omit_defaults=True):
+    """From the monitor: send me the last `history` steps and all that follow."""
+
+    protocol: int = PROTOCOL
+    version: str = ""
+    history: int = 512
+
+
+class CaptureRequest(msgspec.Struct, tag="capture", kw_only=True, omit_defaults=True):
+    """From the monitor: record the next `steps` whole steps with an engine that this process offered."""
+
+    id: str
+    engine: str
+    path: str
+    """Absolute path of the file to write; its folder exists and belongs to the same user."""
+    steps: int = 5
+    options: dict[str, bool] = {}
+
+
+class CaptureCancel(msgspec.Struct, tag="capture_cancel", kw_only=True):
+    """From the monitor: stop that capture; what was recorded may be dropped."""
+
+    id: str
+
+
+class Refused(msgspec.Struct, tag="refused", kw_only=True):
+    """From either side, last: why it hangs up."""
+
+    reason: str
+
+
+FromTraining = Hello | Steps | GpuTimes | Memory | CaptureState | Refused
+FromMonitor = Subscribe | CaptureRequest | CaptureCancel | Refused
+
+_encoder = msgspec.msgpack.Encoder()
+_from_training = msgspec.msgpack.Decoder(FromTraining)
+_from_monitor = msgspec.msgpack.Decoder(FromMonitor)
+
+
+def encode(message: FromTraining | FromMonitor) -> bytes:
+    """Encode one message with its length in front.
+
+    Raises:
+        UnusableInput: larger than `MAX_FRAME`.
+    """
+    body = _encoder.encode(message)
+    if len(body) > MAX_FRAME:
+        raise UnusableInput(f"a message of {len(body)} bytes is over the {MAX_FRAME} that a frame may have")
+    return _LENGTH.pack(len(body)) + body
+
+
+def decode_from_training(body: bytes | memoryview) -> FromTraining:
+    """Decode what a training process sent.
+
+    Raises:
+        msgspec.DecodeError: garbage, or a message of an unknown type.
+    """
+    return _from_training.decode(body)
+
+
+def decode_from_monitor(body: bytes | memoryview) -> FromMonitor:
+    """Decode what a monitor sent.
+
+    Raises:
+        msgspec.DecodeError: garbage, or a message of an unknown type.
+    """
+    return _from_monitor.decode(body)
+
+
+class Framer:
+    """Cuts a byte stream into frames. Feed it what recv() gave; iterate what is complete."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Add bytes and return the bodies of all frames that are now whole.
+
+        Raises:
+            UnusableInput: a length of over `MAX_FRAME`; the connection is beyond repair.
+        """
+        self._buffer += data
+        bodies: list[bytes] = []
+        start = 0
+        while len(self._buffer) - start >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer, start)
+            if length > MAX_FRAME:
+                raise UnusableInput(f"a frame of {length} bytes was announced; the limit is {MAX_FRAME}")
+            end = start + _LENGTH.size + length
+            if len(self._buffer) < end:
+                break
+            bodies.append(bytes(self._buffer[start + _LENGTH.size : end]))
+            start = end
+        del self._buffer[:start]
+        return bodies
+
+
+def peer_credentials(connection: socket.socket) -> tuple[int, int]:
+    """The (pid, uid) of the process at the other end, as this process's namespaces see it.
+
+    On the connecting side that is whoever called listen(). A pid of 0 means that it is not visible from here.
+    """
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
+    pid, uid, _ = _PEERCRED.unpack(raw)
+    return pid, uid
+
+
+def peer_allowed(uid: int) -> bool:
+    """Whether a peer of that uid may be spoken to: the same user, or root."""
+    return uid in (os.geteuid(), 0)
+
+
+def runtime_dir(uid: int | None = None) -> Path:
+    """Where the sockets are: `$LLMTOP_DIR`, else ``/tmp/llmtop-<uid>``.
+
+    Not XDG_RUNTIME_DIR: it is unset under SLURM, sudo and containers, so the two sides would disagree.
+    """
+    override = os.environ.get("LLMTOP_DIR")
+    if override:
+        return Path(override)
+    return Path("/tmp") / f"llmtop-{os.geteuid() if uid is None else uid}"
+
+
+def check_dir(directory: Path) -> None:
+    """Refuse a directory in which another user could put a socket of his own.
+
+    Raises:
+        NotPossibleHere: missing, a symbolic link, not a directory, not owned by this user or root, or writable
+            by others.
+    """
+    try:
+        info = os.lstat(directory)
+    except FileNotFoundError:
+        raise NotPossibleHere(f"{directory} does not exist: no training has attached here yet") from None
+    except OSError as error:
+        raise NotPossibleHere(f"{directory} cannot be read: {error.strerror}") from None
+    if stat.S_ISLNK(info.st_mode):
+        raise NotPossibleHere(
+            f"{directory} is a symbolic link; remove it or set LLMTOP_DIR to a folder of yours"
+        )
+    if not stat.S_ISDIR(info.st_mode):
+        raise NotPossibleHere(
+            f"{directory} is not a folder; remove it or set LLMTOP_DIR to a folder of yours"
+        )
+    if info.st_uid not in (os.geteuid(), 0):
+        raise NotPossibleHere(
+            f"{directory} belongs to uid {info.st_uid}; set LLMTOP_DIR to a folder of yours"
+        )
+    if info.st_mode & 0o022:
+        raise NotPossibleHere(f"{directory} is writable by others; run: chmod 700 {directory}")
+
+
+def make_dir(directory: Path) -> None:
+    """Create the directory with mode 0700 if it is missing, then check it.
+
+    Raises:
+        NotPossibleHere: as `check_dir`, or it cannot be created.
+    """
+    try:
+        os.mkdir(directory, 0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise NotPossibleHere(
+            f"{directory} cannot be created: {error.strerror}; set LLMTOP_DIR to a folder of yours "
+            f"(not {tempfile.gettempdir()} itself)"
+        ) from None
+    check_dir(directory)
