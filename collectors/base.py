@@ -13,7 +13,7 @@ import msgspec
 
 from llmtop.snapshot import Gpu, Host, Process, Rank, Snapshot
 
-Reading = TypeVar("Reading", covariant=True)
+Reading_co = TypeVar("Reading_co", covariant=True)
 
 
 class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,13 +43,13 @@ class RanksReading(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class Source(Protocol[Reading]):
+class Source(Protocol[Reading_co]):
     """A live source."""
 
     def start(self) -> None:
         """Begin to sample. Never raises for what the system lacks: that becomes a note or an error text."""
 
-    def latest(self) -> Reading:
+    def latest(self) -> Reading_co:
         """What is known now; returns at once."""
 
     def close(self) -> None:

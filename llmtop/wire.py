@@ -168,8 +168,8 @@ FromTraining = Hello | Steps | GpuTimes | Memory | CaptureState | Refused
 FromMonitor = Subscribe | CaptureRequest | CaptureCancel | Refused
 
 _encoder = msgspec.msgpack.Encoder()
-_from_training = msgspec.msgpack.Decoder(FromTraining)
-_from_monitor = msgspec.msgpack.Decoder(FromMonitor)
+_from_training: msgspec.msgpack.Decoder[FromTraining] = msgspec.msgpack.Decoder(FromTraining)
+_from_monitor: msgspec.msgpack.Decoder[FromMonitor] = msgspec.msgpack.Decoder(FromMonitor)
 
 
 def encode(message: FromTraining | FromMonitor) -> bytes:
@@ -270,17 +270,11 @@ def check_dir(directory: Path) -> None:
     except OSError as error:
         raise NotPossibleHere(f"{directory} cannot be read: {error.strerror}") from None
     if stat.S_ISLNK(info.st_mode):
-        raise NotPossibleHere(
-            f"{directory} is a symbolic link; remove it or set LLMTOP_DIR to a folder of yours"
-        )
+        raise NotPossibleHere(f"{directory} is a symbolic link; remove it or set LLMTOP_DIR to a folder of yours")
     if not stat.S_ISDIR(info.st_mode):
-        raise NotPossibleHere(
-            f"{directory} is not a folder; remove it or set LLMTOP_DIR to a folder of yours"
-        )
+        raise NotPossibleHere(f"{directory} is not a folder; remove it or set LLMTOP_DIR to a folder of yours")
     if info.st_uid not in (os.geteuid(), 0):
-        raise NotPossibleHere(
-            f"{directory} belongs to uid {info.st_uid}; set LLMTOP_DIR to a folder of yours"
-        )
+        raise NotPossibleHere(f"{directory} belongs to uid {info.st_uid}; set LLMTOP_DIR to a folder of yours")
     if info.st_mode & 0o022:
         raise NotPossibleHere(f"{directory} is writable by others; run: chmod 700 {directory}")
 
