@@ -1,0 +1,1 @@
+"""Every speed that llmtop promises, as a ratio against a peer or a primitive in the same run."""

@@ -1,0 +1,1 @@
+"""Captures: one engine a file, and the window that drives any of them."""

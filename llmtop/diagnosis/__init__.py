@@ -1,0 +1,1 @@
+"""What the numbers and the capture say."""

@@ -1,0 +1,1 @@
+"""Inside the training process: what it records and how it is sent."""

@@ -1,0 +1,1 @@
+"""One in-memory model of a capture, and its loaders."""

@@ -1,0 +1,19 @@
+"""Fixtures for all parts."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def runtime_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A private LLMTOP_DIR with a short path: a unix socket's may have 107 characters, and tmp_path's has more."""
+    directory = Path(tempfile.mkdtemp(prefix="lt-"))
+    monkeypatch.setenv("LLMTOP_DIR", str(directory))
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)

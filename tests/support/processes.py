@@ -1,0 +1,33 @@
+"""Child processes that run this checkout's code."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+T = TypeVar("T")
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """This process's environment with the checkout importable, plus `extra`."""
+    return {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1", **extra}
+
+
+def wait_for(condition: Callable[[], T], seconds: float = 20.0, what: str = "") -> T:
+    """Poll until `condition()` is truthy and return it.
+
+    Raises:
+        AssertionError: not within `seconds`; a generous limit against hanging, never a claim of speed.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds} s: {what or condition}")
+        time.sleep(0.02)
