@@ -1,0 +1,101 @@
+"""How numbers and names are written, on every output. An absent value is `DASH`, never 0.
+
+Each function returns plain text that a terminal can show: no control character passes.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+
+DASH = "–"
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_DECIMAL = ("", "k", "M", "G", "T", "P")
+
+
+def _absent(value: float | None) -> bool:
+    return value is None or not math.isfinite(value)
+
+
+def number(value: float | None, digits: int = 0, unit: str = "") -> str:
+    """`value` with so many decimals and the unit after it ("98%", "1980 MHz" for unit " MHz")."""
+    if value is None or _absent(value):
+        return DASH
+    return f"{value:.{digits}f}{unit}"
+
+
+def percent(value: float | None, digits: int = 0) -> str:
+    """A share that is in percent already."""
+    return number(value, digits, "%")
+
+
+def watts(value: float | None) -> str:
+    """Whole watts."""
+    return number(value, 0, " W")
+
+
+def size(value: float | None) -> str:
+    """Bytes in binary units with three significant digits: "79.6 GiB"."""
+    return _scaled(value, 1024.0, _BINARY, " ")
+
+
+def rate(value: float | None) -> str:
+    """Bytes per second in binary units: "52.1 GiB/s"."""
+    text = size(value)
+    return text if text == DASH else text + "/s"
+
+
+def count(value: float | None) -> str:
+    """A count in decimal units with three significant digits: "63.5k"."""
+    return _scaled(value, 1000.0, _DECIMAL, "")
+
+
+def _scaled(value: float | None, base: float, units: tuple[str, ...], gap: str) -> str:
+    if value is None or _absent(value):
+        return DASH
+    sign, amount, step = ("-" if value < 0 else ""), abs(value), 0
+    while step < len(units) - 1 and amount >= base * 0.9995:
+        amount, step = amount / base, step + 1
+    whole = step == 0 and amount == int(amount)
+    digits = 0 if whole or amount >= 99.95 else 1 if amount >= 9.995 else 2
+    return f"{sign}{amount:.{digits}f}{gap}{units[step]}".rstrip()
+
+
+def duration(seconds: float | None) -> str:
+    """A measured time with three significant digits: "808 µs", "60.1 ms", "1.62 s", "3m 20s", "2h 05m"."""
+    if seconds is None or _absent(seconds):
+        return DASH
+    if seconds < 0:
+        return "-" + duration(-seconds)
+    if seconds >= 119.95:
+        return _long(seconds)
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")):
+        amount = seconds / scale
+        if amount >= 0.9995 or unit == "ns":
+            digits = 0 if amount >= 99.95 or unit == "ns" else 1 if amount >= 9.995 else 2
+            return f"{amount:.{digits}f} {unit}"
+    raise AssertionError("unreachable: the last unit takes every rest")
+
+
+def _long(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m {rest:02d}s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours}h {minutes:02d}m"
+    return f"{hours // 24}d {hours % 24:02d}h"
+
+
+def printable(text: str, width: int | None = None) -> str:
+    """`text` without anything a terminal would obey, cut to `width` characters with an ellipsis.
+
+    Names come from trainings, command lines and capture files; none may reach a terminal as it is. Control,
+    format, surrogate and private characters become a middle dot.
+    """
+    clean = "".join(
+        "·" if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") else char for char in text
+    )
+    if width is None or len(clean) <= width:
+        return clean
+    return clean[: max(width - 1, 0)] + "…" if width > 0 else ""

@@ -1,0 +1,42 @@
+"""How numbers and names are written."""
+
+import pytest
+
+from llmtop import format as fmt
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "–"),
+        (float("nan"), "–"),
+        (0.0, "0 ns"),
+        (808e-6, "808 µs"),
+        (0.0601, "60.1 ms"),
+        (0.9999, "1.00 s"),
+        (1.624, "1.62 s"),
+        (200, "3m 20s"),
+        (7500, "2h 05m"),
+        (200_000, "2d 07h"),
+    ],
+)
+def test_durations_keep_three_digits_and_name_their_unit(seconds: float | None, text: str) -> None:
+    assert fmt.duration(seconds) == text
+
+
+def test_an_absent_value_is_a_dash_and_never_zero() -> None:
+    assert {fmt.percent(None), fmt.watts(None), fmt.size(None), fmt.rate(None), fmt.count(None)} == {"–"}
+    assert fmt.percent(0) == "0%"
+
+
+def test_sizes_move_to_the_next_unit_before_they_need_four_digits() -> None:
+    assert fmt.size(0) == "0 B"
+    assert fmt.size(1023.9) == "1.00 KiB"
+    assert fmt.size(150_754_820_096) == "140 GiB"
+    assert fmt.rate(8.3e9) == "7.73 GiB/s"
+    assert fmt.count(63_474) == "63.5k"
+
+
+def test_nothing_that_a_terminal_obeys_gets_through() -> None:
+    assert fmt.printable("\x1b[31mred\x07\u202e\n") == "·[31mred···"
+    assert fmt.printable("a" * 20, 5) == "aaaa…"
