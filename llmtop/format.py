@@ -11,6 +11,7 @@ import unicodedata
 DASH = "–"
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _DECIMAL = ("", "k", "M", "G", "T", "P")
+_OBEYED = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
 
 
 def _absent(value: float | None) -> bool:
