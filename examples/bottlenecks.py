@@ -33,11 +33,9 @@ def batches(arguments: argparse.Namespace, delay_s: float = 0.0) -> Iterator[Ten
         turn += 1
 
 
-def train(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, data: Iterator[Tensor], seconds: float
-) -> None:
-    """Train on `data` for so long."""
-    end = time.monotonic() + seconds
+def train(model: GPT, optimizer: torch.optim.Optimizer, data: Iterator[Tensor], seconds: float) -> float:
+    """Train on `data` for so long; returns the mean step in seconds."""
+    started = time.monotonic()
     for index, batch in enumerate(llmtop.loader(data)):
         with llmtop.step(tokens=batch[:, 1:].numel()):
             with llmtop.phase("h2d"):
@@ -51,9 +49,10 @@ def train(
                 optimizer.zero_grad(set_to_none=True)
         if index % 20 == 0:
             llmtop.log(loss=loss.item())
-        if time.monotonic() > end:
+        if time.monotonic() > started + seconds:
             torch.cuda.synchronize()
-            return
+            return (time.monotonic() - started) / (index + 1)
+    raise AssertionError("unreachable: the data is endless")
 
 
 def spin(seconds: float) -> None:
@@ -70,25 +69,16 @@ def main() -> None:
     parser = options()
     parser.add_argument("--seconds", type=float, default=60, help="length of each act")
     arguments = parser.parse_args()
-    model = GPT(
-        arguments.vocabulary, arguments.sequence, arguments.width, arguments.layers, arguments.heads
-    ).cuda()
+    model = GPT(arguments).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     llmtop.attach(params=sum(parameter.numel() for parameter in model.parameters()), dtype="bf16")
 
-    train(model, optimizer, batches(arguments), arguments.seconds)
-    started, rounds = time.monotonic(), 10
-    for batch, _ in zip(batches(arguments), range(rounds), strict=False):
-        with torch.autocast("cuda", torch.bfloat16):
-            F.cross_entropy(model(batch[:, :-1].cuda()).flatten(0, 1), batch[:, 1:].cuda().flatten()).backward()
-    torch.cuda.synchronize()
-    step_s = (time.monotonic() - started) / rounds
+    step_s = train(model, optimizer, batches(arguments), arguments.seconds)
     train(model, optimizer, batches(arguments, delay_s=3 * step_s), arguments.seconds)
 
-    small = argparse.Namespace(
-        **{**vars(arguments), "batch": 2, "sequence": 64, "width": 64, "layers": 12, "heads": 2}
-    )
-    tiny = GPT(small.vocabulary, small.sequence, small.width, small.layers, small.heads).cuda()
+    size = {"batch": 2, "sequence": 64, "width": 64, "layers": 12, "heads": 2}
+    small = argparse.Namespace(**{**vars(arguments), **size})
+    tiny = GPT(small).cuda()
     unfused = torch.optim.AdamW(tiny.parameters(), lr=3e-4, foreach=False, fused=False)
     train(tiny, unfused, batches(small), arguments.seconds)
 
