@@ -7,7 +7,7 @@ slow driver call or a stuck file system delays nothing but its own values.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -80,3 +80,65 @@ class Feed(Protocol):
 
     def set_interval(self, seconds: float) -> None:
         """Change the rate from the next snapshot on."""
+
+
+@runtime_checkable
+class GpuChoice(Protocol):
+    """What the live hub offers besides: which GPUs its snapshots hold. A screen asks with isinstance()."""
+
+    @property
+    def selection(self) -> str:
+        """In words, for the status line: "all", "attached", or what was asked for ("0,2")."""
+
+    def select(self, selection: str) -> None:
+        """Show "all", "attached" (those that attached trainings use), or the listed indices and UUIDs.
+
+        Raises:
+            UnusableInput: none of these.
+        """
+
+
+@runtime_checkable
+class ReplayControls(Protocol):
+    """What a feed over a recording offers besides. A screen asks with isinstance(); all calls return at once."""
+
+    @property
+    def position(self) -> float:
+        """Seconds from the first snapshot of the recording to the one shown now."""
+
+    @property
+    def length(self) -> float:
+        """Seconds from the first snapshot to the last; grows while the recording is still being written."""
+
+    @property
+    def started_at(self) -> float:
+        """Unix time of the first snapshot."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether the person (not the end of the recording) stopped it."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last snapshot has been shown."""
+
+    @property
+    def speed(self) -> float:
+        """1.0 is the speed at which it was recorded."""
+
+    def toggle(self) -> None:
+        """Pause, or go on; at the end, start again from the beginning."""
+
+    def set_speed(self, speed: float) -> None:
+        """Change the speed; it is held between `MIN_SPEED` and `MAX_SPEED` (collectors/replay.py)."""
+
+    def seek(self, seconds: float) -> None:
+        """Jump to that position (held within the recording); paused or not stays as it was.
+
+        The feed's thread then calls what `on_jump` was given, and `on_snapshot` with the snapshot at the new
+        position.
+        """
+
+    def on_jump(self, callback: Callable[[list[Snapshot]], None]) -> None:
+        """Have `callback` called after each jump, in the feed's thread, with the snapshots that lie before the new
+        position (up to `HISTORY_SECONDS`, oldest first, alerts included), to build histories anew from."""

@@ -1,0 +1,84 @@
+"""Which of the machine's GPUs are shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llmtop.errors import UnusableInput
+from llmtop.snapshot import Gpu, Rank
+
+_INDEX = re.compile(r"^\d{1,4}$")
+_UUID = re.compile(r"^(GPU|MIG)-[0-9a-fA-F][0-9a-fA-F/-]*$")
+
+
+@dataclass(frozen=True)
+class GpuSelection:
+    """All GPUs, those that attached trainings use, or the ones named by index or by the beginning of a UUID.
+
+    A MIG instance goes with its GPU when that is chosen, and can be named alone by its own UUID.
+    """
+
+    mode: str = "all"
+    """"all", "attached" or "given"."""
+    wanted: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> GpuSelection:
+        """Read what `--gpus` takes.
+
+        Raises:
+            UnusableInput: an entry is neither an index nor a UUID.
+        """
+        text = text.strip()
+        if text in ("all", "attached"):
+            return cls(mode=text)
+        wanted = tuple(part.strip() for part in text.split(","))
+        for part in wanted:
+            if not (_INDEX.match(part) or _UUID.match(part)):
+                raise UnusableInput(
+                    f"--gpus takes indices and UUIDs as nvidia-smi -L lists them (0,2 or GPU-1a2b…), "
+                    f'"all" or "attached"; {part!r} is none of them'
+                )
+        return cls(mode="given", wanted=wanted)
+
+    def __str__(self) -> str:
+        return ",".join(self.wanted) if self.mode == "given" else self.mode
+
+    def choose(self, gpus: tuple[Gpu, ...], ranks: Sequence[Rank]) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
+        """The GPUs to show, in their order, and sentences on what was asked for and is not there."""
+        if self.mode == "all" or not gpus:
+            return gpus, ()
+        if self.mode == "attached":
+            return _attached(gpus, ranks)
+        chosen = {gpu.uuid for gpu in gpus if any(_names(want, gpu) for want in self.wanted)}
+        missing = [want for want in self.wanted if not any(_names(want, gpu) for gpu in gpus)]
+        notes = (
+            (f"no GPU here is called {', '.join(missing)}; there are {_span(gpus)} (nvidia-smi -L lists them)",)
+            if missing
+            else ()
+        )
+        return _with_instances(gpus, chosen), notes
+
+
+def _attached(gpus: tuple[Gpu, ...], ranks: Sequence[Rank]) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
+    used = {rank.gpu_uuid for rank in ranks if rank.gpu_uuid is not None and rank.state != "gone"}
+    chosen = {gpu.uuid for gpu in gpus if gpu.uuid in used}
+    if not chosen:
+        return gpus, ("no attached training says which GPU it uses, so all are shown",)
+    return _with_instances(gpus, chosen), ()
+
+
+def _names(want: str, gpu: Gpu) -> bool:
+    if _INDEX.match(want):
+        return gpu.mig_parent_uuid is None and gpu.index == int(want)
+    return gpu.uuid.startswith(want)
+
+
+def _with_instances(gpus: tuple[Gpu, ...], chosen: set[str]) -> tuple[Gpu, ...]:
+    return tuple(gpu for gpu in gpus if gpu.uuid in chosen or gpu.mig_parent_uuid in chosen)
+
+
+def _span(gpus: tuple[Gpu, ...]) -> str:
+    return ", ".join(str(gpu.index) for gpu in gpus if gpu.mig_parent_uuid is None)

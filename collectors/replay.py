@@ -1,0 +1,216 @@
+"""A recording as a feed: the same snapshots, the same rules, with the recording's clock."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from msgspec.structs import replace
+
+from llmtop.errors import UnusableInput
+from llmtop.recording import Reader
+from llmtop.snapshot import Snapshot
+
+MIN_SPEED, MAX_SPEED = 0.25, 16.0
+HISTORY_SECONDS = 300.0
+"""How far back a jump looks for what charts show; at most `HISTORY_SNAPSHOTS` of them."""
+HISTORY_SNAPSHOTS = 1200
+_GROWTH_SECONDS = 1.0  # how often the end of a recording is looked at again, in case it is still being written
+
+Stage = Callable[[Snapshot], Snapshot]
+
+
+class ReplayFeed:
+    """Plays a recording (`Feed` and `ReplayControls` of collectors/base.py).
+
+    The alerts that were recorded are dropped and the rules applied anew, so a recording shows what today's rules
+    say. `make_rules` is called again for each jump: rules remember, and what they remember must be of that time.
+    """
+
+    def __init__(self, reader: Reader, make_rules: Callable[[], Stage]) -> None:
+        """Take over an open recording.
+
+        Raises:
+            UnusableInput: it has no snapshot.
+        """
+        if not reader.members:
+            raise UnusableInput(
+                f"{reader.path} holds no snapshot" + (f": {reader.damage}" if reader.damage else "")
+            )
+        self._reader, self._make_rules = reader, make_rules
+        self._rules = make_rules()
+        self._wake = threading.Condition()
+        self._closed = self._paused = self._ended = False
+        self._speed = 1.0
+        self._position = 0.0
+        self._jump_to: float | None = None
+        self._on_jump: Callable[[list[Snapshot]], None] = lambda _history: None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def interval(self) -> float:
+        """Mean seconds between the recorded snapshots, as they are shown at this speed."""
+        gaps = max(1, self._reader.count - 1)
+        return max(0.05, self._reader.length / gaps / self._speed)
+
+    def set_interval(self, seconds: float) -> None:
+        """A recording keeps the rate at which it was made; `set_speed` plays it faster."""
+
+    @property
+    def position(self) -> float:
+        """Seconds from the first snapshot to the one shown now."""
+        return self._position
+
+    @property
+    def length(self) -> float:
+        """Seconds from the first snapshot to the last."""
+        return self._reader.length
+
+    @property
+    def started_at(self) -> float:
+        """Unix time of the first snapshot."""
+        return self._reader.members[0].first
+
+    @property
+    def paused(self) -> bool:
+        """Whether the person stopped it."""
+        return self._paused
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last snapshot has been shown."""
+        return self._ended
+
+    @property
+    def speed(self) -> float:
+        """1.0 is the speed at which it was recorded."""
+        return self._speed
+
+    def toggle(self) -> None:
+        """Pause, or go on; at the end, start again from the beginning."""
+        with self._wake:
+            if self._ended and not self._paused:
+                self._jump_to = 0.0
+            else:
+                self._paused = not self._paused
+            self._wake.notify_all()
+
+    def set_speed(self, speed: float) -> None:
+        """Change the speed, held between `MIN_SPEED` and `MAX_SPEED`."""
+        with self._wake:
+            self._speed = min(max(speed, MIN_SPEED), MAX_SPEED)
+            self._wake.notify_all()
+
+    def seek(self, seconds: float) -> None:
+        """Jump to that position, held within the recording."""
+        with self._wake:
+            self._jump_to = min(max(seconds, 0.0), self._reader.length)
+            self._wake.notify_all()
+
+    def on_jump(self, callback: Callable[[list[Snapshot]], None]) -> None:
+        """Have `callback` called after each jump with the snapshots before the new position."""
+        self._on_jump = callback
+
+    def start(self, on_snapshot: Callable[[Snapshot], None]) -> None:
+        """Play in a thread of the feed's own."""
+        self._thread = threading.Thread(target=self._play, args=(on_snapshot,), name="llmtop-replay", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop and close the recording."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify_all()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=2.0)
+        self._reader.close()
+
+    def all(self) -> Iterator[Snapshot]:
+        """Every snapshot, in the caller's thread, as fast as it is taken."""
+        for _, snapshot in self._reader.snapshots():
+            yield self._judge(snapshot)
+
+    def paced(self) -> Iterator[Snapshot]:
+        """Every snapshot, in the caller's thread, at the recording's pace times `speed`, until its end."""
+        previous = 0.0
+        for position, snapshot in self._reader.snapshots():
+            time.sleep((position - previous) / self._speed)
+            previous = position
+            yield self._judge(snapshot)
+
+    def _judge(self, snapshot: Snapshot) -> Snapshot:
+        damage = self._reader.damage
+        host = replace(snapshot.host, notes=(*snapshot.host.notes, damage)) if damage else snapshot.host
+        return self._rules(replace(snapshot, source="replay", alerts=(), host=host))
+
+    def _play(self, on_snapshot: Callable[[Snapshot], None]) -> None:
+        upcoming = self._reader.snapshots()
+        while not self._closed:
+            jump = self._take_jump()
+            if jump is not None:
+                upcoming = self._jump(jump, on_snapshot)
+                continue
+            following = next(upcoming, None)
+            if following is None:
+                upcoming = self._wait_at_end()
+                continue
+            position, snapshot = following
+            if self._wait_until(position):
+                self._ended = False
+                self._position = position
+                on_snapshot(self._judge(snapshot))
+
+    def _take_jump(self) -> float | None:
+        with self._wake:
+            jump, self._jump_to = self._jump_to, None
+            return jump
+
+    def _jump(self, target: float, on_snapshot: Callable[[Snapshot], None]) -> Iterator[tuple[float, Snapshot]]:
+        """Judge what lies before the target with fresh rules, show the snapshot there, and return what follows."""
+        self._rules = self._make_rules()
+        before: deque[tuple[float, Snapshot]] = deque(maxlen=HISTORY_SNAPSHOTS)
+        upcoming = self._reader.snapshots(target - HISTORY_SECONDS)
+        following: tuple[float, Snapshot] | None = None
+        for following in upcoming:
+            if following[0] >= target:
+                break
+            before.append(following)
+        if following is None:
+            return upcoming
+        if before and before[-1] is following:
+            before.pop()
+        history = [self._judge(snapshot) for _, snapshot in before]
+        self._on_jump(history)
+        self._ended = False
+        self._position = following[0]
+        on_snapshot(self._judge(following[1]))
+        return upcoming
+
+    def _wait_until(self, position: float) -> bool:
+        """Sleep the time to that position; False when a jump or the end of all came first."""
+        waited = 0.0
+        with self._wake:
+            while not self._closed and self._jump_to is None:
+                left = position - self._position - waited
+                if left <= 0 and not self._paused:
+                    return True
+                if self._paused:
+                    self._wake.wait()
+                    continue
+                speed, since = self._speed, time.monotonic()
+                self._wake.wait(left / speed)
+                waited += (time.monotonic() - since) * speed
+        return False
+
+    def _wait_at_end(self) -> Iterator[tuple[float, Snapshot]]:
+        """Wait for a jump, or for more of a recording that is still being written; return what follows."""
+        self._ended = True
+        with self._wake:
+            while not self._closed and self._jump_to is None:
+                known = len(self._reader.members)
+                if self._reader.refresh():
+                    return self._reader.snapshots(first_member=known)
+                self._wake.wait(_GROWTH_SECONDS)
+        return iter(())

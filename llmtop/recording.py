@@ -1,0 +1,312 @@
+"""A recording: a stream of snapshots in a file.
+
+The file is a series of gzip members, so `zcat` shows it: first one JSON object that says what it is (`Header`),
+then snapshots, one JSON object a line, some of them to a member. Each member carries its compressed length, the
+times of its first and last snapshot and their number in its gzip header (an extra field, RFC 1952, 2.3.1.1).
+So a reader can seek without unpacking what lies before, and a recorder that is killed loses only the member that
+it had not yet written.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from llmtop import __version__
+from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.snapshot import SCHEMA, Snapshot, from_json, to_json
+
+MAGIC = "llmtop-recording"
+FORMAT = 1
+MEMBER_SNAPSHOTS = 10
+MEMBER_SECONDS = 5.0
+MEMBER_BYTES = 1 << 20
+"""A member is written when it holds so many snapshots or bytes or spans so much time, whichever comes first."""
+MAX_MEMBER_BYTES = 256 << 20
+"""Unpacked; a member that says it is larger is not one of ours."""
+
+_GZIP = struct.Struct("<2sBBIBBH2sH")  # magic, method, flags, mtime, xfl, os, XLEN, subfield id, its length
+_EXTRA = struct.Struct("<IddI")  # deflated length, first time, last time, snapshots
+_TRAILER = struct.Struct("<II")  # CRC-32 and length of what was packed
+_SUBFIELD = b"LT"
+_FEXTRA = 4
+_HEAD = _GZIP.size + _EXTRA.size
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """What a recording says about itself, in its first member."""
+
+    magic: str = MAGIC
+    format: int = FORMAT
+    schema: int = SCHEMA
+    """Of the snapshots (`llmtop.snapshot.SCHEMA`)."""
+    version: str = __version__
+    created: float
+    """Unix time."""
+    host: str = ""
+
+
+class Member(NamedTuple):
+    """Where some consecutive snapshots lie in the file and in time."""
+
+    offset: int
+    """Of the gzip member, in bytes."""
+    packed: int
+    """Bytes of deflated data."""
+    position: float
+    """Seconds of the recording before its first snapshot."""
+    first: float
+    last: float
+    """Unix times of its first and last snapshot."""
+    number: int
+    """Of snapshots."""
+
+
+def _pack(lines: bytes, first: float, last: float, count: int) -> bytes:
+    packer = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
+    deflated = packer.compress(lines) + packer.flush()
+    extra_length = len(_SUBFIELD) + 2 + _EXTRA.size
+    head = _GZIP.pack(b"\x1f\x8b", 8, _FEXTRA, 0, 0, 255, extra_length, _SUBFIELD, _EXTRA.size)
+    trailer = _TRAILER.pack(zlib.crc32(lines), len(lines) & 0xFFFFFFFF)
+    return head + _EXTRA.pack(len(deflated), first, last, count) + deflated + trailer
+
+
+class Writer:
+    """Writes a recording. Not safe for several threads."""
+
+    def __init__(self, path: str | Path, *, host: str, overwrite: bool = False) -> None:
+        """Create the file.
+
+        Raises:
+            UnusableInput: it exists and `overwrite` is not set.
+            NotPossibleHere: it cannot be created or written.
+        """
+        self.path = Path(path)
+        self._lines: list[bytes] = []
+        self._bytes = 0
+        self._first = self._last = 0.0
+        try:
+            self._file = io.FileIO(self.path, "w" if overwrite else "x")
+        except FileExistsError:
+            raise UnusableInput(f"{self.path} exists; give another name, or --force to write over it") from None
+        except OSError as error:
+            raise NotPossibleHere(f"{self.path} cannot be written: {error.strerror}") from None
+        header = Header(created=time.time(), host=host)
+        try:
+            self._write_whole(_pack(msgspec.json.encode(header) + b"\n", header.created, header.created, 0))
+        except NotPossibleHere:
+            self._file.close()
+            raise
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Add a snapshot; it is on disk when its member is full, or at `flush()`.
+
+        Raises:
+            NotPossibleHere: the disk is full or the file cannot be written; what was whole before it stays.
+        """
+        since_last = abs(snapshot.time - self._last)
+        if not self._lines:
+            self._first = snapshot.time
+        line = to_json(snapshot)
+        self._lines.append(line)
+        self._bytes += len(line)
+        self._last = snapshot.time
+        span = max(abs(self._last - self._first), since_last)
+        if len(self._lines) >= MEMBER_SNAPSHOTS or self._bytes >= MEMBER_BYTES or span >= MEMBER_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is pending as a member.
+
+        Raises:
+            NotPossibleHere: as `write`.
+        """
+        if self._lines:
+            lines, self._lines, self._bytes = self._lines, [], 0
+            self._write_whole(_pack(b"\n".join(lines) + b"\n", self._first, self._last, len(lines)))
+
+    def close(self) -> None:
+        """Write what is pending and close.
+
+        Raises:
+            NotPossibleHere: as `write`; the file is closed all the same.
+        """
+        try:
+            self.flush()
+        finally:
+            self._file.close()
+
+    def _write_whole(self, data: bytes) -> None:
+        """Write all of it or leave the file as it was, so that a full disk leaves no half member behind."""
+        start = self._file.tell()
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[self._file.write(view) :]
+        except OSError as error:
+            try:
+                os.ftruncate(self._file.fileno(), start)
+                self._file.seek(start)
+            except OSError:
+                pass  # a reader drops the half member by itself
+            raise NotPossibleHere(
+                f"recording to {self.path} failed: {error.strerror}; what was written before is whole"
+            ) from None
+
+
+class Reader:
+    """Reads a recording, also one that is still being written. It holds an index of the members, no snapshots."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Open and index it.
+
+        Raises:
+            UnusableInput: it cannot be opened, is empty, not a recording, or from a newer llmtop.
+        """
+        self.path = Path(path)
+        self.members: list[Member] = []
+        self.damage: str | None = None
+        """A sentence on what of the file cannot be played; None for a whole recording."""
+        try:
+            self._file = io.BufferedReader(io.FileIO(self.path, "r"))
+        except OSError as error:
+            raise UnusableInput(f"{self.path} cannot be opened: {error.strerror}") from None
+        try:
+            self.header = self._read_header()
+            self.refresh()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    @property
+    def length(self) -> float:
+        """Seconds from the first snapshot to the last. Where the clock went backwards, no time passed."""
+        if not self.members:
+            return 0.0
+        end = self.members[-1]
+        return end.position + max(0.0, end.last - end.first)
+
+    @property
+    def count(self) -> int:
+        """How many snapshots there are."""
+        return sum(member.number for member in self.members)
+
+    def refresh(self) -> bool:
+        """Look for members that were written since; returns whether there are new ones."""
+        known = len(self.members)
+        self.damage = None
+        size = os.fstat(self._file.fileno()).st_size
+        while self._end < size:
+            head = self._head_at(self._end, size)
+            if isinstance(head, str):
+                self.damage = head
+                break
+            packed, first, last, count = head
+            previous = self.members[-1] if self.members else None
+            position = self.length + max(0.0, first - previous.last) if previous else 0.0
+            self.members.append(Member(self._end, packed, position, first, last, count))
+            self._end += _HEAD + packed + _TRAILER.size
+        return len(self.members) > known
+
+    def snapshots(self, start: float = 0.0, first_member: int | None = None) -> Iterator[tuple[float, Snapshot]]:
+        """Yield (position in seconds, snapshot) from the first at or after `start`, until the end known now.
+
+        A member that cannot be unpacked is left out, and `damage` says so.
+
+        Args:
+            start: position in seconds.
+            first_member: begin with this one of `members` instead.
+        """
+        first = self._member_at(start) if first_member is None else first_member
+        for member in self.members[first:]:
+            for snapshot in self._unpack(member):
+                offset = min(max(snapshot.time - member.first, 0.0), max(member.last - member.first, 0.0))
+                if member.position + offset >= start:
+                    yield member.position + offset, snapshot
+
+    def _member_at(self, position: float) -> int:
+        """The last member that begins at or before the position."""
+        low, high = 0, len(self.members)
+        while low < high:
+            middle = (low + high) // 2
+            if self.members[middle].position <= position:
+                low = middle + 1
+            else:
+                high = middle
+        return max(0, low - 1)
+
+    def _read_header(self) -> Header:
+        size = os.fstat(self._file.fileno()).st_size
+        if size == 0:
+            raise UnusableInput(f"{self.path} is empty: not even the beginning of a recording is in it")
+        foreign = f"{self.path} is not a recording of llmtop (llmtop record FILE writes one)"
+        head = self._head_at(0, size)
+        if isinstance(head, str):
+            raise UnusableInput(foreign)
+        member = Member(0, head[0], 0.0, head[1], head[2], head[3])
+        try:
+            header = msgspec.json.decode(self._inflate(member), type=Header)
+        except (msgspec.DecodeError, zlib.error, ValueError):
+            raise UnusableInput(foreign) from None
+        if header.magic != MAGIC:
+            raise UnusableInput(foreign)
+        if header.format > FORMAT or header.schema > SCHEMA:
+            raise UnusableInput(
+                f"{self.path} was written by the newer llmtop {header.version[:20]!r}, in a form that this one "
+                f"({__version__}) does not know; upgrade llmtop to play it"
+            )
+        self._end = _HEAD + member.packed + _TRAILER.size
+        return header
+
+    def _head_at(self, offset: int, size: int) -> tuple[int, float, float, int] | str:
+        """What the head of a member says, or a sentence on why it is none."""
+        cut = f"the last {size - offset} bytes of {self.path} are no whole part of a recording and were left out"
+        self._file.seek(offset)
+        raw = self._file.read(_HEAD)
+        if len(raw) < _HEAD:
+            return cut
+        magic, method, flags, _, _, _, _, subfield, length = _GZIP.unpack_from(raw)
+        if (magic, method, flags, subfield, length) != (b"\x1f\x8b", 8, _FEXTRA, _SUBFIELD, _EXTRA.size):
+            return cut
+        packed, first, last, count = _EXTRA.unpack_from(raw, _GZIP.size)
+        if offset + _HEAD + packed + _TRAILER.size > size or not _is_time(first) or not _is_time(last):
+            return cut
+        return packed, first, last, count
+
+    def _inflate(self, member: Member) -> bytes:
+        """Unpack a member.
+
+        Raises:
+            ValueError: the checksum is wrong, or it is larger than any of ours.
+            zlib.error: damaged.
+        """
+        self._file.seek(member.offset + _HEAD)
+        unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
+        lines = unpacker.decompress(self._file.read(member.packed), MAX_MEMBER_BYTES)
+        crc, length = _TRAILER.unpack(self._file.read(_TRAILER.size))
+        if not unpacker.eof or crc != zlib.crc32(lines) or length != len(lines) & 0xFFFFFFFF:
+            raise ValueError("checksum")
+        return lines
+
+    def _unpack(self, member: Member) -> Sequence[Snapshot]:
+        try:
+            return [from_json(line) for line in self._inflate(member).splitlines()]
+        except (msgspec.DecodeError, zlib.error, struct.error, ValueError):
+            self.damage = f"{member.number} snapshots of {self.path} are damaged and were left out"
+            return ()
+
+
+def _is_time(value: float) -> bool:
+    return 0.0 <= value < 1e12  # also refuses NaN
