@@ -208,7 +208,7 @@ class Scenario:
         del self.processes[gpu, pid]
         return self
 
-    def mig(self, gpu: int, instance: int, used: int, total: int, name: str = "NVIDIA H200 MIG 1g.18gb") -> Scenario:
+    def mig(self, gpu: int, instance: int, used: int, total: int, name: str = "H200 MIG 1g.18gb") -> Scenario:
         """Put a GPU in MIG mode and add an instance."""
         self.set(gpu, mig_mode=1)
         self.lines.append(f"mig {gpu} {mig_uuid(gpu, instance)} {used} {total} {instance} {name}")
@@ -234,7 +234,7 @@ class Scenario:
         return "\n".join([*lines, *base.lines, *self.lines, *faults, *self.processes.values()]) + "\n"
 
     def write(self, path: Path | None = None) -> Path:
-        """Write the file whole, at `path` or where it was written last; a running stand-in follows at its next call."""
+        """Write the file, at `path` or where it was last; a running stand-in follows at its next call."""
         self.path = path or self.path
         assert self.path is not None, "the first write names the file"
         fresh = self.path.with_suffix(".new")
@@ -263,9 +263,10 @@ def build(missing: Iterable[str] = (), defines: Iterable[str] = ()) -> Path:
     key = hashlib.sha256(repr((missing, defines)).encode())
     for file in (*sources, SOURCES / "scenario.h"):
         key.update(file.read_bytes())
-    library = Path(tempfile.gettempdir()) / f"llmtop-nvml-{os.getuid()}-{key.hexdigest()[:16]}" / "libnvidia-ml.so.1"
+    folder = Path(tempfile.gettempdir()) / f"llmtop-nvml-{os.getuid()}-{key.hexdigest()[:16]}"
+    library = folder / "libnvidia-ml.so.1"
     if not library.exists():
-        library.parent.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         exports = library.with_name(f"exports-{os.getpid()}")
         hidden = "".join(f" {symbol};" for symbol in missing)
         exports.write_text(f"{{ global: *;{' local:' + hidden if hidden else ''} }};")
@@ -294,6 +295,6 @@ def environment(library: Path, scenario: Path, **extra: str) -> dict[str, str]:
 
 
 def load(library: Path, scenario: Path) -> Any:
-    """Make the stand-in this process's driver, before NVML is first used; returns the library for `count` and such."""
+    """Make the stand-in this process's driver, before NVML is first used; the answer has its counters."""
     os.environ[SCENARIO_VARIABLE] = str(scenario)
     return ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
