@@ -1,0 +1,94 @@
+"""A thread that does one piece of work at a steady pace."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+EARLY_SECONDS = 0.15
+"""When the second round follows the first, whatever the pace: rates need two samples, at least 0.1 s apart."""
+
+
+class Beat:
+    """Does `work` at once, again after `EARLY_SECONDS`, and then at every multiple of `seconds` (plus `offset`).
+
+    Beats of the same pace run at the same instants, so what they read belongs together; a round that takes longer
+    than the pace leaves rounds out. The thread is a daemon: work that never returns cannot keep the program alive.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[], None],
+        seconds: float,
+        *,
+        offset: float = 0.0,
+        at_end: Callable[[], None] | None = None,
+    ) -> None:
+        """Prepare; `at_end` runs in the thread after its last round."""
+        self._name, self._work, self._offset, self._at_end = name, work, offset, at_end
+        self._seconds = seconds
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self.fault: str | None = None
+        """What went wrong in the last round through a mistake in llmtop itself, else None."""
+
+    def start(self) -> None:
+        """Begin, also again after a stop; does nothing while the thread lives."""
+        if self.alive:
+            return
+        self._stopping = False
+        self._wake.clear()
+        self._thread = threading.Thread(target=self._run, name=f"llmtop-{self._name}", daemon=True)
+        self._thread.start()
+
+    def set_seconds(self, seconds: float) -> None:
+        """Change the pace from now on."""
+        self._seconds = seconds
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Ask the thread to end after the round in hand; returns at once."""
+        self._stopping = True
+        self._wake.set()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the end; returns whether it came."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(max(0.0, seconds))
+        return not self.alive
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def _run(self) -> None:
+        self._round(self._work)
+        self._wait_until(time.monotonic() + min(EARLY_SECONDS, self._seconds))
+        while not self._stopping:
+            self._round(self._work)
+            self._wait_until(None)
+        if self._at_end is not None:
+            self._round(self._at_end)
+
+    def _round(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+            self.fault = None
+        except Exception as error:  # noqa: BLE001  a mistake in one collector must not end its thread unseen
+            self.fault = f"a fault in llmtop itself ({self._name}: {error!r})"
+
+    def _wait_until(self, due: float | None) -> None:
+        """Sleep until `due`, or the next multiple of the pace as it is then; ends early on stop()."""
+        while not self._stopping:
+            now = time.monotonic()
+            if due is None:
+                target = ((now - self._offset) // self._seconds + 1) * self._seconds + self._offset
+            else:
+                target = due
+            if not self._wake.wait(target - now):
+                return
+            self._wake.clear()

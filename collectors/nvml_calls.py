@@ -1,0 +1,126 @@
+"""Calls into NVML that never raise, and what its answers mean in words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pynvml
+
+LOST = frozenset({
+    pynvml.NVML_ERROR_UNINITIALIZED,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+    pynvml.NVML_ERROR_GPU_IS_LOST,
+    pynvml.NVML_ERROR_RESET_REQUIRED,
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+    pynvml.NVML_ERROR_GPU_NOT_FOUND,
+})  # fmt: skip
+"""Answers that mean the whole GPU, or the whole driver: asking for more values is in vain."""
+
+ABSENT = frozenset({
+    pynvml.NVML_ERROR_INVALID_ARGUMENT,  # a sensor or counter that this model does not know
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_NOT_FOUND,
+    pynvml.NVML_ERROR_INSUFFICIENT_SIZE,  # a list grew between asking for its length and its content
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    pynvml.NVML_ERROR_IN_USE,
+    pynvml.NVML_ERROR_NO_DATA,
+    pynvml.NVML_ERROR_VGPU_ECC_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+    pynvml.NVML_ERROR_DEPRECATED,
+    pynvml.NVML_ERROR_NOT_READY,
+})  # fmt: skip
+"""Answers that only mean that a value is not there. They differ per model, MIG instance and vGPU."""
+
+_WORDS: dict[int, str] = {
+    pynvml.NVML_ERROR_UNINITIALIZED: "NVML was shut down",
+    pynvml.NVML_ERROR_INVALID_ARGUMENT: "the driver does not know what it was asked about",
+    pynvml.NVML_ERROR_NOT_SUPPORTED: "not supported",
+    pynvml.NVML_ERROR_NO_PERMISSION: "no permission (the device files /dev/nvidia* must be readable and writable)",
+    pynvml.NVML_ERROR_INSUFFICIENT_POWER: "a power cable of the GPU is not attached properly",
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "the NVIDIA kernel module is not loaded (try: sudo modprobe nvidia)",
+    pynvml.NVML_ERROR_TIMEOUT: "the driver gave up waiting for the GPU",
+    pynvml.NVML_ERROR_IRQ_ISSUE: "the kernel has a problem with the GPU's interrupts",
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found",
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: "this driver is too old: it lacks a function",
+    pynvml.NVML_ERROR_CORRUPTED_INFOROM: "the GPU's InfoROM is corrupted",
+    pynvml.NVML_ERROR_GPU_IS_LOST: "GPU is lost: it fell off the bus or does not answer (see dmesg for its Xid)",
+    pynvml.NVML_ERROR_RESET_REQUIRED: "GPU must be reset before it can be used (nvidia-smi --gpu-reset)",
+    pynvml.NVML_ERROR_OPERATING_SYSTEM: "the operating system refused the driver's call",
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+        "the driver was updated under the running kernel module: reboot, or reload the module"
+    ),
+    pynvml.NVML_ERROR_IN_USE: "in use by another program",
+    pynvml.NVML_ERROR_MEMORY: "the driver is out of memory",
+    pynvml.NVML_ERROR_GPU_NOT_FOUND: "the driver finds no GPU there",
+    pynvml.NVML_ERROR_INVALID_STATE: "the GPU is in a state that does not allow it",
+    pynvml.NVML_ERROR_UNKNOWN: "the driver reports an internal error",
+}
+
+
+def words(code: int) -> str:
+    """What an nvmlReturn means; a number that this version does not know is named as such."""
+    return _WORDS.get(code, f"NVML answered with error {code}")
+
+
+def error_text(refusals: Mapping[str, int]) -> str | None:
+    """The gravest of a round's answers in words, or None when at most some values are absent."""
+    codes = set(refusals.values())
+    for code in sorted(LOST & codes, reverse=True):
+        return words(code)
+    for call, code in refusals.items():
+        if code not in ABSENT and code != pynvml.NVML_ERROR_NO_PERMISSION:
+            return f"{words(code)} ({call})"
+    return None
+
+
+def is_lost(refusals: Mapping[str, int]) -> bool:
+    """Whether one of a round's answers concerns the whole GPU or driver."""
+    return not LOST.isdisjoint(refusals.values())
+
+
+class Caller:
+    """Makes calls for one thread and remembers what was refused, and which call it is inside of."""
+
+    def __init__(self) -> None:
+        self.refusals: dict[str, int] = {}
+        """nvmlReturn by function since `begin()`."""
+        self._inside: tuple[str, float] | None = None
+
+    def begin(self) -> None:
+        """Start a round."""
+        self.refusals = {}
+
+    def __call__(self, name: str, *args: Any) -> Any:
+        """Call a function of pynvml; None when it is refused, and `refusals` then has the reason."""
+        self._inside = (name, time.monotonic())
+        try:
+            return getattr(pynvml, name)(*args)
+        except pynvml.NVMLError as error:
+            self.refusals[name] = error.value
+        except AttributeError:  # an older nvidia-ml-py
+            self.refusals[name] = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
+        except UnicodeDecodeError:  # a name or UUID of rubbish, as from a GPU whose InfoROM is damaged
+            self.refusals[name] = pynvml.NVML_ERROR_CORRUPTED_INFOROM
+        finally:
+            self._inside = None
+        return None
+
+    def first(self, names: tuple[str, ...], *args: Any) -> Any:
+        """Call the first of several names of one function that this driver has."""
+        for name in names:
+            answer = self(name, *args)
+            if answer is not None or self.refusals.get(name) != pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+                return answer
+        return None
+
+    @property
+    def lost(self) -> bool:
+        """Whether this round met such an answer (`is_lost`)."""
+        return is_lost(self.refusals)
+
+    def waiting(self) -> tuple[str, float] | None:
+        """The call that this thread is inside of, and for how many seconds; for other threads to ask."""
+        inside = self._inside
+        return None if inside is None else (inside[0], time.monotonic() - inside[1])

@@ -1,0 +1,292 @@
+"""One GPU, sampled in threads of its own, so that a GPU that hangs delays no other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+import pynvml
+from msgspec.structs import replace
+
+from collectors.base import GpuUse
+from collectors.beat import Beat
+from collectors.gpm import Gpm, supported
+from collectors.gpu_faults import Events, memory_faults
+from collectors.nvml_calls import Caller, error_text, is_lost
+from collectors.nvml_values import (
+    Values,
+    cheap_values,
+    memory_values,
+    pcie_values,
+    process_shares,
+    running,
+    slow_values,
+)
+from llmtop.snapshot import Gpu
+
+SLOW_SECONDS = 2.0
+"""Between rounds of dear calls (15 to 20 ms a GPU, perhaps under one lock of the driver)."""
+PCIE_SECONDS = 2.0
+"""Between NVML's own PCIe calls (42 ms a GPU), made only where GPM has no PCIe rates."""
+GPM_PATIENCE = 3
+"""Rounds without PCIe rates from GPM after which NVML's own are asked for."""
+FAULTS_EVERY = 5
+"""Memory faults are asked for in every fifth slow round."""
+STALE_SECONDS = 2.0
+"""A value is dropped after three rounds without a fresh one, and not before this."""
+
+
+class _Sample(msgspec.Struct, frozen=True):
+    """What one round of one thread found."""
+
+    values: Values = {}
+    instances: dict[str, Values] = {}
+    """Of MIG instances, by UUID."""
+    refusals: dict[str, int] = {}
+    at: float = 0.0
+    """Monotonic seconds at the end of the round."""
+    unix: float = 0.0
+    """The same instant as unix time."""
+
+
+class _Instance(msgspec.Struct, frozen=True):
+    """A MIG instance."""
+
+    handle: Any
+    uuid: str
+    name: str
+    number: int | None
+    """The GPU instance that it is in."""
+
+
+class DeviceSampler:
+    """Samples one GPU and its MIG instances from `start()` to `stop()`, which may follow each other again."""
+
+    def __init__(self, handle: Any, index: int, uuid: str, interval: float) -> None:
+        """Prepare to sample the GPU with that handle, driver's index and UUID every `interval` seconds."""
+        self.index, self.uuid = index, uuid
+        self.name = "GPU"
+        self._handle = handle
+        self._interval = interval
+        self._born = time.monotonic()
+        self._fast_call, self._slow_call, self._pcie_call = Caller(), Caller(), Caller()
+        self._fast, self._slow, self._pcie = _Sample(), _Sample(), _Sample()
+        self._gpm_supported: bool | None = None
+        self._gpms: dict[str, Gpm] = {}
+        self._rounds_without_pcie = 0
+        self._events = Events(self._slow_call)
+        self._faults: list[str] = []
+        self._instances: tuple[_Instance, ...] = ()
+        self._uses: tuple[GpuUse, ...] = ()
+        self._shares_since = (time.time_ns() - 1_000_000_000) // 1000
+        self._slow_rounds = 0
+        offset = index * SLOW_SECONDS / 16  # so that the GPUs' dear calls do not queue up behind each other
+        self._beats = {
+            "fast": Beat(f"gpu{index}", self._fast_round, interval, at_end=self._end_fast),
+            "slow": Beat(
+                f"gpu{index}-slow", self._slow_round, SLOW_SECONDS, offset=offset, at_end=self._events.free
+            ),
+            "pcie": Beat(f"gpu{index}-pcie", self._pcie_round, PCIE_SECONDS, offset=offset),
+        }
+
+    # ---- for the thread that owns this GPU's place in the list ----
+
+    def start(self) -> None:
+        """Begin to sample."""
+        self._beats["fast"].start()
+        self._beats["slow"].start()
+
+    def stop(self) -> None:
+        """Ask the threads to end; returns at once."""
+        for beat in self._beats.values():
+            beat.stop()
+
+    def join(self, deadline: float) -> bool:
+        """Wait until a monotonic time for the threads to end; returns whether all did."""
+        self._beats["fast"].join(deadline - time.monotonic())
+        self.stop()  # again: the fast thread may have started the PCIe thread in its last round
+        return all(beat.join(deadline - time.monotonic()) for beat in self._beats.values())
+
+    def move(self, handle: Any, index: int) -> None:
+        """The driver now knows this GPU by another handle or index."""
+        self._handle, self.index = handle, index
+
+    def set_interval(self, seconds: float) -> None:
+        """Change the pace of the cheap values."""
+        self._interval = seconds
+        self._beats["fast"].set_seconds(seconds)
+
+    # ---- for any thread ----
+
+    @property
+    def lost(self) -> bool:
+        """Whether the last round found the GPU gone."""
+        return is_lost(self._fast.refusals)
+
+    def hanging(self, seconds: float) -> bool:
+        """Whether a thread has been inside one call for longer than that."""
+        waits = (call.waiting() for call in (self._fast_call, self._slow_call, self._pcie_call))
+        return any(wait is not None and wait[1] > seconds for wait in waits)
+
+    def refused(self, code: int) -> set[str]:
+        """The functions that answered `code` in the last rounds."""
+        samples = (self._fast, self._slow, self._pcie)
+        return {name for sample in samples for name, answer in sample.refusals.items() if answer == code}
+
+    def own_faults(self) -> list[str]:
+        """Mistakes of llmtop itself in the last rounds."""
+        return [beat.fault for beat in self._beats.values() if beat.fault is not None]
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """This GPU as known now, and its MIG instances after it."""
+        now = time.monotonic()
+        fresh = now - self._fast.at <= self._patience()
+        values: Values = {}
+        if now - self._slow.at <= 3 * SLOW_SECONDS:
+            values.update(self._slow.values)
+        if now - self._pcie.at <= 3 * PCIE_SECONDS:
+            values.update(self._pcie.values)
+        if fresh:
+            values.update(self._fast.values)
+            values["sampled_at"] = self._fast.unix
+        gpu = Gpu(index=self.index, uuid=self.uuid, name=self.name, error=self._error(now, fresh), **values)
+        rows = [gpu]
+        for instance in self._instances:
+            row = Gpu(index=self.index, uuid=instance.uuid, name=instance.name, mig_parent_uuid=self.uuid)
+            own = self._fast.instances.get(instance.uuid, {}) if fresh else {}
+            rows.append(replace(row, sampled_at=gpu.sampled_at, error=gpu.error, **own))
+        return tuple(rows)
+
+    def uses(self) -> tuple[GpuUse, ...]:
+        """Who used this GPU in the last slow round."""
+        return self._uses if time.monotonic() - self._slow.at <= 3 * SLOW_SECONDS else ()
+
+    def _patience(self) -> float:
+        return max(3 * self._interval, STALE_SECONDS)
+
+    def _error(self, now: float, fresh: bool) -> str | None:
+        texts: list[str | None] = []
+        wait = self._fast_call.waiting()
+        if not fresh and now - self._born > self._patience():
+            inside = f" ({wait[0]})" if wait is not None else ""
+            texts.append(f"the driver has not answered for {now - max(self._born, self._fast.at):.0f} s{inside}")
+        grave = (error_text(sample.refusals) for sample in (self._fast, self._slow, self._pcie))
+        texts.append(next((text for text in grave if text), None))
+        texts += [_hang(call) for call in (self._slow_call, self._pcie_call)]
+        texts += self._faults
+        texts += self._events.texts()
+        return "; ".join(text for text in texts if text) or None
+
+    # ---- the fast thread ----
+
+    def _fast_round(self) -> None:
+        call = self._fast_call
+        call.begin()
+        values = cheap_values(call, self._handle)
+        instances: dict[str, Values] = {}
+        if not call.lost:
+            values.update(self._counters())
+            instances = {one.uuid: self._instance_values(one) for one in self._instances}
+            for uuid in self._gpms.keys() - instances.keys() - {self.uuid}:
+                self._gpms.pop(uuid).free()
+        self._fast = _Sample(values, instances, call.refusals, time.monotonic(), time.time())
+
+    def _counters(self) -> Values:
+        """GPM's values of the whole GPU; where it has no PCIe rates, NVML's own are read instead."""
+        call = self._fast_call
+        values = self._read_gpm(self.uuid, lambda sample: call("nvmlGpmSampleGet", self._handle, sample))
+        if values.get("pcie_rx_bytes_per_s") is not None:
+            self._rounds_without_pcie = 0
+            self._beats["pcie"].stop()
+            return {**values, "pcie_source": "gpm"}
+        self._rounds_without_pcie += 1
+        if self._gpm_supported is False or self._rounds_without_pcie >= GPM_PATIENCE:
+            self._beats["pcie"].start()
+        return {name: value for name, value in values.items() if not name.startswith("pcie_")}
+
+    def _instance_values(self, instance: _Instance) -> Values:
+        call, number = self._fast_call, instance.number
+        values = memory_values(call, instance.handle)
+        if number is not None:
+            values.update(
+                self._read_gpm(
+                    instance.uuid, lambda sample: call("nvmlGpmMigSampleGet", self._handle, number, sample)
+                )
+            )
+        return values
+
+    def _read_gpm(self, uuid: str, take: Callable[[Any], Any]) -> Values:
+        if self._gpm_supported is None:
+            self._gpm_supported = supported(self._fast_call, self._handle)
+        if not self._gpm_supported:
+            return {}
+        if uuid not in self._gpms:
+            self._gpms[uuid] = Gpm(self._fast_call, take)
+        return dict(self._gpms[uuid].read())
+
+    def _end_fast(self) -> None:
+        for gpm in self._gpms.values():
+            gpm.free()
+        self._gpms = {}
+        self._gpm_supported = None
+
+    # ---- the slow threads ----
+
+    def _slow_round(self) -> None:
+        call, handle = self._slow_call, self._handle
+        call.begin()
+        self.name = call("nvmlDeviceGetName", handle) or self.name
+        values = slow_values(call, handle)
+        if call.lost:
+            self._uses = ()
+        else:
+            self._find_instances(call, handle)
+            self._find_uses(call, handle)
+            self._events.poll(handle)
+            if self._slow_rounds % FAULTS_EVERY == 0:
+                self._faults = memory_faults(call, handle)
+            self._slow_rounds += 1
+        self._slow = _Sample(values, {}, call.refusals, time.monotonic(), time.time())
+
+    def _find_uses(self, call: Caller, handle: Any) -> None:
+        shares, self._shares_since = process_shares(call, handle, self._shares_since)
+        places = [(one.handle, one.uuid) for one in self._instances] or [(handle, self.uuid)]
+        self._uses = tuple(
+            GpuUse(pid=process.pid, gpu_uuid=uuid, mem_bytes=process.mem_bytes, sm_pct=shares.get(process.pid))
+            for place, uuid in places
+            for process in running(call, place) or ()
+        )
+
+    def _find_instances(self, call: Caller, handle: Any) -> None:
+        mode = call("nvmlDeviceGetMigMode", handle)
+        count = call("nvmlDeviceGetMaxMigDeviceCount", handle) if mode and mode[0] else 0
+        handles = (call("nvmlDeviceGetMigDeviceHandleByIndex", handle, i) for i in range(count or 0))
+        found = (self._instance(call, one) for one in handles if one is not None)
+        self._instances = tuple(instance for instance in found if instance is not None)
+
+    def _instance(self, call: Caller, handle: Any) -> _Instance | None:
+        uuid = call("nvmlDeviceGetUUID", handle)
+        if uuid is None:
+            return None
+        name = call("nvmlDeviceGetName", handle) or "MIG instance"
+        return _Instance(handle, uuid, name, call("nvmlDeviceGetGpuInstanceId", handle))
+
+    def _pcie_round(self) -> None:
+        self._pcie_call.begin()
+        values = pcie_values(self._pcie_call, self._handle)
+        self._pcie = _Sample(values, {}, self._pcie_call.refusals, time.monotonic(), time.time())
+
+
+def _hang(call: Caller) -> str | None:
+    wait = call.waiting()
+    return f"{wait[0]} has not returned for {wait[1]:.0f} s" if wait and wait[1] > STALE_SECONDS else None
+
+
+def permission_note(samplers: Iterable[DeviceSampler]) -> str | None:
+    """One sentence on what the driver keeps from this user, if anything."""
+    functions = sorted(set().union(*(one.refused(pynvml.NVML_ERROR_NO_PERMISSION) for one in samplers)))
+    if not functions:
+        return None
+    return f"no permission for {', '.join(functions)}: what it gives is absent (run llmtop as root to see it)"

@@ -1,0 +1,189 @@
+"""Which call of NVML gives which field of a Gpu, and who uses the GPU.
+
+Measured on an H200 with driver 580: the cheap calls take 5 to 60 µs each. Field values (3 to 12 ms), energy (3 to
+7 ms) and process utilisation (3 ms) wait for the GPU's own processor, perhaps under a lock of the driver, so they
+are asked for less often and in another thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pynvml
+
+from collectors.nvml_calls import ABSENT, Caller
+
+Values = dict[str, Any]
+"""Fields of `llmtop.snapshot.Gpu` by name; a field that is missing or None is absent."""
+
+# Names of the clock-event reasons; the bits are the same under the older name, throttle reasons.
+REASONS: tuple[tuple[int, str], ...] = (
+    (pynvml.nvmlClocksThrottleReasonGpuIdle, "gpu_idle"),
+    (pynvml.nvmlClocksThrottleReasonApplicationsClocksSetting, "applications_clocks"),
+    (pynvml.nvmlClocksThrottleReasonSwPowerCap, "sw_power_cap"),
+    (pynvml.nvmlClocksThrottleReasonHwSlowdown, "hw_slowdown"),
+    (pynvml.nvmlClocksThrottleReasonSyncBoost, "sync_boost"),
+    (pynvml.nvmlClocksThrottleReasonSwThermalSlowdown, "sw_thermal_slowdown"),
+    (pynvml.nvmlClocksThrottleReasonHwThermalSlowdown, "hw_thermal_slowdown"),
+    (pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown, "hw_power_brake"),
+    (pynvml.nvmlClocksThrottleReasonDisplayClockSetting, "display"),
+)
+_MAX_PID = 1 << 22  # Linux's PID_MAX_LIMIT
+_VERSIONS = ("v3", "v2")
+
+
+def reason_names(bits: int) -> tuple[str, ...]:
+    """The names of the reasons in a mask; a bit that has no name here is named by its value."""
+    names = [name for bit, name in REASONS if bits & bit]
+    known = sum(bit for bit, _ in REASONS)
+    names += [f"reason_{1 << i:#x}" for i in range(64) if bits & ~known & (1 << i)]
+    return tuple(names)
+
+
+def cheap_values(call: Caller, handle: Any) -> Values:
+    """What is asked for at every tick.
+
+    `power_watts` is PowerUsage: on Hopper the mean of the last second. The instant value is a field value, too
+    dear for every tick.
+    """
+    utilization = call("nvmlDeviceGetUtilizationRates", handle)
+    if call.lost:
+        return {}
+    values = memory_values(call, handle)
+    if utilization is not None:
+        values["util_pct"], values["mem_util_pct"] = float(utilization.gpu), float(utilization.memory)
+    values["power_watts"] = _scaled(call("nvmlDeviceGetPowerUsage", handle), 1e-3)
+    values["temperature_c"] = _scaled(_temperature(call, handle), 1.0)
+    values["sm_clock_mhz"] = _scaled(call("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_SM), 1.0)
+    reasons = call.first(
+        ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"), handle
+    )
+    values["clock_event_reasons"] = None if reasons is None else reason_names(reasons)
+    return values
+
+
+def memory_values(call: Caller, handle: Any) -> Values:
+    """Device memory as nvidia-smi shows it: the part that the driver reserves is not counted as used."""
+    memory = call("nvmlDeviceGetMemoryInfo", handle, pynvml.nvmlMemory_v2)
+    if memory is None and call.refusals["nvmlDeviceGetMemoryInfo"] in ABSENT:
+        memory = call("nvmlDeviceGetMemoryInfo", handle)  # what drivers before 510 have
+    if memory is None:
+        return {}
+    return {"mem_used_bytes": memory.used, "mem_total_bytes": memory.total}
+
+
+def _temperature(call: Caller, handle: Any) -> Any:
+    answer = call("nvmlDeviceGetTemperature", handle, pynvml.NVML_TEMPERATURE_GPU)
+    if answer is None and call.refusals["nvmlDeviceGetTemperature"] == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+        return call("nvmlDeviceGetTemperatureV", handle, pynvml.NVML_TEMPERATURE_GPU)
+    return answer
+
+
+def slow_values(call: Caller, handle: Any) -> Values:
+    """What changes slowly or costs much."""
+    limit = call("nvmlDeviceGetEnforcedPowerLimit", handle)
+    if call.lost:
+        return {}
+    if limit is None:
+        limit = call("nvmlDeviceGetPowerManagementLimit", handle)
+    fields = _fields(call, handle, (pynvml.NVML_FI_DEV_MEMORY_TEMP, pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION))
+    mem_temperature, energy = fields or (None, None)
+    if energy is None:
+        energy = call("nvmlDeviceGetTotalEnergyConsumption", handle)
+    return {
+        "power_limit_watts": _scaled(limit, 1e-3),
+        "sm_clock_max_mhz": _scaled(call("nvmlDeviceGetMaxClockInfo", handle, pynvml.NVML_CLOCK_SM), 1.0),
+        "pcie_gen": call("nvmlDeviceGetCurrPcieLinkGeneration", handle),
+        "pcie_width": call("nvmlDeviceGetCurrPcieLinkWidth", handle),
+        "mem_temperature_c": _scaled(mem_temperature, 1.0),
+        "energy_joules": _scaled(energy, 1e-3),
+    }
+
+
+def pcie_values(call: Caller, handle: Any) -> Values:
+    """NVML's own PCIe rates over a window of 20 ms; the two calls block for 42 ms."""
+    tx = call("nvmlDeviceGetPcieThroughput", handle, pynvml.NVML_PCIE_UTIL_TX_BYTES)
+    if call.lost:
+        return {}
+    rx = call("nvmlDeviceGetPcieThroughput", handle, pynvml.NVML_PCIE_UTIL_RX_BYTES)
+    if tx is None and rx is None:
+        return {}
+    return {
+        "pcie_tx_bytes_per_s": _scaled(tx, 1000.0),  # the driver's KB
+        "pcie_rx_bytes_per_s": _scaled(rx, 1000.0),
+        "pcie_source": "nvml",
+    }
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def _fields(call: Caller, handle: Any, numbers: tuple[int, ...]) -> tuple[float | None, ...] | None:
+    answer = call("nvmlDeviceGetFieldValues", handle, list(numbers))
+    return None if answer is None else tuple(_field(field) for field in answer)
+
+
+def _field(field: Any) -> float | None:
+    members = {
+        pynvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
+        pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
+        pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
+    }
+    if field.nvmlReturn != pynvml.NVML_SUCCESS or field.valueType not in members:
+        return None
+    value: float = getattr(field.value, members[field.valueType])
+    return value
+
+
+class Running(msgspec.Struct, frozen=True):
+    """A process on a GPU as the driver lists it; the pid is the host's, also inside a container."""
+
+    pid: int
+    mem_bytes: int | None
+
+
+def running(call: Caller, handle: Any) -> list[Running] | None:
+    """Every process with a context on the GPU (compute, graphics, MPS), once each; None when that is refused."""
+    found: dict[int, Running] = {}
+    answered = False
+    for kind in ("Compute", "Graphics", "MPSCompute"):
+        listed = _list(call, handle, kind)
+        answered = answered or listed is not None
+        for process in listed or ():
+            if process.pid not in found or (process.mem_bytes or 0) > (found[process.pid].mem_bytes or 0):
+                found[process.pid] = process
+    return list(found.values()) if answered else None
+
+
+def _list(call: Caller, handle: Any, kind: str) -> list[Running] | None:
+    """One list, in the newest version of its struct that makes sense.
+
+    Drivers 535.43 to 535.86 have a longer struct behind the newest version's symbol; read with the usual one,
+    every second pid is 0 or -1. Their second version is sound.
+    """
+    for version in _VERSIONS:
+        answer = call(f"nvmlDeviceGet{kind}RunningProcesses_{version}", handle)
+        if answer is not None and all(0 < process.pid <= _MAX_PID for process in answer):
+            return [Running(process.pid, process.usedGpuMemory) for process in answer]
+        if call.lost:
+            break
+    return None
+
+
+def process_shares(call: Caller, handle: Any, since_us: int) -> tuple[dict[int, float], int]:
+    """Mean SM utilisation by pid since a driver time stamp (µs), in percent, and the newest stamp.
+
+    No sample is newer when nothing ran; the answer then is empty, which is not the same as 0.
+    """
+    samples = call("nvmlDeviceGetProcessUtilization", handle, since_us)
+    shares: dict[int, list[int]] = {}
+    for sample in samples or ():
+        if sample.timeStamp > since_us and 0 < sample.pid <= _MAX_PID and sample.smUtil <= 100:
+            shares.setdefault(sample.pid, []).append(sample.smUtil)
+    newest = max((sample.timeStamp for sample in samples or ()), default=since_us)
+    return {pid: sum(values) / len(values) for pid, values in shares.items()}, newest
