@@ -167,6 +167,21 @@ class Refused(msgspec.Struct, tag="refused", kw_only=True):
 FromTraining = Hello | Steps | GpuTimes | Memory | CaptureState | Refused
 FromMonitor = Subscribe | CaptureRequest | CaptureCancel | Refused
 
+_KNOWN_TYPES = frozenset(
+    str(message.__struct_config__.tag)
+    for message in (
+        Hello,
+        Steps,
+        GpuTimes,
+        Memory,
+        CaptureState,
+        Refused,
+        Subscribe,
+        CaptureRequest,
+        CaptureCancel,
+    )
+)
+
 _encoder = msgspec.msgpack.Encoder()
 _from_training: msgspec.msgpack.Decoder[FromTraining] = msgspec.msgpack.Decoder(FromTraining)
 _from_monitor: msgspec.msgpack.Decoder[FromMonitor] = msgspec.msgpack.Decoder(FromMonitor)
@@ -200,6 +215,35 @@ def decode_from_monitor(body: bytes | memoryview) -> FromMonitor:
         msgspec.DecodeError: garbage, or a message of an unknown type.
     """
     return _from_monitor.decode(body)
+
+
+class _Opening(msgspec.Struct):
+    """The part of any message that every protocol has."""
+
+    type: str
+    protocol: int = 0
+    version: str = ""
+
+
+_opening = msgspec.msgpack.Decoder(_Opening)
+
+
+def opening(body: bytes | memoryview) -> tuple[str, int, str]:
+    """The (type, protocol, version) of a message, also of one that this version cannot decode.
+
+    Raises:
+        msgspec.DecodeError: not a message of llmtop at all.
+    """
+    found = _opening.decode(body)
+    return found.type, found.protocol, found.version
+
+
+def is_newer_type(body: bytes | memoryview) -> bool:
+    """Whether a body that could not be decoded is a well-formed message of a type that this version lacks."""
+    try:
+        return opening(body)[0] not in _KNOWN_TYPES
+    except msgspec.DecodeError:
+        return False
 
 
 class Framer:

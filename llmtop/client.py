@@ -1,0 +1,273 @@
+"""A monitor's end of the connection to one training process: blocking, for use in a thread of its own.
+
+    for file in discover(wire.runtime_dir()):
+        connection = Connection.open(file.path)
+        while True:
+            for message in connection.receive(1.0):
+                ...
+
+Nothing that a training sends, or fails to send, can do more here than raise one of the errors named below.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+import msgspec
+
+from llmtop import __version__, wire
+from llmtop.errors import NotPossibleHere, UnusableInput
+
+_CHUNK = 1 << 18
+_SEND_TIMEOUT_S = 5.0
+_STALE_AFTER_S = 2.0
+
+
+class SocketFile(NamedTuple):
+    """A socket in the runtime directory."""
+
+    path: Path
+    pid: int
+    """As the process that made it knows itself: inside a container another than this host's."""
+
+
+class Closed(ConnectionError):
+    """The training hung up, has ended, or nothing listens at that path any more."""
+
+
+class NoAnswer(NotPossibleHere):
+    """Somebody listens but says nothing: a stopped process, or one that has just been asked too often."""
+
+    def __init__(self, sentence: str, host_pid: int) -> None:
+        super().__init__(sentence)
+        self.host_pid = host_pid
+        """From SO_PEERCRED; 0 when it is not known."""
+
+
+def discover(directory: Path) -> list[SocketFile]:
+    """The sockets of training processes, stale ones included, by pid.
+
+    Raises:
+        NotPossibleHere: the directory is missing (no training has attached) or not to be trusted.
+    """
+    wire.check_dir(directory)
+    found = []
+    try:
+        for entry in os.scandir(directory):
+            match = wire.SOCKET_NAME.match(entry.name)
+            if match:
+                found.append(SocketFile(Path(entry.path), int(match["pid"])))
+    except OSError as error:
+        raise NotPossibleHere(f"{directory} cannot be read: {error.strerror}") from None
+    return sorted(found, key=lambda file: (file.pid, file.path.name))
+
+
+def remove_stale(path: Path) -> bool:
+    """Remove a socket that nobody listens on; returns whether it was stale.
+
+    A killed process cannot remove its own. Refused means that no process has it open for listening; the pid or,
+    where pids of another namespace mean nothing, the age keeps clear of a process between bind() and listen().
+    """
+    match = wire.SOCKET_NAME.match(path.name)
+    if match is None:
+        return False
+    try:
+        age_s = time.time() - os.lstat(path).st_mtime
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.setblocking(False)
+            refused = probe.connect_ex(os.fspath(path)) == errno.ECONNREFUSED
+        if not refused or (_alive(int(match["pid"])) and age_s < _STALE_AFTER_S):
+            return False
+        os.unlink(path)
+    except OSError:
+        return False
+    return True
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
+class Connection:
+    """One subscribed connection. `receive` and `send` may be called from two threads, each from one."""
+
+    hello: wire.Hello
+    """The latest that the training said about itself."""
+    host_pid: int
+    """The training's pid as this process sees it, from SO_PEERCRED; 0 when it is in a namespace out of sight."""
+
+    def __init__(self, channel: socket.socket, path: Path, host_pid: int) -> None:
+        self._socket = channel
+        self._framer = wire.Framer()
+        self._early: list[wire.FromTraining] = []
+        self._broken: Exception | None = None
+        self._poll = select.poll()
+        self._poll.register(channel, select.POLLIN)
+        self.path = path
+        self.host_pid = host_pid
+
+    @classmethod
+    def open(cls, path: Path, history: int = 512, timeout_s: float = 2.0) -> Connection:
+        """Connect, check who is there, read its Hello and subscribe.
+
+        Args:
+            path: the socket.
+            history: how many finished steps to be sent at once.
+            timeout_s: limit for all of it.
+
+        Raises:
+            Closed: nothing listens there, or it hung up.
+            NoAnswer: it listens but says nothing within `timeout_s`.
+            NotPossibleHere: no permission, or the process belongs to another user.
+            UnusableInput: what answers is no training, or speaks another protocol.
+        """
+        deadline = time.monotonic() + timeout_s
+        channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            channel.settimeout(timeout_s)
+            _connect(channel, path)
+            pid, uid = wire.peer_credentials(channel)
+            if not wire.peer_allowed(uid):
+                raise NotPossibleHere(f"{path} belongs to a process of uid {uid}: run llmtop as that user")
+            connection = cls(channel, path, pid)
+            connection._greet(deadline)
+            channel.settimeout(_SEND_TIMEOUT_S)
+            connection.send(wire.Subscribe(version=__version__, history=history))
+        except BaseException:
+            channel.close()
+            raise
+        return connection
+
+    def receive(self, timeout_s: float) -> list[wire.FromTraining]:
+        """Wait for messages and return those that are whole, oldest first; [] when none came in time.
+
+        A Hello that comes later replaces `hello` and is returned as well.
+
+        Raises:
+            Closed: the training hung up or has gone. All that came before has been returned.
+            UnusableInput: it sent garbage, too large a frame, or why it refuses; the connection is of no more use.
+        """
+        if self._early:
+            early, self._early = self._early, []
+            return early
+        if self._broken is not None:
+            raise self._broken
+        if not self._poll.poll(max(0.0, timeout_s) * 1000):
+            return []
+        try:
+            data = self._socket.recv(_CHUNK)
+        except (BlockingIOError, TimeoutError, InterruptedError):
+            return []
+        except OSError as error:
+            raise Closed(f"the training at {self.path.name} has gone: {error.strerror}") from None
+        if not data:
+            raise Closed(f"the training at {self.path.name} has hung up")
+        return self._take(data)
+
+    def send(self, message: wire.FromMonitor) -> None:
+        """Send one message.
+
+        Raises:
+            Closed: the training hung up, has gone, or takes nothing for five seconds.
+            UnusableInput: larger than a frame may be.
+        """
+        frame = wire.encode(message)
+        try:
+            self._socket.sendall(frame)
+        except (OSError, TimeoutError) as error:
+            raise Closed(f"the training at {self.path.name} takes no more messages: {error}") from None
+
+    def fileno(self) -> int:
+        """For select(), poll(): readable when `receive` has something to do."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _greet(self, deadline: float) -> None:
+        """Read the Hello, which comes first and alone: nothing else is sent before Subscribe."""
+        while True:
+            messages = self.receive(deadline - time.monotonic())
+            if messages:
+                break
+            if time.monotonic() >= deadline:
+                raise NoAnswer(
+                    f"process {self.host_pid} does not answer at {self.path.name}: is it stopped?", self.host_pid
+                )
+        if not isinstance(messages[0], wire.Hello):
+            raise UnusableInput(f"what listens at {self.path.name} is not an attached training")
+        self._early = messages[1:]
+
+    def _take(self, data: bytes) -> list[wire.FromTraining]:
+        """Decode what came; what is wrong is raised only after the messages before it were handed over."""
+        messages: list[wire.FromTraining] = []
+        try:
+            for body in self._framer.feed(data):
+                message = self._decode(body)
+                if message is not None:
+                    messages.append(message)
+        except UnusableInput as error:
+            self._broken = UnusableInput(f"{self.path.name}: {error}")
+            if not messages:
+                raise self._broken from None
+        return messages
+
+    def _decode(self, body: bytes) -> wire.FromTraining | None:
+        try:
+            kind, protocol, version = wire.opening(body)
+            if kind == "hello" and protocol != wire.PROTOCOL:
+                raise UnusableInput(_other_protocol(protocol, version))
+            message = wire.decode_from_training(body)
+        except msgspec.DecodeError:
+            if wire.is_newer_type(body):
+                return None
+            raise UnusableInput("what came is not a message of llmtop; is another program listening?") from None
+        if isinstance(message, wire.Refused):
+            raise UnusableInput(f"the training refused: {message.reason}")
+        if isinstance(message, wire.Hello):
+            self.hello = message
+        return message
+
+
+def _other_protocol(protocol: int, version: str) -> str:
+    named = f" (llmtop {version})" if version else ""
+    if protocol > wire.PROTOCOL:
+        return f"the training speaks protocol {protocol}{named}, this monitor {wire.PROTOCOL}: upgrade this llmtop"
+    return (
+        f"the training speaks protocol {protocol}{named}, this monitor {wire.PROTOCOL}: "
+        "restart the training with this llmtop"
+    )
+
+
+def _connect(channel: socket.socket, path: Path) -> None:
+    try:
+        channel.connect(os.fspath(path))
+    except (BlockingIOError, TimeoutError):
+        # The queue of connections is full: nobody has accepted for a long time.
+        raise NoAnswer(f"nobody accepts connections at {path.name}: is the process stopped?", 0) from None
+    except (ConnectionRefusedError, FileNotFoundError, ConnectionResetError):
+        raise Closed(f"nothing listens at {path.name}") from None
+    except OSError as error:
+        raise NotPossibleHere(f"cannot connect to {path}: {error.strerror or error}") from None
