@@ -1,0 +1,158 @@
+"""The machine: CPU, memory, disks and network, through psutil."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import psutil
+
+from collectors.beat import Beat
+from collectors.containers import limit_notes
+from llmtop.snapshot import Host
+
+SHORTEST_SECONDS = 0.5
+"""CPU shares over less are noise: the kernel counts in ticks of 10 ms."""
+STALE_SECONDS = 3.0
+"""A reading is dropped after three rounds without a fresh one, and not before this."""
+
+T = TypeVar("T")
+
+
+class _Counters(msgspec.Struct, frozen=True):
+    """Totals since boot, in bytes; None where the kernel does not tell."""
+
+    at: float
+    disk_read: int | None
+    disk_written: int | None
+    net_received: int | None
+    net_sent: int | None
+
+
+class HostSource:
+    """A HostSource: one thread reads, `latest()` hands over.
+
+    `memory_used_bytes` is total minus available, so caches that the kernel would give back do not count. Disks are
+    whole disks: partitions and what is stacked on them (device mapper, RAID, loops) would count the same bytes
+    again. Network file systems count as network. Network interfaces are the ones with hardware behind them, or all
+    but loopback where none has (in a container); InfiniBand and RoCE traffic that bypasses the kernel is in no
+    counter.
+    """
+
+    def __init__(self, interval: float = 1.0) -> None:
+        """Prepare to read every `interval` seconds, or every `SHORTEST_SECONDS`."""
+        self._interval = max(interval, SHORTEST_SECONDS)
+        self._name = platform.node()
+        self._beat = Beat("host", self._round, self._interval)
+        self._before: _Counters | None = None
+        self._host = Host(name=self._name)
+        self._read_at: float | None = None
+        self._limits: tuple[str, ...] = ()
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._beat.start()
+
+    def set_interval(self, seconds: float) -> None:
+        """Change the pace."""
+        self._interval = max(seconds, SHORTEST_SECONDS)
+        self._beat.set_seconds(self._interval)
+
+    def latest(self) -> Host:
+        """The last reading; without values when the system has stopped answering."""
+        patience = max(3 * self._interval, STALE_SECONDS)
+        notes = self._limits if self._beat.fault is None else (*self._limits, self._beat.fault)
+        if self._read_at is not None and time.monotonic() - self._read_at > patience:
+            return Host(
+                name=self._name, notes=(*notes, "the system has stopped answering about CPU, memory and disks")
+            )
+        return msgspec.structs.replace(self._host, notes=notes)
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._beat.stop()
+        self._beat.join(0.5)
+
+    def _round(self) -> None:
+        first = self._before is None
+        cores: list[float] | None = _known(lambda: psutil.cpu_percent(percpu=True))
+        load = _known(os.getloadavg) or (None, None, None)
+        memory, swap = _known(psutil.virtual_memory), _known(psutil.swap_memory)
+        counters = _counters()
+        self._host = Host(
+            name=self._name,
+            # The first answer is against nothing: psutil gives 0.
+            cpu_pct=None if first or not cores else sum(cores) / len(cores),
+            cpu_per_core_pct=None if first or not cores else tuple(cores),
+            load_1m=load[0],
+            load_5m=load[1],
+            load_15m=load[2],
+            memory_used_bytes=memory.total - memory.available if memory else None,
+            memory_total_bytes=memory.total if memory else None,
+            swap_used_bytes=swap.used if swap else None,
+            swap_total_bytes=swap.total if swap else None,
+            **_rates(self._before, counters),
+        )
+        self._before = counters
+        self._read_at = time.monotonic()
+        if first:
+            self._limits = limit_notes(memory.total if memory else None, psutil.cpu_count())
+
+
+def _known(read: Callable[[], T]) -> T | None:
+    """What psutil gives, or None where this kernel or container hides it."""
+    try:
+        return read()
+    except (OSError, RuntimeError, ValueError, NotImplementedError, psutil.Error):
+        return None
+
+
+def _counters() -> _Counters:
+    disks = _known(lambda: psutil.disk_io_counters(perdisk=True, nowrap=True)) or {}
+    interfaces = _known(lambda: psutil.net_io_counters(pernic=True, nowrap=True)) or {}
+    whole = whole_disks()
+    disk = [counts for name, counts in disks.items() if name in whole]
+    net = [interfaces[name] for name in wires(list(interfaces))]
+    return _Counters(
+        at=time.monotonic(),
+        disk_read=sum(one.read_bytes for one in disk) if disk else None,
+        disk_written=sum(one.write_bytes for one in disk) if disk else None,
+        net_received=sum(one.bytes_recv for one in net) if net else None,
+        net_sent=sum(one.bytes_sent for one in net) if net else None,
+    )
+
+
+def whole_disks(sys_block: Path = Path("/sys/block")) -> set[str]:
+    """Names of the disks that have hardware behind them."""
+    try:
+        return {entry.name for entry in sys_block.iterdir() if (entry / "device").exists()}
+    except OSError:
+        return set()
+
+
+def wires(names: list[str], sys_net: Path = Path("/sys/class/net")) -> list[str]:
+    """Which of the interfaces carry traffic of this machine to others, each byte once."""
+    real = [name for name in names if (sys_net / name / "device").exists()]
+    return real or [name for name in names if name != "lo"]
+
+
+def _rates(before: _Counters | None, now: _Counters) -> dict[str, Any]:
+    if before is None:
+        return {}
+    seconds = now.at - before.at
+
+    def rate(old: int | None, new: int | None) -> float | None:
+        # A total falls when a disk or an interface goes away.
+        return None if old is None or new is None or new < old or seconds <= 0 else (new - old) / seconds
+
+    return {
+        "disk_read_bytes_per_s": rate(before.disk_read, now.disk_read),
+        "disk_write_bytes_per_s": rate(before.disk_written, now.disk_written),
+        "net_rx_bytes_per_s": rate(before.net_received, now.net_received),
+        "net_tx_bytes_per_s": rate(before.net_sent, now.net_sent),
+    }

@@ -1,0 +1,242 @@
+"""Who uses the GPUs: the driver's list of processes joined with what the system says about each."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import psutil
+
+from collectors.base import GpuUse
+from collectors.beat import Beat
+from collectors.containers import pids_are_the_hosts
+from llmtop.snapshot import Process
+
+SHORTEST_SECONDS = 1.0
+"""A process costs 0.2 to 0.4 ms to look at, so this is done no more often."""
+STALE_SECONDS = 3.0
+COMMAND_LENGTH = 4096
+"""Longer command lines are cut: some carry a whole configuration."""
+
+T = TypeVar("T")
+
+
+class _Facts(msgspec.Struct, frozen=True):
+    """What the system says about a process; None where it does not, as for a stranger's I/O."""
+
+    user: str | None = None
+    command: str | None = None
+    container_pid: int | None = None
+    cpu_pct: float | None = None
+    rss_bytes: int | None = None
+    threads: int | None = None
+    io_read_bytes_per_s: float | None = None
+    io_write_bytes_per_s: float | None = None
+    state: str | None = None
+    started_at: float | None = None
+
+
+class ProcessSource:
+    """A ProcessSource: one row a (process, GPU), and one for each attached process that is on no GPU.
+
+    The driver speaks of the host's pids. Inside a container these are unknown, or worse, another process's; a pid
+    is then only believed when that process has an NVIDIA device open. Otherwise the row has what the driver says
+    alone.
+    """
+
+    def __init__(
+        self,
+        uses: Callable[[], Iterable[GpuUse]],
+        attached: Callable[[], Iterable[int]] = tuple,
+        interval: float = 1.0,
+        *,
+        trusted: bool | None = None,
+    ) -> None:
+        """Prepare to look every `interval` seconds, or every `SHORTEST_SECONDS`.
+
+        Args:
+            uses: the driver's list as known now; asked from this source's thread.
+            attached: pids of attached trainings; from this source's thread as well.
+            interval: seconds between looks.
+            trusted: whether the driver's pids are those of this process's /proc; found out when not given.
+        """
+        self._uses, self._attached = uses, attached
+        self._trusted = pids_are_the_hosts() if trusted is None else trusted
+        self._interval = max(interval, SHORTEST_SECONDS)
+        self._beat = Beat("processes", self._round, self._interval)
+        self._looked_at: float | None = None
+        self._known: dict[int, _Watched] = {}
+        self._rows: tuple[Process, ...] = ()
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._beat.start()
+
+    def set_interval(self, seconds: float) -> None:
+        """Change the pace."""
+        self._interval = max(seconds, SHORTEST_SECONDS)
+        self._beat.set_seconds(self._interval)
+
+    def latest(self) -> tuple[Process, ...]:
+        """The rows of the last look, by pid.
+
+        Reading the command line of a process that is stuck in the kernel can block for ever; the rows then are what
+        the driver says alone.
+        """
+        if self._looked_at is not None and time.monotonic() - self._looked_at > 3 * self._interval + STALE_SECONDS:
+            return tuple(_row(use.pid, None, use) for use in self._uses())
+        return self._rows
+
+    def close(self) -> None:
+        """Stop looking."""
+        self._beat.stop()
+        self._beat.join(0.5)
+
+    def _round(self) -> None:
+        uses, attached = tuple(self._uses()), frozenset(self._attached())
+        strangers = frozenset() if self._trusted else frozenset(use.pid for use in uses) - attached
+        pids = attached | {use.pid for use in uses}
+        facts = {pid: self._facts(pid, strange=pid in strangers) for pid in pids}
+        on_gpu = {use.pid for use in uses}
+        rows = [_row(use.pid, facts[use.pid], use) for use in uses]
+        rows += [_row(pid, facts[pid], None) for pid in attached - on_gpu if facts[pid] is not None]
+        self._known = {pid: watched for pid, watched in self._known.items() if pid in pids}
+        self._rows = tuple(sorted(rows, key=lambda row: (row.pid, row.gpu_uuid or "")))
+        self._looked_at = time.monotonic()
+
+    def _facts(self, pid: int, *, strange: bool) -> _Facts | None:
+        """None when there is no such process (any more), or it is not the one that the driver means."""
+        watched = self._known.get(pid)
+        try:
+            if watched is None or not watched.process.is_running():
+                watched = self._known[pid] = _Watched(psutil.Process(pid))
+            if strange and not watched.has_gpu():
+                return None
+            return watched.look()
+        except psutil.NoSuchProcess:  # also what a process of another container, or under hidepid, looks like
+            self._known.pop(pid, None)
+            return None
+        except psutil.AccessDenied:
+            return _Facts()
+
+
+class _Watched:
+    """One process between looks: rates need the totals of the last one."""
+
+    def __init__(self, process: psutil.Process) -> None:
+        """Raises psutil.NoSuchProcess through `look`, not here."""
+        self.process = process
+        self._has_gpu: bool | None = None
+        self._io: tuple[float, int, int] | None = None
+        self._looked = False
+
+    def has_gpu(self) -> bool:
+        """Whether this process has an NVIDIA device open, as everything that the driver lists does."""
+        if not self._has_gpu:
+            self._has_gpu = _opens_nvidia(self.process.pid)
+        return self._has_gpu
+
+    def look(self) -> _Facts:
+        """Read everything that this user may read.
+
+        Raises:
+            psutil.NoSuchProcess: it ended.
+        """
+        with self.process.oneshot():
+            state = _allowed(self.process.status)
+            cpu = _allowed(lambda: self.process.cpu_percent(interval=None))
+            memory = _allowed(self.process.memory_info)
+            read, written = self._io_rates()
+            facts = _Facts(
+                user=_text(_allowed(self.process.username)),
+                command=_command(self.process),
+                container_pid=_container_pid(self.process.pid),
+                cpu_pct=cpu if self._looked else None,  # the first answer is against nothing
+                rss_bytes=memory.rss if memory else None,
+                threads=_allowed(self.process.num_threads),
+                io_read_bytes_per_s=read,
+                io_write_bytes_per_s=written,
+                state=state,
+                started_at=_allowed(self.process.create_time),
+            )
+        self._looked = True
+        return facts
+
+    def _io_rates(self) -> tuple[float | None, float | None]:
+        counters = _allowed(self.process.io_counters)
+        if counters is None:
+            self._io = None
+            return None, None
+        before, now = self._io, (time.monotonic(), counters.read_bytes, counters.write_bytes)
+        self._io = now
+        if before is None or now[0] <= before[0]:
+            return None, None
+        seconds = now[0] - before[0]
+        return max(0, now[1] - before[1]) / seconds, max(0, now[2] - before[2]) / seconds
+
+
+def _row(pid: int, facts: _Facts | None, use: GpuUse | None) -> Process:
+    known = msgspec.structs.asdict(facts or _Facts())
+    if use is None:
+        return Process(pid=pid, **known)
+    return Process(pid=pid, gpu_uuid=use.gpu_uuid, gpu_mem_bytes=use.mem_bytes, gpu_sm_pct=use.sm_pct, **known)
+
+
+def _allowed(read: Callable[[], T]) -> T | None:
+    """What this user may know, else None.
+
+    Raises:
+        psutil.NoSuchProcess: the process ended.
+    """
+    try:
+        return read()
+    except psutil.ZombieProcess:  # a NoSuchProcess by class, but it is there, with little left to read
+        return None
+    except (psutil.AccessDenied, OSError, KeyError, ValueError, NotImplementedError):
+        return None
+
+
+def _command(process: psutil.Process) -> str | None:
+    """The command line, or the name in brackets where there is none (zombies, kernel threads)."""
+    words = _allowed(process.cmdline)
+    if words:
+        return _text(" ".join(words)[:COMMAND_LENGTH])
+    name = _allowed(process.name)
+    return None if name is None else _text(f"[{name}]")
+
+
+def _text(text: str | None) -> str | None:
+    """Without the half characters by which Python keeps bytes that are no UTF-8: JSON has no place for them."""
+    return None if text is None else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _container_pid(pid: int, proc: Path = Path("/proc")) -> int | None:
+    """The pid in the process's innermost namespace where it is in one of its own, from /proc/PID/status, NSpid."""
+    try:
+        text = (proc / str(pid) / "status").read_bytes()
+    except OSError:
+        return None
+    for line in text.splitlines():
+        if line.startswith(b"NSpid:"):
+            pids = line.split()[1:]
+            return int(pids[-1]) if len(pids) > 1 else None
+    return None
+
+
+def _opens_nvidia(pid: int) -> bool:
+    folder = f"/proc/{pid}/fd"
+    try:
+        return any(_target(f"{folder}/{number}").startswith("/dev/nvidia") for number in os.listdir(folder))
+    except OSError:
+        return False
+
+
+def _target(link: str) -> str:
+    try:
+        return os.readlink(link)
+    except OSError:
+        return ""
