@@ -17,15 +17,10 @@ def limit_notes(
     notes = []
     memory, quota = _limits(cgroup, proc)
     if memory is not None and memory_total is not None and memory < memory_total:
-        notes.append(
-            f"this container may use {memory / _GIB:.1f} GiB of the machine's {memory_total / _GIB:.1f} GiB of memory; "
-            "the figures are the machine's"
-        )
+        notes.append(f"{memory / _GIB:.1f} GiB of the machine's {memory_total / _GIB:.1f} GiB of memory")
     if quota is not None and cores is not None and quota < cores:
-        notes.append(
-            f"this container may use {quota:.3g} of the machine's {cores} CPUs; the figures are the machine's"
-        )
-    return tuple(notes)
+        notes.append(f"{quota:.3g} of the machine's {cores} CPUs")
+    return tuple(f"this container may use {note}; the figures shown are the machine's" for note in notes)
 
 
 def pids_are_the_hosts(proc: Path = Path("/proc")) -> bool:

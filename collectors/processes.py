@@ -84,8 +84,8 @@ class ProcessSource:
     def latest(self) -> tuple[Process, ...]:
         """The rows of the last look, by pid.
 
-        Reading the command line of a process that is stuck in the kernel can block for ever; the rows then are what
-        the driver says alone.
+        Reading the command line of a process that is stuck in the kernel can block for ever; the rows then are
+        what the driver says alone.
         """
         if self._looked_at is not None and time.monotonic() - self._looked_at > 3 * self._interval + STALE_SECONDS:
             return tuple(_row(use.pid, None, use) for use in self._uses())
