@@ -103,10 +103,12 @@ class _Worker:
         self.connection.send(("ready", plain, planted))
         listener = threading.Thread(target=self._listen)
         listener.start()
-        while self.stop_at is None or self.at < self.stop_at:
-            loop.step()
-            self.at += 1
-        listener.join()
+        try:
+            while self.stop_at is None or self.at < self.stop_at:
+                loop.step()
+                self.at += 1
+        finally:
+            listener.join()  # also after an error: it must not take the next case's message
         if self.device == "cuda":
             self.torch.cuda.synchronize()
         loop.close()
@@ -181,8 +183,8 @@ class _Ranks:
     def answers(self) -> list[Any]:
         answers = []
         for connection in self.all:
-            if not connection.poll(120):
-                raise TimeoutError("a rank did not answer for 120 s")
+            if not connection.poll(40):
+                raise TimeoutError("a rank did not answer for 40 s")
             answers.append(connection.recv())
         for answer in answers:
             if answer[0] == "failed":
@@ -206,8 +208,8 @@ class _Session:
     """One process tree, under nsys or not, and what it takes to capture from it."""
 
     def __init__(self, work: Path, world: int, nsys: str | None, dry: bool) -> None:
-        self.nsys, self.name = nsys, f"labelled{os.getpid()}"
-        address = str(work / f"ranks-{'nsys' if nsys else 'plain'}")
+        self.nsys, self.name = nsys, f"labelled{os.getpid()}n{time.monotonic_ns()}"
+        address = str(work / self.name)
         self.listener = Listener(address, "AF_UNIX", authkey=KEY)
         command = [sys.executable, "-m", "tests.gpu.make_labelled", "--spawn", address, "--gpus", str(world)]
         command += ["--dry"] if dry else []
@@ -240,11 +242,11 @@ class _Session:
     def close(self) -> None:
         self.ranks.quit()
         try:
-            self.process.wait(60)
+            self.process.wait(10)
         except subprocess.TimeoutExpired:
             self.process.kill()
         if self.nsys:
-            shutdown = [self.nsys, "shutdown", f"--session={self.name}", "--kill=none"]
+            shutdown = [self.nsys, "shutdown", f"--session={self.name}", "--kill=sigkill"]
             subprocess.run(shutdown, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT, timeout=60)
         self.listener.close()
 
@@ -283,6 +285,11 @@ def _pass(
                 plain, planted = capture(case, out)
             except (RuntimeError, subprocess.SubprocessError) as error:
                 print(f"{engine} {case.name}: {error}", flush=True)
+                continue
+            except (TimeoutError, EOFError, OSError) as error:
+                print(f"{engine} {case.name}: {error}; going on with new processes", flush=True)
+                session.close()
+                session = _Session(raw, world, arguments.nsys if engine == "nsys" else None, arguments.dry)
                 continue
             labels[out.name] = _label(case, engine, world, plain, planted)
             took = time.monotonic() - began

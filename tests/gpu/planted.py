@@ -60,7 +60,6 @@ SINGLE = (
     Case("healthy_medium", "healthy", "medium"),
     Case("healthy_large", "healthy", "large", step_range=True),
     Case("healthy_bare", "healthy", "medium", annotated=False),
-    Case("healthy_graph", "healthy", "medium", options={"graph": True}, step_range=True),
     Case("launch_tiny", "launch", "tiny", optimizer="loop"),
     Case("launch_small", "launch", "small", optimizer="loop", step_range=True),
     Case("launch_foreach", "launch", "small", optimizer="foreach"),
@@ -80,6 +79,7 @@ SINGLE = (
     Case("h2d_pageable_large", "h2d", "large", 512, step_range=True),
     Case("h2d_pinned", "h2d", "medium", 1024, options={"pinned": True}),
     Case("h2d_bare", "h2d", "medium", 256, annotated=False),
+    Case("healthy_graph", "healthy", "medium", options={"graph": True}, step_range=True),
 )
 
 TWO = (
