@@ -29,8 +29,13 @@ class ReplayFeed:
     say. `make_rules` is called again for each jump: rules remember, and what they remember must be of that time.
     """
 
-    def __init__(self, reader: Reader, make_rules: Callable[[], Stage]) -> None:
+    def __init__(self, reader: Reader, make_rules: Callable[[], Stage], speed: float = 1.0) -> None:
         """Take over an open recording.
+
+        Args:
+            reader: closed by `close()`.
+            make_rules: makes the stage that adds the alerts.
+            speed: to begin with; infinity plays as fast as the snapshots are taken.
 
         Raises:
             UnusableInput: it has no snapshot.
@@ -43,10 +48,11 @@ class ReplayFeed:
         self._rules = make_rules()
         self._wake = threading.Condition()
         self._closed = self._paused = self._ended = False
-        self._speed = 1.0
+        self._speed = speed
         self._position = 0.0
         self._jump_to: float | None = None
         self._on_jump: Callable[[list[Snapshot]], None] = lambda _history: None
+        self._on_end: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
 
     @property
@@ -113,6 +119,10 @@ class ReplayFeed:
         """Have `callback` called after each jump with the snapshots before the new position."""
         self._on_jump = callback
 
+    def on_end(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called, in the feed's thread, each time the last snapshot has been shown."""
+        self._on_end = callback
+
     def start(self, on_snapshot: Callable[[Snapshot], None]) -> None:
         """Play in a thread of the feed's own."""
         self._thread = threading.Thread(target=self._play, args=(on_snapshot,), name="llmtop-replay", daemon=True)
@@ -126,19 +136,6 @@ class ReplayFeed:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=2.0)
         self._reader.close()
-
-    def all(self) -> Iterator[Snapshot]:
-        """Every snapshot, in the caller's thread, as fast as it is taken."""
-        for _, snapshot in self._reader.snapshots():
-            yield self._judge(snapshot)
-
-    def paced(self) -> Iterator[Snapshot]:
-        """Every snapshot, in the caller's thread, at the recording's pace times `speed`, until its end."""
-        previous = 0.0
-        for position, snapshot in self._reader.snapshots():
-            time.sleep((position - previous) / self._speed)
-            previous = position
-            yield self._judge(snapshot)
 
     def _judge(self, snapshot: Snapshot) -> Snapshot:
         damage = self._reader.damage
@@ -174,7 +171,7 @@ class ReplayFeed:
         upcoming = self._reader.snapshots(target - HISTORY_SECONDS)
         following: tuple[float, Snapshot] | None = None
         for following in upcoming:
-            if following[0] >= target:
+            if following[0] >= target - 1e-6:  # as in Reader.snapshots
                 break
             before.append(following)
         if following is None:
@@ -207,6 +204,7 @@ class ReplayFeed:
     def _wait_at_end(self) -> Iterator[tuple[float, Snapshot]]:
         """Wait for a jump, or for more of a recording that is still being written; return what follows."""
         self._ended = True
+        self._on_end()
         with self._wake:
             while not self._closed and self._jump_to is None:
                 known = len(self._reader.members)

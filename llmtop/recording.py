@@ -233,7 +233,7 @@ class Reader:
         for member in self.members[first:]:
             for snapshot in self._unpack(member):
                 offset = min(max(snapshot.time - member.first, 0.0), max(member.last - member.first, 0.0))
-                if member.position + offset >= start:
+                if member.position + offset >= start - 1e-6:  # unix times as floats are good to 0.2 µs
                     yield member.position + offset, snapshot
 
     def _member_at(self, position: float) -> int:

@@ -1,0 +1,255 @@
+"""llmtop live, record, replay and demo: one way from a feed to a screen, a stream, a text or a file."""
+
+from __future__ import annotations
+
+import math
+import platform
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
+
+if TYPE_CHECKING:
+    from collectors.base import Feed
+    from collectors.recorder import Recorder
+    from collectors.replay import ReplayFeed
+
+MIN_INTERVAL, MAX_INTERVAL = 0.1, 3600.0
+"""Seconds. GPM wants its samples 100 ms apart; above an hour nothing is live any more."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _between(low: float, high: float) -> Callable[[click.Context, click.Parameter, float | None], float | None]:
+    """A check that click calls with the option's value. click.FloatRange lets NaN through."""
+
+    def check(_ctx: click.Context, _param: click.Parameter, value: float | None) -> float | None:
+        if value is not None and not low <= value <= high:
+            raise click.BadParameter(f"{value:g} is not between {low:g} and {high:g}")
+        return value
+
+    return check
+
+
+_interval = click.option(
+    "--interval",
+    "-i",
+    type=float,
+    callback=_between(MIN_INTERVAL, MAX_INTERVAL),
+    default=1.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds between snapshots, 0.1 to 3600.",
+)
+_gpus = click.option(
+    "--gpus",
+    metavar="LIST",
+    help='GPUs to show: indices and UUIDs as nvidia-smi -L lists them ("0,2"), "all", or "attached": those that '
+    "attached trainings use.",
+)
+_force = click.option("--force", "-f", is_flag=True, help="Write over an existing recording.")
+_ascii = click.option("--ascii", is_flag=True, help="Draw with ASCII characters only.")
+_theme = click.option("--theme", metavar="NAME", help="Colour theme; t shows those there are.")
+
+
+@click.command()
+@_interval
+@_gpus
+@click.option("--once", is_flag=True, help="Print one snapshot as text and end; with --json, as one object.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object a line and a snapshot, without a screen."
+)
+@click.option("--record", "record_to", metavar="FILE", type=click.Path(path_type=Path), help="Record as well.")
+@_force
+@click.option(
+    "--on-alert", metavar="CMD", help="Run CMD in a shell for each new alert, which it gets as JSON on stdin."
+)
+@_ascii
+@_theme
+def live(
+    *,
+    interval: float,
+    gpus: str | None,
+    once: bool,
+    as_json: bool,
+    record_to: Path | None,
+    force: bool,
+    on_alert: str | None,
+    ascii: bool,
+    theme: str | None,
+) -> int:
+    """Watch the GPUs and the attached trainings of this machine."""
+    from collectors.hub import live_hub
+    from collectors.recorder import Recorder
+
+    if not (once or as_json):
+        _need_terminal("llmtop --json or llmtop --once")
+    with ExitStack() as closing:
+        recorder = Recorder(record_to, host=platform.node(), overwrite=force) if record_to else None
+        if recorder:
+            closing.callback(recorder.close)
+        hub = live_hub(interval=interval, gpus=gpus, on_alert=on_alert, taps=[recorder] if recorder else [])
+        if once:
+            closing.callback(hub.close)
+            _print_once(hub.once(), as_json)
+        elif as_json:
+            _stream(hub)
+        else:
+            _show(hub, ascii=ascii, theme=theme)
+    return _recorded(recorder)
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@_interval
+@_gpus
+@click.option(
+    "--seconds",
+    "-s",
+    type=float,
+    callback=_between(0.1, 366 * 86400.0),
+    metavar="S",
+    help="End after so many seconds.",
+)
+@_force
+@click.option("--json", "as_json", is_flag=True, help="Print what was recorded as a JSON object.")
+def record(
+    *, file: Path, interval: float, gpus: str | None, seconds: float | None, force: bool, as_json: bool
+) -> int:
+    """Write a recording to FILE without a screen, until ctrl+c, SIGTERM or --seconds."""
+    import msgspec
+
+    from collectors.hub import live_hub
+    from collectors.recorder import Recorder
+    from llmtop.cli.stream import Stream
+    from llmtop.recording import Reader
+
+    recorder = Recorder(file, host=platform.node(), overwrite=force)
+    stream = Stream()
+
+    def consume(_snapshot: object) -> None:
+        if recorder.error is not None:
+            stream.finish()
+
+    try:
+        hub = live_hub(interval=interval, gpus=gpus, taps=[recorder])
+        click.echo(f"recording to {file}; ctrl+c ends it", err=True)
+        stream.run(hub, consume, seconds)
+    finally:
+        recorder.close()
+    reader = Reader(file)
+    facts = {
+        "path": str(file.resolve()),
+        "snapshots": reader.count,
+        "seconds": reader.length,
+        "bytes": file.stat().st_size,
+    }
+    reader.close()
+    if as_json:
+        click.echo(msgspec.json.encode(facts).decode())
+    else:
+        click.echo(
+            f"{reader.count} snapshots over {reader.length:.1f} s, {facts['bytes']} bytes: {file}", err=True
+        )
+    return _recorded(recorder)
+
+
+_speed = click.option(
+    "--speed",
+    type=float,
+    callback=_between(0.25, 16.0),
+    metavar="X",
+    help="Times the speed at which it was recorded, 0.25 to 16. With --json, as fast as possible unless given.",
+)
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line and a snapshot, to the end.")
+@_speed
+@_ascii
+@_theme
+def replay(file: Path, as_json: bool, speed: float | None, ascii: bool, theme: str | None) -> int:
+    """Show the recording in FILE as if it were live; space pauses."""
+    return _replay(file, as_json=as_json, speed=speed, ascii=ascii, theme=theme)
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line and a snapshot, to the end.")
+@_speed
+@_ascii
+@_theme
+def demo(as_json: bool, speed: float | None, ascii: bool, theme: str | None) -> int:
+    """Show a recorded run of a real H200: healthy, input-starved, launch-bound and spinning minutes."""
+    from importlib.resources import as_file, files
+
+    shipped = files("llmtop") / "data" / "demo.llmtop.gz"
+    if not shipped.is_file():
+        raise NotPossibleHere("this installation lacks the recording that llmtop demo shows; install llmtop anew")
+    with as_file(shipped) as path:
+        return _replay(path, as_json=as_json, speed=speed, ascii=ascii, theme=theme)
+
+
+def _replay(path: Path, *, as_json: bool, speed: float | None, ascii: bool, theme: str | None) -> int:
+    from collectors.replay import ReplayFeed
+    from llmtop.diagnosis.live import Rules
+    from llmtop.recording import Reader
+
+    if not as_json:
+        _need_terminal("--json")
+    unpaced = as_json and speed is None
+    feed = ReplayFeed(Reader(path), lambda: Rules().apply, math.inf if unpaced else speed or 1.0)
+    if as_json:
+        _stream(feed)
+    else:
+        _show(feed, ascii=ascii, theme=theme)
+    return EXIT_DONE
+
+
+def _need_terminal(instead: str) -> None:
+    """Refuse to draw where nobody would see it.
+
+    Raises:
+        UnusableInput: one of the three standard streams is no terminal.
+    """
+    if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
+        raise UnusableInput(f"the screen needs a terminal, and this is none; use {instead} for a stream or a text")
+
+
+def _show(feed: Feed, *, ascii: bool, theme: str | None) -> None:
+    from tui.app import LlmtopApp
+
+    LlmtopApp(feed, ascii=ascii, theme=theme).run()
+
+
+def _stream(feed: Feed | ReplayFeed) -> None:
+    from collectors.replay import ReplayFeed
+    from llmtop.cli.stream import Stream, write_json
+
+    stream = Stream()
+    if isinstance(feed, ReplayFeed):
+        feed.on_end(stream.finish)
+    stream.run(feed, write_json)
+
+
+def _print_once(snapshot: Any, as_json: bool) -> None:
+    from llmtop.cli.stream import write_json
+    from llmtop.once import render
+
+    if as_json:
+        write_json(snapshot)
+    else:
+        click.echo(render(snapshot), nl=False)
+
+
+def _recorded(recorder: Recorder | None) -> int:
+    """The exit code, once the recorder is closed; says why a recording ended early."""
+    if recorder is None or recorder.error is None:
+        return EXIT_DONE
+    click.echo(f"llmtop: {recorder.error}", err=True)
+    return recorder.error.exit_code

@@ -1,0 +1,87 @@
+"""Snapshots for programs: from a feed to standard output, until a signal, a closed pipe or the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Protocol
+
+from llmtop.snapshot import Snapshot, to_json
+
+
+class _Feed(Protocol):
+    def start(self, on_snapshot: Callable[[Snapshot], None]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Signalled(BaseException):
+    """Raised in the main thread, which only waits meanwhile."""
+
+
+class Stream:
+    """Lets a feed's thread do the work while the main thread waits for the end.
+
+    So a signal never comes in the middle of a line or of a write to a recording.
+    """
+
+    def __init__(self) -> None:
+        self._finished = threading.Event()
+        self._error: BaseException | None = None
+
+    def finish(self) -> None:
+        """End `run` from any thread."""
+        self._finished.set()
+
+    def run(self, feed: _Feed, consume: Callable[[Snapshot], None], seconds: float | None = None) -> None:
+        """Give each snapshot to `consume` until `finish()`, SIGINT, SIGTERM or SIGHUP, or `seconds` have passed.
+
+        Raises:
+            Exception: what `consume` raised, which also ends it.
+        """
+
+        def guarded(snapshot: Snapshot) -> None:
+            if self._finished.is_set():
+                return
+            try:
+                consume(snapshot)
+            except Exception as error:  # noqa: BLE001  carried to the main thread, which raises it
+                self._error = error
+                self.finish()
+
+        with _signals_raise():
+            try:
+                feed.start(guarded)
+                self._finished.wait(seconds)
+            except _Signalled:
+                pass
+        self.finish()
+        feed.close()
+        if self._error is not None:
+            raise self._error
+
+
+def write_json(snapshot: Snapshot) -> None:
+    """Write one line to standard output, past every buffer, so that a reader has it at once and whole."""
+    line = memoryview(to_json(snapshot) + b"\n")
+    while line:
+        line = line[os.write(sys.stdout.fileno(), line) :]
+
+
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise _Signalled
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

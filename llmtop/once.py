@@ -1,0 +1,162 @@
+"""A snapshot as plain text: `llmtop --once`."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections.abc import Iterable
+
+from llmtop import format as fmt
+from llmtop.snapshot import Alert, Gpu, Host, Phase, Process, Rank, Snapshot
+
+MAX_PROCESSES = 20
+"""So many are listed; of more, only the number is said."""
+
+
+def render(snapshot: Snapshot, width: int = 80) -> str:
+    """Write everything that is known at this instant, no line longer than `width`; a dash is an absent value."""
+    blocks = [_host(snapshot, width)]
+    blocks += [_gpu(gpu, width) for gpu in snapshot.gpus]
+    blocks += [_rank(rank, snapshot, width) for rank in snapshot.ranks]
+    if snapshot.processes:
+        blocks.append(_processes(snapshot, width))
+    if snapshot.alerts:
+        blocks.append(["Alerts", *(line for alert in snapshot.alerts for line in _alert(alert, snapshot, width))])
+    if snapshot.host.notes:
+        blocks.append(["Notes", *(line for note in snapshot.host.notes for line in _text(note, width))])
+    return "\n\n".join("\n".join(lines) for lines in blocks) + "\n"
+
+
+def _head(left: str, right: str, width: int) -> str:
+    """`left` and `right` at the two ends of a line; `right` goes if both do not fit."""
+    if len(left) + 2 + len(right) > width:
+        return fmt.printable(left, width)
+    return left + right.rjust(width - len(left))
+
+
+def _items(items: Iterable[str], width: int, indent: str = "  ") -> list[str]:
+    """Set items in lines, two spaces between them, breaking only between items where that is possible."""
+    lines: list[str] = []
+    for item in items:
+        if lines and len(lines[-1]) + 2 + len(item) <= width:
+            lines[-1] += "  " + item
+        else:
+            lines.append(fmt.printable(indent + item, width))
+    return lines
+
+
+def _text(text: str, width: int, indent: str = "  ") -> list[str]:
+    return textwrap.wrap(fmt.printable(text), width, initial_indent=indent, subsequent_indent=indent)
+
+
+def _of(used: str, total: str) -> str:
+    return f"{used} of {total}"
+
+
+def _host(snapshot: Snapshot, width: int) -> list[str]:
+    host: Host = snapshot.host
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(snapshot.time))
+    name = "llmtop on " + fmt.printable(host.name) + ("  REPLAY" if snapshot.source == "replay" else "")
+    cores = f" of {len(host.cpu_per_core_pct)} cores" if host.cpu_per_core_pct else ""
+    loads = " ".join(fmt.number(load, 2) for load in (host.load_1m, host.load_5m, host.load_15m))
+    items = [
+        f"CPU {fmt.percent(host.cpu_pct)}{cores}",
+        f"load {loads}",
+        f"memory {_of(fmt.size(host.memory_used_bytes), fmt.size(host.memory_total_bytes))}",
+        f"swap {_of(fmt.size(host.swap_used_bytes), fmt.size(host.swap_total_bytes))}",
+        f"disk read {fmt.rate(host.disk_read_bytes_per_s)} write {fmt.rate(host.disk_write_bytes_per_s)}",
+        f"network rx {fmt.rate(host.net_rx_bytes_per_s)} tx {fmt.rate(host.net_tx_bytes_per_s)}",
+        f"driver {fmt.printable(host.driver_version or fmt.DASH)}",
+        f"CUDA {fmt.printable(host.cuda_version or fmt.DASH)}",
+    ]
+    return [_head(name, stamp, width), *_items(items, width)]
+
+
+def _gpu(gpu: Gpu, width: int) -> list[str]:
+    reasons = "" if not gpu.clock_event_reasons else f" ({', '.join(gpu.clock_event_reasons)})"
+    link = "" if gpu.pcie_gen is None or gpu.pcie_width is None else f" (gen {gpu.pcie_gen} x{gpu.pcie_width})"
+    items = [
+        f"util {fmt.percent(gpu.util_pct)}",
+        f"memory util {fmt.percent(gpu.mem_util_pct)}",
+        f"power {_of(fmt.watts(gpu.power_watts), fmt.watts(gpu.power_limit_watts))}",
+        f"memory {_of(fmt.size(gpu.mem_used_bytes), fmt.size(gpu.mem_total_bytes))}",
+        f"temperature {fmt.number(gpu.temperature_c, 0, ' °C')}",
+        f"SM clock {_of(fmt.number(gpu.sm_clock_mhz), fmt.number(gpu.sm_clock_max_mhz, 0, ' MHz'))}{reasons}",
+        f"SM active {fmt.percent(gpu.sm_active_pct)}",
+        f"occupancy {fmt.percent(gpu.sm_occupancy_pct)}",
+        f"tensor {fmt.percent(gpu.tensor_active_pct)}",
+        f"DRAM {fmt.percent(gpu.dram_active_pct)}",
+        f"PCIe rx {fmt.rate(gpu.pcie_rx_bytes_per_s)} tx {fmt.rate(gpu.pcie_tx_bytes_per_s)}{link}",
+        f"NVLink rx {fmt.rate(gpu.nvlink_rx_bytes_per_s)} tx {fmt.rate(gpu.nvlink_tx_bytes_per_s)}",
+        f"energy {fmt.number(None if gpu.energy_joules is None else gpu.energy_joules / 3.6e6, 2, ' kWh')}",
+    ]
+    kind = "MIG" if gpu.mig_parent_uuid else "GPU"
+    lines = [_head(f"{kind} {gpu.index}  {fmt.printable(gpu.name)}", fmt.printable(gpu.uuid), width)]
+    if gpu.error is not None:
+        lines += _text(f"error: {gpu.error}", width)
+    return lines + _items(items, width)
+
+
+def _rank(rank: Rank, snapshot: Snapshot, width: int) -> list[str]:
+    name = "Training" if rank.rank is None else f"Rank {rank.rank} of {rank.world_size or fmt.DASH}"
+    gpu = next((str(gpu.index) for gpu in snapshot.gpus if gpu.uuid == rank.gpu_uuid), fmt.DASH)
+    what = "request" if rank.kind == "request" else "step"
+    total = "" if rank.total_steps is None else f" of {rank.total_steps}"
+    items = [
+        f"{what} {fmt.number(rank.step)}{total}",
+        f"left {fmt.duration(rank.eta_seconds)}",
+        f"last {fmt.duration(rank.step_seconds)}",
+        f"p50 {fmt.duration(rank.step_seconds_p50)}",
+        f"p95 {fmt.duration(rank.step_seconds_p95)}",
+        f"p99 {fmt.duration(rank.step_seconds_p99)}",
+        f"{fmt.count(rank.tokens_per_s)} tokens/s",
+        f"{fmt.count(rank.samples_per_s)} samples/s",
+        f"{fmt.number(rank.steps_per_s, 2)} {what}s/s",
+        f"MFU {fmt.percent(rank.mfu_pct, 1)}",
+        f"GPU idle {fmt.percent(rank.gpu_idle_pct)}",
+        f"memory allocated {fmt.size(rank.memory_allocated_bytes)}",
+        f"reserved {fmt.size(rank.memory_reserved_bytes)}",
+    ]
+    items += [f"{fmt.printable(key, 40)} {value:.4g}" for key, value in rank.metrics.items()]
+    items += [f"lost {rank.lost} {what}s"] if rank.lost else []
+    lines = [_head(f"{name}  {rank.state}", f"pid {rank.pid}  GPU {gpu}", width), *_items(items, width)]
+    if rank.phases:
+        lines.append("  phases, mean of recent steps: host's clock / GPU's clock")
+        lines += _items((_phase(phase) for phase in rank.phases), width, "    ")
+    if rank.note:
+        lines += _text(rank.note, width)
+    return lines
+
+
+def _phase(phase: Phase) -> str:
+    return (
+        f"{fmt.printable(phase.name, 40)} {fmt.duration(phase.host_seconds)} / {fmt.duration(phase.gpu_seconds)}"
+    )
+
+
+def _processes(snapshot: Snapshot, width: int) -> list[str]:
+    indices = {gpu.uuid: str(gpu.index) for gpu in snapshot.gpus}
+    lines = [f"{'PID':>8} {'user':<9} {'GPU':>3} {'GPU mem':>9} {'SM':>5} {'CPU':>6} {'RSS':>9}  command"]
+    lines += [
+        _process(process, indices.get(process.gpu_uuid or "", fmt.DASH), width)
+        for process in snapshot.processes[:MAX_PROCESSES]
+    ]
+    more = len(snapshot.processes) - MAX_PROCESSES
+    return lines + ([f"  and {more} more"] if more > 0 else [])
+
+
+def _process(process: Process, gpu: str, width: int) -> str:
+    line = (
+        f"{process.pid:>8} {fmt.printable(process.user or fmt.DASH, 9):<9} {gpu:>3} "
+        f"{fmt.size(process.gpu_mem_bytes):>9} {fmt.percent(process.gpu_sm_pct):>5} "
+        f"{fmt.percent(process.cpu_pct):>6} {fmt.size(process.rss_bytes):>9}  "
+    )
+    return fmt.printable(line + (process.command or fmt.DASH), width)
+
+
+def _alert(alert: Alert, snapshot: Snapshot, width: int) -> list[str]:
+    where = [f"GPU {gpu.index}" for gpu in snapshot.gpus if gpu.uuid == alert.gpu]
+    where += [] if alert.pid is None else [f"pid {alert.pid}"]
+    since = fmt.duration(max(0.0, snapshot.time - alert.since))
+    lines = _text(f"{alert.severity}: {' '.join([alert.id, *where])}, for {since}: {alert.summary}", width)
+    return lines + (_text(f"next: {alert.next}", width, "    ") if alert.next else [])

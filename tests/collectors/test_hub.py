@@ -1,0 +1,234 @@
+"""The hub: one snapshot from many sources, at a steady rate, whatever happens around it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from itertools import pairwise
+from typing import Generic, TypeVar
+
+import pytest
+from msgspec.structs import replace
+
+from collectors.base import Feed, GpuChoice, GpuReading, RanksReading
+from collectors.gpu_selection import GpuSelection
+from collectors.hub import Hub
+from llmtop.errors import UnusableInput
+from llmtop.snapshot import Alert, Host, Process, Snapshot
+from tests.support.processes import wait_for
+from tests.support.snapshots import gpu, rank
+
+T = TypeVar("T")
+
+
+class Given(Generic[T]):
+    """A source that has what it was given."""
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+        self.started = self.closed = 0
+
+    def start(self) -> None:
+        self.started += 1
+
+    def latest(self) -> T:
+        return self.value
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class GivenRanks(Given[RanksReading]):
+    def settled(self) -> bool:
+        return True
+
+
+class Machine:
+    """Four sources and the hub over them."""
+
+    def __init__(self, interval: float = 0.05, **hub: object) -> None:
+        self.gpu = Given(GpuReading(gpus=tuple(gpu(i, sampled_at=1.0) for i in range(4)), driver_version="580"))
+        self.host = Given(Host(name="node", cpu_pct=5.0))
+        self.processes: Given[tuple[Process, ...]] = Given(())
+        self.ranks = GivenRanks(RanksReading())
+        self.rules = hub.pop("rules", lambda snapshot: snapshot)
+        self.hub = Hub(
+            gpu=self.gpu,
+            host=self.host,
+            processes=self.processes,
+            ranks=self.ranks,
+            rules=self.rules,  # type: ignore[arg-type]  # tests pass any callable
+            interval=interval,
+            **hub,  # type: ignore[arg-type]
+        )
+
+
+def test_a_snapshot_holds_what_all_sources_know() -> None:
+    machine = Machine()
+    machine.gpu.value = replace(machine.gpu.value, notes=("gpu note",), cuda_version="13.0")
+    machine.ranks.value = RanksReading(ranks=(rank(7),), notes=("ranks note",))
+    machine.processes.value = (Process(pid=7),)
+    snapshot = machine.hub.poll()
+    assert [one.index for one in snapshot.gpus] == [0, 1, 2, 3]
+    assert snapshot.ranks[0].pid == snapshot.processes[0].pid == 7
+    assert snapshot.host.cpu_pct == 5.0
+    assert (snapshot.host.driver_version, snapshot.host.cuda_version) == ("580", "13.0")
+    assert snapshot.host.notes == ("gpu note", "ranks note")
+    assert snapshot.source == "live"
+    assert abs(snapshot.time - time.time()) < 60
+
+
+def test_rules_then_taps_see_each_snapshot_in_that_order() -> None:
+    alert = Alert(id="stalled", severity="info", since=0.0, summary="")
+    seen: list[Snapshot] = []
+
+    def tap(snapshot: Snapshot) -> Snapshot:
+        seen.append(snapshot)
+        return snapshot
+
+    machine = Machine(rules=lambda snapshot: replace(snapshot, alerts=(alert,)), taps=[tap])
+    assert machine.hub.poll().alerts == (alert,)
+    assert seen[0].alerts == (alert,)
+
+
+def test_a_fault_in_the_rules_is_said_and_the_figures_go_on() -> None:
+    def broken(_snapshot: Snapshot) -> Snapshot:
+        raise KeyError("power")
+
+    snapshot = Machine(rules=broken).hub.poll()
+    assert len(snapshot.gpus) == 4
+    assert "KeyError('power')" in snapshot.host.notes[-1]
+
+
+def test_rounds_come_until_closed_and_then_no_more() -> None:
+    machine = Machine(0.02)
+    feed: Feed = machine.hub
+    got: list[Snapshot] = []
+    feed.start(got.append)
+    wait_for(lambda: len(got) >= 5)
+    feed.close()
+    count = len(got)
+    time.sleep(0.1)
+    assert len(got) == count
+    for source in (machine.gpu, machine.host, machine.processes, machine.ranks):
+        assert (source.started, source.closed) == (1, 1)
+
+
+def test_a_slow_consumer_gets_fewer_snapshots_and_never_two_at_once() -> None:
+    machine = Machine(0.01)
+    busy = threading.Lock()
+    overlapped: list[bool] = []
+    starts: list[float] = []
+
+    def slow(_snapshot: Snapshot) -> None:
+        overlapped.append(not busy.acquire(blocking=False))
+        starts.append(time.monotonic())
+        time.sleep(0.1)
+        busy.release()
+
+    machine.hub.start(slow)
+    wait_for(lambda: len(starts) >= 4)
+    machine.hub.close()
+    assert not any(overlapped)
+    assert all(later - earlier >= 0.1 for earlier, later in pairwise(starts))
+
+
+def test_the_schedule_does_not_drift() -> None:
+    """Each round takes a third of the interval; a schedule that slept a whole interval after it would drift."""
+    machine = Machine(0.06)
+    starts: list[float] = []
+
+    def work(_snapshot: Snapshot) -> None:
+        starts.append(time.monotonic())
+        time.sleep(0.02)
+
+    machine.hub.start(work)
+    wait_for(lambda: len(starts) >= 20)
+    machine.hub.close()
+    # Late wake-ups make single rounds late, never early ones: the earliest seen phase of the grid is its true one.
+    phases = [(start - starts[0]) % 0.06 for start in starts]
+    near_grid = [phase for phase in phases if phase < 0.015 or phase > 0.045]
+    assert len(near_grid) > len(phases) / 2
+
+
+def test_a_new_interval_holds_from_the_next_snapshot_on() -> None:
+    machine = Machine(3600.0)
+    got: list[Snapshot] = []
+    machine.hub.start(got.append)
+    wait_for(lambda: got)
+    machine.hub.set_interval(0.02)
+    wait_for(lambda: len(got) > 3)
+    assert machine.hub.interval == 0.02
+    machine.hub.close()
+
+
+def test_once_waits_for_a_second_sample_of_each_gpu() -> None:
+    machine = Machine()
+
+    def second_sample() -> None:
+        time.sleep(0.2)
+        machine.gpu.value = GpuReading(gpus=(gpu(0, sampled_at=2.0, util_pct=50.0), gpu(1, error="lost")))
+
+    machine.gpu.value = GpuReading(gpus=(gpu(0, sampled_at=1.0), gpu(1, error="lost")))
+    threading.Thread(target=second_sample).start()
+    assert machine.hub.once(20.0).gpus[0].util_pct == 50.0
+    machine.hub.close()
+
+
+def test_once_gives_what_there_is_at_its_deadline() -> None:
+    machine = Machine()
+    machine.host.value = Host(name="node")
+    assert machine.hub.once(0.1).host.cpu_pct is None
+    machine.hub.close()
+
+
+def test_gpus_can_be_chosen_while_it_runs() -> None:
+    machine = Machine(selection=GpuSelection.parse("0,2"))
+    machine.processes.value = (
+        Process(pid=1, gpu_uuid=gpu(1).uuid),
+        Process(pid=2, gpu_uuid=gpu(2).uuid),
+        Process(pid=3),
+    )
+    assert isinstance(machine.hub, GpuChoice)
+    snapshot = machine.hub.poll()
+    assert [one.index for one in snapshot.gpus] == [0, 2]
+    assert [process.pid for process in snapshot.processes] == [2, 3]
+    machine.ranks.value = RanksReading(
+        ranks=(rank(9, gpu_uuid=gpu(3).uuid), rank(8, gpu_uuid=gpu(1).uuid, state="gone"))
+    )
+    machine.hub.select("attached")
+    assert machine.hub.selection == "attached"
+    assert [one.index for one in machine.hub.poll().gpus] == [3]
+    machine.hub.select(gpu(1).uuid[:10])
+    assert [one.index for one in machine.hub.poll().gpus] == [0, 1, 2, 3]  # the beginning that all of them share
+    machine.hub.select("all")
+    assert len(machine.hub.poll().gpus) == 4
+
+
+def test_what_was_asked_for_and_is_not_there_is_said() -> None:
+    machine = Machine(selection=GpuSelection.parse("1,7"))
+    snapshot = machine.hub.poll()
+    assert [one.index for one in snapshot.gpus] == [1]
+    assert "7" in snapshot.host.notes[0]
+    machine.hub.select("attached")
+    snapshot = machine.hub.poll()
+    assert len(snapshot.gpus) == 4
+    assert "all are shown" in snapshot.host.notes[0]
+
+
+def test_a_mig_instance_goes_with_its_gpu_and_alone_by_its_uuid() -> None:
+    parent = gpu(0)
+    instances = tuple(
+        replace(gpu(0), uuid=f"MIG-{letter}" * 3, mig_parent_uuid=parent.uuid) for letter in ("a", "b")
+    )
+    reading = (parent, *instances, gpu(1))
+    chosen, _ = GpuSelection.parse("0").choose(reading, ())
+    assert chosen == reading[:3]
+    chosen, _ = GpuSelection.parse("MIG-b").choose(reading, ())
+    assert chosen == (instances[1],)
+
+
+@pytest.mark.parametrize("text", ["", "x", "0,", "-1", "0;1", "GPU-", "GPU-xyz", "0,all"])
+def test_a_selection_that_means_nothing_is_refused(text: str) -> None:
+    with pytest.raises(UnusableInput, match="nvidia-smi -L"):
+        GpuSelection.parse(text)

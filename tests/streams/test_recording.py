@@ -1,0 +1,243 @@
+"""Recordings: what is written comes back, whole or as far as it is whole."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from llmtop import recording
+from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.recording import MEMBER_SNAPSHOTS, Reader, Writer
+from llmtop.snapshot import Snapshot, from_json
+from tests.support.processes import environment
+from tests.support.snapshots import gpu, snapshot
+
+
+def write(path: Path, snapshots: list[Snapshot]) -> Path:
+    writer = Writer(path, host="node", overwrite=True)
+    for one in snapshots:
+        writer.write(one)
+    writer.close()
+    return path
+
+
+def series(count: int, step: float = 1.0, start: float = 1000.0) -> list[Snapshot]:
+    return [snapshot(start + i * step, gpus=(gpu(util_pct=float(i)),)) for i in range(count)]
+
+
+def played(reader: Reader, start: float = 0.0) -> list[Snapshot]:
+    return [one for _, one in reader.snapshots(start)]
+
+
+def test_what_was_written_comes_back(tmp_path: Path) -> None:
+    snapshots = series(37, 0.5)
+    reader = Reader(write(tmp_path / "r", snapshots))
+    assert played(reader) == snapshots
+    assert reader.count == 37
+    assert reader.length == pytest.approx(18.0)
+    assert reader.damage is None
+    assert reader.header.host == "node"
+
+
+@pytest.mark.parametrize("start", [0.0, 0.3, 17.0, 17.9, 18.0])
+def test_seeking_gives_the_first_snapshot_at_or_after_the_position(tmp_path: Path, start: float) -> None:
+    reader = Reader(write(tmp_path / "r", series(37, 0.5)))
+    position, first = next(reader.snapshots(start))
+    assert position >= start
+    assert position - start < 0.5
+    assert first.time == pytest.approx(1000 + position)
+
+
+def test_seeking_unpacks_only_what_it_needs(tmp_path: Path) -> None:
+    path = write(tmp_path / "r", series(1000))
+    reader = Reader(path)
+    early = reader.members[5]
+    data = bytearray(path.read_bytes())
+    data[early.offset + 50] ^= 0xFF  # damage before the position sought
+    path.write_bytes(data)
+    assert [one.time for one in played(reader, 990.0)] == [1990.0 + i for i in range(10)]
+    assert reader.damage is None
+
+
+def test_it_is_plain_gzip_of_json_lines(tmp_path: Path) -> None:
+    path = write(tmp_path / "r", series(12))
+    lines = gzip.decompress(path.read_bytes()).splitlines()
+    assert json.loads(lines[0])["magic"] == "llmtop-recording"
+    assert [from_json(line) for line in lines[1:]] == series(12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cut=st.floats(0.0, 1.0))
+def test_a_file_cut_anywhere_plays_what_is_whole_or_says_one_sentence(
+    tmp_path_factory: pytest.TempPathFactory, cut: float
+) -> None:
+    path = tmp_path_factory.mktemp("cut") / "r"
+    snapshots = series(45)
+    whole = write(path, snapshots).read_bytes()
+    path.write_bytes(whole[: int(len(whole) * cut)])
+    if cut * len(whole) < Reader(write(path.with_name("whole"), snapshots)).members[0].offset:
+        with pytest.raises(UnusableInput, match=str(path)):
+            Reader(path)
+        return
+    reader = Reader(path)
+    got = played(reader)
+    assert got == snapshots[: len(got)]
+    if 0 < len(got) < len(snapshots) and reader.damage is None:
+        end = reader.members[-1]
+        assert end.offset < int(len(whole) * cut)  # cut exactly between two members: nothing to see
+
+
+def test_a_recorder_killed_without_warning_loses_at_most_one_member(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    program = (
+        "import os, sys\n"
+        "from llmtop.recording import Writer\n"
+        "from tests.support.snapshots import snapshot\n"
+        "writer = Writer(sys.argv[1], host='node')\n"
+        "for i in range(57): writer.write(snapshot(1000 + i / 10))\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(path)], env=environment(), check=False)
+    assert done.returncode == -9
+    got = played(Reader(path))
+    assert 57 - MEMBER_SNAPSHOTS <= len(got) <= 57
+
+
+def test_a_damaged_member_is_left_out_and_said(tmp_path: Path) -> None:
+    path = write(tmp_path / "r", series(50))
+    reader = Reader(path)
+    middle = reader.members[3]
+    data = bytearray(path.read_bytes())
+    data[middle.offset + 60] ^= 0xFF
+    path.write_bytes(data)
+    reader = Reader(path)
+    assert len(played(reader)) == 50 - middle.number
+    assert reader.damage is not None
+    assert "damaged" in reader.damage
+
+
+def test_an_empty_a_foreign_and_a_missing_file_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    empty, foreign, packed = tmp_path / "empty", tmp_path / "foreign", tmp_path / "packed"
+    empty.write_bytes(b"")
+    foreign.write_bytes(b"PK\x03\x04" + bytes(200))
+    packed.write_bytes(gzip.compress(b'{"some": "json"}\n' * 100))
+    for path, word in ((empty, "empty"), (foreign, "not a recording"), (packed, "not a recording")):
+        with pytest.raises(UnusableInput, match=word):
+            Reader(path)
+    with pytest.raises(UnusableInput, match="cannot be opened"):
+        Reader(tmp_path / "none")
+    with pytest.raises(UnusableInput, match="cannot be opened"):
+        Reader(tmp_path)
+
+
+def test_a_newer_schema_is_refused_with_the_version_that_wrote_it(tmp_path: Path) -> None:
+    header = recording.Header(created=1.0, schema=recording.SCHEMA + 1, version="9.9")
+    path = tmp_path / "r"
+    path.write_bytes(recording._pack(msgspec.json.encode(header), 1.0, 1.0, 0))
+    with pytest.raises(UnusableInput, match=r"newer llmtop '9\.9'.*upgrade"):
+        Reader(path)
+
+
+def test_a_recording_can_be_read_while_it_is_written(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "r", host="node")
+    snapshots = series(40)
+    for one in snapshots[:15]:
+        writer.write(one)
+    reader = Reader(tmp_path / "r")
+    before = played(reader)
+    assert before == snapshots[: len(before)]
+    for one in snapshots[15:]:
+        writer.write(one)
+    writer.close()
+    known = len(reader.members)
+    assert reader.refresh()
+    after = [one for _, one in reader.snapshots(first_member=known)]
+    assert before + after == snapshots
+    assert not reader.refresh()
+
+
+def test_an_existing_file_is_not_written_over_unless_told(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    path.write_text("my only copy")
+    with pytest.raises(UnusableInput, match="--force"):
+        Writer(path, host="node")
+    assert path.read_text() == "my only copy"
+    with pytest.raises(NotPossibleHere, match="cannot be written"):
+        Writer(tmp_path / "no" / "folder", host="node")
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_whole_members(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    program = (
+        "import resource, signal, sys\n"
+        "from llmtop.errors import NotPossibleHere\n"
+        "from llmtop.recording import Writer\n"
+        "from tests.support.snapshots import gpu, snapshot\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "writer = Writer(sys.argv[1], host='node')\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))\n"
+        "try:\n"
+        "    for i in range(1000): writer.write(snapshot(1000.0 + i, gpus=(gpu(util_pct=i * 0.1234567),)))\n"
+        "except NotPossibleHere as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)], env=environment(), check=True, capture_output=True, text=True
+    )
+    assert "File too large" in done.stdout
+    assert done.stdout.count("\n") == 1
+    reader = Reader(path)
+    assert reader.count > 0
+    assert reader.damage is None
+
+
+def test_a_clock_that_goes_back_does_not_take_the_position_back(tmp_path: Path) -> None:
+    reader = Reader(write(tmp_path / "r", [*series(20, start=5000.0), *series(20, start=1000.0)]))
+    positions = [position for position, _ in reader.snapshots()]
+    assert positions == sorted(positions)
+    assert len(positions) == 40
+    assert reader.length == pytest.approx(positions[-1])
+
+
+def test_reading_holds_an_index_and_not_the_snapshots(tmp_path: Path) -> None:
+    cores = tuple(float(core) for core in range(256))
+    snapshots = [replace(one, host=replace(one.host, cpu_per_core_pct=cores)) for one in series(20)]
+    path = tmp_path / "r"
+    writer = Writer(path, host="node")
+    for i in range(200):
+        for one in snapshots:
+            writer.write(replace(one, time=1000.0 + i * 20 + one.time))
+    writer.close()
+    tracemalloc.start()
+    reader = Reader(path)
+    total = sum(1 for _ in reader.snapshots())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert total == 4000
+    assert peak < 4000 * 256 * 8 / 4  # a quarter of what the core figures alone would take
+
+
+def test_a_member_that_unpacks_to_more_than_any_of_ours_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "r", series(30))
+    monkeypatch.setattr("llmtop.recording.MAX_MEMBER_BYTES", 300)
+    reader = Reader(path)
+    assert played(reader) == []
+    assert reader.damage is not None
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+def test_a_device_that_is_full_from_the_start_is_said_at_once() -> None:
+    with pytest.raises(NotPossibleHere, match="No space left"):
+        Writer("/dev/full", host="node", overwrite=True)
