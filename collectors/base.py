@@ -64,6 +64,9 @@ ProcessSource = Source[tuple[Process, ...]]
 class RankSource(Source[RanksReading], Protocol):
     """The steps collector: `latest()` moves on, so each step is handed over once."""
 
+    def settled(self) -> bool:
+        """Whether the trainings that were there at the start have been heard, or have had their chance."""
+
 
 class Feed(Protocol):
     """Where a screen or a stream gets its snapshots: the live hub, or a recording being replayed."""

@@ -127,7 +127,8 @@ class Hub:
             gpus_ready = bool(reading.gpus or reading.notes) and all(
                 gpu.error is not None or len(sampled[gpu.uuid] - {None}) > 1 for gpu in reading.gpus
             )
-            if (gpus_ready and host.cpu_pct is not None) or time.monotonic() >= deadline:
+            ready = gpus_ready and host.cpu_pct is not None and self._ranks.settled()
+            if ready or time.monotonic() >= deadline:
                 break
             self._pause(0.05)
         return self.poll()

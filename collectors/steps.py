@@ -1,0 +1,245 @@
+"""The attached trainings of this machine: found, listened to, and told as ranks.
+
+One thread looks for sockets and reads from all trainings that answer; each first contact has a short thread of its
+own, because a stopped process accepts nothing and would hold the others up.
+"""
+
+from __future__ import annotations
+
+import queue
+import selectors
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from collectors.base import RanksReading
+from collectors.rank_stats import HISTORY_STEPS
+from collectors.training import Training
+from llmtop import client, wire
+from llmtop.errors import LlmtopError, NotPossibleHere
+from llmtop.snapshot import Rank
+
+DISCOVER_SECONDS = 1.0
+"""How often the directory is looked at, and the state of the processes."""
+GATHER_SECONDS = 0.1
+"""After reading, so long is waited for more to come: ten short reads a second instead of one a message."""
+GONE_SECONDS = 300.0
+"""A training that has ended is still shown for so long."""
+REFUSED_RETRY_SECONDS = 30.0
+SILENT_RETRY_SECONDS = 5.0
+_READS = 8  # from one training in a row, before the others get their turn
+MAX_OPENING = 64
+"""First contacts at once."""
+
+GpuName = Callable[[str], str | None]
+_Opened = tuple[Path, "client.Connection | LlmtopError | client.Closed"]
+
+
+class StepsSource:
+    """A RankSource over the sockets in a directory."""
+
+    def __init__(
+        self, directory: Path | None = None, interval: float = 1.0, gpu_name: GpuName = lambda _uuid: None
+    ) -> None:
+        """Watch `directory`.
+
+        Args:
+            directory: `wire.runtime_dir()` if not given.
+            interval: seconds between calls of `latest()`; only bounds how long a finished step may wait here.
+            gpu_name: the name of a GPU by UUID, for MFU.
+        """
+        self._directory = wire.runtime_dir() if directory is None else directory
+        self._gather = min(GATHER_SECONDS, interval / 2)
+        self._gpu_name = gpu_name
+        self._lock = threading.Lock()
+        self._trainings: dict[Path, Training] = {}
+        self._notes: dict[Path, str] = {}
+        self._retry_at: dict[Path, float] = {}
+        self._opening: set[Path] = set()
+        self._opened: queue.SimpleQueue[_Opened] = queue.SimpleQueue()
+        self._selector = selectors.DefaultSelector()
+        self._closed = threading.Event()
+        self._scanned = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to look for trainings."""
+        self._thread = threading.Thread(target=self._run, name="llmtop-steps", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Hang up everywhere."""
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join(timeout=1.0)
+
+    def settled(self) -> bool:
+        """Whether the trainings that were there at the start have been heard, or have had their chance."""
+        with self._lock:
+            return self._scanned and not self._opening and all(one.heard for one in self._trainings.values())
+
+    def latest(self) -> RanksReading:
+        """All trainings by rank; the steps in it are handed over once."""
+        with self._lock:
+            ranks = [training.take(self._gpu_name) for training in self._trainings.values()]
+            notes = tuple(dict.fromkeys(self._notes.values()))
+        return RanksReading(ranks=tuple(sorted(ranks, key=_order)), notes=notes)
+
+    def _run(self) -> None:
+        next_look = 0.0
+        while not self._closed.is_set():
+            now = time.monotonic()
+            try:
+                if now >= next_look:
+                    next_look = now + DISCOVER_SECONDS
+                    self._look(now)
+                self._take_opened()
+                if self._read(max(0.0, min(next_look - time.monotonic(), 0.05 if self._opening else 0.5))):
+                    self._closed.wait(self._gather)
+            except Exception as error:  # noqa: BLE001  one odd training must not end the watch over the others
+                self._notes[Path()] = f"a fault in llmtop itself (steps: {error!r}); a training may be missing"
+                self._closed.wait(DISCOVER_SECONDS)
+        for training in self._trainings.values():
+            training.hang_up()
+        self._selector.close()
+
+    def _look(self, now: float) -> None:
+        found = self._discover()
+        with self._lock:
+            self._forget(found, now)
+            for training in self._trainings.values():
+                training.look_at_process()
+        for path in found:
+            training_there = self._trainings.get(path)
+            if (
+                path not in self._opening
+                and now >= self._retry_at.get(path, 0.0)
+                and (training_there is None or training_there.connection is None)
+                and len(self._opening) < MAX_OPENING
+            ):
+                self._opening.add(path)
+                threading.Thread(target=self._open, args=(path,), name="llmtop-open", daemon=True).start()
+        self._scanned = True
+
+    def _discover(self) -> list[Path]:
+        note = None
+        try:
+            return [file.path for file in client.discover(self._directory)]
+        except NotPossibleHere as error:
+            # A folder that is not there is the usual state before the first training, not a fault.
+            note = str(error) if self._directory.exists() or self._directory.is_symlink() else None
+            return []
+        finally:
+            with self._lock:
+                self._notes.pop(self._directory, None)
+                if note is not None:
+                    self._notes[self._directory] = note
+
+    def _forget(self, found: list[Path], now: float) -> None:
+        """Drop what is over: trainings long gone, and what was noted on sockets that are no more."""
+        there = set(found)
+        for path in [path for path in self._retry_at if path not in there]:
+            del self._retry_at[path]
+            self._notes.pop(path, None)
+        for path, training in list(self._trainings.items()):
+            if training.connection is None and path not in there and path not in self._opening:
+                training.end()
+            if training.gone_for(now) > GONE_SECONDS or (training.silent and path not in there):
+                del self._trainings[path]
+
+    def _open(self, path: Path) -> None:
+        """Make the first contact; in a thread of its own."""
+        outcome: client.Connection | LlmtopError | client.Closed
+        try:
+            outcome = client.Connection.open(path, history=HISTORY_STEPS)
+        except client.Closed as error:
+            client.remove_stale(path)
+            outcome = error
+        except LlmtopError as error:
+            outcome = error
+        self._opened.put((path, outcome))
+
+    def _take_opened(self) -> None:
+        while not self._opened.empty():
+            path, outcome = self._opened.get()
+            with self._lock:
+                self._opening.discard(path)
+                self._notes.pop(path, None)
+                self._retry_at.pop(path, None)
+                if isinstance(outcome, client.Connection):
+                    self._welcome(path, outcome)
+                else:
+                    self._turned_away(path, outcome)
+
+    def _welcome(self, path: Path, connection: client.Connection) -> None:
+        training = self._trainings.get(path)
+        if training is None:
+            training = self._trainings[path] = Training(connection.host_pid)
+        training.connected(connection)
+        # One process may attach again after exec: what it was before is over.
+        for other in [p for p, t in self._trainings.items() if t.pid == training.pid and p != path]:
+            if self._trainings[other].connection is None:
+                del self._trainings[other]
+        self._selector.register(connection, selectors.EVENT_READ, training)
+        self._drain(training)
+
+    def _turned_away(self, path: Path, error: LlmtopError | client.Closed) -> None:
+        now = time.monotonic()
+        known = self._trainings.get(path)
+        if isinstance(error, client.Closed):
+            self._retry_at[path] = now + DISCOVER_SECONDS
+            if known is not None:
+                known.end()
+        elif isinstance(error, client.NoAnswer):
+            self._retry_at[path] = now + SILENT_RETRY_SECONDS
+            training = known or Training(error.host_pid or _pid_of(path))
+            if known is None and training.is_stopped():
+                self._trainings[path] = training
+            elif known is None:
+                self._notes[path] = str(error)
+        else:
+            self._retry_at[path] = now + REFUSED_RETRY_SECONDS
+            self._notes[path] = str(error)
+
+    def _read(self, timeout: float) -> bool:
+        """Take in what has come; returns whether there was something."""
+        events = self._selector.select(timeout)
+        with self._lock:
+            for key, _ in events:
+                self._drain(key.data)
+        return bool(events)
+
+    def _drain(self, training: Training) -> None:
+        """Read from one training; the caller holds the lock."""
+        connection = training.connection
+        if connection is None:
+            return
+        try:
+            for _ in range(_READS):
+                messages = connection.receive(0.0)
+                if not messages:
+                    break
+                training.take_in(messages)
+        except client.Closed:
+            self._drop(training, connection)
+        except LlmtopError as error:
+            self._drop(training, connection)
+            self._notes[connection.path] = str(error)
+            self._retry_at[connection.path] = time.monotonic() + REFUSED_RETRY_SECONDS
+
+    def _drop(self, training: Training, connection: client.Connection) -> None:
+        self._selector.unregister(connection)
+        training.hang_up()
+        if not training.is_alive():
+            training.end()
+            client.remove_stale(connection.path)
+
+
+def _pid_of(path: Path) -> int:
+    match = wire.SOCKET_NAME.match(path.name)
+    return int(match["pid"]) if match else 0
+
+
+def _order(rank: Rank) -> tuple[str, float, int]:
+    return rank.host, float("inf") if rank.rank is None else rank.rank, rank.pid

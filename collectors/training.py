@@ -1,0 +1,195 @@
+"""One attached training as this monitor sees it: its connection, its process, its figures."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import psutil
+
+from collectors.rank_stats import RankStats
+from llmtop import client, wire
+from llmtop.snapshot import Rank, RankState
+
+STALLED_SECONDS = 60.0
+STALLED_STEPS = 5.0
+"""Stalled is: alive, and no step for max(STALLED_SECONDS, STALLED_STEPS times the median step)."""
+_HOST = platform.node()
+_HISTORY_SECONDS = 0.5  # a process that has no step to tell sends no history: it has had its chance by then
+
+
+class Training:
+    """State of one training process. Its owner sees to it that only one thread is in here at a time."""
+
+    def __init__(self, pid: int) -> None:
+        """Remember the process of that pid (this host's), as it is now."""
+        self.pid = pid
+        self.connection: client.Connection | None = None
+        self.stats = RankStats()
+        self._process = _process(pid)
+        self._status: str | None = None
+        self._connected_at: float | None = None
+        self._gone_at: float | None = None
+        self._quiet_since: float | None = None
+        self._capturable: tuple[str, ...] = ()
+
+    @property
+    def silent(self) -> bool:
+        """Whether it has never spoken: a process that was stopped before this monitor came."""
+        return self._connected_at is None
+
+    @property
+    def heard(self) -> bool:
+        """Whether its history has come, as far as there is one."""
+        if self.connection is None or self.stats.last is not None or self._connected_at is None:
+            return True
+        return time.monotonic() - self._connected_at > _HISTORY_SECONDS
+
+    def connected(self, connection: client.Connection) -> None:
+        """Listen to it from now on."""
+        if self._connected_at is not None:
+            self.stats.reconnected()
+        self.connection = connection
+        self._connected_at = time.monotonic()
+        self._gone_at = None
+        self.stats.hello = connection.hello
+        if connection.host_pid == 0:
+            self.pid = connection.hello.pid
+        self.look_at_process()
+
+    def take_in(self, messages: Sequence[wire.FromTraining]) -> None:
+        """Add what the training said."""
+        for message in messages:
+            match message:
+                case wire.Steps():
+                    self.stats.add_steps(message)
+                    self._stepped()
+                case wire.GpuTimes():
+                    self.stats.add_gpu_times(message)
+                case wire.Memory():
+                    self.stats.memory = message
+                case wire.Hello():
+                    self.stats.hello = message
+                    self.look_at_process()
+
+    def hang_up(self) -> None:
+        """Close the connection, whoever ended it."""
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+    def end(self) -> None:
+        """It is gone: its process has ended or become another program."""
+        if self._gone_at is None:
+            self._gone_at = time.monotonic()
+
+    def gone_for(self, now: float) -> float:
+        """Seconds since it was found gone; 0 while it is not."""
+        return 0.0 if self._gone_at is None else now - self._gone_at
+
+    def look_at_process(self) -> None:
+        """Ask the system for the process's state."""
+        self._status = _status(self._process)
+
+    def is_alive(self) -> bool:
+        """Whether the process that attached still runs; taken for alive where it cannot be seen from here."""
+        if self._process is None:
+            return self.pid == 0
+        try:
+            return self._process.is_running() and self._process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+        except psutil.Error:
+            return True
+
+    def is_stopped(self) -> bool:
+        """Whether a signal (or a debugger) holds the process."""
+        self.look_at_process()
+        return self._status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+
+    def take(self, gpu_name: Callable[[str], str | None]) -> Rank:
+        """The rank now; hands the new steps over."""
+        stats, hello, last = self.stats, self.stats.hello, self.stats.last
+        state = self._state()
+        figures = dict(stats.figures())
+        if state != "running":
+            # A rate is of now; what a training that does not move did before is in its percentiles.
+            figures.update(steps_per_s=None, tokens_per_s=None, samples_per_s=None)
+        return Rank(
+            pid=self.pid,
+            host=hello.host or _HOST,
+            rank=hello.rank,
+            local_rank=hello.local_rank,
+            world_size=hello.world_size,
+            gpu_uuid=hello.gpu_uuid,
+            command=hello.command or None,
+            kind="request" if hello.kind == "request" else "step",
+            step=None if last is None else last.index,
+            step_seconds=None if last is None else last.seconds,
+            total_steps=hello.total_steps,
+            eta_seconds=self._eta() if state == "running" else None,
+            metrics=dict(stats.metrics),
+            lost=stats.lost,
+            warmup_steps=hello.warmup_steps,
+            capturable=self._capturable,
+            state=state,
+            last_step_at=None if last is None else last.started_at + last.seconds,
+            attached_at=hello.started_at or None,
+            new_steps=stats.take_new(),
+            gpu_updates=stats.take_updates(),
+            note=hello.note,
+            **_memory(stats.memory),
+            **figures,
+        )
+
+    def _stepped(self) -> None:
+        last = self.stats.last
+        if last is not None:
+            # Unix time only to place the history; from then on a clock that nobody sets.
+            ago = max(0.0, time.time() - last.started_at - last.seconds)
+            self._quiet_since = time.monotonic() - ago
+
+    def _state(self) -> RankState:
+        if self._gone_at is not None:
+            return "gone"
+        if self._status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
+            return "stopped"
+        median = self.stats.figures().get("step_seconds_p50")
+        if self._quiet_since is None or self.stats.hello.kind == "request":
+            return "running"
+        limit = max(STALLED_SECONDS, STALLED_STEPS * (median or 0.0))
+        return "stalled" if time.monotonic() - self._quiet_since > limit else "running"
+
+    def _eta(self) -> float | None:
+        total, last, seconds = self.stats.hello.total_steps, self.stats.last, self.stats.seconds_a_step()
+        if total is None or last is None or seconds is None:
+            return None
+        return max(0, total - last.index - 1) * seconds
+
+
+def _memory(memory: wire.Memory | None) -> dict[str, Any]:
+    if memory is None:
+        return {}
+    return {
+        "memory_allocated_bytes": memory.allocated_bytes,
+        "memory_reserved_bytes": memory.reserved_bytes,
+        "memory_peak_bytes": memory.peak_bytes,
+        "alloc_retries": memory.alloc_retries,
+        "ooms": memory.ooms,
+    }
+
+
+def _process(pid: int) -> psutil.Process | None:
+    try:
+        return psutil.Process(pid) if pid > 0 else None
+    except psutil.Error:
+        return None
+
+
+def _status(process: psutil.Process | None) -> str | None:
+    try:
+        return None if process is None else process.status()
+    except psutil.Error:
+        return None

@@ -1,0 +1,51 @@
+"""A process that talks on a training's socket, byte by byte as a test wants it: for what no real training does.
+
+Run as a program it listens at argv[1], sends the bytes given as hex in argv[2] to whoever connects, and then does
+as argv[3] says: "hold" the connection, or "close" it. It prints "ready" when it listens.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.support.processes import environment
+
+
+def start(path: Path, data: bytes, then: str = "hold") -> subprocess.Popen[str]:
+    """Start it and wait until it listens; the caller kills it."""
+    peer = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.wire_peer", str(path), data.hex(), then],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert peer.stdout is not None
+    assert peer.stdout.readline() == "ready\n"
+    return peer
+
+
+def _serve(path: str, data: bytes, then: str) -> None:
+    held = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(path)
+        server.listen()
+        print("ready", flush=True)
+        while True:
+            connection, _ = server.accept()
+            try:
+                connection.sendall(data)
+            except BrokenPipeError:
+                continue  # a monitor that would not wait
+            if then == "hold":
+                held.append(connection)
+            else:
+                time.sleep(0.05)
+                connection.close()
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1], bytes.fromhex(sys.argv[2]), sys.argv[3])
