@@ -32,7 +32,7 @@ _LENGTH = struct.Struct("<I")
 _PEERCRED = struct.Struct("3i")  # pid, uid, gid of struct ucred
 
 
-class Hello(msgspec.Struct, tag="hello", kw_only=True, omit_defaults=True):
+class Hello(msgspec.Struct, tag="hello", kw_only=True):
     """From the training: who it is. Sent first, and again whenever one of these facts changes."""
 
     protocol: int = PROTOCOL
@@ -133,7 +133,7 @@ class CaptureState(msgspec.Struct, tag="capture_state", kw_only=True, omit_defau
     last_step: int | None = None
 
 
-class Subscribe(msgspec.Struct, tag="subscribe", kw_only=True, omit_defaults=True):
+class Subscribe(msgspec.Struct, tag="subscribe", kw_only=True):
     """From the monitor: send me the last `history` steps and all that follow."""
 
     protocol: int = PROTOCOL
