@@ -49,6 +49,9 @@ class Source(Protocol[Reading_co]):
     def start(self) -> None:
         """Begin to sample. Never raises for what the system lacks: that becomes a note or an error text."""
 
+    def set_interval(self, seconds: float) -> None:
+        """Sample at another pace from now on."""
+
     def latest(self) -> Reading_co:
         """What is known now; returns at once."""
 

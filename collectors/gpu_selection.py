@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ class GpuSelection:
     mode: str = "all"
     """"all", "attached" or "given"."""
     wanted: tuple[str, ...] = ()
+    why: str = ""
+    """Who chose, if it was not the person at the screen."""
 
     @classmethod
     def parse(cls, text: str) -> GpuSelection:
@@ -43,6 +46,19 @@ class GpuSelection:
                 )
         return cls(mode="given", wanted=wanted)
 
+    @classmethod
+    def default(cls) -> GpuSelection:
+        """The GPUs that CUDA_VISIBLE_DEVICES lets a program started from this shell use; all, if it is not set.
+
+        CUDA numbers GPUs by speed unless CUDA_DEVICE_ORDER is PCI_BUS_ID; on machines with GPUs of one kind, the
+        rule for training, both orders are the same.
+        """
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        parts = tuple(part.strip() for part in visible.split(",")) if visible else ()
+        if not parts or not all(_INDEX.match(part) or _UUID.match(part) for part in parts):
+            return cls()
+        return cls(mode="given", wanted=parts, why="CUDA_VISIBLE_DEVICES")
+
     def __str__(self) -> str:
         return ",".join(self.wanted) if self.mode == "given" else self.mode
 
@@ -54,12 +70,15 @@ class GpuSelection:
             return _attached(gpus, ranks)
         chosen = {gpu.uuid for gpu in gpus if any(_names(want, gpu) for want in self.wanted)}
         missing = [want for want in self.wanted if not any(_names(want, gpu) for gpu in gpus)]
-        notes = (
+        notes: tuple[str, ...] = (
             (f"no GPU here is called {', '.join(missing)}; there are {_span(gpus)} (nvidia-smi -L lists them)",)
             if missing
             else ()
         )
-        return _with_instances(gpus, chosen), notes
+        shown = _with_instances(gpus, chosen)
+        if self.why and len(shown) < len(gpus):
+            notes += (f"only GPU {self} is shown, as {self.why} says; --gpus all shows {_span(gpus)}",)
+        return shown, notes
 
 
 def _attached(gpus: tuple[Gpu, ...], ranks: Sequence[Rank]) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:

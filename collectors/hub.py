@@ -5,11 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from msgspec.structs import replace
 
-from collectors.base import GpuReading, GpuSource, HostSource, ProcessSource, RankSource, RanksReading
+from collectors import base
+from collectors.base import GpuReading, GpuSource, RankSource, RanksReading
 from collectors.gpu_selection import GpuSelection
+from collectors.host import HostSource
+from collectors.nvml import NvmlSource
+from collectors.processes import ProcessSource
+from collectors.steps import StepsSource
 from llmtop.snapshot import Host, Process, Snapshot
 
 Stage = Callable[[Snapshot], Snapshot]
@@ -17,6 +23,54 @@ Stage = Callable[[Snapshot], Snapshot]
 
 ONCE_SECONDS = 4.0
 """How long `Hub.once` waits for values that need two samples (rates, shares of time)."""
+
+
+def live_hub(
+    *,
+    interval: float = 1.0,
+    gpus: str | None = None,
+    directory: Path | None = None,
+    taps: Sequence[Stage] = (),
+) -> Hub:
+    """The hub over this machine: its GPUs, itself, the processes and the attached trainings.
+
+    Args:
+        interval: seconds between snapshots.
+        gpus: as `GpuSelection.parse`; by default those of CUDA_VISIBLE_DEVICES, or all.
+        directory: of the trainings' sockets, `llmtop.wire.runtime_dir()` by default.
+        taps: stages after the rules.
+
+    Raises:
+        UnusableInput: `gpus` means nothing.
+    """
+    from llmtop.diagnosis.live import Rules
+
+    gpu = NvmlSource(interval)
+    names = _GpuNames(gpu)
+    ranks = StepsSource(directory, interval, names)
+    return Hub(
+        gpu=gpu,
+        host=HostSource(interval),
+        processes=ProcessSource(lambda: gpu.latest().uses, ranks.pids, interval),
+        ranks=ranks,
+        rules=Rules().apply,
+        interval=interval,
+        selection=GpuSelection.default() if gpus is None else GpuSelection.parse(gpus),
+        taps=taps,
+    )
+
+
+class _GpuNames:
+    """Names of GPUs by UUID, asked for once each."""
+
+    def __init__(self, source: GpuSource) -> None:
+        self._source = source
+        self._names: dict[str, str] = {}
+
+    def __call__(self, uuid: str) -> str | None:
+        if uuid not in self._names:
+            self._names |= {gpu.uuid: gpu.name for gpu in self._source.latest().gpus}
+        return self._names.get(uuid)
 
 
 class Hub:
@@ -30,8 +84,8 @@ class Hub:
         self,
         *,
         gpu: GpuSource,
-        host: HostSource,
-        processes: ProcessSource,
+        host: base.HostSource,
+        processes: base.ProcessSource,
         ranks: RankSource,
         rules: Stage,
         interval: float = 1.0,
@@ -66,9 +120,7 @@ class Hub:
             self._interval = seconds
             self._wake.notify_all()
         for source in self._sources():
-            follow = getattr(source, "set_interval", None)
-            if follow is not None:
-                follow(seconds)
+            source.set_interval(seconds)
 
     @property
     def selection(self) -> str:
@@ -163,7 +215,7 @@ class Hub:
             ranks=ranks.ranks,
         )
 
-    def _sources(self) -> tuple[GpuSource, HostSource, ProcessSource, RankSource]:
+    def _sources(self) -> tuple[GpuSource, base.HostSource, base.ProcessSource, RankSource]:
         return self._gpu, self._host, self._processes, self._ranks
 
     def _start_sources(self) -> None:

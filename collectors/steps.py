@@ -46,11 +46,10 @@ class StepsSource:
 
         Args:
             directory: `wire.runtime_dir()` if not given.
-            interval: seconds between calls of `latest()`; only bounds how long a finished step may wait here.
+            interval: seconds between calls of `latest()`: half of it, a step may wait to be read.
             gpu_name: the name of a GPU by UUID, for MFU.
         """
         self._directory = wire.runtime_dir() if directory is None else directory
-        self._gather = min(GATHER_SECONDS, interval / 2)
         self._gpu_name = gpu_name
         self._lock = threading.Lock()
         self._trainings: dict[Path, Training] = {}
@@ -61,12 +60,17 @@ class StepsSource:
         self._selector = selectors.DefaultSelector()
         self._closed = threading.Event()
         self._scanned = False
+        self.set_interval(interval)
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin to look for trainings."""
         self._thread = threading.Thread(target=self._run, name="llmtop-steps", daemon=True)
         self._thread.start()
+
+    def set_interval(self, seconds: float) -> None:
+        """Follow another rate of `latest()`."""
+        self._gather = min(GATHER_SECONDS, seconds / 2)
 
     def close(self) -> None:
         """Hang up everywhere."""
@@ -85,6 +89,11 @@ class StepsSource:
             ranks = [training.take(self._gpu_name) for training in self._trainings.values()]
             notes = tuple(dict.fromkeys(self._notes.values()))
         return RanksReading(ranks=tuple(sorted(ranks, key=_order)), notes=notes)
+
+    def pids(self) -> tuple[int, ...]:
+        """This host's pids of the trainings that have not ended."""
+        with self._lock:
+            return tuple(training.pid for training in self._trainings.values() if not training.gone)
 
     def _run(self) -> None:
         next_look = 0.0

@@ -85,6 +85,11 @@ class Training:
         if self._gone_at is None:
             self._gone_at = time.monotonic()
 
+    @property
+    def gone(self) -> bool:
+        """Whether it has ended."""
+        return self._gone_at is not None
+
     def gone_for(self, now: float) -> float:
         """Seconds since it was found gone; 0 while it is not."""
         return 0.0 if self._gone_at is None else now - self._gone_at

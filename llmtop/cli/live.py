@@ -79,7 +79,6 @@ def live(
     as_json: bool,
     record_to: Path | None,
     force: bool,
-    on_alert: str | None,
     ascii: bool,
     theme: str | None,
 ) -> int:
@@ -93,7 +92,7 @@ def live(
         recorder = Recorder(record_to, host=platform.node(), overwrite=force) if record_to else None
         if recorder:
             closing.callback(recorder.close)
-        hub = live_hub(interval=interval, gpus=gpus, on_alert=on_alert, taps=[recorder] if recorder else [])
+        hub = live_hub(interval=interval, gpus=gpus, taps=[recorder] if recorder else [])
         if once:
             closing.callback(hub.close)
             _print_once(hub.once(), as_json)

@@ -31,6 +31,9 @@ class Given(Generic[T]):
     def start(self) -> None:
         self.started += 1
 
+    def set_interval(self, seconds: float) -> None:
+        self.interval = seconds
+
     def latest(self) -> T:
         return self.value
 

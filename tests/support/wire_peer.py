@@ -1,7 +1,7 @@
 """A process that talks on a training's socket, byte by byte as a test wants it: for what no real training does.
 
-Run as a program it listens at argv[1], sends the bytes given as hex in argv[2] to whoever connects, and then does
-as argv[3] says: "hold" the connection, or "close" it. It prints "ready" when it listens.
+Run as a program it listens at argv[1], prints "ready", and sends the bytes given as hex in argv[2] to whoever
+connects. Then it does as argv[3] says: "hold" the connection, "close" it, or send more bytes, given as hex.
 """
 
 from __future__ import annotations
@@ -40,11 +40,14 @@ def _serve(path: str, data: bytes, then: str) -> None:
                 connection.sendall(data)
             except BrokenPipeError:
                 continue  # a monitor that would not wait
+            held.append(connection)
             if then == "hold":
-                held.append(connection)
+                continue
+            time.sleep(0.3)
+            if then == "close":
+                held.pop().close()
             else:
-                time.sleep(0.05)
-                connection.close()
+                connection.sendall(bytes.fromhex(then))
 
 
 if __name__ == "__main__":
