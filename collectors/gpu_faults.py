@@ -9,7 +9,7 @@ from typing import Any
 
 import pynvml
 
-from collectors.nvml_calls import Caller
+from collectors.nvml_calls import ABSENT, Caller
 
 XID_KEPT_SECONDS = 600.0
 """An Xid is an event, not a state: it is shown for ten minutes."""
@@ -101,10 +101,8 @@ class Events:
 
     def _register(self, handle: Any) -> bool:
         known = self._call("nvmlDeviceGetSupportedEventTypes", handle)
+        self._refused = self._has_none("nvmlDeviceGetSupportedEventTypes")
         if known is None or not known & pynvml.nvmlEventTypeXidCriticalError:
-            self._refused = (
-                known is not None or not self._call.lost
-            )  # vGPUs have no events; a lost GPU may come back
             return False
         fresh = self._call("nvmlEventSetCreate")
         if fresh is None:
@@ -112,10 +110,14 @@ class Events:
         self._call("nvmlDeviceRegisterEvents", handle, pynvml.nvmlEventTypeXidCriticalError, fresh)
         if "nvmlDeviceRegisterEvents" in self._call.refusals:
             self._call("nvmlEventSetFree", fresh)
-            self._refused = not self._call.lost
+            self._refused = self._has_none("nvmlDeviceRegisterEvents")
             return False
         self._set = fresh
         return True
+
+    def _has_none(self, call: str) -> bool:
+        """Whether the answer means that this GPU has no events (a vGPU), so that asking again is in vain."""
+        return self._call.refusals.get(call) in ABSENT
 
 
 def memory_faults(call: Caller, handle: Any) -> list[str]:

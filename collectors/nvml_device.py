@@ -71,13 +71,19 @@ class DeviceSampler:
         self._handle = handle
         self._interval = interval
         self._born = time.monotonic()
-        self._fast_call, self._slow_call, self._pcie_call = Caller(), Caller(), Caller()
+        self._fast_call, self._slow_call, self._pcie_call, self._fault_call = (
+            Caller(),
+            Caller(),
+            Caller(),
+            Caller(),
+        )
         self._fast, self._slow, self._pcie = _Sample(), _Sample(), _Sample()
         self._gpm_supported: bool | None = None
         self._gpms: dict[str, Gpm] = {}
         self._rounds_without_pcie = 0
         self._events = Events(self._slow_call)
         self._faults: list[str] = []
+        self._fault_refusals: dict[str, int] = {}
         self._instances: tuple[_Instance, ...] = ()
         self._uses: tuple[GpuUse, ...] = ()
         self._shares_since = (time.time_ns() - 1_000_000_000) // 1000
@@ -127,13 +133,12 @@ class DeviceSampler:
 
     def hanging(self, seconds: float) -> bool:
         """Whether a thread has been inside one call for longer than that."""
-        waits = (call.waiting() for call in (self._fast_call, self._slow_call, self._pcie_call))
+        waits = (call.waiting() for call in (self._fast_call, *self._dear_calls()))
         return any(wait is not None and wait[1] > seconds for wait in waits)
 
     def refused(self, code: int) -> set[str]:
         """The functions that answered `code` in the last rounds."""
-        samples = (self._fast, self._slow, self._pcie)
-        return {name for sample in samples for name, answer in sample.refusals.items() if answer == code}
+        return {name for refusals in self._refusals() for name, answer in refusals.items() if answer == code}
 
     def own_faults(self) -> list[str]:
         """Mistakes of llmtop itself in the last rounds."""
@@ -163,6 +168,12 @@ class DeviceSampler:
         """Who used this GPU in the last slow round."""
         return self._uses if time.monotonic() - self._slow.at <= 3 * SLOW_SECONDS else ()
 
+    def _dear_calls(self) -> tuple[Caller, ...]:
+        return self._slow_call, self._pcie_call, self._fault_call
+
+    def _refusals(self) -> tuple[dict[str, int], ...]:
+        return self._fast.refusals, self._slow.refusals, self._pcie.refusals, self._fault_refusals
+
     def _patience(self) -> float:
         return max(3 * self._interval, STALE_SECONDS)
 
@@ -172,9 +183,9 @@ class DeviceSampler:
         if not fresh and now - self._born > self._patience():
             inside = f" ({wait[0]})" if wait is not None else ""
             texts.append(f"the driver has not answered for {now - max(self._born, self._fast.at):.0f} s{inside}")
-        grave = (error_text(sample.refusals) for sample in (self._fast, self._slow, self._pcie))
+        grave = (error_text(refusals) for refusals in self._refusals())
         texts.append(next((text for text in grave if text), None))
-        texts += [_hang(call) for call in (self._slow_call, self._pcie_call)]
+        texts += [_hang(call) for call in self._dear_calls()]
         texts += self._faults
         texts += self._events.texts()
         return "; ".join(text for text in texts if text) or None
@@ -246,7 +257,9 @@ class DeviceSampler:
             self._find_uses(call, handle)
             self._events.poll(handle)
             if self._slow_rounds % FAULTS_EVERY == 0:
-                self._faults = memory_faults(call, handle)
+                self._fault_call.begin()
+                self._faults = memory_faults(self._fault_call, handle)
+                self._fault_refusals = self._fault_call.refusals
             self._slow_rounds += 1
         self._slow = _Sample(values, {}, call.refusals, time.monotonic(), time.time())
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.nvml_stub import Driver
+
 
 @pytest.fixture
 def runtime_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -17,3 +19,12 @@ def runtime_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("LLMTOP_DIR", str(directory))
     yield directory
     shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def nvml_stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    """Eight H200s behind a stand-in for NVML, which the real binding loads in this process."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    driver = Driver(tmp_path / "scenario")
+    yield driver
+    driver.reset()

@@ -1,8 +1,8 @@
 /* A stand-in for libnvidia-ml.so.1: the real binding loads it and asks it what it would ask a driver.
  *
  * Only the ABI is NVIDIA's (struct layouts and numbers as in nvml.h); what is answered comes from the scenario file.
- * It also watches its caller: nvml_stub_count, nvml_stub_gpm_alive and nvml_stub_violations tell a test how often a
- * call was made, whether GPM samples leaked, and whether NVML was shut down under a thread that was inside a call.
+ * It also watches its caller: nvml_stub_count, _gpm_alive, _inside and _violations tell a test how often a call was
+ * made, whether GPM samples leaked, how many threads are inside a call, and whether NVML was shut down under one.
  */
 #define _GNU_SOURCE
 #include "scenario.h"
@@ -69,6 +69,7 @@ unsigned long nvml_stub_count(const char *name) {
 
 int nvml_stub_gpm_alive(void) { return gpm_alive; }
 int nvml_stub_violations(void) { return violations; }
+int nvml_stub_inside(void) { return inside; }
 
 static int arrive(void) { return atomic_fetch_add(&inside, 1); }
 static void leave(int *token) { (void)token; atomic_fetch_sub(&inside, 1); }

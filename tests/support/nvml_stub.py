@@ -1,6 +1,6 @@
 """A stand-in for libnvidia-ml.so.1 (tests/nvml_stub), built with gcc and driven by a scenario file.
 
-The real binding loads it, either in a child process through `environment()` or in this process after `load()`:
+The real binding loads it, in a child process through `environment()` or in this one (the fixture `nvml_stub`):
 
     scenario = Scenario.eight_gpus()
     scenario.set(3, util=100, power_watts=196)
@@ -20,7 +20,8 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+from tests.support.processes import wait_for
 
 SOURCES = Path(__file__).resolve().parents[1] / "nvml_stub"
 SCENARIO_VARIABLE = "LLMTOP_NVML_SCENARIO"
@@ -294,7 +295,41 @@ def environment(library: Path, scenario: Path, **extra: str) -> dict[str, str]:
     }
 
 
-def load(library: Path, scenario: Path) -> Any:
-    """Make the stand-in this process's driver, before NVML is first used; the answer has its counters."""
-    os.environ[SCENARIO_VARIABLE] = str(scenario)
-    return ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+class Driver:
+    """The stand-in as this process's driver: its scenario, and what it has seen of its caller."""
+
+    def __init__(self, scenario_path: Path) -> None:
+        """Load the plain variant; must come before anything else in the process uses NVML."""
+        self.scenario = Scenario.eight_gpus()
+        self.scenario.write(scenario_path)
+        os.environ[SCENARIO_VARIABLE] = str(scenario_path)
+        self._library = ctypes.CDLL(str(build()), mode=ctypes.RTLD_GLOBAL)
+        self._library.nvml_stub_count.restype = ctypes.c_ulong
+
+    def now(self, scenario: Scenario) -> Scenario:
+        """Let the driver answer by another scenario from its next call on."""
+        scenario.path = self.scenario.path
+        scenario.write()
+        self.scenario = scenario
+        return scenario
+
+    def count(self, call: str) -> int:
+        """How often a call was made in this process."""
+        return int(self._library.nvml_stub_count(call.encode()))
+
+    def reset(self) -> None:
+        """Free every call that hangs, and shut NVML down however often it was started."""
+        self.now(Scenario.eight_gpus())
+        wait_for(lambda: self._library.nvml_stub_inside() == 0)
+        while self._library.nvmlShutdown() == 0:
+            pass
+
+    @property
+    def gpm_samples(self) -> int:
+        """GPM samples that are allocated and not freed."""
+        return int(self._library.nvml_stub_gpm_alive())
+
+    @property
+    def violations(self) -> int:
+        """How often NVML was shut down under a thread inside a call, which crashes a real driver's library."""
+        return int(self._library.nvml_stub_violations())

@@ -1,0 +1,18 @@
+"""Fixtures of the collectors' tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from collectors.nvml import NvmlSource
+from tests.support.nvml_stub import Driver
+
+
+@pytest.fixture
+def source(nvml_stub: Driver) -> Iterator[NvmlSource]:
+    """A source over the stand-in that samples ten times a second; the test starts it."""
+    source = NvmlSource(0.1)
+    yield source
+    source.close()

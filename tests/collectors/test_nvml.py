@@ -1,0 +1,205 @@
+"""What a healthy driver says, as it arrives in a reading: the real binding over the stand-in for NVML."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from collectors.base import GpuReading
+from collectors.nvml import NvmlSource
+from collectors.nvml_values import reason_names
+from llmtop.snapshot import Gpu
+from tests.support.nvml_stub import GIB, Driver, Scenario, gpu_uuid, mig_uuid
+from tests.support.processes import wait_for
+from tests.support.readings import gpu_when, reading_when
+
+MIB = 1 << 20
+
+
+def complete(gpu: Gpu) -> bool:
+    return gpu.sm_active_pct is not None and gpu.power_limit_watts is not None
+
+
+def test_every_value_of_the_contract_arrives_in_its_unit(nvml_stub: Driver, source: NvmlSource) -> None:
+    nvml_stub.scenario.set(
+        3,
+        util=100,
+        mem_util=7,
+        mem_used_bytes=5 * GIB,
+        power_watts=122,
+        energy_joules=99,
+        temperature_c=41,
+        mem_temperature_c=45,
+        sm_clock_mhz=1455,
+        clock_event_reasons=0x4 | 0x40,
+        sm_active=0.8,
+        sm_occupancy=1.5,
+        tensor_active=0.25,
+        dram_active=3,
+        gpm_pcie_rx_mib=8000,
+        gpm_pcie_tx_mib=2,
+        nvlink_rx_mib=50,
+        nvlink_tx_mib=60,
+    ).write()
+    before = time.time()
+    source.start()
+    gpu = gpu_when(source, 3, complete)
+    assert gpu.sampled_at is not None
+    assert before <= gpu.sampled_at <= time.time()
+    assert gpu == Gpu(
+        index=3,
+        uuid=gpu_uuid(3),
+        name="NVIDIA H200",
+        util_pct=100,
+        mem_util_pct=7,
+        mem_used_bytes=5 * GIB,
+        mem_total_bytes=150_754_820_096,
+        power_watts=pytest.approx(122),
+        power_limit_watts=pytest.approx(700),
+        energy_joules=pytest.approx(99),
+        temperature_c=41,
+        mem_temperature_c=45,
+        sm_clock_mhz=1455,
+        sm_clock_max_mhz=1980,
+        clock_event_reasons=("sw_power_cap", "hw_thermal_slowdown"),
+        pcie_rx_bytes_per_s=8000 * MIB,
+        pcie_tx_bytes_per_s=2 * MIB,
+        pcie_source="gpm",
+        pcie_gen=5,
+        pcie_width=16,
+        nvlink_rx_bytes_per_s=50 * MIB,
+        nvlink_tx_bytes_per_s=60 * MIB,
+        sm_active_pct=pytest.approx(0.8),
+        sm_occupancy_pct=1.5,
+        tensor_active_pct=0.25,
+        dram_active_pct=3,
+        sampled_at=gpu.sampled_at,
+    )
+
+
+def test_the_reading_names_the_driver_and_lists_gpus_in_its_order(source: NvmlSource) -> None:
+    assert source.latest() == GpuReading(), "nothing is known, and nothing is wrong, before the driver was asked"
+    source.start()
+    reading = reading_when(source, lambda reading: len(reading.gpus) == 8)
+    assert [gpu.uuid for gpu in reading.gpus] == [gpu_uuid(slot) for slot in range(8)]
+    assert (reading.driver_version, reading.cuda_version) == ("580.159.04", "13.0")
+    assert reading.notes == ()
+
+
+def test_values_follow_the_driver(nvml_stub: Driver, source: NvmlSource) -> None:
+    source.start()
+    gpu_when(source, 2, lambda gpu: gpu.util_pct == 99)
+    nvml_stub.scenario.set(2, util=17, sm_active=5).write()
+    gpu = gpu_when(source, 2, lambda gpu: gpu.util_pct == 17 and gpu.sm_active_pct == 5)
+    assert gpu.error is None
+
+
+def test_gpm_pairs_are_never_closer_than_nvml_allows(nvml_stub: Driver) -> None:
+    source = NvmlSource(0.02)  # the stand-in answers NaN to a pair less than 100 ms apart, which would be absent
+    source.start()
+    gpu_when(source, 0, complete)
+    seen = {source.latest().gpus[0].sm_active_pct for _ in range(40) if not time.sleep(0.02)}
+    source.close()
+    assert seen == {94.0}
+
+
+def test_closing_gives_gpm_samples_back_and_shuts_down_with_nobody_inside(nvml_stub: Driver) -> None:
+    source = NvmlSource(0.1)
+    before, shut = nvml_stub.gpm_samples, nvml_stub.count("nvmlShutdown")
+    source.start()
+    gpu_when(source, 7, complete)
+    assert nvml_stub.gpm_samples > before
+    source.close()
+    assert nvml_stub.gpm_samples == before
+    assert nvml_stub.count("nvmlShutdown") == shut + 1
+    assert nvml_stub.violations == 0
+
+
+def test_the_blocking_pcie_call_is_made_only_where_gpm_is_missing(nvml_stub: Driver, source: NvmlSource) -> None:
+    before = nvml_stub.count("nvmlDeviceGetPcieThroughput")
+    source.start()
+    assert gpu_when(source, 0, complete).pcie_source == "gpm"
+    assert nvml_stub.count("nvmlDeviceGetPcieThroughput") == before
+    source.close()
+
+    nvml_stub.scenario.set(0, gpm=0, pcie_rx_kb_per_s=8000, pcie_tx_kb_per_s=3).write()
+    other = NvmlSource(0.1)
+    other.start()
+    gpu = gpu_when(other, 0, lambda gpu: gpu.pcie_rx_bytes_per_s is not None)
+    other.close()
+    assert (gpu.pcie_rx_bytes_per_s, gpu.pcie_tx_bytes_per_s, gpu.pcie_source) == (8_000_000, 3_000, "nvml")
+    assert gpu.sm_active_pct is None
+    assert gpu.error is None
+
+
+def test_dear_calls_are_made_less_often_than_cheap_ones(nvml_stub: Driver, source: NvmlSource) -> None:
+    cheap, dear = "nvmlDeviceGetUtilizationRates", ("nvmlDeviceGetFieldValues", "nvmlDeviceGetProcessUtilization")
+    energy = "nvmlDeviceGetTotalEnergyConsumption"
+    before = {call: nvml_stub.count(call) for call in (cheap, *dear, energy)}
+    source.start()
+    wait_for(lambda: nvml_stub.count(cheap) - before[cheap] >= 8 * 30)
+    for call in dear:
+        assert nvml_stub.count(call) - before[call] < (nvml_stub.count(cheap) - before[cheap]) / 4
+    assert nvml_stub.count(energy) == before[energy], "field values hold the energy already"
+
+
+def test_the_pace_can_be_changed(nvml_stub: Driver) -> None:
+    source = NvmlSource(3600)
+    source.start()
+    gpu_when(source, 0, complete)
+    nvml_stub.scenario.set(0, util=3).write()
+    source.set_interval(0.1)
+    gpu_when(source, 0, lambda gpu: gpu.util_pct == 3)
+    source.close()
+
+
+def test_processes_are_listed_once_with_their_memory_and_share(nvml_stub: Driver, source: NvmlSource) -> None:
+    scenario = nvml_stub.scenario
+    scenario.process(0, 4_000_001, 9 * GIB, sm=60).process(0, 4_000_002, GIB)
+    scenario.process(1, 4_000_003, 2 * GIB, kind="graphics", sm=5).write()
+    source.start()
+    reading = reading_when(source, lambda reading: len(reading.uses) == 3)
+    uses = {use.pid: (use.gpu_uuid, use.mem_bytes, use.sm_pct) for use in reading.uses}
+    assert uses == {
+        4_000_001: (gpu_uuid(0), 9 * GIB, 60.0),
+        4_000_002: (gpu_uuid(0), GIB, None),
+        4_000_003: (gpu_uuid(1), 2 * GIB, 5.0),
+    }
+    scenario.end_process(0, 4_000_001).write()
+    reading_when(source, lambda reading: len(reading.uses) == 2)
+
+
+def test_mig_instances_are_rows_after_their_gpu(nvml_stub: Driver, source: NvmlSource) -> None:
+    scenario = nvml_stub.now(Scenario(count=2))
+    scenario.mig(0, 7, used=GIB, total=18 * GIB).mig(0, 9, used=2 * GIB, total=18 * GIB)
+    scenario.process(0, 4_000_004, GIB, instance=9).write()
+    source.start()
+    reading = reading_when(source, lambda r: len(r.gpus) == 4 and r.gpus[2].sm_active_pct is not None and r.uses)
+    whole, first, second, other = reading.gpus
+    assert (whole.uuid, other.uuid) == (gpu_uuid(0), gpu_uuid(1))
+    assert whole.util_pct is None, "a GPU in MIG mode has no utilisation"
+    assert whole.power_watts is not None
+    assert [(one.uuid, one.mig_parent_uuid, one.index) for one in (first, second)] == [
+        (mig_uuid(0, 7), gpu_uuid(0), 0),
+        (mig_uuid(0, 9), gpu_uuid(0), 0),
+    ]
+    assert (second.mem_used_bytes, second.mem_total_bytes) == (2 * GIB, 18 * GIB)
+    assert (second.util_pct, second.power_watts, second.error) == (None, None, None)
+    assert [(use.pid, use.gpu_uuid) for use in reading.uses] == [(4_000_004, mig_uuid(0, 9))]
+
+
+def test_reasons_have_names_and_a_new_bit_is_not_lost() -> None:
+    assert reason_names(0) == ()
+    assert reason_names(0x1FF) == (
+        "gpu_idle",
+        "applications_clocks",
+        "sw_power_cap",
+        "hw_slowdown",
+        "sync_boost",
+        "sw_thermal_slowdown",
+        "hw_thermal_slowdown",
+        "hw_power_brake",
+        "display",
+    )
+    assert reason_names(0x1000 | 0x8) == ("hw_slowdown", "reason_0x1000")

@@ -1,0 +1,298 @@
+"""What a driver may do wrong, and that it harms nothing but the values concerned."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+import collectors.gpu_faults
+import collectors.nvml
+import collectors.nvml_device
+from collectors.nvml import NvmlSource
+from collectors.nvml_calls import ABSENT, LOST, words
+from llmtop.snapshot import Gpu
+from tests.support.nvml_stub import Driver, Scenario, gpu_uuid
+from tests.support.processes import wait_for
+from tests.support.readings import gpu_when, reading_when
+
+# Which fields are absent when a call gives nothing.
+FIELDS: dict[str, set[str]] = {
+    "nvmlDeviceGetUtilizationRates": {"util_pct", "mem_util_pct"},
+    "nvmlDeviceGetPowerUsage": {"power_watts"},
+    "nvmlDeviceGetTemperature": {"temperature_c"},
+    "nvmlDeviceGetClockInfo": {"sm_clock_mhz"},
+    "nvmlDeviceGetMaxClockInfo": {"sm_clock_max_mhz"},
+    "nvmlDeviceGetCurrentClocksEventReasons": {"clock_event_reasons"},
+    "nvmlDeviceGetFieldValues": {"mem_temperature_c"},
+    "nvmlDeviceGetCurrPcieLinkGeneration": {"pcie_gen"},
+    "nvmlDeviceGetCurrPcieLinkWidth": {"pcie_width"},
+    "nvmlGpmSampleGet": {"sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct"}
+    | {"nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s"},
+    "nvmlGpmMetricsGet": {"sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct"}
+    | {"nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s"},
+    "nvmlDeviceGetEnforcedPowerLimit": set(),  # the management limit stands in
+    "nvmlDeviceGetProcessUtilization": set(),
+    "nvmlDeviceGetComputeRunningProcesses_v3": set(),
+    "nvmlDeviceGetMigMode": set(),
+    "nvmlDeviceGetTotalEccErrors": set(),
+    "nvmlDeviceGetRemappedRows": set(),
+    "nvmlDeviceGetSupportedEventTypes": set(),
+    "nvmlDeviceRegisterEvents": set(),
+    "nvmlDeviceGetName": set(),
+}
+CODES = [3, 4, 6, 9, 10, 14, 15, 16, 18, 20, 21, 77, 999]
+PCIE = {"pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "pcie_source"}  # without GPM from NVML, a little later
+
+
+def absent(gpu: Gpu) -> set[str]:
+    return {name for name in gpu.__struct_fields__ if getattr(gpu, name) is None} - {"mig_parent_uuid", "error"}
+
+
+def whole(gpu: Gpu) -> bool:
+    return not absent(gpu)
+
+
+def test_any_call_may_answer_anything(nvml_stub: Driver) -> None:
+    """Every (call, answer) on a GPU of its own, beside one that is well."""
+    pairs = list(itertools.product(FIELDS, CODES))
+    for start in range(0, len(pairs), 60):
+        batch = pairs[start : start + 60]
+        scenario = Scenario(count=len(batch) + 1)
+        for slot, (call, code) in enumerate(batch):
+            scenario.fail(call, code, gpu=slot)
+        nvml_stub.now(scenario)
+        source = NvmlSource(0.2)
+        source.start()
+        well = gpu_when(source, len(batch), whole)
+        assert well.error is None
+        for slot, (call, code) in enumerate(batch):
+            if code in LOST:
+                gpu = gpu_when(source, slot, lambda gpu: gpu.error is not None)
+                assert words(code) in (gpu.error or ""), (call, code)
+                continue
+            expected = FIELDS[call]
+            gpu = gpu_when(source, slot, lambda gpu, expected=expected: absent(gpu) - PCIE <= expected)
+            assert expected <= absent(gpu), (call, code)
+            if code in ABSENT or code == 4:
+                assert gpu.error is None, (call, code)
+            else:
+                gpu = gpu_when(source, slot, lambda gpu: gpu.error is not None)
+                assert call.removesuffix("_v3") in (gpu.error or ""), (call, code)
+        source.close()
+    assert nvml_stub.violations == 0
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that is done every few seconds, or after some, is done sooner."""
+    monkeypatch.setattr(collectors.nvml, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(collectors.nvml, "RESTART_SECONDS", 0.3)
+    monkeypatch.setattr(collectors.nvml, "RESTART_SECONDS_BESIDE_HEALTHY", 0.3)
+    monkeypatch.setattr(collectors.nvml_device, "SLOW_SECONDS", 0.3)
+    monkeypatch.setattr(collectors.nvml_device, "STALE_SECONDS", 0.5)
+
+
+@pytest.fixture
+def impatient_source(impatient: None, nvml_stub: Driver) -> Iterator[NvmlSource]:
+    source = NvmlSource(0.1)
+    yield source
+    source.close()
+    assert nvml_stub.violations == 0, "NVML was shut down under a thread"
+
+
+@pytest.mark.parametrize("metric", ["sm_active", "tensor_active", "gpm_pcie_rx_mib", "nvlink_rx_mib"])
+def test_a_gpm_metric_that_is_not_a_number_or_is_refused_is_absent_alone(
+    nvml_stub: Driver, source: NvmlSource, metric: str
+) -> None:
+    nvml_stub.scenario.set(0, **{metric: None}).fail_metric(metric, 3, gpu=1).write()
+    source.start()
+    field = {"gpm_pcie_rx_mib": "pcie_rx_bytes_per_s", "nvlink_rx_mib": "nvlink_rx_bytes_per_s"}.get(
+        metric, f"{metric}_pct"
+    )
+    for index in (0, 1):
+        gpu = gpu_when(
+            source, index, lambda gpu: gpu.dram_active_pct is not None and gpu.energy_joules is not None
+        )
+        assert field in absent(gpu) or gpu.pcie_source == "nvml"
+        assert gpu.error is None
+    assert not absent(gpu_when(source, 2, whole))
+
+
+def test_a_hanging_gpu_loses_its_values_and_delays_nobody(nvml_stub: Driver, impatient_source: NvmlSource) -> None:
+    source = impatient_source
+    source.start()
+    gpu_when(source, 3, whole)
+    nvml_stub.scenario.hang("nvmlDeviceGetPowerUsage", gpu=3).set(5, util=12).write()
+    stuck = gpu_when(source, 3, lambda gpu: gpu.error is not None)
+    assert "the driver has not answered for" in (stuck.error or "")
+    assert "nvmlDeviceGetPowerUsage" in (stuck.error or "")
+    assert (stuck.util_pct, stuck.power_watts, stuck.sm_active_pct) == (None, None, None)
+    assert gpu_when(source, 5, lambda gpu: gpu.util_pct == 12).error is None
+    nvml_stub.scenario.mend("nvmlDeviceGetPowerUsage", gpu=3).write()
+    assert gpu_when(source, 3, whole).error is None
+
+
+def test_a_dear_call_that_hangs_takes_only_the_dear_values(
+    nvml_stub: Driver, impatient_source: NvmlSource
+) -> None:
+    source = impatient_source
+    nvml_stub.scenario.hang("nvmlDeviceGetFieldValues", gpu=1).write()
+    source.start()
+    gpu = gpu_when(source, 1, lambda gpu: gpu.error is not None and gpu.sm_active_pct is not None)
+    assert "nvmlDeviceGetFieldValues has not returned for" in (gpu.error or "")
+    assert gpu.energy_joules is None
+    assert gpu.util_pct == 99
+
+
+def test_a_hang_while_looking_for_gpus_is_said(nvml_stub: Driver, impatient_source: NvmlSource) -> None:
+    nvml_stub.scenario.hang("nvmlInitWithFlags").write()
+    impatient_source.start()
+    reading = reading_when(impatient_source, lambda reading: reading.notes)
+    assert "the driver has not answered nvmlInit for" in reading.notes[0]
+    nvml_stub.scenario.mend("nvmlInitWithFlags").write()
+    reading_when(impatient_source, lambda reading: len(reading.gpus) == 8 and not reading.notes)
+
+
+def test_closing_does_not_wait_for_a_call_that_hangs_nor_shut_down_under_it(nvml_stub: Driver) -> None:
+    source = NvmlSource(0.1)
+    source.start()
+    gpu_when(source, 3, whole)
+    shut = nvml_stub.count("nvmlShutdown")
+    calls = nvml_stub.count("nvmlDeviceGetPowerUsage")
+    nvml_stub.scenario.hang("nvmlDeviceGetPowerUsage", gpu=3).write()
+    wait_for(lambda: nvml_stub.count("nvmlDeviceGetPowerUsage") > calls + 16)
+    source.close()
+    assert nvml_stub.count("nvmlShutdown") == shut
+
+
+@pytest.mark.parametrize("code", sorted(LOST - {1}))
+def test_a_lost_gpu_is_named_and_comes_back(nvml_stub: Driver, impatient_source: NvmlSource, code: int) -> None:
+    source = impatient_source
+    source.start()
+    gpu_when(source, 6, whole)
+    nvml_stub.scenario.fail("*", code, gpu=6).write()
+    lost = gpu_when(source, 6, lambda gpu: gpu.error is not None and gpu.util_pct is None)
+    assert words(code) in (lost.error or "")
+    assert lost.uuid == gpu_uuid(6)
+    assert len(source.latest().gpus) == 8
+    assert gpu_when(source, 5, whole).error is None
+    nvml_stub.scenario.mend("*", gpu=6).write()
+    assert gpu_when(source, 6, whole).error is None
+
+
+def test_a_gpu_that_only_a_new_start_of_nvml_finds_comes_back_under_its_new_index(
+    nvml_stub: Driver, impatient_source: NvmlSource
+) -> None:
+    source = impatient_source
+    nvml_stub.scenario.set(2, lost=1, sticky_loss=1).set(7, util=7).write()
+    source.start()
+    reading = reading_when(source, lambda reading: len(reading.gpus) == 8 and reading.gpus[2].error)
+    assert reading.gpus[2].uuid == "unknown-2", "a GPU that was lost before it could say who it is"
+    assert words(15) in (reading.gpus[2].error or "")
+    # The GPU is back; the driver lists it first from the next start on.
+    nvml_stub.scenario.set(2, lost=0)
+    nvml_stub.scenario.order = [2, 0, 1, 3, 4, 5, 6, 7]
+    nvml_stub.scenario.write()
+    reading = reading_when(source, lambda reading: reading.gpus[0].uuid == gpu_uuid(2) and whole(reading.gpus[0]))
+    assert [gpu.uuid for gpu in reading.gpus] == [gpu_uuid(slot) for slot in nvml_stub.scenario.order]
+    assert gpu_when(source, 7, whole).util_pct == 7
+
+
+def test_nvml_is_not_restarted_while_a_thread_is_inside(nvml_stub: Driver, impatient_source: NvmlSource) -> None:
+    source = impatient_source
+    source.start()
+    gpu_when(source, 4, whole)
+    shut = nvml_stub.count("nvmlShutdown")
+    nvml_stub.scenario.hang("nvmlDeviceGetTemperature", gpu=4).set(2, lost=1).write()
+    gpu_when(source, 4, lambda gpu: gpu.error is not None)
+    gpu_when(source, 2, lambda gpu: gpu.error is not None)
+    looks = nvml_stub.count("nvmlDeviceGetCount_v2")
+    wait_for(lambda: nvml_stub.count("nvmlDeviceGetCount_v2") > looks + 4)
+    assert nvml_stub.count("nvmlShutdown") == shut
+    assert gpu_when(source, 0, whole).error is None
+    nvml_stub.scenario.mend("nvmlDeviceGetTemperature", gpu=4).set(2, lost=0).write()
+    gpu_when(source, 4, whole)
+    gpu_when(source, 2, whole)
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        (9, "kernel module is not loaded"),
+        (18, "reboot, or reload the module"),
+        (4, "no permission"),
+        (999, "internal error"),
+        (77, "error 77"),
+    ],
+)
+def test_a_driver_that_does_not_start_is_said_in_words_and_tried_again(
+    nvml_stub: Driver, impatient_source: NvmlSource, code: int, sentence: str
+) -> None:
+    source = impatient_source
+    nvml_stub.scenario.fail("nvmlInitWithFlags", code).write()
+    source.start()
+    reading = reading_when(source, lambda reading: reading.notes)
+    assert sentence in reading.notes[0]
+    assert reading.gpus == ()
+    nvml_stub.scenario.mend("nvmlInitWithFlags").write()
+    reading_when(source, lambda reading: len(reading.gpus) == 8 and not reading.notes)
+
+
+def test_a_driver_without_gpus_is_said(nvml_stub: Driver, source: NvmlSource) -> None:
+    nvml_stub.now(Scenario(count=0))
+    source.start()
+    assert reading_when(source, lambda reading: reading.notes).notes == (
+        "the NVIDIA driver is here, but it lists no GPU",
+    )
+
+
+def test_what_a_user_may_not_read_is_a_note_and_no_error(nvml_stub: Driver, source: NvmlSource) -> None:
+    nvml_stub.scenario.fail("nvmlDeviceGetProcessUtilization", 4).write()
+    source.start()
+    reading = reading_when(source, lambda reading: reading.notes)
+    assert "no permission for nvmlDeviceGetProcessUtilization" in reading.notes[0]
+    assert all(gpu.error is None for gpu in reading.gpus)
+
+
+def test_an_xid_is_shown_with_its_meaning_and_forgotten_after_a_while(
+    nvml_stub: Driver, impatient_source: NvmlSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = impatient_source
+    source.start()
+    gpu_when(source, 5, whole)
+    wait_for(lambda: nvml_stub.count("nvmlEventSetWait_v2") > 20)
+    nvml_stub.scenario.xid(5, 79).write()
+    gpu = gpu_when(source, 5, lambda gpu: gpu.error is not None)
+    assert (gpu.error or "").startswith("Xid 79: the GPU has fallen off the bus at ")
+    assert gpu_when(source, 4, whole).error is None
+    nvml_stub.scenario.xid(5, 4242).write()
+    gpu_when(source, 5, lambda gpu: gpu.error is not None and "Xid 4242" in gpu.error and "Xid 79" in gpu.error)
+    monkeypatch.setattr(collectors.gpu_faults, "XID_KEPT_SECONDS", 0.0)
+    assert gpu_when(source, 5, lambda gpu: gpu.error is None).util_pct == 99
+
+
+def test_memory_faults_are_errors(nvml_stub: Driver, source: NvmlSource) -> None:
+    scenario = nvml_stub.scenario
+    scenario.set(0, ecc_uncorrected=1).set(1, ecc_uncorrected=3, remap_pending=1).set(2, remap_failure=1)
+    scenario.fail("nvmlDeviceGetRemappedRows", 3, gpu=3).set(3, retired_pending=1).write()
+    source.start()
+    errors = [gpu_when(source, index, lambda gpu: gpu.error is not None).error or "" for index in range(4)]
+    assert errors[0] == "1 uncorrectable memory error since the driver was loaded"
+    assert errors[1].startswith("3 uncorrectable memory errors")
+    assert "waits to be remapped" in errors[1]
+    assert "could not be remapped" in errors[2]
+    assert "memory pages wait to be retired" in errors[3]
+
+
+def test_a_damaged_name_does_not_stop_the_gpu(nvml_stub: Driver, source: NvmlSource) -> None:
+    assert nvml_stub.scenario.path is not None
+    text = nvml_stub.scenario.rename(0, "@@").text().encode().replace(b"@@", b"H\xff\xfe200")
+    fresh = nvml_stub.scenario.path.with_suffix(".new")
+    fresh.write_bytes(text)
+    fresh.replace(nvml_stub.scenario.path)
+    source.start()
+    gpu = gpu_when(source, 0, whole)
+    assert gpu.name == "GPU"
+    assert "InfoROM" in (gpu.error or "")
