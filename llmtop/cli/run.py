@@ -1,0 +1,74 @@
+"""`llmtop run`: start a training, attached, without changing it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import click
+
+from llmtop.errors import UnusableInput
+
+
+@click.command(
+    context_settings={"allow_interspersed_args": False},
+    short_help="Start a training, attached, without changing it.",
+)
+@click.option("--auto/--no-auto", default=True, help="Publish the steps and phases of a PyTorch loop by hooks.")
+@click.option("--nsys", is_flag=True, help="Start it under nsys, so that it can be captured with nsys.")
+@click.option(
+    "--with",
+    "extras",
+    multiple=True,
+    metavar="OPTION",
+    help="What nsys shall be able to record, besides CUDA and NVTX.",
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGS]...")
+def run(auto: bool, nsys: bool, extras: tuple[str, ...], command: tuple[str, ...]) -> None:
+    """Start COMMAND so that llmtop sees its steps, and can capture it.
+
+    The command takes this process's place, so its terminal, streams, signals, job control and exit code are its
+    own. Every Python below it (but one started with -I, -E or -S) publishes data loading, host-to-device copies,
+    forward, backward, optimizer and whole steps once it has imported torch; a script that calls llmtop.step()
+    itself is left to itself.
+
+    With --nsys it runs in an nsys session besides: on H200s a step took 0 to 7 % longer while nothing was
+    captured, 1 to 3 % (up to 39 % for very small kernels) during a capture.
+    """
+    if not command:
+        raise UnusableInput("llmtop run needs a command, as in: llmtop run -- python train.py")
+    if extras and not nsys:
+        raise UnusableInput("--with chooses what nsys records; add --nsys")
+    from llmtop.launch import lifetime
+    from llmtop.launch.environment import instrumented
+    from llmtop.launch.exec_in_place import exec_in_place, not_started
+
+    environment = {**os.environ, lifetime.MARKER: lifetime.new_marker()}
+    if auto:
+        environment = instrumented(environment)
+    if shutil.which(command[0], os.F_OK, environment.get("PATH")) is None:
+        raise not_started(command[0], FileNotFoundError())  # before anything is started for it
+    if nsys:
+        environment.update(_nsys_session(environment, extras))
+    exec_in_place(command, environment)
+
+
+def _nsys_session(environment: dict[str, str], extras: tuple[str, ...]) -> dict[str, str]:
+    from llmtop.capture import nsys
+    from llmtop.launch import nsys_keeper
+
+    around = environment.get(nsys.SESSION_VARIABLE)
+    if around is not None:
+        click.echo(f"llmtop: already in nsys session {around}; it is used", err=True)
+        return {}
+    found = nsys.find(environment)
+    options = [nsys.option(name) for name in extras]
+    session = nsys.new_session_name()
+    click.echo(
+        f"llmtop: nsys {found.version_text}, session {session}; a step takes 0 to 7 % longer while nothing is "
+        "captured. Capture with: llmtop capture",
+        err=True,
+    )
+    for option in options:
+        click.echo(f"llmtop: --with {option.name} ({option.summary}): {option.cost}", err=True)
+    return nsys_keeper.start(nsys.launch_command(session, extras, found), session, environment)

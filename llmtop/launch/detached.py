@@ -1,0 +1,90 @@
+"""Starting a program that stays beside the training: in nobody's terminal, and nobody's child.
+
+The training must not find a child that it has not started (it may wait for all of them), nor may ctrl+c or a
+closed pane reach what serves it. The program says that it is ready by handing over an environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, NoReturn
+
+from llmtop.errors import NotPossibleHere
+
+START_SECONDS = 30.0
+"""How long it may take to hand over; nsys took 0.2 to 0.6 s."""
+
+
+def start(name: str, command: Callable[[str], Sequence[str]], environment: Mapping[str, str]) -> dict[str, str]:
+    """Start a program in a session of its own and return what it handed over.
+
+    Args:
+        name: what to call it in a sentence.
+        command: makes its command line from the address that it is to `hand_over` to.
+        environment: what it is started with.
+
+    Raises:
+        NotPossibleHere: it ended, or handed nothing over in time; what it said last is in the sentence.
+    """
+    with tempfile.TemporaryDirectory(prefix="llmtop-") as folder, tempfile.TemporaryFile() as said:
+        address = str(Path(folder) / "ready")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(address)
+            listener.listen(1)
+            starter = os.fork()
+            if starter == 0:
+                _run_and_exit(command(address), environment, said)
+            try:
+                return _receive(name, listener, starter, said)
+            finally:
+                # With the starter gone the program belongs to init: the training will have no child of ours.
+                os.kill(starter, signal.SIGKILL)
+                os.waitpid(starter, 0)
+
+
+def hand_over(address: str, environment: Mapping[str, str]) -> None:
+    """In the program: say that it is ready, and what the training's environment must have."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.connect(address)
+        connection.sendall(json.dumps(dict(environment)).encode())
+
+
+def _run_and_exit(command: Sequence[str], environment: Mapping[str, str], said: IO[bytes]) -> NoReturn:
+    code = 127
+    try:
+        os.setsid()
+        program = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=dict(environment), cwd="/"
+        )
+        code = program.wait()
+    finally:
+        os._exit(code & 0xFF)  # this is a copy of the parent: none of its exit handlers may run
+
+
+def _receive(name: str, listener: socket.socket, starter: int, said: IO[bytes]) -> dict[str, str]:
+    deadline = time.monotonic() + START_SECONDS
+    while not select.select([listener], [], [], 0.05)[0]:
+        if os.waitid(os.P_PID, starter, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            raise NotPossibleHere(f"{name} ended before the training was started: {_last_words(said)}")
+        if time.monotonic() > deadline:
+            os.killpg(starter, signal.SIGKILL)
+            raise NotPossibleHere(f"{name} was not ready within {START_SECONDS:.0f} s: {_last_words(said)}")
+    connection, _ = listener.accept()
+    with connection, connection.makefile("rb") as stream:
+        handed: dict[str, str] = json.loads(stream.read())
+    return handed
+
+
+def _last_words(said: IO[bytes]) -> str:
+    said.seek(0)
+    lines = [line.strip() for line in said.read().decode(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,37 @@
+"""What the environment of a training tells its processes."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from llmtop.launch.inject._llmtop_watch import ABI, OWN_PACKAGES, PATH, SAID
+
+INJECT = Path(__file__).resolve().parent / "inject"
+"""The folder that goes first on PYTHONPATH; it holds a sitecustomize.py that steps aside for the user's own."""
+
+
+def instrumented(environment: Mapping[str, str]) -> dict[str, str]:
+    """The same environment, in which every Python (but one started with -I, -E or -S) waits for torch.
+
+    Calling it twice (`llmtop run` below `llmtop run`) adds nothing the second time.
+    """
+    changed = dict(environment)
+    before = [entry for entry in changed.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    # An empty entry means the current folder, so none may come about here that was not there before.
+    changed["PYTHONPATH"] = os.pathsep.join([str(INJECT), *(entry for entry in before if entry != str(INJECT))])
+    changed[PATH] = os.pathsep.join(dict.fromkeys(_home(name) for name in OWN_PACKAGES))
+    changed[ABI] = sys.implementation.cache_tag or ""
+    changed.pop(SAID, None)
+    return changed
+
+
+def _home(package: str) -> str:
+    """The folder in which this interpreter finds a package."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(f"{package}, which llmtop needs, is not installed in {sys.prefix}")
+    return str(Path(spec.origin).absolute().parent.parent)

@@ -1,0 +1,124 @@
+"""Waits for `import torch`, then puts llmtop's hooks on. Until then it costs one comparison an import.
+
+Only modules that the interpreter itself has loaded already are imported here: this runs at the start of every
+Python below `llmtop run`, pip and DataLoader workers included.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False  # importing typing for it would take 7 ms of every Python's start
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+OWN_PACKAGES = ("llmtop", "msgspec", "nvtx")
+"""What the training's process needs; taken from llmtop's own environment where the training's lacks it."""
+PATH = "LLMTOP_RUN_PATH"
+"""Set by `llmtop run`: the folders in which its own environment has `OWN_PACKAGES`."""
+ABI = "LLMTOP_RUN_ABI"
+"""Set by `llmtop run`: which Python the compiled ones among them are for, as sys.implementation.cache_tag."""
+SAID = "LLMTOP_RUN_SAID"
+"""Set here for the children of a process that has said why it is not instrumented: once is enough."""
+
+
+class OwnPackages:
+    """Finds `OWN_PACKAGES`, and nothing else, in llmtop's environment, after every other finder has failed."""
+
+    def __init__(self, path: Sequence[str]) -> None:
+        self._path = path
+
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """As importlib.abc.MetaPathFinder.find_spec."""
+        if name not in OWN_PACKAGES:
+            return None
+        from importlib.machinery import PathFinder
+
+        return PathFinder.find_spec(name, self._path, target)
+
+
+class TorchWatcher:
+    """Lets every import pass; once torch itself has been executed, calls `then` and is gone."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._then = then
+        self._asking_others = False
+
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """As importlib.abc.MetaPathFinder.find_spec. Looking for torch without importing it changes nothing."""
+        if name != "torch" or self._asking_others:
+            return None
+        self._asking_others = True
+        try:
+            spec = _find_with_others(name, path, target)
+        finally:
+            self._asking_others = False
+        if spec is not None and spec.loader is not None:
+            self._call_after(spec.loader)
+        return spec
+
+    def _call_after(self, loader: Any) -> None:
+        execute = loader.exec_module
+
+        def execute_and_call(module: ModuleType) -> None:
+            del loader.exec_module  # the loader that torch.__spec__ keeps is the one that Python made
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            execute(module)
+            self._then()
+
+        if hasattr(loader, "__dict__"):  # Python's own have one; what another loader brings stays as it is
+            loader.exec_module = execute_and_call
+
+
+def _find_with_others(name: str, path: Any, target: ModuleType | None) -> ModuleSpec | None:
+    for finder in sys.meta_path:
+        find = getattr(finder, "find_spec", None)
+        spec: ModuleSpec | None = find(name, path, target) if find else None
+        if spec is not None:
+            return spec
+    return None
+
+
+def _say(sentence: str) -> None:
+    if not os.environ.get(SAID):
+        os.environ[SAID] = "1"
+        print(f"llmtop: {sentence}", file=sys.stderr)
+
+
+def _make_importable() -> bool:
+    """Whether llmtop can be imported here, if need be from the environment that `llmtop run` belongs to."""
+    from importlib.util import find_spec
+
+    missing = [name for name in OWN_PACKAGES if find_spec(name) is None]
+    if not missing:
+        return True
+    if sys.implementation.cache_tag != os.environ.get(ABI) and missing != ["llmtop"]:
+        _say(
+            f"not instrumented: {sys.executable} lacks {', '.join(missing)}, and those of llmtop are for another "
+            f"Python ({os.environ.get(ABI)}); run: {sys.executable} -m pip install llmtop-monitor"
+        )
+        return False
+    sys.meta_path.append(OwnPackages(os.environ.get(PATH, "").split(os.pathsep)))
+    return True
+
+
+def _instrument() -> None:
+    try:
+        if _make_importable():
+            from importlib import import_module
+
+            import_module("llmtop.publish.auto").install()
+    except Exception as error:  # noqa: BLE001
+        # Whatever is wrong with llmtop or with a torch it does not know, the training must run as without it.
+        _say(f"not instrumented: {type(error).__name__}: {error}")
+
+
+def watch() -> None:
+    """Wait for `import torch` in this process."""
+    if "torch" not in sys.modules:
+        sys.meta_path.insert(0, TorchWatcher(_instrument))

@@ -1,0 +1,46 @@
+"""When a run has ended. Only the standard library: the keepers import this in a bare interpreter."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+
+MARKER = "LLMTOP_RUN_ID"
+"""Every process of one run has this in its environment, so that what it left in the background is found too."""
+POLL_SECONDS = 0.25
+BACKGROUND_POLL_SECONDS = 1.0
+
+
+def new_marker() -> str:
+    """A value for `MARKER` that no other run has."""
+    return secrets.token_hex(8)
+
+
+def alive(pid: int) -> bool:
+    """Whether the process exists and is no zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+            return stat.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except (OSError, IndexError):
+        return False
+
+
+def wait_for_end(pid: int, marker: str) -> None:
+    """Return once the process, and then all others that carry the run's marker, have ended."""
+    while alive(pid):
+        time.sleep(POLL_SECONDS)
+    while _any_carries(f"{MARKER}={marker}".encode()):
+        time.sleep(BACKGROUND_POLL_SECONDS)
+
+
+def _any_carries(entry: bytes) -> bool:
+    return any(entry in _environ(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def _environ(pid: str) -> list[bytes]:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as environ:
+            return environ.read().split(b"\0")
+    except OSError:
+        return []  # gone by now, or another user's

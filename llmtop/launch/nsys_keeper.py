@@ -1,0 +1,99 @@
+"""An nsys session for a training that is no child of nsys.
+
+`nsys launch` takes from the program that it starts the terminal, the signals and the exit code. But what makes a
+process part of a session is its environment alone (LD_PRELOAD, the injection libraries' paths, the session's id).
+So nsys is given this module to launch, which hands that environment over and then holds the session open, while
+the training starts in the place that it would have without nsys. NVTX and OS runtime traces of a process outside
+nsys's own tree were whole with 2023.4.4, and neither killing nsys nor ending the session touched it. CPU sampling
+needs ``--sample=system-wide`` then: "process-tree" sees the keeper only.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+if __name__ == "__main__":  # nsys runs this file by its path, in an interpreter that knows no packages (-I -S)
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from llmtop.launch import lifetime
+
+COLLECTING_SECONDS = 60.0
+"""How long a capture that was running when the training ended has for being stopped by whoever started it."""
+
+_INJECTED = ("LD_PRELOAD", "NSYS_", "QUADD_", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
+_NOT_FOR_THE_TRAINING = frozenset({"LD_LIBRARY_PATH", "PWD", "OLDPWD", "SHLVL", "_"})
+"""What a wrapper script around nsys changes for nsys's own sake."""
+
+
+def start(launch: Sequence[str], session: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Start a session, and return what a process must have in its environment to be part of it.
+
+    The session ends after this process, whatever program that has become by then, and after all others that
+    carry the same `lifetime.MARKER`.
+
+    Args:
+        launch: the command line of nsys up to the program (`llmtop.capture.nsys.launch_command`).
+        session: its name, as in `launch`.
+        environment: what the training would have without nsys, with a `lifetime.MARKER`.
+
+    Raises:
+        NotPossibleHere: nsys did not start it; what it said is in the sentence.
+    """
+    from llmtop.launch import detached
+
+    keeper = [sys.executable, "-I", "-S", str(Path(__file__).resolve())]
+    about = [str(os.getpid()), environment[lifetime.MARKER], launch[0], session]
+    # The keeper does not carry the marker itself: it waits until nobody does.
+    bare = {name: value for name, value in environment.items() if name != lifetime.MARKER}
+    handed = detached.start("nsys", lambda address: [*launch, *keeper, "launched", address, *about], bare)
+    return {
+        name: value
+        for name, value in handed.items()
+        if environment.get(name) != value and name not in _NOT_FOR_THE_TRAINING
+    }
+
+
+def _collecting(nsys: str, session: str) -> bool:
+    try:
+        listed = subprocess.run(
+            [nsys, "sessions", "list"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=20,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    lines = [line.split() for line in listed.stdout.splitlines() if line.split()[-1:] == [session]]
+    return any(len(line) > 2 and line[2].startswith(("Collect", "Started", "Delay")) for line in lines)
+
+
+def _keep(pid: int, marker: str, nsys: str, session: str) -> None:
+    lifetime.wait_for_end(pid, marker)
+    deadline = time.monotonic() + COLLECTING_SECONDS
+    while _collecting(nsys, session) and time.monotonic() < deadline:
+        time.sleep(2 * lifetime.POLL_SECONDS)
+
+
+def _main(arguments: list[str]) -> None:
+    """Hand over, then keep in an interpreter that nsys is not injected into: it would show in every report."""
+    if arguments[0] == "launched":
+        from llmtop.launch.detached import hand_over
+
+        hand_over(arguments[1], os.environ)
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(_INJECTED)}
+        again = [sys.executable, "-I", "-S", str(Path(__file__).resolve()), "keep", *arguments[2:]]
+        os.execve(sys.executable, again, clean)
+    pid, marker, nsys, session = arguments[1:]
+    _keep(int(pid), marker, nsys, session)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])

@@ -1,0 +1,150 @@
+"""A training that llmtop starts without a terminal: its streams, files, signals and children are its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.launch.conftest import Launcher
+
+Script = Callable[[str], list[str]]
+
+DESCRIBE = """
+import json, os, signal
+def children():
+    try:
+        return os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return "none"
+ignored = [line.split()[1] for line in open("/proc/self/status") if line.startswith("SigIgn")]
+blocked = [line.split()[1] for line in open("/proc/self/status") if line.startswith("SigBlk")]
+environment = {k: v for k, v in os.environ.items() if k.split("_")[0] not in ("LLMTOP", "NSYS", "QUADD")}
+print(json.dumps({
+    "children": children(), "files": sorted(os.listdir("/proc/self/fd")), "folder": os.getcwd(),
+    "group": os.getpgrp() == GROUP, "session": os.getsid(0), "umask": os.umask(0),
+    "nice": os.nice(0), "ignored": ignored, "blocked": blocked, "environment": environment,
+}))
+"""
+
+
+OF_NSYS = {
+    "LD_PRELOAD", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "CUPTI_PROFILE_MODE", "USE_AGENT_API",
+    "TRACE_START_IMMEDIATELY", "__GL_CONSTANT_FRAME_RATE_HINT",
+}  # fmt: skip
+"""What nsys 2023.4.4 puts into the environment of its target besides NSYS_* and QUADD_*."""
+
+
+def run(
+    launcher: Launcher, *command: str, bare: bool = False, **options: object
+) -> subprocess.CompletedProcess[bytes]:
+    whole = list(command) if bare else launcher(*command)
+    return subprocess.run(whole, env=launcher.environment, capture_output=True, timeout=60, check=False, **options)  # type: ignore[call-overload, no-any-return]
+
+
+def test_streams_pass_every_byte_and_stay_apart(launcher: Launcher, script: Script) -> None:
+    data = bytes(range(256)) * 4096
+    command = script("""
+import sys
+data = sys.stdin.buffer.read()
+sys.stdout.buffer.write(data)
+sys.stderr.buffer.write(data[::-1])
+""")
+    done = run(launcher, *command, input=data)
+    assert done.returncode == 0
+    assert done.stdout == data
+    assert done.stderr.endswith(data[::-1])
+    if not launcher.nsys:
+        assert done.stderr == data[::-1]
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 126, 255])
+def test_exit_codes_come_back(launcher: Launcher, code: int) -> None:
+    assert run(launcher, "sh", "-c", f"exit {code}").returncode == code
+
+
+def test_a_death_by_signal_comes_back(launcher: Launcher) -> None:
+    assert run(launcher, "sh", "-c", "kill -SEGV $$").returncode == -signal.SIGSEGV
+
+
+def test_files_are_written_in_place_and_appended_to(launcher: Launcher, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    command = shlex.join(launcher("sh", "-c", "echo two; echo three >&2; echo four"))
+    subprocess.run(
+        ["bash", "-c", f"{{ echo one; {command} 2>/dev/null; echo five; }} > {log}"],
+        env=launcher.environment,
+        timeout=60,
+        check=True,
+    )
+    assert log.read_text() == "one\ntwo\nfour\nfive\n"
+
+
+def test_a_reader_that_leaves_ends_it_as_it_would_without_llmtop(launcher: Launcher) -> None:
+    command = shlex.join(launcher("yes"))
+    done = subprocess.run(
+        ["bash", "-c", f"{command} | head -1; echo ${{PIPESTATUS[0]}}"],
+        env=launcher.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == f"y\n{128 + signal.SIGPIPE}\n"
+
+
+def test_nothing_that_a_process_can_see_of_itself_differs(launcher: Launcher, script: Script) -> None:
+    command = script(DESCRIBE.replace("GROUP", "os.getpgid(os.getppid())"))
+    reading, writing = os.pipe()  # a file descriptor that the shell hands down must arrive, and no other
+    try:
+        options = {"pass_fds": (writing,), "preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
+        without = json.loads(run(launcher, *command, bare=True, **options).stdout)
+        within = json.loads(run(launcher, *command, **options).stdout)
+    finally:
+        os.close(reading)
+        os.close(writing)
+    before, now = without.pop("environment"), within.pop("environment")
+    assert {name for name in before if now.get(name) != before[name]} <= {"PYTHONPATH", "LD_PRELOAD"}
+    added = {name for name in now if name not in before} - {"PYTHONPATH"}
+    assert added <= (OF_NSYS if launcher.nsys else set())
+    if launcher.nsys:  # the injected library opens files of its own
+        assert set(without.pop("files")) <= set(within.pop("files"))
+    assert within == without
+
+
+def test_options_of_the_command_are_not_read_by_llmtop(launcher: Launcher) -> None:
+    whole = [*launcher()[:-1], "echo", "--nsys", "--help", "--", "-x"]  # without the --
+    done = subprocess.run(whole, env=launcher.environment, capture_output=True, timeout=60, check=True)
+    assert done.stdout == b"--nsys --help -- -x\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "word"),
+    [
+        (["no-such-program"], 127, "no-such-program: no such command"),
+        (["/etc/passwd"], 126, "/etc/passwd cannot be executed"),
+        ([], 2, "needs a command"),
+    ],
+)
+def test_what_cannot_be_started_is_said_in_a_sentence(
+    launcher: Launcher, command: list[str], code: int, word: str
+) -> None:
+    done = run(launcher, *command)
+    assert done.returncode == code
+    assert done.stdout == b""
+    last = done.stderr.decode().splitlines()[-1]
+    assert last.startswith("llmtop: ")
+    assert word in last
+
+
+def test_a_script_without_an_interpreter_line_runs_in_a_shell(launcher: Launcher, tmp_path: Path) -> None:
+    path = tmp_path / "job"
+    path.write_text("echo $1\nexit 4\n")
+    path.chmod(0o755)
+    done = run(launcher, str(path), "word")
+    assert (done.returncode, done.stdout) == (4, b"word\n")

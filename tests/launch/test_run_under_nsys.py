@@ -1,0 +1,189 @@
+"""The nsys session beside a training: it records it, ends with it, and is no danger to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from llmtop.capture import nsys, proc
+from tests.launch.conftest import LLMTOP, Launcher
+from tests.support.nsys import NO_NSYS, find_nsys
+from tests.support.processes import environment, wait_for
+
+pytestmark = pytest.mark.nsys
+Script = Callable[[str], list[str]]
+
+READS = """
+import os, sys, time
+print("ready", flush=True)
+end = time.monotonic() + {seconds}
+while time.monotonic() < end:
+    with open("/proc/self/stat") as file:
+        file.read()
+    time.sleep(0.01)
+sys.exit(6)
+"""
+
+
+@pytest.fixture
+def tool() -> nsys.Nsys:
+    path = find_nsys()
+    if path is None:
+        pytest.skip(NO_NSYS)
+    return nsys.at(Path(path))
+
+
+@pytest.fixture
+def start(tool: nsys.Nsys) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    launcher = Launcher(["--nsys"])
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*command: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+        launcher.options = ["--nsys", *options]
+        process = subprocess.Popen(
+            launcher(*command), env=launcher.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def session_of(tool: nsys.Nsys, process: subprocess.Popen[str]) -> nsys.Session | None:
+    name = nsys.session_of(process.pid)
+    return next((session for session in nsys.sessions(tool) if session.id == name), None)
+
+
+def processes_of(session: nsys.Session) -> list[int]:
+    """The keeper and nsys's own; a dead one that nobody has waited for yet does not count."""
+    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return [pid for pid in pids if session.name in (proc.command(pid) or "") and proc.alive(pid)]
+
+
+def test_a_capture_holds_what_the_training_did(
+    tool: nsys.Nsys, start: Callable[..., subprocess.Popen[str]], script: Script, tmp_path: Path
+) -> None:
+    training = start(*script(READS.format(seconds=60)), options=("--with", "osrt"))
+    session = session_of(tool, training)
+    assert session is not None
+    assert session.name.startswith(f"llmtop-{training.pid}")
+    report = tmp_path / "report.nsys-rep"
+    wanted = ["-o", str(report), "-f", "true", "--sample=none", "--cpuctxsw=none", "--stop-on-exit=false"]
+    assert tool.run("start", f"--session={session.name}", *wanted).returncode == 0
+    time.sleep(1.0)
+    assert tool.run("stop", f"--session={session.name}", seconds=60).returncode == 0
+    tables = tmp_path / "report.sqlite"
+    tool.run("export", "-t", "sqlite", "-o", str(tables), str(report), seconds=60)
+    with sqlite3.connect(tables) as connection:
+        rows = connection.execute("SELECT DISTINCT (globalTid >> 24) & 0xFFFFFF FROM OSRT_API").fetchall()
+    assert rows == [(training.pid,)], "the training, and neither nsys's keeper nor anything else"
+    assert training.poll() is None
+
+
+def test_the_session_goes_when_the_training_has_gone(
+    tool: nsys.Nsys, start: Callable[..., subprocess.Popen[str]], script: Script
+) -> None:
+    training = start(*script(READS.format(seconds=0.5)))
+    session = session_of(tool, training)
+    assert session is not None
+    assert training.wait(30) == 6
+    wait_for(lambda: session.id not in [s.id for s in nsys.sessions(tool)], 20, "the session to end")
+    wait_for(lambda: not processes_of(session), 20, "nsys to leave")
+
+
+def test_the_session_stays_for_what_the_command_left_in_the_background(
+    tool: nsys.Nsys, start: Callable[..., subprocess.Popen[str]], script: Script
+) -> None:
+    worker = start("sh", "-c", 'echo ready; sleep 0.5; sleep 3 >/dev/null 2>&1 & echo "$!"; exit 0')
+    session = session_of(tool, worker)
+    assert session is not None
+    assert worker.stdout is not None
+    background = int(worker.stdout.readline())
+    assert worker.wait(30) == 0
+    time.sleep(1.0)
+    if proc.alive(background):
+        assert session.id in [s.id for s in nsys.sessions(tool)]
+    wait_for(lambda: not processes_of(session), 20, "nsys to leave")
+
+
+@pytest.mark.parametrize("collecting", [False, True], ids=["idle", "collecting"])
+def test_a_killed_nsys_leaves_the_training_alone(
+    tool: nsys.Nsys,
+    start: Callable[..., subprocess.Popen[str]],
+    script: Script,
+    tmp_path: Path,
+    collecting: bool,
+) -> None:
+    training = start(*script(READS.format(seconds=4)), options=("--with", "osrt"))
+    session = session_of(tool, training)
+    assert session is not None
+    if collecting:
+        tool.run("start", f"--session={session.name}", "-o", str(tmp_path / "r"), "-f", "true", "--sample=none")
+    for pid in processes_of(session):
+        os.kill(pid, signal.SIGKILL)
+    assert training.wait(30) == 6
+
+
+def test_a_training_is_not_started_without_the_nsys_that_was_asked_for(tmp_path: Path) -> None:
+    touched = tmp_path / "touched"
+    done = subprocess.run(
+        [*LLMTOP, "--nsys", "--", "touch", str(touched)],
+        env=environment(LLMTOP_NSYS=str(tmp_path / "nsys")),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert done.stderr.startswith("llmtop: there is no nsys at ")
+    assert done.stderr.count("\n") == 1
+    assert not touched.exists()
+
+
+def test_an_nsys_that_fails_is_quoted_and_the_training_not_started(tmp_path: Path) -> None:
+    touched, broken = tmp_path / "touched", tmp_path / "nsys"
+    broken.write_text(
+        "#!/bin/sh\n"
+        "[ $1 = --version ] && echo NVIDIA Nsight Systems version 2025.3.1 && exit\n"
+        "echo out of luck\nexit 1\n"
+    )
+    broken.chmod(0o755)
+    done = subprocess.run(
+        [*LLMTOP, "--nsys", "--", "touch", str(touched)],
+        env=environment(LLMTOP_NSYS=str(broken)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert done.stderr.endswith("nsys ended before the training was started: out of luck\n")
+    assert not touched.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "word"), [(["--with", "osrt"], "add --nsys"), (["--nsys", "--with", "x"], "'x'")]
+)
+def test_an_option_that_nsys_has_not_is_refused(tool: nsys.Nsys, options: list[str], word: str) -> None:
+    done = subprocess.run(
+        [*LLMTOP, *options, "--", "true"],
+        env=environment(LLMTOP_NSYS=str(tool.path)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert word in done.stderr.splitlines()[-1]
