@@ -1,0 +1,155 @@
+"""What the machine's row says, against what the kernel says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import collectors.host
+from collectors.containers import limit_notes
+from collectors.host import HostSource, whole_disks, wires
+from tests.support.processes import wait_for
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def source() -> Iterator[HostSource]:
+    source = HostSource(0.5)
+    source.start()
+    yield source
+    source.close()
+
+
+def test_the_machine_is_described(source: HostSource) -> None:
+    wait_for(lambda: source.latest().cpu_pct is not None)
+    host = source.latest()
+    assert host.name == os.uname().nodename
+    assert host.cpu_per_core_pct is not None
+    assert len(host.cpu_per_core_pct) == psutil.cpu_count()
+    assert host.memory_total_bytes == psutil.virtual_memory().total
+    assert host.memory_used_bytes is not None
+    assert 0 < host.memory_used_bytes < host.memory_total_bytes
+    assert host.load_1m is not None
+    assert host.swap_total_bytes == psutil.swap_memory().total
+
+
+def test_shares_and_rates_are_unknown_until_there_are_two_readings() -> None:
+    source = HostSource(60)
+    assert source.latest().memory_total_bytes is None
+    source._round()
+    host = source.latest()
+    assert (host.cpu_pct, host.cpu_per_core_pct, host.net_rx_bytes_per_s, host.disk_read_bytes_per_s) == (
+        None,
+    ) * 4
+    assert host.memory_total_bytes is not None
+
+
+def test_a_busy_core_shows(source: HostSource) -> None:
+    spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        wait_for(lambda: max(source.latest().cpu_per_core_pct or (0,)) > 50)
+    finally:
+        spinning.kill()
+        spinning.wait()
+
+
+def test_written_bytes_show_on_a_disk_that_is_counted(source: HostSource, tmp_path: Path) -> None:
+    if not (psutil.disk_io_counters(perdisk=True).keys() & whole_disks()):
+        pytest.skip("this machine shows no disk with hardware behind it")
+    before = {name: count.write_bytes for name, count in psutil.disk_io_counters(perdisk=True).items()}
+    path = tmp_path / "file"
+
+    def written() -> bool:
+        with path.open("wb") as file:
+            file.write(os.urandom(1 << 20))
+            file.flush()
+            os.fsync(file.fileno())
+        return bool(source.latest().disk_write_bytes_per_s)
+
+    try:
+        wait_for(written, seconds=5)
+    except AssertionError:
+        now = psutil.disk_io_counters(perdisk=True)
+        if all(now[name].write_bytes == before[name] for name in whole_disks() & now.keys()):
+            pytest.skip("the temporary folder is not on a counted disk")
+        raise
+
+
+def test_only_whole_disks_and_real_interfaces_are_counted(tmp_path: Path) -> None:
+    for name in ("nvme0n1", "sda"):
+        (tmp_path / name / "device").mkdir(parents=True)
+    for name in ("loop0", "dm-0", "md127", "zram0"):
+        (tmp_path / name).mkdir()
+    assert whole_disks(tmp_path) == {"nvme0n1", "sda"}
+    assert whole_disks(tmp_path / "missing") == set()
+    assert wires(["lo", "sda", "docker0", "veth1"], tmp_path) == ["sda"]
+    assert wires(["lo", "eth0"], tmp_path) == ["eth0"], "in a container no interface has hardware of its own"
+
+
+def test_limits_of_a_container_are_named(tmp_path: Path) -> None:
+    proc, cgroup = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    inner = cgroup / "pod" / "box"
+    inner.mkdir(parents=True)
+    (proc / "self" / "cgroup").write_text("0::/pod/box\n")
+    (inner / "memory.max").write_text("max\n")
+    (inner / "cpu.max").write_text("max 100000\n")
+    assert limit_notes(64 * GIB, 16, cgroup, proc) == ()
+    (cgroup / "pod" / "memory.max").write_text(f"{8 * GIB}\n")
+    (inner / "cpu.max").write_text("250000 100000\n")
+    memory, cpus = limit_notes(64 * GIB, 16, cgroup, proc)
+    assert "8.0 GiB of the machine's 64.0 GiB" in memory
+    assert "2.5 of the machine's 16 CPUs" in cpus
+
+
+def test_limits_of_the_older_cgroups_are_named(tmp_path: Path) -> None:
+    proc, cgroup = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    for controller in ("memory", "cpu"):
+        (cgroup / controller).mkdir(parents=True)
+    # Inside a container the path of the host is named, but what is mounted is its own folder.
+    (proc / "self" / "cgroup").write_text("4:memory:/docker/abc\n2:cpu,cpuacct:/docker/abc\n1:name=systemd:/\n")
+    (cgroup / "memory" / "memory.limit_in_bytes").write_text(f"{4 * GIB}\n")
+    (cgroup / "cpu" / "cpu.cfs_quota_us").write_text("150000\n")
+    (cgroup / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    notes = limit_notes(64 * GIB, 16, cgroup, proc)
+    assert "4.0 GiB" in notes[0]
+    assert "1.5 of the machine's 16 CPUs" in notes[1]
+    (cgroup / "memory" / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    (cgroup / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")
+    assert limit_notes(64 * GIB, 16, cgroup, proc) == ()
+
+
+def test_what_the_kernel_hides_is_absent_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hidden(*_args: object, **_keywords: object) -> None:
+        raise PermissionError("hidden")
+
+    for name in ("disk_io_counters", "net_io_counters", "swap_memory", "cpu_percent"):
+        monkeypatch.setattr(psutil, name, hidden)
+    source = HostSource(60)
+    source._round()
+    source._round()
+    host = source.latest()
+    assert host.memory_total_bytes is not None
+    absent = (host.cpu_pct, host.swap_used_bytes, host.disk_read_bytes_per_s, host.net_rx_bytes_per_s)
+    assert absent == (None,) * 4
+
+
+def test_a_kernel_that_stops_answering_takes_the_values_with_it(
+    monkeypatch: pytest.MonkeyPatch, source: HostSource, tmp_path: Path
+) -> None:
+    fifo = tmp_path / "stuck"
+    os.mkfifo(fifo)
+    wait_for(lambda: source.latest().cpu_pct is not None)
+    monkeypatch.setattr(collectors.host, "STALE_SECONDS", 0.0)
+    monkeypatch.setattr(psutil, "swap_memory", fifo.read_text)  # blocks until somebody writes
+    wait_for(lambda: source.latest().memory_total_bytes is None)
+    assert source.latest().notes == ("the system has stopped answering about CPU, memory and disks",)
+    fifo.write_text("")
