@@ -1,0 +1,133 @@
+"""What the rules know of one GPU: its latest values, cleaned, and their means over the last seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final
+
+from llmtop.diagnosis.windows import Window, finite
+from llmtop.snapshot import Gpu
+
+WINDOW_SECONDS: Final = 3.0
+"""Over which means are taken: NVML averages over up to 1 s itself, and steps of 100 ms alias with GPM at 10 Hz."""
+STALE_SECONDS: Final = 15.0
+"""A sample older than this says nothing about now (a driver call hangs)."""
+
+MEASURES: Final = (
+    "util_pct",
+    "mem_util_pct",
+    "power_watts",
+    "sm_active_pct",
+    "tensor_active_pct",
+    "dram_active_pct",
+    "pcie_rx_bytes_per_s",
+    "sm_clock_mhz",
+)
+_NOTHING: Final = Gpu(index=0, uuid="", name="")
+_LANE_BYTES_PER_S: Final = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9, 6: 7.56e9}
+
+
+class GpuState:
+    """One GPU over time. Fields with the name of a `Gpu` field hold its latest value, None where it is absent."""
+
+    __slots__ = (
+        "_changed",
+        "_sampled",
+        "error_text",
+        "fresh",
+        "gpu",
+        "mem_util_pct",
+        "pids",
+        "power_share_pct",
+        "rank_pids",
+        "reasons",
+        "sm_active_pct",
+        "util_pct",
+        "windows",
+    )
+
+    def __init__(self, gpu: Gpu, now: float) -> None:
+        self.gpu = gpu
+        self.windows = {name: Window(WINDOW_SECONDS) for name in MEASURES}
+        self.pids: list[int] = []
+        """Processes on it."""
+        self.rank_pids: list[int] = []
+        """Attached trainings on it that are alive."""
+        self.error_text = ""
+        """The last error, kept for as long as its alert is up."""
+        self.reasons: frozenset[str] | None = None
+        self.util_pct: float | None = None
+        self.mem_util_pct: float | None = None
+        self.sm_active_pct: float | None = None
+        self.power_share_pct: float | None = None
+        """Power as a share of this GPU's limit."""
+        self.fresh = True
+        """Whether this snapshot brought a new sample, or the news that there has been none for long."""
+        self._sampled: float | None = None
+        self._changed = now
+
+    def update(self, gpu: Gpu, now: float) -> None:
+        """Take the GPU as the snapshot at `now` has it. A sample that has got stale counts as no values at all."""
+        self.gpu = gpu
+        self.pids, self.rank_pids = [], []
+        self.error_text = gpu.error or self.error_text
+        new = gpu.sampled_at is None or gpu.sampled_at != self._sampled
+        if new:
+            self._sampled, self._changed = gpu.sampled_at, now
+        stale = now - self._changed > STALE_SECONDS
+        self.fresh = new or stale or gpu.error is not None
+        if not self.fresh:
+            return
+        values = _NOTHING if stale else gpu
+        self.util_pct = finite(values.util_pct)
+        self.mem_util_pct = finite(values.mem_util_pct)
+        self.sm_active_pct = finite(values.sm_active_pct)
+        self.power_share_pct = share_pct(values.power_watts, values.power_limit_watts)
+        self.reasons = _names(values.clock_event_reasons)
+        for name, window in self.windows.items():
+            value = finite(getattr(values, name))
+            if value is None:
+                window.clear()
+            else:
+                window.add(now, value)
+
+    @property
+    def key(self) -> Hashable:
+        """Its UUID."""
+        return self.gpu.uuid
+
+    def reach(self) -> frozenset[Hashable]:
+        """Itself."""
+        return frozenset((self.gpu.uuid,))
+
+    def names(self) -> tuple[str | None, int | None]:
+        """Its UUID, and the attached training on it when there is exactly one."""
+        return self.gpu.uuid, self.rank_pids[0] if len(self.rank_pids) == 1 else None
+
+    @property
+    def label(self) -> str:
+        """How a person calls it: "GPU 3"."""
+        return f"GPU {self.gpu.index}"
+
+    def mean(self, name: str) -> float | None:
+        """The mean of a measure over the last seconds, None while it is absent."""
+        return self.windows[name].mean()
+
+    @property
+    def link_bytes_per_s(self) -> float | None:
+        """What the PCIe link can carry one way, from its present generation and width."""
+        lane = _LANE_BYTES_PER_S.get(self.gpu.pcie_gen or 0)
+        return lane * self.gpu.pcie_width if lane and self.gpu.pcie_width else None
+
+
+def share_pct(part: float | None, whole: float | None) -> float | None:
+    """`part` as a percentage of `whole`; None when either is absent or the whole is not positive."""
+    part, whole = finite(part), finite(whole)
+    return 100.0 * part / whole if part is not None and whole is not None and whole > 0 else None
+
+
+def _names(reasons: tuple[str, ...] | None) -> frozenset[str] | None:
+    """Clock-event reasons in one spelling: "SW Power Cap" and "sw_power_cap" are the same."""
+    if reasons is None:
+        return None
+    return frozenset(reason.strip().lower().replace(" ", "_").replace("-", "_") for reason in reasons)

@@ -1,0 +1,216 @@
+"""Rules over a stream of snapshots: each snapshot comes back with the alerts that hold at its time.
+
+Time is the snapshots' own, so a replay is judged as the live run was. State is bounded: one small object a GPU, a
+rank and a pending alert, the last `STEPS_KEPT` steps of a rank, and three seconds of a GPU's values.
+
+One alert a cause: a rule names the alerts that explain it (`Rule.covered_by`). While one of those is up for the
+same GPU, process or job, the rule is not shown and starts its hold afresh afterwards. So a GPU that waits in a
+hung collective is `low_power_full_util` for as long as only GPUs are known; once attached ranks show that the job
+is stalled, `stalled` says it instead and names who holds it up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from functools import partial
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from msgspec.structs import replace
+
+from llmtop.diagnosis.gpu_state import GpuState
+from llmtop.diagnosis.rank_state import JobState, RankKey, RankState, jobs_of
+from llmtop.diagnosis.rules import GPU_RULES, JOB_RULES, RANK_RULES, text_of
+from llmtop.diagnosis.rules.base import Rule, RuleText, Told, known
+from llmtop.diagnosis.windows import Hold
+from llmtop.snapshot import Alert, Snapshot
+
+BACKWARD_SECONDS: Final = 1.0
+"""A clock that is set back by less is taken for the same instant; by more, for a seek in a recording."""
+GAP_SECONDS: Final = 60.0
+"""After a hole this long (a suspended machine, a seek forward) what was seen before proves nothing."""
+
+_ORDER: Final = {"critical": 0, "warning": 1, "info": 2}
+_HoldKey = tuple[str, Hashable]
+
+
+class _Judged(Protocol):
+    """What rules are about: a GPU, a rank, a job."""
+
+    @property
+    def key(self) -> Hashable:
+        """Names it for as long as it lives."""
+
+    @property
+    def fresh(self) -> bool:
+        """Whether this snapshot brought anything new about it."""
+
+    def reach(self) -> frozenset[Hashable]:
+        """The GPUs and processes that it concerns."""
+
+    def names(self) -> tuple[str | None, int | None]:
+        """The GPU's UUID and the pid for its alerts."""
+
+
+Subject = TypeVar("Subject", bound=_Judged)
+
+
+class _Look(NamedTuple):
+    """One look at a rule that holds, is about to, or did a moment ago."""
+
+    id: str
+    covered_by: frozenset[str]
+    hold: Hold
+    subject: _Judged
+    tell: Callable[[], Told]
+
+
+def explain(alert_id: str) -> RuleText:
+    """The rule behind an alert, in words.
+
+    Raises:
+        KeyError: no rule has that id (an alert of a newer version, in a recording).
+    """
+    return text_of(alert_id)
+
+
+class Rules:
+    """Judges snapshots. One object a stream; not safe for several threads."""
+
+    def __init__(self) -> None:
+        self._reset()
+
+    def __repr__(self) -> str:
+        return "the live rules"
+
+    def apply(self, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot with `alerts`: what holds at its time, the worst first, then the oldest."""
+        now = self._advance(snapshot.time)
+        self._take_gpus(snapshot, now)
+        self._take_ranks(snapshot, now)
+        alerts = [_alert(look) for look in self._judge(now) if look.hold.raised]
+        alerts.sort(key=lambda alert: (_ORDER[alert.severity], alert.since, alert.id, alert.gpu or ""))
+        return replace(snapshot, alerts=tuple(alerts))
+
+    def _reset(self) -> None:
+        self._last: float | None = None
+        self._interval = 0.0
+        self._gpus: dict[str, GpuState] = {}
+        self._ranks: dict[RankKey, RankState] = {}
+        self._jobs: list[JobState] = []
+        self._composition: Hashable = None
+        self._holds: dict[_HoldKey, Hold] = {}
+
+    def _advance(self, time: float) -> float:
+        """Forget everything when the stream jumped; returns the time to judge by, which never goes back."""
+        if self._last is not None:
+            step = time - self._last
+            if step < -BACKWARD_SECONDS or step > max(GAP_SECONDS, 4 * self._interval):
+                self._reset()
+            elif step < 0:
+                return self._last
+            self._interval = max(step, 0.0)
+        self._last = time
+        return time
+
+    def _take_gpus(self, snapshot: Snapshot, now: float) -> None:
+        present: dict[str, GpuState] = {}
+        for gpu in snapshot.gpus:
+            if gpu.uuid in present:
+                continue  # listed twice: the first counts
+            state = self._gpus.get(gpu.uuid) or GpuState(gpu, now)
+            state.update(gpu, now)
+            present[gpu.uuid] = state
+        self._gpus = present
+
+    def _take_ranks(self, snapshot: Snapshot, now: float) -> None:
+        present: dict[RankKey, RankState] = {}
+        for rank in snapshot.ranks:
+            key = (rank.host, rank.pid)
+            if key in present:
+                continue
+            state = self._ranks.get(key) or RankState(rank, now)
+            state.update(rank, now)
+            state.gpu = None if rank.gpu_uuid is None else self._gpus.get(rank.gpu_uuid)
+            present[key] = state
+        self._ranks = present
+        self._take_processes(snapshot)
+        for state in present.values():
+            if state.gpu is not None and state.rank.state != "gone":
+                state.gpu.rank_pids.append(state.rank.pid)
+        self._group(now)
+
+    def _take_processes(self, snapshot: Snapshot) -> None:
+        by_pid = {state.rank.pid: state for state in self._ranks.values()}
+        for process in snapshot.processes:
+            gpu = None if process.gpu_uuid is None else self._gpus.get(process.gpu_uuid)
+            if gpu is not None:
+                gpu.pids.append(process.pid)
+            state = by_pid.get(process.pid)
+            if state is not None:
+                state.process = process
+                if state.gpu is None and state.rank.gpu_uuid is None:
+                    state.gpu = gpu
+
+    def _group(self, now: float) -> None:
+        composition = tuple(
+            (key, state.rank.state, state.rank.rank, state.rank.attached_at) for key, state in self._ranks.items()
+        )
+        if composition != self._composition:
+            self._composition = composition
+            self._jobs = jobs_of(self._ranks.values())
+        for job in self._jobs:
+            job.now = now
+
+    def _judge(self, now: float) -> list[_Look]:
+        looks: list[_Look] = []
+        self._look(GPU_RULES, self._gpus.values(), now, looks)
+        self._look(RANK_RULES, self._ranks.values(), now, looks)
+        self._look(JOB_RULES, self._jobs, now, looks)
+        shown = [look for look in looks if not _is_covered(look, looks)]
+        # What is covered, and what is not there any more, begins anew.
+        self._holds = {(look.id, look.subject.key): look.hold for look in shown}
+        return shown
+
+    def _look(
+        self, rules: Iterable[Rule[Subject]], subjects: Iterable[Subject], now: float, looks: list[_Look]
+    ) -> None:
+        for subject in subjects:
+            for rule in rules:
+                hold = self._holds.get((rule.id, subject.key))
+                if subject.fresh:
+                    up = hold is not None and hold.raised
+                    holds = rule.holds(subject, up)
+                    if hold is None:
+                        if not holds:
+                            continue
+                        hold = Hold(now)
+                    hold.update(now, holds, rule.text.hold_seconds, rule.text.clear_seconds)
+                if hold is not None and not hold.idle:
+                    looks.append(_Look(rule.id, rule.covered_by, hold, subject, partial(rule.tell, subject)))
+
+
+def _is_covered(look: _Look, looks: list[_Look]) -> bool:
+    """Whether an alert that is up, and that explains this one, concerns the same GPU or process."""
+    if not look.covered_by:
+        return False
+    return any(
+        other.hold.raised
+        and other.id in look.covered_by
+        and not other.subject.reach().isdisjoint(look.subject.reach())
+        for other in looks
+    )
+
+
+def _alert(look: _Look) -> Alert:
+    told = look.tell()
+    gpu, pid = (told.about or look.subject).names()
+    return Alert(
+        id=look.id,
+        severity=told.severity,
+        gpu=gpu,
+        pid=pid,
+        since=look.hold.since if told.began is None else told.began,
+        summary=told.summary,
+        evidence=known(told.evidence),
+        next=told.next,
+    )

@@ -1,0 +1,142 @@
+"""What the rules know of one attached training process, and of those that train together."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Final
+
+from llmtop.diagnosis.gpu_state import GpuState
+from llmtop.snapshot import Process, Rank, Step
+
+RankKey = tuple[str, int]
+
+STEPS_KEPT: Final = 64
+
+
+class RankState:
+    """One rank over time, with its last steps after warm-up."""
+
+    fresh = True
+    __slots__ = ("gpu", "key", "process", "rank", "seen_at", "steps", "warm")
+
+    def __init__(self, rank: Rank, now: float) -> None:
+        self.key: RankKey = (rank.host, rank.pid)
+        self.rank = rank
+        self.gpu: GpuState | None = None
+        self.process: Process | None = None
+        self.steps: deque[Step] = deque(maxlen=STEPS_KEPT)
+        """Finished steps without warm-up, oldest first, with GPU times where they are known by now."""
+        self.warm = 0
+        """How many steps after warm-up were seen in all."""
+        self.seen_at = now
+        """Snapshot time at which the last new step came."""
+
+    def update(self, rank: Rank, now: float) -> None:
+        """Take the rank as the snapshot at `now` has it, and its new steps."""
+        if rank.attached_at != self.rank.attached_at:
+            self._restart()
+        self.rank = rank
+        if rank.new_steps:
+            self.seen_at = now
+            for step in rank.new_steps[-STEPS_KEPT:]:
+                self._add(step)
+        for step in rank.gpu_updates:
+            self._fill_in(step)
+
+    @property
+    def label(self) -> str:
+        """How a person calls it: "rank 1", or its pid when it has no rank."""
+        return f"pid {self.rank.pid}" if self.rank.rank is None else f"rank {self.rank.rank}"
+
+    @property
+    def where(self) -> str:
+        """Its process and its GPU, for a sentence: "pid 1446, GPU 1"."""
+        parts = [] if self.rank.rank is None else [f"pid {self.rank.pid}"]
+        if self.gpu is not None:
+            parts.append(self.gpu.label)
+        return ", ".join(parts)
+
+    def reach(self) -> frozenset[Hashable]:
+        """Itself and its GPU."""
+        return frozenset((self.key,) if self.gpu is None else (self.key, self.gpu.key))
+
+    def names(self) -> tuple[str | None, int | None]:
+        """Its GPU's UUID and its pid."""
+        return self.rank.gpu_uuid if self.gpu is None else self.gpu.gpu.uuid, self.rank.pid
+
+    def _restart(self) -> None:
+        self.steps.clear()
+        self.warm = 0
+
+    def _add(self, step: Step) -> None:
+        if step.warmup or step.kind != "step":
+            return
+        if self.steps and step.index <= self.steps[-1].index:
+            if step.started_at <= self.steps[-1].started_at:
+                return  # the same step again: history after a reconnect, or a replay that went back a little
+            self._restart()  # the script counts anew: a second fit()
+        self.steps.append(step)
+        self.warm += 1
+
+    def _fill_in(self, step: Step) -> None:
+        """Put GPU times that came late into the step they belong to."""
+        for place in range(len(self.steps) - 1, -1, -1):
+            if self.steps[place].index == step.index:
+                self.steps[place] = step
+                return
+            if self.steps[place].index < step.index:
+                return
+
+
+class JobState:
+    """The ranks of one training that are visible here; a training of one process is a job too."""
+
+    fresh = True
+    __slots__ = ("key", "memo", "now", "ranks")
+
+    def __init__(self, ranks: Sequence[RankState]) -> None:
+        self.ranks = tuple(ranks)
+        self.now = 0.0
+        """Time of the snapshot that is being judged."""
+        self.key = min(rank.key for rank in ranks)
+        self.memo: object = None
+        """What the straggler rule worked out last, since it need not do so at every tick."""
+
+    def reach(self) -> frozenset[Hashable]:
+        """All its ranks and their GPUs."""
+        return frozenset().union(*(state.reach() for state in self.ranks))
+
+    def names(self) -> tuple[str | None, int | None]:
+        """Those of its first rank."""
+        return self.ranks[0].names()
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks the training has in all, on every node."""
+        return max(len(self.ranks), *(state.rank.world_size or 1 for state in self.ranks))
+
+
+def jobs_of(states: Iterable[RankState]) -> list[JobState]:
+    """Group ranks into jobs: the same command and world size, and each rank number once.
+
+    Two runs of one script on one machine have the same command and world size; the time of attaching tells them
+    apart. Those that have exited come last, so that they join a job only for a rank number that it lacks.
+    """
+    groups: dict[tuple[str | None, int | None], list[list[RankState]]] = {}
+    ordered = sorted(
+        states,
+        key=lambda state: (state.rank.state == "gone", state.rank.attached_at or 0.0, state.rank.pid),
+    )
+    for state in ordered:
+        if state.rank.rank is None or (state.rank.world_size or 1) < 2:
+            groups.setdefault((f"{state.key}", None), []).append([state])
+            continue
+        jobs = groups.setdefault((state.rank.command, state.rank.world_size), [])
+        for job in jobs:
+            if all(other.rank.rank != state.rank.rank for other in job):
+                job.append(state)
+                break
+        else:
+            jobs.append([state])
+    return [JobState(job) for jobs in groups.values() for job in jobs]

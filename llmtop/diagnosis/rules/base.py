@@ -1,0 +1,73 @@
+"""What a rule is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from llmtop.diagnosis.rank_state import RankState
+from llmtop.snapshot import Severity
+
+Subject = TypeVar("Subject")
+
+
+@dataclass(frozen=True)
+class RuleText:
+    """A rule in words, for the screen."""
+
+    title: str
+    """In a few words."""
+    meaning: str
+    """What it means for the training."""
+    condition: str
+    """What must hold."""
+    source: str
+    """Where the thresholds come from."""
+    hold_seconds: float = 0.0
+    """How long it must hold before the alert is raised; 0: at the first look."""
+    clear_seconds: float = 0.0
+    """How long it must not hold before the alert goes."""
+    fields: tuple[str, ...] = ()
+    """The fields of a `Gpu` or a `Rank` that decide it: what to draw as evidence over time."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a rule that holds has to say."""
+
+    severity: Severity
+    summary: str
+    """One sentence with the subject and the numbers."""
+    evidence: dict[str, float | int | None]
+    """Numbers with their unit in the key; `known` leaves out what is absent."""
+    next: str
+    """A key, a command, or a fix."""
+    about: RankState | None = None
+    """The rank that is named, where the rule is about a whole job."""
+    began: float | None = None
+    """Unix time since when, where that is known better than by the first look at which it held."""
+
+
+@dataclass(frozen=True)
+class Rule(Generic[Subject]):
+    """One rule over subjects of one kind: a GPU, a rank, or a job (ranks of one training)."""
+
+    id: str
+    holds: Callable[[Subject, bool], bool]
+    """Whether it holds now; the flag says whether its alert is up, which then has easier thresholds to stay.
+    False too when it cannot be decided from what is present."""
+    tell: Callable[[Subject], Told]
+    text: RuleText
+    covered_by: frozenset[str] = field(default_factory=frozenset)
+    """Ids of alerts that are the cause of this one: while one of them is up for the same GPU, process or job,
+    this one is not shown."""
+
+
+def known(evidence: dict[str, float | int | None]) -> dict[str, Any]:
+    """Evidence without what is absent, rounded to what the instruments can tell."""
+    return {
+        key: round(value, 4) if isinstance(value, float) else value
+        for key, value in evidence.items()
+        if value is not None
+    }

@@ -1,0 +1,265 @@
+"""Rules that need a GPU's own values only, no attached training."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from llmtop import format as fmt
+from llmtop.diagnosis.gpu_state import GpuState
+from llmtop.diagnosis.rules.base import Rule, RuleText, Told
+from llmtop.snapshot import Severity
+
+UTIL_FULL: Final = (95.0, 90.0)
+"""GPU-Util from which a GPU looks fully busy: to raise, and to stay raised."""
+POWER_LOW: Final = (35.0, 45.0)
+"""Per cent of the power limit. Hangs sit at 14 to 22; the lightest real work at full util measured here at 64."""
+SM_LOW: Final = (50.0, 60.0)
+"""DCGM's guide: below 50 % SM activity a GPU is likely used ineffectively. Spin has 0.8, a hung all-reduce 18."""
+DRAM_LOW: Final = (20.0, 25.0)
+"""Memory-bound decoding draws as little as 20 % of the limit, so memory traffic must be absent too."""
+MEM_UTIL_LOW: Final = (10.0, 15.0)
+"""Stands in for SM activity where that is absent: 0 on spin and hang, 24 to 100 on every working state."""
+
+MEASURED: Final = "measured on H200s: spin, hung all-reduce, and six kinds of real work"
+
+
+def _limit(pair: tuple[float, float], up: bool) -> float:
+    return pair[1] if up else pair[0]
+
+
+def looks_busy_but_is_not(gpu: GpuState, up: bool = False) -> bool:
+    """Full util at idle power with hardly anything running; False where util or power is absent."""
+    if gpu.util_pct is None or gpu.util_pct < _limit(UTIL_FULL, up):
+        return False
+    if gpu.power_share_pct is None or gpu.power_share_pct >= _limit(POWER_LOW, up):
+        return False
+    if gpu.sm_active_pct is None:
+        return gpu.mem_util_pct is not None and gpu.mem_util_pct < _limit(MEM_UTIL_LOW, up)
+    dram = gpu.mean("dram_active_pct")
+    return gpu.sm_active_pct < _limit(SM_LOW, up) and (dram is None or dram < _limit(DRAM_LOW, up))
+
+
+def _tell_low_power(gpu: GpuState) -> Told:
+    util, power, sm = gpu.mean("util_pct"), gpu.mean("power_watts"), gpu.mean("sm_active_pct")
+    witness = (
+        f"only {fmt.percent(sm, 1 if sm < 10 else 0)} of its SMs are active"
+        if sm is not None
+        else f"its memory is {fmt.percent(gpu.mem_util_pct)} in use (this GPU gives no SM activity)"
+    )
+    pids = sorted(set(gpu.rank_pids or gpu.pids))
+    where = f"pid {pids[0]}" if pids else "the process on it"
+    return Told(
+        severity="warning" if sm is None else "critical",
+        summary=f"{gpu.label} says {fmt.percent(util)} busy but draws {fmt.number(power)} of "
+        f"{fmt.watts(gpu.gpu.power_limit_watts)} and {witness}: a kernel spins or waits there.",
+        evidence={
+            "util_pct": util,
+            "power_watts": power,
+            "power_limit_watts": gpu.gpu.power_limit_watts,
+            "power_share_pct": gpu.power_share_pct,
+            "sm_active_pct": sm,
+            "tensor_active_pct": gpu.mean("tensor_active_pct"),
+            "dram_active_pct": gpu.mean("dram_active_pct"),
+            "mem_util_pct": gpu.mean("mem_util_pct"),
+        },
+        next=f"press s for the Python stacks of {where}"
+        + (f", or run: py-spy dump --pid {pids[0]}" if pids else ""),
+    )
+
+
+LOW_POWER_FULL_UTIL: Final = Rule[GpuState](
+    id="low_power_full_util",
+    holds=looks_busy_but_is_not,
+    tell=_tell_low_power,
+    covered_by=frozenset({"stalled", "straggler"}),
+    text=RuleText(
+        title="busy on paper only",
+        meaning="GPU-Util counts any running kernel as busy. This one runs, yet the GPU does no work: a hung "
+        "collective, a spinning kernel, or kernels far too small for the GPU.",
+        condition=f"util at least {UTIL_FULL[0]:.0f} %, power under {POWER_LOW[0]:.0f} % of the limit, SM active "
+        f"under {SM_LOW[0]:.0f} % and DRAM under {DRAM_LOW[0]:.0f} %; where the GPU gives no SM activity, memory "
+        f"util under {MEM_UTIL_LOW[0]:.0f} % instead",
+        source=f"{MEASURED}; NVIDIA's DCGM guide (SM activity under 50 % is likely ineffective)",
+        hold_seconds=3.0,
+        clear_seconds=5.0,
+        fields=("util_pct", "power_watts", "sm_active_pct", "dram_active_pct", "mem_util_pct"),
+    ),
+)
+
+_CAP: Final = frozenset({"sw_power_cap"})
+_THROTTLE: Final = {
+    "hw_thermal_slowdown": "too hot (hardware limit)",
+    "sw_thermal_slowdown": "too hot (driver's limit)",
+    "hw_power_brake_slowdown": "the power supply told it to brake",
+    "hw_slowdown": "the hardware slowed it down",
+}
+_WORKING_UTIL: Final = 50.0
+
+
+def _is_capped(gpu: GpuState, up: bool) -> bool:
+    clock, most = gpu.mean("sm_clock_mhz"), gpu.gpu.sm_clock_max_mhz
+    if not gpu.reasons or clock is None or most is None or clock >= most:
+        return False
+    return bool(gpu.reasons & _CAP) and gpu.util_pct is not None and gpu.util_pct >= _WORKING_UTIL
+
+
+def _clock_evidence(gpu: GpuState) -> dict[str, float | int | None]:
+    return {
+        "sm_clock_mhz": gpu.mean("sm_clock_mhz"),
+        "sm_clock_max_mhz": gpu.gpu.sm_clock_max_mhz,
+        "power_watts": gpu.mean("power_watts"),
+        "power_limit_watts": gpu.gpu.power_limit_watts,
+        "temperature_c": gpu.gpu.temperature_c,
+        "util_pct": gpu.mean("util_pct"),
+    }
+
+
+def _clocks(gpu: GpuState) -> str:
+    return (
+        f"{fmt.number(gpu.mean('sm_clock_mhz'))} of {fmt.number(gpu.gpu.sm_clock_max_mhz, 0, ' MHz')} at "
+        f"{fmt.number(gpu.mean('power_watts'))} of {fmt.watts(gpu.gpu.power_limit_watts)}"
+    )
+
+
+def _tell_capped(gpu: GpuState) -> Told:
+    return Told(
+        severity="info",
+        summary=f"{gpu.label} works at its power limit: SM clock {_clocks(gpu)}. That is how hard work looks.",
+        evidence=_clock_evidence(gpu),
+        next="nothing to do; a limit below the GPU's own default shows in: nvidia-smi -q -d POWER",
+    )
+
+
+POWER_CAPPED: Final = Rule[GpuState](
+    id="power_capped",
+    holds=_is_capped,
+    tell=_tell_capped,
+    covered_by=frozenset({"throttled"}),
+    text=RuleText(
+        title="at the power limit",
+        meaning="The driver lowers the SM clock to stay within the power limit. Dense matrix work does that "
+        "on a healthy GPU.",
+        condition="clock-event reason sw_power_cap, SM clock below its maximum, "
+        f"util at least {_WORKING_UTIL:.0f} %",
+        source="NVML's clock-event reasons; a bf16 GEMM on an H200 runs at 1455 of 1980 MHz that way",
+        hold_seconds=3.0,
+        clear_seconds=10.0,
+        fields=("power_watts", "sm_clock_mhz", "util_pct"),
+    ),
+)
+
+
+def _is_throttled(gpu: GpuState, up: bool) -> bool:
+    idle = gpu.util_pct is not None and gpu.util_pct <= 5.0
+    return bool(gpu.reasons) and not idle and not _THROTTLE.keys().isdisjoint(gpu.reasons or ())
+
+
+def _tell_throttled(gpu: GpuState) -> Told:
+    why = [words for reason, words in _THROTTLE.items() if reason in (gpu.reasons or ())]
+    hot = any("thermal" in reason for reason in gpu.reasons or ())
+    heat = f", {fmt.number(gpu.gpu.temperature_c, 0, ' °C')}" if gpu.gpu.temperature_c is not None else ""
+    return Told(
+        severity="warning",
+        summary=f"{gpu.label} is slowed down, {why[0] if why else 'by its hardware'}: "
+        f"SM clock {_clocks(gpu)}{heat}.",
+        evidence=_clock_evidence(gpu),
+        next="look at cooling and at the neighbours' temperature: nvidia-smi -q -d TEMPERATURE,PERFORMANCE"
+        if hot
+        else "look at the power supply and cables: nvidia-smi -q -d POWER,PERFORMANCE",
+    )
+
+
+THROTTLED: Final = Rule[GpuState](
+    id="throttled",
+    holds=_is_throttled,
+    tell=_tell_throttled,
+    text=RuleText(
+        title="slowed down by heat or supply",
+        meaning="The GPU or its driver lowers the clocks to protect it. In a synchronous job every other GPU "
+        "waits for this one.",
+        condition="a clock-event reason among " + ", ".join(_THROTTLE) + " while the GPU works",
+        source="NVML's clock-event reasons",
+        hold_seconds=2.0,
+        clear_seconds=10.0,
+        fields=("sm_clock_mhz", "temperature_c", "power_watts"),
+    ),
+)
+
+DRAM_BOUND: Final = (70.0, 60.0)
+"""The practical peak is 88 %; a GPT's training takes 31 to 42."""
+_TENSOR_IDLE: Final = (20.0, 25.0)
+
+
+def _is_memory_bound(gpu: GpuState, up: bool) -> bool:
+    dram, tensor, util = gpu.mean("dram_active_pct"), gpu.mean("tensor_active_pct"), gpu.mean("util_pct")
+    if dram is None or tensor is None or util is None or util < 90.0:
+        return False
+    return dram >= _limit(DRAM_BOUND, up) and tensor < _limit(_TENSOR_IDLE, up)
+
+
+def _tell_memory_bound(gpu: GpuState) -> Told:
+    dram, tensor = gpu.mean("dram_active_pct"), gpu.mean("tensor_active_pct")
+    return Told(
+        severity="info",
+        summary=f"{gpu.label} is limited by its memory's bandwidth: DRAM {fmt.percent(dram)} active (about 88 is "
+        f"the most there is), tensor cores {fmt.percent(tensor, 1)}.",
+        evidence={
+            "dram_active_pct": dram,
+            "tensor_active_pct": tensor,
+            "sm_active_pct": gpu.mean("sm_active_pct"),
+            "util_pct": gpu.mean("util_pct"),
+        },
+        next="fuse elementwise work (torch.compile), use bf16 and FlashAttention; press c to see which kernels",
+    )
+
+
+MEMORY_BOUND: Final = Rule[GpuState](
+    id="memory_bound",
+    holds=_is_memory_bound,
+    tell=_tell_memory_bound,
+    covered_by=frozenset({"stalled"}),
+    text=RuleText(
+        title="memory bandwidth is the limit",
+        meaning="The SMs wait for device memory. More arithmetic per byte helps, more FLOP/s do not.",
+        condition=f"DRAM active at least {DRAM_BOUND[0]:.0f} %, tensor active under {_TENSOR_IDLE[0]:.0f} %, "
+        "util at least 90 %, as means over 3 s",
+        source=f"{MEASURED} (elementwise chain: DRAM 88, tensor 0.3)",
+        hold_seconds=3.0,
+        clear_seconds=6.0,
+        fields=("dram_active_pct", "tensor_active_pct", "sm_active_pct"),
+    ),
+)
+
+_GRAVE: Final = ("lost", "reset", "xid", "uncorrect", "fell off", "corrupt", "cable")
+
+
+def _has_error(gpu: GpuState, up: bool) -> bool:
+    return gpu.gpu.error is not None
+
+
+def _tell_error(gpu: GpuState) -> Told:
+    text = fmt.printable(gpu.error_text, 160)
+    severity: Severity = "critical" if any(word in text.lower() for word in _GRAVE) else "warning"
+    return Told(
+        severity=severity,
+        summary=f"{gpu.label}: {text}.",
+        evidence={"temperature_c": gpu.gpu.temperature_c, "power_watts": gpu.gpu.power_watts},
+        next="read the kernel's log: dmesg | grep -i -e xid -e nvrm",
+    )
+
+
+GPU_ERROR: Final = Rule[GpuState](
+    id="gpu_error",
+    holds=_has_error,
+    tell=_tell_error,
+    text=RuleText(
+        title="the driver reports a fault",
+        meaning="The driver refused a call in a way that means more than an absent value, or reported an Xid "
+        "or ECC event.",
+        condition="the GPU's error text is present",
+        source="NVML",
+        clear_seconds=5.0,
+    ),
+)
+
+GPU_RULES: Final = (GPU_ERROR, LOW_POWER_FULL_UTIL, THROTTLED, POWER_CAPPED, MEMORY_BOUND)

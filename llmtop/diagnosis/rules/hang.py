@@ -1,0 +1,168 @@
+"""The rule for a training that does not move, and who holds it up."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from llmtop import format as fmt
+from llmtop.diagnosis.gpu_state import GpuState
+from llmtop.diagnosis.rank_state import JobState, RankState
+from llmtop.diagnosis.rules.base import Rule, RuleText, Told
+from llmtop.diagnosis.rules.gpu import looks_busy_but_is_not
+from llmtop.diagnosis.windows import finite
+
+
+class Culprit(NamedTuple):
+    """The rank that the others wait for, and how that is known."""
+
+    state: RankState
+    why: str
+
+
+def stalled_ranks(job: JobState) -> list[RankState]:
+    """The ranks without a step for too long; a server without requests is not stalled."""
+    return [state for state in job.ranks if state.rank.state == "stalled" and state.rank.kind == "step"]
+
+
+def _is_stalled(job: JobState, up: bool) -> bool:
+    return bool(stalled_ranks(job))
+
+
+def culprit(job: JobState) -> Culprit | None:
+    """Who holds a stalled job up, or None where nothing tells.
+
+    In this order: a rank that is stopped or has exited; the one whose step is behind all others'; the one whose
+    GPU is idle while every other's spins in a collective at idle power.
+    """
+    if len(job.ranks) < 2:
+        return None
+    for state in job.ranks:
+        if state.rank.state == "stopped":
+            return Culprit(state, "is stopped by a signal")
+    for state in job.ranks:
+        if state.rank.state == "gone":
+            return Culprit(state, "has exited")
+    return _behind(job) or _idle_among_spinning(job)
+
+
+def _behind(job: JobState) -> Culprit | None:
+    steps = [(state.rank.step, place) for place, state in enumerate(job.ranks) if state.rank.step is not None]
+    if len(steps) < len(job.ranks):
+        return None
+    (last, place), (next_to_last, _) = sorted(steps)[:2]
+    if last == next_to_last:
+        return None
+    return Culprit(job.ranks[place], f"is still at step {last}, the others at {next_to_last} or later")
+
+
+def _idle_among_spinning(job: JobState) -> Culprit | None:
+    idle = [state for state in job.ranks if state.gpu is not None and _is_idle(state.gpu)]
+    spinning = [state for state in job.ranks if state.gpu is not None and looks_busy_but_is_not(state.gpu)]
+    if len(idle) != 1 or not spinning or len(idle) + len(spinning) < len(job.ranks):
+        return None
+    return Culprit(idle[0], "leaves its GPU idle, the others' spin in a collective")
+
+
+def _is_idle(gpu: GpuState) -> bool:
+    return gpu.util_pct is not None and gpu.util_pct < 20.0
+
+
+def _seconds_without_step(state: RankState, now: float) -> float | None:
+    last = finite(state.rank.last_step_at) or finite(state.rank.attached_at)
+    return None if last is None else max(now - last, 0.0)
+
+
+def _works(state: RankState) -> bool:
+    """Whether its GPU does real work all the same: an evaluation, a checkpoint, a compilation."""
+    gpu = state.gpu
+    return gpu is not None and (gpu.util_pct or 0.0) >= 50.0 and (gpu.power_share_pct or 0.0) >= 50.0
+
+
+def _began(stalled: list[RankState]) -> float | None:
+    """When the stalled ranks finished their last step, in unix seconds."""
+    times = [finite(state.rank.last_step_at) or finite(state.rank.attached_at) for state in stalled]
+    return min((time for time in times if time is not None), default=None)
+
+
+def _tell(job: JobState) -> Told:
+    stalled = stalled_ranks(job) or list(job.ranks)
+    found = culprit(job)
+    named = found.state if found else stalled[0]
+    waiting = [state for state in stalled if state is not named]
+    works = found is None and all(_works(state) for state in stalled)
+    seconds = max(
+        (s for state in stalled if (s := _seconds_without_step(state, job.now)) is not None), default=None
+    )
+    gpu = named.gpu
+    return Told(
+        severity="warning" if works else "critical",
+        summary=_sentence(named, found, waiting, seconds, works),
+        evidence={
+            "seconds_without_step": seconds,
+            "step": named.rank.step,
+            "step_seconds_p50": named.rank.step_seconds_p50,
+            "stalled_ranks": len(stalled),
+            "waiting_ranks": len(waiting) if found else None,
+            "culprit_rank": named.rank.rank if found else None,
+            "util_pct": gpu.util_pct if gpu else None,
+            "power_watts": gpu.mean("power_watts") if gpu else None,
+            "waiting_util_pct": _mean_over(waiting, "util_pct"),
+            "waiting_power_watts": _mean_over(waiting, "power_watts"),
+            "waiting_sm_active_pct": _mean_over(waiting, "sm_active_pct"),
+        },
+        next=_next(named, found),
+        about=named,
+        began=_began(stalled),
+    )
+
+
+def _sentence(
+    named: RankState, found: Culprit | None, waiting: list[RankState], seconds: float | None, works: bool
+) -> str:
+    where = f" ({named.where})" if named.where else ""
+    since = "No step" if seconds is None else f"No step for {fmt.duration(float(round(seconds)))}"
+    if found:
+        others = f"{len(waiting)} other rank{'s wait' if len(waiting) != 1 else ' waits'}" if waiting else ""
+        return f"{since}: {named.label}{where} {found.why}{'; ' + others if others else ''}."
+    if waiting:
+        return f"{since} in {len(waiting) + 1} ranks, {named.label}{where} among them; none of them stands out."
+    if works:
+        return f"{since} in {named.label}{where}, but its GPU works: an evaluation, a checkpoint or a compilation?"
+    return f"{since} in {named.label}{where}{_gpu_words(named.gpu)}."
+
+
+def _gpu_words(gpu: GpuState | None) -> str:
+    if gpu is None or gpu.util_pct is None:
+        return ""
+    return f"; its GPU is at {fmt.percent(gpu.util_pct)} util and {fmt.watts(gpu.mean('power_watts'))}"
+
+
+def _mean_over(states: list[RankState], measure: str) -> float | None:
+    values = [v for state in states if state.gpu is not None and (v := state.gpu.mean(measure)) is not None]
+    return sum(values) / len(values) if values else None
+
+
+def _next(named: RankState, found: Culprit | None) -> str:
+    pid = named.rank.pid
+    if named.rank.state == "stopped":
+        return f"let it go on: kill -CONT {pid}"
+    if named.rank.state == "gone":
+        return f"its output says why {named.label} left; end the job, it cannot go on"
+    return f"press s for the Python stacks of {named.label}, or run: py-spy dump --pid {pid}"
+
+
+STALLED: Final = Rule[JobState](
+    id="stalled",
+    holds=_is_stalled,
+    tell=_tell,
+    text=RuleText(
+        title="no step any more",
+        meaning="A training process is alive and has not finished a step for long. In a job of several ranks one "
+        "is named where something tells who: it is stopped or gone, its step is behind, or its GPU idles while "
+        "the others' spin.",
+        condition="no step for 60 s and for 5 times the median step; a process stopped by a signal is not stalled",
+        source="the training's own steps by the host's clock; who holds it up by both, steps and GPUs",
+        clear_seconds=0.0,
+        fields=("step_seconds", "util_pct", "power_watts"),
+    ),
+)

@@ -1,0 +1,228 @@
+"""The rules that need a GPU only, on measured series and on made-up ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from llmtop.diagnosis.live import Rules, explain
+from llmtop.snapshot import Alert, Gpu, Host, Process, Rank, Snapshot
+from tests.support import import_data
+
+ONE, TWO = import_data.DATA / "h200" / "live", import_data.DATA / "h200x2" / "live"
+SERIES = [(folder, name) for folder in (ONE, TWO) for name in import_data.names(folder)]
+BUSY_ON_PAPER = {("h200", "spin"): {import_data.uuid(0)}, ("h200x2", "hang"): {import_data.uuid(0)}}
+
+SPIN = {
+    "util_pct": 100.0,
+    "mem_util_pct": 0.0,
+    "power_watts": 122.0,
+    "power_limit_watts": 700.0,
+    "sm_active_pct": 0.8,
+    "dram_active_pct": 0.0,
+    "tensor_active_pct": 0.0,
+}
+GEMM = {**SPIN, "power_watts": 692.0, "sm_active_pct": 96.0, "tensor_active_pct": 94.0, "mem_util_pct": 24.0}
+
+
+def gpu(index: int = 3, **fields: object) -> Gpu:
+    return Gpu(index=index, uuid=f"GPU-{index}", name="NVIDIA H200", **fields)  # type: ignore[arg-type]
+
+
+def moment(time: float, *gpus: Gpu, ranks: tuple[Rank, ...] = (), pid: int | None = None) -> Snapshot:
+    processes = () if pid is None else tuple(Process(pid=pid, gpu_uuid=one.uuid) for one in gpus)
+    return Snapshot(time=time, host=Host(name="node"), gpus=gpus, ranks=ranks, processes=processes)
+
+
+def ids(alerts: Iterable[Alert]) -> set[str]:
+    return {alert.id for alert in alerts}
+
+
+def feed(rules: Rules, times: Iterable[float], **fields: object) -> list[Alert]:
+    """The alerts after the last of these moments, at which the GPU has these values."""
+    alerts: tuple[Alert, ...] = ()
+    for time in times:
+        alerts = rules.apply(moment(time, gpu(**fields))).alerts
+    return list(alerts)
+
+
+@pytest.mark.parametrize(("folder", "name"), SERIES, ids=lambda value: getattr(value, "stem", value))
+@pytest.mark.parametrize("interval", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("seen", ["gpus only", "ranks too", "without gpm"])
+def test_only_spinning_gpus_are_called_busy_on_paper(folder: Path, name: str, interval: float, seen: str) -> None:
+    rules, found, first = Rules(), {}, None
+    for snapshot in import_data.load(
+        folder, name, interval=interval, ranks=seen == "ranks too", gpm=seen != "without gpm"
+    ):
+        first = snapshot.time if first is None else first
+        for alert in rules.apply(snapshot).alerts:
+            if alert.id == "low_power_full_util":
+                found.setdefault(alert.gpu, snapshot.time - first)
+    assert set(found) == BUSY_ON_PAPER.get((folder.parent.name, name), set())
+    assert all(after <= 5.0 for after in found.values())
+
+
+@pytest.mark.parametrize(("folder", "name"), [(ONE, "spin"), (TWO, "hang")], ids=["spin", "hang"])
+def test_two_samples_five_seconds_apart_are_enough(folder: Path, name: str) -> None:
+    rules = Rules()
+    seen = [ids(rules.apply(snapshot).alerts) for snapshot in import_data.load(folder, name, interval=5.0)]
+    assert seen[:2] == [set(), {"low_power_full_util"}]
+
+
+def test_the_sentence_names_the_gpu_and_its_numbers() -> None:
+    rules, alerts = Rules(), ()
+    for time in range(5):
+        alerts = rules.apply(moment(float(time), gpu(**SPIN), pid=678)).alerts
+    (alert,) = alerts
+    assert alert.severity == "critical"
+    assert alert.since == 0.0
+    assert alert.summary == (
+        "GPU 3 says 100% busy but draws 122 of 700 W and only 0.8% of its SMs are active: "
+        "a kernel spins or waits there."
+    )
+    assert "py-spy dump --pid 678" in alert.next
+    assert alert.evidence == {
+        "util_pct": 100.0,
+        "power_watts": 122.0,
+        "power_limit_watts": 700.0,
+        "power_share_pct": 17.4286,
+        "sm_active_pct": 0.8,
+        "tensor_active_pct": 0.0,
+        "dram_active_pct": 0.0,
+        "mem_util_pct": 0.0,
+    }
+
+
+def test_without_sm_activity_memory_util_decides_and_the_alert_says_so() -> None:
+    bare = {key: value for key, value in SPIN.items() if key in ("util_pct", "power_watts", "power_limit_watts")}
+    assert feed(Rules(), range(20), **bare) == []
+    assert feed(Rules(), range(20), **bare, mem_util_pct=24.0) == []
+    (alert,) = feed(Rules(), range(20), **bare, mem_util_pct=0.0)
+    assert alert.severity == "warning"
+    assert "no SM activity" in alert.summary
+    assert "sm_active_pct" not in alert.evidence
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"power_watts": 250.0},  # 36 % of the limit
+        {"sm_active_pct": 55.0},
+        {"dram_active_pct": 45.0},  # memory-bound decoding at a fifth of the limit
+        {"util_pct": 60.0},
+        {"util_pct": None},  # MIG
+        {"power_watts": None},
+        {"power_limit_watts": None},
+        {"util_pct": float("nan")},
+    ],
+    ids=str,
+)
+def test_real_work_and_undecidable_states_stay_silent(changed: dict[str, float | None]) -> None:
+    assert feed(Rules(), range(30), **{**SPIN, **changed}) == []
+
+
+@pytest.mark.parametrize("interval", [0.1, 0.5, 1.0, 2.0, 5.0, 10.0])
+def test_the_hold_is_by_time_at_every_rate(interval: float) -> None:
+    rules = Rules()
+    raised_at = next(
+        time
+        for time in (interval * count for count in range(1000))
+        if rules.apply(moment(time, gpu(**SPIN))).alerts
+    )
+    assert raised_at == pytest.approx(max(3.0, interval), abs=interval + 1e-6)
+    assert raised_at >= min(3.0, interval)
+
+
+def test_a_sample_that_the_driver_repeats_proves_nothing() -> None:
+    rules = Rules()
+    for time in range(12):
+        assert rules.apply(moment(float(time), gpu(**SPIN, sampled_at=0.5))).alerts == ()
+
+
+def test_a_gpu_whose_driver_hangs_loses_its_alert_once_its_values_are_old() -> None:
+    rules = Rules()
+    for time in range(6):
+        alerts = rules.apply(moment(float(time), gpu(**SPIN, sampled_at=float(time)))).alerts
+    assert ids(alerts) == {"low_power_full_util"}
+    kept = [bool(rules.apply(moment(float(time), gpu(**SPIN, sampled_at=5.0))).alerts) for time in range(6, 40)]
+    assert kept[0]
+    assert not kept[-1]
+
+
+def test_the_alert_goes_some_seconds_after_work_resumes() -> None:
+    rules = Rules()
+    assert ids(feed(rules, range(10), **SPIN)) == {"low_power_full_util"}
+    assert ids(feed(rules, [10, 11, 12], **GEMM)) == {"low_power_full_util"}
+    assert feed(rules, range(13, 20), **GEMM) == []
+
+
+def test_clock_event_reasons_tell_a_power_cap_from_a_fault() -> None:
+    capped = {**GEMM, "sm_clock_mhz": 1455.0, "sm_clock_max_mhz": 1980.0, "clock_event_reasons": ("sw_power_cap",)}
+    (alert,) = feed(Rules(), range(6), **capped)
+    assert (alert.id, alert.severity) == ("power_capped", "info")
+    assert "1455 of 1980 MHz at 692 of 700 W" in alert.summary
+    assert feed(Rules(), range(6), **{**capped, "sm_clock_mhz": 1980.0}) == []
+    assert feed(Rules(), range(6), **{**capped, "sm_clock_max_mhz": None}) == []
+    hot = {**capped, "temperature_c": 91.0, "clock_event_reasons": ("sw_power_cap", "sw_thermal_slowdown")}
+    (alert,) = feed(Rules(), range(6), **hot)
+    assert (alert.id, alert.severity) == ("throttled", "warning")
+    assert "too hot" in alert.summary
+    assert "91 °C" in alert.summary
+
+
+def test_an_idle_gpu_is_not_throttled() -> None:
+    idle = {**SPIN, "util_pct": 0.0, "clock_event_reasons": ("gpu_idle", "hw_slowdown")}
+    assert feed(Rules(), range(9), **idle) == []
+
+
+def test_a_fault_is_told_at_once_and_stays_for_a_moment() -> None:
+    rules = Rules()
+    (alert,) = feed(rules, [0], error="GPU is lost: it fell off the bus\x1b[31m")
+    assert (alert.id, alert.severity) == ("gpu_error", "critical")
+    assert alert.summary == "GPU 3: GPU is lost: it fell off the bus·[31m."
+    assert ids(feed(rules, [1, 2], **GEMM)) == {"gpu_error"}
+    assert feed(rules, range(3, 9), **GEMM) == []
+
+
+def test_memory_bound_work_is_named_without_alarm() -> None:
+    state = {**GEMM, "dram_active_pct": 88.0, "tensor_active_pct": 0.3}
+    (alert,) = feed(Rules(), range(6), **state)
+    assert (alert.id, alert.severity) == ("memory_bound", "info")
+    assert feed(Rules(), range(6), **{**state, "tensor_active_pct": None}) == []
+
+
+def test_every_gpu_is_judged_by_itself() -> None:
+    rules = Rules()
+    for time in range(6):
+        work = [gpu(index, **(SPIN if index == 5 else GEMM)) for index in range(8)]
+        alerts = rules.apply(moment(float(time), *work)).alerts
+    assert [alert.gpu for alert in alerts] == ["GPU-5"]
+
+
+def test_a_gpu_that_comes_back_begins_anew() -> None:
+    rules = Rules()
+    feed(rules, [0, 1, 2], **SPIN)
+    rules.apply(moment(2.5))
+    assert feed(rules, [3, 4], **SPIN) == []
+    assert ids(feed(rules, [5, 6], **SPIN)) == {"low_power_full_util"}
+
+
+def test_a_seek_in_a_recording_begins_anew_and_a_small_step_back_does_not() -> None:
+    rules = Rules()
+    assert feed(rules, [100, 101, 102, 103], **SPIN)
+    assert feed(rules, [102.5, 103.5], **SPIN)
+    assert feed(rules, [50, 51], **SPIN) == []
+    assert feed(rules, [52, 53], **SPIN)
+    assert feed(rules, [900, 901], **SPIN) == []
+
+
+def test_every_rule_says_what_must_hold_and_why() -> None:
+    for alert_id in ("low_power_full_util", "power_capped", "throttled", "gpu_error", "stalled", "memory_bound"):
+        text = explain(alert_id)
+        assert text.title
+        assert text.condition
+        assert text.source
+    with pytest.raises(KeyError):
+        explain("from_a_newer_version")
