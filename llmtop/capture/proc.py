@@ -101,3 +101,22 @@ def gpu_models() -> tuple[str, ...]:
     files = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
     matches = (re.search(r"^Model:\s*(.+)$", _text(file), re.MULTILINE) for file in files)
     return tuple(match[1].strip() for match in matches if match)
+
+
+def driver_version() -> str | None:
+    """The version of NVIDIA's kernel driver; None without one."""
+    match = re.search(r"\b(\d{3}\.\d+(?:\.\d+)?)\b", _text(Path("/proc/driver/nvidia/version")))
+    return match[1] if match else None
+
+
+def uses_gpu(pid: int) -> bool:
+    """Whether the process has an NVIDIA device open; False also where that cannot be seen."""
+    try:
+        links = [os.readlink(entry) for entry in _entries(f"/proc/{pid}/fd")]
+    except OSError:
+        return False
+    return any(re.fullmatch(r"/dev/nvidia\d+", link) for link in links)
+
+
+def _entries(folder: str) -> list[str]:
+    return [entry.path for entry in os.scandir(folder)]

@@ -1,0 +1,203 @@
+"""Captures that an attached training takes of itself: ask over its socket, follow what it says, take the file.
+
+The training starts, steps and stops the recorder in its own thread, at step boundaries: publish/captures.py.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmtop import client, wire
+from llmtop.capture import proc
+from llmtop.capture.job import Job, Recorded, Target
+from llmtop.capture.window import SILENCE_SECONDS, seconds_for
+from llmtop.errors import LlmtopError, NotPossibleHere
+
+WRITE_SECONDS = 120.0
+"""How long a training may take to write the file of a few steps; large models take seconds."""
+_ENDED = ("done", "failed", "cancelled")
+
+
+@dataclass
+class _Request:
+    target: Target
+    connection: client.Connection
+    message: wire.CaptureRequest
+    state: wire.CaptureState
+    changed_at: float
+
+    @property
+    def path(self) -> Path:
+        return Path(self.message.path)
+
+
+class InProcessEngine:
+    """Records with what PyTorch brings along, inside the training."""
+
+    def __init__(self, name: str, suffix: str, open_with: str, analysed: bool) -> None:
+        """Describe it.
+
+        Args:
+            name: as the training offers it in its Hello.
+            suffix: of the files.
+            open_with: what shows them.
+            analysed: whether a report can be made from them.
+        """
+        self.name = name
+        self._suffix = suffix
+        self._open_with = open_with
+        self._analysed = analysed
+
+    def record(self, job: Job) -> Recorded:
+        """See `Engine.record`."""
+        job.stage("prepare")
+        requests: list[_Request] = []
+        try:
+            requests += (self._ask(job, target) for target in job.plan.targets)
+            job.stage("start", "the training begins at its next step; the first time takes a second or two")
+            _follow(job, requests, until=("recording", "writing", *_ENDED))
+            begun = time.time_ns()
+            job.stage("record")
+            _follow(job, requests, until=("writing", *_ENDED))
+            job.window = (begun, time.time_ns())
+            job.stage("stop", "the training writes its file")
+            _follow(job, requests, until=_ENDED)
+        except BaseException:
+            _call_off(requests)
+            raise
+        finally:
+            for request in requests:
+                request.connection.close()
+        return self._recorded(requests)
+
+    def _ask(self, job: Job, target: Target) -> _Request:
+        if target.socket is None or target.hello is None:
+            raise NotPossibleHere(
+                f"{target.name} is not attached to llmtop; start it with: llmtop run -- COMMAND, or call "
+                "llmtop.attach() in it"
+            )
+        if self.name not in target.hello.engines:
+            raise NotPossibleHere(
+                f"{target.name} does not offer {self.name}: it has not imported torch, or its llmtop is older; "
+                "restart it with this llmtop"
+            )
+        message = wire.CaptureRequest(
+            id=secrets.token_hex(4),
+            engine=self.name,
+            path=str(job.folder / f"{target.stem}{self._suffix}"),
+            steps=_steps(job),
+            options=dict.fromkeys(sorted(job.plan.options), True),
+        )
+        try:
+            connection = client.Connection.open(target.socket, history=0)
+        except client.Closed as error:
+            raise NotPossibleHere(f"{target.name} cannot be reached: {error}") from None
+        try:
+            connection.send(message)
+        except (client.Closed, LlmtopError) as error:
+            connection.close()
+            raise NotPossibleHere(f"{target.name} cannot be reached: {error}") from None
+        return _Request(
+            target, connection, message, wire.CaptureState(id=message.id, state="armed"), time.monotonic()
+        )
+
+    def _recorded(self, requests: list[_Request]) -> Recorded:
+        failed = [request for request in requests if request.state.state != "done"]
+        if failed:
+            first = failed[0]
+            why = first.state.detail or first.state.state
+            raise NotPossibleHere(
+                f"{first.target.name} could not record with {self.name}: {why}; the training runs on"
+            )
+        firsts = [request.state.first_step for request in requests if request.state.first_step is not None]
+        lasts = [request.state.last_step for request in requests if request.state.last_step is not None]
+        files = [Path(request.state.path or request.message.path) for request in requests]
+        return Recorded(
+            traces=files if self._analysed else [],
+            open_with=self._open_with,
+            notes=[request.state.detail for request in requests if request.state.detail],
+            first_step=max(firsts, default=None),
+            last_step=min(lasts, default=None),
+        )
+
+
+def _steps(job: Job) -> int:
+    if job.plan.steps is not None:
+        return job.plan.steps
+    median = job.watch.median_seconds()
+    return max(1, math.ceil((job.plan.seconds or 0.0) / median)) if median else 5
+
+
+def _follow(job: Job, requests: list[_Request], until: tuple[str, ...]) -> None:
+    """Read what the trainings say until each is in one of these states.
+
+    Raises:
+        Cancelled: meanwhile.
+        NotPossibleHere: one has gone, or passes no step boundary.
+    """
+    while waiting := [request for request in requests if request.state.state not in until]:
+        job.check()
+        for request in waiting:
+            _read(request)
+            _check_time(job, request)
+        done = min(_done(request) for request in requests)
+        job.say(waiting[0].state.detail, steps=done if waiting[0].state.state == "recording" else None)
+
+
+def _read(request: _Request) -> None:
+    try:
+        messages = request.connection.receive(0.02)
+    except (client.Closed, LlmtopError):
+        alive = proc.alive(request.target.pid)
+        raise NotPossibleHere(
+            f"{request.target.name} {'has hung up' if alive else 'ended'} before its capture was written"
+        ) from None
+    for message in messages:
+        if isinstance(message, wire.CaptureState) and message.id == request.message.id:
+            request.state, request.changed_at = message, time.monotonic()
+
+
+def _check_time(job: Job, request: _Request) -> None:
+    silent = time.monotonic() - request.changed_at
+    writing = request.state.state == "writing"
+    patience = WRITE_SECONDS if writing else max(SILENCE_SECONDS, 3 * seconds_for(job))
+    if request.state.state in _ENDED or silent < patience:
+        return
+    if writing:
+        raise NotPossibleHere(
+            f"{request.target.name} has not finished its file for {silent:.0f} s; it comes to {request.path}, "
+            "unless the disk is full"
+        )
+    raise NotPossibleHere(
+        f"{request.target.name} has ended no step for {silent:.0f} s: it may be hung; look at its stacks "
+        "(key s, or llmtop capture --engine py-spy)"
+    )
+
+
+def _done(request: _Request) -> int:
+    first, last = request.state.first_step, request.state.last_step
+    return 0 if first is None or last is None else last - first + 1
+
+
+def _call_off(requests: list[_Request]) -> None:
+    """Take back what was asked for and give the trainings a moment to say so; they clean up in any case."""
+    for request in requests:
+        if request.state.state not in _ENDED:
+            _cancel(request)
+    deadline = time.monotonic() + 5.0
+    for request in requests:
+        with suppress(NotPossibleHere):
+            while request.state.state not in _ENDED and time.monotonic() < deadline:
+                _read(request)
+
+
+def _cancel(request: _Request) -> None:
+    try:
+        request.connection.send(wire.CaptureCancel(id=request.message.id))
+    except (client.Closed, LlmtopError):
+        request.state = wire.CaptureState(id=request.message.id, state="cancelled")

@@ -1,0 +1,352 @@
+"""Kineto's on-demand tracing: capture a PyTorch process that imports nothing of llmtop.
+
+A process started with ``KINETO_USE_DAEMON=1`` asks a datagram socket once a second whether it should trace. That
+socket is hosted here, in a directory of its own; kineto_daemon.py does so beside each `llmtop run`. A monitor
+hands its wish to the host over a second, stream socket beside it (kineto_engine.py).
+
+What the training's C++ side does not survive decides the shape of this: a datagram from outside its own directory
+aborts it, so the host binds by absolute path inside and answers from that socket alone; an answer is at most one a
+question; a name that is too long overruns a buffer, so the directory is short. Nobody but this user is answered.
+The protocol is that of dynolog's IPC fabric (``struct "@Q32s"``: size and type, then the body).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import socket
+import struct
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from llmtop import wire
+from llmtop.capture import proc
+from llmtop.errors import LlmtopError, NotPossibleHere
+
+DIRECTORY_VARIABLE = "KINETO_IPC_SOCKET_DIR"
+SERVICE = "dynolog"
+"""The name that Kineto asks for."""
+CONTROL = "control"
+CONFIG = "kineto.conf"
+MAX_DIRECTORY = 54
+"""Kineto adds "/dynoconfigclient" and a UUID, and a socket's path has 107 characters."""
+POLL_SECONDS = 1
+"""How often a training asks; its own default is five."""
+FRESH_SECONDS = 5.0
+"""A process that has not asked for so long is gone, or too busy to be told anything."""
+ACTIVITIES = 2
+"""The bit of a question's kind that says: no trace runs here, one may begin."""
+
+_HEADER = struct.Struct("@Q32s")
+_QUESTION = struct.Struct("@iiq")
+_CONTEXT = struct.Struct("@iiq")
+_CREDENTIALS = struct.Struct("3i")
+_MAX_MESSAGE = 4096
+
+
+class Wish(msgspec.Struct, tag="wish", kw_only=True, omit_defaults=True):
+    """From a monitor: have that process trace. Hanging up before `Sent` takes it back."""
+
+    pid: int
+    path: str
+    """Absolute; Kineto puts ``_<pid>`` before its suffix."""
+    steps: int = 0
+    milliseconds: int = 0
+
+
+class Look(msgspec.Struct, tag="look"):
+    """From a monitor: who is there?"""
+
+
+class Poller(msgspec.Struct, kw_only=True):
+    """A process that asks."""
+
+    pid: int
+    """On this host."""
+    own_pid: int
+    """As it knows itself."""
+    ready: bool
+    seconds_ago: float
+
+
+class Pollers(msgspec.Struct, tag="pollers", kw_only=True):
+    """To a monitor."""
+
+    pollers: list[Poller]
+
+
+class Sent(msgspec.Struct, tag="sent", kw_only=True):
+    """To a monitor: the process has been told. It never confirms; its file does."""
+
+    own_pid: int
+
+
+_from_monitor = msgspec.json.Decoder(Wish | Look)
+_to_monitor = msgspec.json.Decoder(Pollers | Sent | wire.Refused)
+
+
+@dataclass
+class _Known:
+    own_pid: int
+    ready: bool
+    asked_at: float
+
+
+@dataclass
+class _Caller:
+    channel: socket.socket
+    buffer: bytearray = field(default_factory=bytearray)
+    wish: Wish | None = None
+
+
+def environment(directory: Path) -> dict[str, str]:
+    """What a training must be started with to ask there."""
+    return {
+        "KINETO_USE_DAEMON": "1",
+        DIRECTORY_VARIABLE: str(directory),
+        "KINETO_CONFIG": str(directory / CONFIG),
+        # if the host dies before the training, Kineto would print an error every ten seconds
+        "KINETO_LOG_LEVEL": "99",
+    }
+
+
+def bind() -> tuple[Path, socket.socket, socket.socket]:
+    """Make a private directory with both sockets in it: trainings that start now find them, served or not yet.
+
+    Raises:
+        NotPossibleHere: no directory that is short enough can be made.
+    """
+    directory = _new_directory()
+    service = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        # so that each question comes with the pid and uid that the kernel saw
+        service.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        service.bind(str(directory / SERVICE))
+        control.bind(str(directory / CONTROL))
+        control.listen(8)
+        (directory / CONFIG).write_text(f"ON_DEMAND_CONFIG_UPDATE_INTERVAL_SECS={POLL_SECONDS}\n")
+    except OSError as error:
+        service.close()
+        control.close()
+        shutil.rmtree(directory, ignore_errors=True)
+        raise NotPossibleHere(f"{directory} cannot be used: {error.strerror}") from None
+    return directory, service, control
+
+
+def config_for(wish: Wish) -> bytes:
+    """The text that makes Kineto record so many steps, or so long."""
+    lines = [f"ACTIVITIES_LOG_FILE={wish.path}", "ACTIVITIES_WARMUP_PERIOD_SECS=0"]
+    if wish.steps:
+        lines += [
+            "PROFILE_START_ITERATION=0",
+            "PROFILE_START_ITERATION_ROUNDUP=1",
+            f"ACTIVITIES_ITERATIONS={wish.steps}",
+        ]
+    else:
+        lines.append(f"ACTIVITIES_DURATION_MSECS={wish.milliseconds}")
+    return "\n".join([*lines, ""]).encode()
+
+
+class Host:
+    """Answers the trainings of one directory. Make it before they start; close it when they have ended."""
+
+    def __init__(self, directory: Path, service: socket.socket, control: socket.socket) -> None:
+        """Take over what `bind` made."""
+        self.directory = directory
+        self._service, self._control = service, control
+        self._known: dict[int, _Known] = {}
+        self._callers: dict[int, _Caller] = {}
+        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Answer in a thread."""
+        self._thread = threading.Thread(target=self.serve, name="llmtop-kineto", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop answering and remove the directory."""
+        with contextlib.suppress(OSError):
+            os.write(self._wake_write, b"x")
+        if self._thread is not None:
+            self._thread.join(timeout=2.0)
+        for caller in self._callers.values():
+            caller.channel.close()
+        self._callers.clear()
+        self._service.close()
+        self._control.close()
+        for fd in (self._wake_read, self._wake_write):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def serve(self) -> None:
+        """Answer until `close()`."""
+        while self.serve_once(None):
+            pass
+
+    def serve_once(self, seconds: float | None) -> bool:
+        """Wait for so long (None: for ever) and answer what came; returns False after `close()`."""
+        service, control = self._service.fileno(), self._control.fileno()
+        readable, _, _ = select.select([service, control, self._wake_read, *self._callers], [], [], seconds)
+        if self._wake_read in readable:
+            return False
+        if service in readable:
+            self._answer()
+        if control in readable:
+            self._accept()
+        for fd in readable:
+            if fd in self._callers:
+                self._hear(self._callers[fd])
+        return True
+
+    def asked_lately(self) -> bool:
+        """Whether any process still asks: trainings may outlive the one that started them."""
+        fresh = time.monotonic() - FRESH_SECONDS
+        return any(known.asked_at > fresh and proc.alive(pid) for pid, known in self._known.items())
+
+    def _answer(self) -> None:
+        """Answer one question of a training."""
+        try:
+            data, ancillary, _, address = self._service.recvmsg(_MAX_MESSAGE, socket.CMSG_SPACE(_CREDENTIALS.size))
+        except OSError:
+            return
+        pid = _sender(ancillary)
+        if pid is None or not _is_client(address, self.directory) or len(data) < _HEADER.size:
+            return
+        body = data[_HEADER.size :]
+        kind = _HEADER.unpack_from(data)[1].split(b"\0")[0]
+        if kind == b"ctxt" and len(body) >= _CONTEXT.size:
+            # one more context on a GPU: Kineto wants to know how many there are, and uses it for nothing here
+            self._reply(address, b"ctxt", struct.pack("@i", 1))
+        elif kind == b"req" and len(body) >= _QUESTION.size:
+            wanted, count, _ = _QUESTION.unpack_from(body)
+            pids = body[_QUESTION.size :][: 4 * max(count, 0)]
+            own = struct.unpack_from("@i", pids)[0] if len(pids) >= 4 else pid
+            self._known[pid] = _Known(own, bool(wanted & ACTIVITIES), time.monotonic())
+            self._tell(pid, address)
+
+    def _tell(self, pid: int, address: str) -> None:
+        known = self._known[pid]
+        waiting = [c for c in self._callers.values() if c.wish is not None and c.wish.pid == pid]
+        if not waiting or not known.ready:
+            self._reply(address, b"req", b"")
+            return
+        wish, waiting[0].wish = waiting[0].wish, None
+        if wish is not None and self._reply(address, b"req", config_for(wish)):
+            known.ready = False
+            self._send(waiting[0], Sent(own_pid=known.own_pid))
+        else:
+            waiting[0].wish = wish
+
+    def _reply(self, address: str, kind: bytes, body: bytes) -> bool:
+        try:
+            self._service.sendto(_HEADER.pack(len(body), kind) + body, address)
+        except OSError:
+            return False  # it has gone, or does not read: it will ask again
+        return True
+
+    def _accept(self) -> None:
+        try:
+            channel, _ = self._control.accept()
+        except OSError:
+            return
+        channel.setblocking(False)
+        if not wire.peer_allowed(wire.peer_credentials(channel)[1]):
+            channel.close()
+            return
+        self._callers[channel.fileno()] = _Caller(channel)
+
+    def _hear(self, caller: _Caller) -> None:
+        try:
+            data = caller.channel.recv(_MAX_MESSAGE)
+        except OSError:
+            data = b""
+        caller.buffer += data
+        if not data or len(caller.buffer) > _MAX_MESSAGE:
+            self._drop(caller)
+            return
+        while b"\n" in caller.buffer:
+            line, _, rest = bytes(caller.buffer).partition(b"\n")
+            caller.buffer = bytearray(rest)
+            self._obey(caller, line)
+
+    def _obey(self, caller: _Caller, line: bytes) -> None:
+        try:
+            message = _from_monitor.decode(line)
+        except msgspec.DecodeError:
+            self._send(caller, wire.Refused(reason="not a message of llmtop"))
+            self._drop(caller)
+            return
+        if isinstance(message, Look):
+            now = time.monotonic()
+            self._known = {pid: k for pid, k in self._known.items() if proc.alive(pid)}
+            pollers = [
+                Poller(pid=pid, own_pid=k.own_pid, ready=k.ready, seconds_ago=round(now - k.asked_at, 3))
+                for pid, k in self._known.items()
+            ]
+            self._send(caller, Pollers(pollers=pollers))
+        elif (
+            "\n" in message.path or not os.path.isabs(message.path) or not (message.steps or message.milliseconds)
+        ):
+            self._send(caller, wire.Refused(reason="a wish needs an absolute path and a length"))
+        else:
+            caller.wish = message
+
+    def _send(self, caller: _Caller, message: Pollers | Sent | wire.Refused) -> None:
+        try:
+            caller.channel.sendall(msgspec.json.encode(message) + b"\n")
+        except OSError:
+            self._drop(caller)
+
+    def _drop(self, caller: _Caller) -> None:
+        self._callers = {fd: known for fd, known in self._callers.items() if known is not caller}
+        caller.channel.close()
+
+
+def _new_directory() -> Path:
+    with contextlib.suppress(LlmtopError, OSError):
+        base = wire.runtime_dir().absolute()
+        wire.make_dir(base)
+        if len(str(base)) + len("/k-12345678") <= MAX_DIRECTORY:
+            return Path(tempfile.mkdtemp(prefix="k-", dir=base))
+    try:
+        return Path(tempfile.mkdtemp(prefix="llmtop-k-", dir="/tmp"))
+    except OSError as error:
+        raise NotPossibleHere(
+            f"/tmp cannot be written ({error.strerror}): set LLMTOP_DIR to a short path"
+        ) from None
+
+
+def _sender(ancillary: list[tuple[int, int, bytes]]) -> int | None:
+    """The pid that the kernel vouches for, if it is this user's (or root's)."""
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and len(data) >= _CREDENTIALS.size:
+            pid, uid, _ = _CREDENTIALS.unpack_from(data)
+            return pid if wire.peer_allowed(uid) else None
+    return None
+
+
+def _is_client(address: object, directory: Path) -> bool:
+    return isinstance(address, str) and os.path.dirname(address) == str(directory)
+
+
+def decode_answer(line: bytes) -> Pollers | Sent | wire.Refused:
+    """Decode what a host said.
+
+    Raises:
+        NotPossibleHere: not a message of llmtop.
+    """
+    try:
+        answer: Pollers | Sent | wire.Refused = _to_monitor.decode(line)
+        return answer
+    except msgspec.DecodeError:
+        raise NotPossibleHere("what answers as Kineto host is not llmtop") from None

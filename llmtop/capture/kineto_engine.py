@@ -1,0 +1,246 @@
+"""The Kineto engine: hand a wish to the host of the fabric, then watch for the file."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from llmtop import wire
+from llmtop.capture import kineto, proc
+from llmtop.capture.job import Job, Recorded, Target
+from llmtop.capture.window import SILENCE_SECONDS, SPARE_STEPS, seconds_for
+from llmtop.errors import NotPossibleHere
+from llmtop.format import duration
+
+WRITE_SECONDS = 120.0
+"""How long Kineto may take to write its file once it has begun to record; five steps took two seconds."""
+HOST_SECONDS = 5.0
+
+
+class HostConnection:
+    """A monitor's line to the host of one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        """Connect.
+
+        Raises:
+            NotPossibleHere: nobody hosts there any more, or somebody else does.
+        """
+        self._buffer = bytearray()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(HOST_SECONDS)
+        try:
+            self._socket.connect(str(directory / kineto.CONTROL))
+            _, uid = wire.peer_credentials(self._socket)
+        except OSError as error:
+            self._socket.close()
+            raise NotPossibleHere(
+                f"nothing of llmtop answers at {directory} ({error.strerror}): the helper beside `llmtop run` was "
+                "ended, so Kineto cannot be reached; the other engines can"
+            ) from None
+        if not wire.peer_allowed(uid):
+            self._socket.close()
+            raise NotPossibleHere(f"{directory} is hosted by uid {uid}: run llmtop as that user")
+
+    def close(self) -> None:
+        """Hang up; a wish not yet sent on is taken back."""
+        self._socket.close()
+
+    def send(self, message: kineto.Wish | kineto.Look) -> None:
+        """Send one message.
+
+        Raises:
+            NotPossibleHere: the host has gone.
+        """
+        try:
+            self._socket.sendall(msgspec.json.encode(message) + b"\n")
+        except OSError as error:
+            raise NotPossibleHere(f"the Kineto host has gone: {error.strerror}") from None
+
+    def receive(self, seconds: float) -> kineto.Pollers | kineto.Sent | None:
+        """Wait for one answer; None if none came in time.
+
+        Raises:
+            NotPossibleHere: the host has gone, or refused.
+        """
+        self._socket.settimeout(max(seconds, 0.001))
+        while b"\n" not in self._buffer:
+            try:
+                data = self._socket.recv(4096)
+            except (TimeoutError, BlockingIOError):
+                return None
+            except OSError as error:
+                raise NotPossibleHere(f"the Kineto host has gone: {error.strerror}") from None
+            if not data:
+                raise NotPossibleHere("the Kineto host has hung up: has the training ended?")
+            self._buffer += data
+        line, _, rest = bytes(self._buffer).partition(b"\n")
+        self._buffer = bytearray(rest)
+        answer = kineto.decode_answer(line)
+        if isinstance(answer, wire.Refused):
+            raise NotPossibleHere(f"the Kineto host refused: {answer.reason}")
+        return answer
+
+
+def directory_of(pid: int) -> Path | None:
+    """Where a process asks for traces; None when it was not started for that.
+
+    Raises:
+        NotPossibleHere: it is gone, or belongs to somebody else.
+    """
+    environ = proc.environ(pid)
+    text = environ.get(kineto.DIRECTORY_VARIABLE)
+    return Path(text) if text and environ.get("KINETO_USE_DAEMON") else None
+
+
+def pollers(directory: Path) -> list[kineto.Poller]:
+    """The processes that asked there lately.
+
+    Raises:
+        NotPossibleHere: nobody hosts there.
+    """
+    host = HostConnection(directory)
+    try:
+        host.send(kineto.Look())
+        answer = host.receive(HOST_SECONDS)
+    finally:
+        host.close()
+    return answer.pollers if isinstance(answer, kineto.Pollers) else []
+
+
+def trainings(directory: Path) -> list[int]:
+    """The pids among them that train: no launcher, no worker that was spawned to load data.
+
+    Raises:
+        NotPossibleHere: nobody hosts there.
+    """
+    asking = [poller.pid for poller in pollers(directory) if poller.seconds_ago < kineto.FRESH_SECONDS]
+    on_gpu = [pid for pid in asking if proc.uses_gpu(pid)]
+    return sorted(pid for pid in on_gpu or asking if not _serves(pid, set(asking)))
+
+
+def _serves(pid: int, asking: set[int]) -> bool:
+    command = proc.command(pid) or ""
+    launcher = "torchrun" in command or "torch.distributed.run" in command or "accelerate launch" in command
+    spawned = "multiprocessing.spawn" in command or "multiprocessing.forkserver" in command
+    return launcher or (spawned and proc.parent(pid) in asking)
+
+
+@dataclass
+class _Wait:
+    target: Target
+    host: HostConnection
+    path: Path
+    """Where the trace is to be in the end."""
+    own_pid: int | None = None
+    since: float = field(default_factory=time.monotonic)
+
+    @property
+    def written(self) -> Path:
+        """What Kineto makes of the path."""
+        return self.path.with_name(f"{self.path.stem}_{self.own_pid}{self.path.suffix}")
+
+    @property
+    def begun(self) -> bool:
+        """Kineto writes beside the final name first."""
+        return self.written.with_name(self.written.name + ".tmp").exists()
+
+
+class KinetoEngine:
+    """Records with the Kineto that is inside each PyTorch; one file a process."""
+
+    name = "kineto"
+
+    def record(self, job: Job) -> Recorded:
+        """See `Engine.record`."""
+        job.stage("prepare")
+        waits: list[_Wait] = []
+        try:
+            waits += (
+                _ask(job, target) for target in job.plan.targets
+            )  # those before a refusal are kept, to close
+            job.stage("start", f"the process asks every {kineto.POLL_SECONDS} s whether to record")
+            for wait in waits:
+                _await_sent(job, wait)
+            begun = time.time_ns()
+            job.stage("record")
+            recorded = Recorded(open_with="https://ui.perfetto.dev")
+            for wait in waits:
+                _await_file(job, wait)
+                recorded.traces.append(wait.path)
+            job.window = (begun, time.time_ns())
+        finally:
+            for wait in waits:
+                wait.host.close()
+        return recorded
+
+
+def _ask(job: Job, target: Target) -> _Wait:
+    directory = directory_of(target.pid)
+    if directory is None:
+        raise NotPossibleHere(
+            f"{target.name} was not started for Kineto captures; restart it with: llmtop run -- COMMAND"
+        )
+    host = HostConnection(directory)
+    path = job.folder / f"{target.stem}.json"
+    milliseconds = 0 if job.plan.steps else round(1000 * (job.plan.seconds or seconds_for(job)))
+    # in such a trace only the ends of the optimizer's steps mark steps, and N lie between N + 1 of them
+    steps = job.plan.steps + SPARE_STEPS if job.plan.steps else 0
+    host.send(kineto.Wish(pid=target.pid, path=str(path), steps=steps, milliseconds=milliseconds))
+    return _Wait(target, host, path)
+
+
+def _await_sent(job: Job, wait: _Wait) -> None:
+    while wait.own_pid is None:
+        answer = wait.host.receive(0.05)
+        if isinstance(answer, kineto.Sent):
+            wait.own_pid = answer.own_pid
+        job.check()
+        _still_there(wait)
+        if time.monotonic() - wait.since > 3 * kineto.FRESH_SECONDS:
+            raise NotPossibleHere(_why_not_sent(wait.target))
+
+
+def _why_not_sent(target: Target) -> str:
+    name = target.name
+    known = [poller for poller in pollers(directory_of(target.pid) or Path("/")) if poller.pid == target.pid]
+    if not known:
+        return f"{name} has never asked the Kineto host: it has not imported torch yet, or is no PyTorch process"
+    silent = known[0].seconds_ago
+    if silent > kineto.FRESH_SECONDS:
+        return f"{name} has not asked for {silent:.0f} s: it is stopped or hung; look at its stacks (key s)"
+    return f"a trace is already being recorded in {name}, perhaps by its own torch.profiler: try again later"
+
+
+def _await_file(job: Job, wait: _Wait) -> None:
+    """Wait for the finished file; Kineto confirms nothing else."""
+    began, told = time.monotonic(), time.monotonic()
+    patience = max(SILENCE_SECONDS, (job.plan.seconds or 0) + SILENCE_SECONDS, 3 * seconds_for(job))
+    while not wait.written.exists():
+        job.sleep(0.05)
+        _still_there(wait)
+        spent = time.monotonic() - began
+        if not wait.begun and spent > patience:
+            raise NotPossibleHere(
+                f"{wait.target.name} was told to record but has done no optimizer step for {duration(patience)}: "
+                "record by time instead (--seconds 2)"
+            )
+        if spent > patience + WRITE_SECONDS:
+            raise NotPossibleHere(
+                f"Kineto has not finished its file for {duration(spent)}; it comes to {wait.written}, unless the "
+                "disk is full"
+            )
+        if time.monotonic() - told > 0.5:
+            told = time.monotonic()
+            job.say(f"{wait.target.name}: {'writing' if wait.begun else 'recording'} ({spent:.0f} s)")
+    os.replace(wait.written, wait.path)
+
+
+def _still_there(wait: _Wait) -> None:
+    if not proc.alive(wait.target.pid):
+        raise NotPossibleHere(f"{wait.target.name} ended before its trace was written: nothing was kept")

@@ -1,0 +1,10 @@
+"""The memory engine: an attached PyTorch process records every allocation of its next steps, with stacks."""
+
+from __future__ import annotations
+
+from llmtop.capture.inprocess import InProcessEngine
+
+
+def engine() -> InProcessEngine:
+    """One pickle a process, for PyTorch's own viewer; it is made for a person to look at, not for a report."""
+    return InProcessEngine("memory", ".memory.pickle", open_with="https://pytorch.org/memory_viz", analysed=False)

@@ -1,0 +1,413 @@
+"""The nsys engine: start a collection in the session of a training, stop it, export it, check it.
+
+A small shell holds the collection: it starts it, waits for a word or the end of its input, and stops it. It is in
+a session of its own and its input ends with this process, so neither Ctrl+C in the pane nor `kill -9` of the
+monitor leaves a training being traced. Its output goes to memory, where a full disk cannot cut it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import time
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llmtop.capture import nsys as nsys_module
+from llmtop.capture import proc
+from llmtop.capture.folder import MIN_FREE_BYTES, check_disk
+from llmtop.capture.job import Cancelled, Job, Recorded, Target
+from llmtop.capture.lock import CaptureLock, Holder
+from llmtop.capture.nsys import Nsys, Session
+from llmtop.capture.window import wait_window
+from llmtop.errors import LlmtopError, NotPossibleHere
+
+START_SECONDS = 30.0
+"""Measured: 0.25 s, 1.0 s with GPU metrics."""
+STOP_SECONDS = 120.0
+"""Measured: 2.9 to 3.5 s for a window of one second; 110 s with CPU sampling."""
+STOP_SECONDS_SAMPLED = 600.0
+EXPORT_SECONDS = 300.0
+_POLL = 0.02
+
+_HOLD = """
+nsys=$1 session=$2; shift 2
+"$nsys" start --session="$session" "$@" </dev/null
+code=$?
+echo "llmtop: start $code"
+[ "$code" -eq 0 ] || exit 0
+read -r word
+"$nsys" stop --session="$session" </dev/null
+echo "llmtop: stop $?"
+"""
+_MARK = re.compile(r"^llmtop: (start|stop) (\d+)$", re.MULTILINE)
+_GENERATED = re.compile(r"^\s*(/\S.*\.(?:nsys-rep|qdstrm))\s*$", re.MULTILINE)
+_PROGRESS = re.compile(r"^\[\d+/\d+\].*$|^Generat.*$|^Processing.*$", re.MULTILINE)
+
+
+@dataclass
+class Collection:
+    """One collection under way in one session, and the shell that holds it."""
+
+    nsys: Nsys
+    session: Session
+    output: Path
+    """Where nsys was told to write, without a suffix."""
+    holder: subprocess.Popen[bytes]
+    log_fd: int
+    lock: CaptureLock
+    targets: list[Target] = field(default_factory=list)
+    released: bool = False
+
+    def log(self) -> str:
+        """All that nsys said so far."""
+        size = os.fstat(self.log_fd).st_size
+        return os.pread(self.log_fd, size, 0).decode(errors="replace").replace("\r", "\n")
+
+    def code(self, step: str) -> int | None:
+        """The exit status of "start" or "stop"; None while it runs."""
+        codes = [int(code) for name, code in _MARK.findall(self.log()) if name == step]
+        return codes[-1] if codes else None
+
+    def said(self) -> str:
+        """What nsys said for people, in one line."""
+        lines = _PROGRESS.sub("", _MARK.sub("", _GENERATED.sub("", self.log()))).splitlines()
+        words = [line.strip() for line in lines if line.strip()]
+        return "; ".join(words[-3:]) or "it gave no reason"
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing of it runs any more."""
+        return self.holder.poll() is not None
+
+    def release(self) -> None:
+        """Have it stopped; returns at once."""
+        if not self.released and self.holder.stdin is not None:
+            self.released = True
+            self.holder.stdin.close()  # the shell's read ends, with a word or without
+
+    def close(self) -> None:
+        """Give up what this process holds; the shell stops the collection by itself if it has not yet."""
+        self.release()
+        self.lock.release()
+        if self.log_fd >= 0:
+            os.close(self.log_fd)
+            self.log_fd = -1
+
+
+class NsysEngine:
+    """Records with Nsight Systems; one report for all processes of a session."""
+
+    name = "nsys"
+
+    def record(self, job: Job) -> Recorded:
+        """See `Engine.record`."""
+        job.stage("prepare", "looking for the nsys session")
+        sessions = _sessions(job.plan.targets)
+        collections: list[Collection] = []
+        try:
+            for nsys, session, targets in sessions:
+                lock = _lock(job, nsys, session)
+                output = job.folder / ("trace" if len(sessions) == 1 else targets[0].stem)
+                collections.append(_begin(job, (nsys, session, targets), lock, output))
+            job.stage("start")
+            for collection in collections:
+                _await_start(job, collection)
+            begun = time.time_ns()
+            job.stage("record")
+            notes = wait_window(job, begun)
+            job.window = (begun, time.time_ns())
+            job.stage("stop", "nsys writes its report")
+            for collection in collections:
+                collection.release()
+            reports = [_await_report(job, collection) for collection in collections]
+            job.stage("export")
+            recorded = Recorded(notes=notes, open_with="nsys-ui")
+            for collection, report in zip(collections, reports, strict=True):
+                _export(job, collection, report, recorded)
+        except Cancelled:
+            _undo(job, collections)
+            raise
+        finally:
+            for collection in collections:
+                collection.close()
+        return recorded
+
+
+def _sessions(targets: tuple[Target, ...]) -> list[tuple[Nsys, Session, list[Target]]]:
+    """The sessions of the targets; the ranks under one `nsys launch` share one."""
+    found: dict[str, tuple[Nsys, Session, list[Target]]] = {}
+    for target in targets:
+        nsys, session = nsys_module.for_process(target.pid)
+        found.setdefault(session.id, (nsys, session, []))[2].append(target)
+    return list(found.values())
+
+
+def _lock(job: Job, nsys: Nsys, session: Session) -> CaptureLock:
+    """Take the session; stop what a killed llmtop left collecting in it.
+
+    Raises:
+        NotPossibleHere: another llmtop, or somebody by hand, is capturing in it.
+    """
+    holder = Holder(
+        pid=os.getpid(), engine="nsys", since=time.time(), folder=str(job.folder), session=session.id,
+        target=job.plan.targets[0].pid,
+    )  # fmt: skip
+    lock = CaptureLock(f"nsys-{session.id}", holder)
+    try:
+        if session.collecting:
+            if lock.leftover is None:
+                raise NotPossibleHere(
+                    f"something other than llmtop is capturing in the nsys session {session.id} of "
+                    f"{job.plan.targets[0].name}: let it finish, or stop it: nsys stop --session={session.id}"
+                )
+            job.say("stopping what a killed llmtop left collecting")
+            stop_leftover(nsys, session.id)
+    except BaseException:
+        lock.release()
+        raise
+    return lock
+
+
+def stop_leftover(nsys: Nsys, session_id: str) -> list[Path]:
+    """End a collection that a killed llmtop left behind; returns what nsys wrote.
+
+    Raises:
+        NotPossibleHere: it cannot be stopped.
+    """
+    done = nsys.run("stop", f"--session={session_id}", seconds=STOP_SECONDS)
+    still = [one for one in nsys_module.sessions(nsys) if one.id == session_id and one.collecting]
+    if still:
+        raise NotPossibleHere(
+            f"the nsys session {session_id} is still collecting and cannot be stopped "
+            f"({(done.stderr or done.stdout).strip() or 'nsys gave no reason'}); by hand: "
+            f"nsys stop --session={session_id}"
+        )
+    return [Path(text) for text in _GENERATED.findall(done.stdout.replace("\r", "\n"))]
+
+
+def _begin(job: Job, where: tuple[Nsys, Session, list[Target]], lock: CaptureLock, output: Path) -> Collection:
+    nsys, session, targets = where
+    log_fd = os.memfd_create("llmtop-nsys")
+    try:
+        check_disk(job.folder, MIN_FREE_BYTES)
+        check_disk(_scratch(targets[0].pid), MIN_FREE_BYTES)
+        begin = _start_arguments(nsys, output, job.plan.options, sampling_scope(targets[0].pid))
+        arguments = [str(nsys.path), session.id, *begin]
+        holder = subprocess.Popen(
+            ["/bin/sh", "-c", _HOLD, "llmtop-nsys", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=log_fd,
+            stderr=log_fd,
+            start_new_session=True,
+            cwd="/",
+            env=nsys_module.child_environment(),
+        )
+    except BaseException:
+        os.close(log_fd)
+        lock.release()
+        raise
+    return Collection(nsys, session, output, holder, log_fd, lock, targets)
+
+
+def _scratch(pid: int) -> Path:
+    """Where nsys keeps a collection before it is a report."""
+    return Path(proc.environ(pid).get("NSYS_AGENT_TMP_DIR", "/tmp"))
+
+
+def sampling_scope(pid: int) -> str:
+    """What ``--sample`` must say to see a process: "process-tree" covers nsys's own descendants only."""
+    ancestor = proc.parent(pid)
+    while ancestor:
+        if (proc.command(ancestor) or "").partition(" ")[0].endswith(("nsys", "nsys-launcher")):
+            return "process-tree"
+        ancestor = proc.parent(ancestor)
+    return "system-wide"
+
+
+def _start_arguments(nsys: Nsys, output: Path, options: frozenset[str], scope: str) -> list[str]:
+    sampling = scope if "cpu-sampling" in options else "none"
+    arguments = [
+        "-o", str(output), "-f", "true", "--stop-on-exit=false", f"--sample={sampling}", f"--cpuctxsw={sampling}",
+    ]  # fmt: skip
+    if "gpu-metrics" in options:
+        # renamed from the singular in 2024
+        plural = nsys.knows("start", "--gpu-metrics-devices")
+        arguments.append(f"--gpu-metrics-device{'s' if plural else ''}=all")
+    return arguments
+
+
+def _await_start(job: Job, collection: Collection) -> None:
+    """Wait until nsys collects.
+
+    Raises:
+        NotPossibleHere: it refused, crashed, or did not answer.
+    """
+    deadline = time.monotonic() + START_SECONDS
+    while collection.code("start") is None:
+        if collection.done:
+            raise NotPossibleHere(
+                f"nsys start ended without an answer ({collection.said()}); the training runs on; by hand: "
+                f"{collection.nsys.path} start --session={collection.session.id}"
+            )
+        if time.monotonic() > deadline:
+            raise NotPossibleHere(
+                f"nsys start has not answered for {START_SECONDS:.0f} s; the training runs on, and whatever it "
+                f"still starts is stopped at once; look with: {collection.nsys.path} sessions list"
+            )
+        job.sleep(_POLL)
+    code = collection.code("start")
+    if code != 0:
+        raise NotPossibleHere(
+            f"nsys start failed with {code}: {collection.said()}; the training runs on; by hand: "
+            f"{collection.nsys.path} start --session={collection.session.id}"
+        )
+
+
+def _await_report(job: Job, collection: Collection) -> Path:
+    """Wait until nsys has written its report; returns where it is, in the capture's folder if it can be there.
+
+    Raises:
+        Cancelled: meanwhile.
+        NotPossibleHere: it did not finish, or left no report.
+    """
+    sampled = "cpu-sampling" in job.plan.options
+    limit = STOP_SECONDS_SAMPLED if sampled else STOP_SECONDS
+    began = time.monotonic()
+    while not collection.done:
+        waited = time.monotonic() - began
+        if waited > limit:
+            raise NotPossibleHere(
+                f"nsys stop has not finished for {limit:.0f} s and is left to it (pid {collection.holder.pid}); "
+                f"the training runs on; the report comes to {collection.output}.nsys-rep, or by hand: "
+                f"{collection.nsys.path} stop --session={collection.session.id}"
+            )
+        if waited > 5:
+            job.say(f"nsys writes its report ({waited:.0f} s)")
+        job.sleep(_POLL)
+    reports = [Path(text) for text in _GENERATED.findall(collection.log())]
+    expected = collection.output.with_name(collection.output.name + ".nsys-rep")
+    if expected.is_file() and expected.stat().st_size and expected not in reports:
+        reports.append(expected)  # the training ended within the window, and nsys launch wrote it
+    finished = [path for path in reports if path.suffix == ".nsys-rep" and path.is_file()]
+    if finished:
+        return _bring_home(finished[0], expected)
+    raw = [path for path in reports if path.suffix == ".qdstrm" and path.is_file()]
+    if raw:
+        kept = _bring_home(raw[0], expected.with_suffix(".qdstrm"))
+        raise NotPossibleHere(
+            f"nsys recorded, but could not make its report ({collection.said()}); the raw data is kept at {kept}; "
+            f"by hand, where there is room: {_importer(collection.nsys)} -i {kept}"
+        )
+    if not any(proc.alive(target.pid) for target in collection.targets):
+        raise NotPossibleHere("the training ended within the window and nsys left no report")
+    raise NotPossibleHere(
+        f"nsys stop ended with {collection.code('stop')} and left no report: {collection.said()}; the training "
+        f"runs on; look with: {collection.nsys.path} sessions list"
+    )
+
+
+def _bring_home(path: Path, wanted: Path) -> Path:
+    """Move what nsys wrote elsewhere (it goes to its scratch folder when it cannot write) to the capture."""
+    if path == wanted:
+        return path
+    try:
+        return Path(shutil.move(path, wanted))
+    except OSError:
+        wanted.unlink(missing_ok=True)
+        return path
+
+
+def _importer(nsys: Nsys) -> str:
+    real = nsys.path.resolve()
+    for folder in (real.parent, real.parent.parent, real.parent.parent / "nsight"):
+        for found in folder.glob("host-linux-*/QdstrmImporter"):
+            return str(found)
+    return "QdstrmImporter"
+
+
+def _export(job: Job, collection: Collection, report: Path, recorded: Recorded) -> None:
+    """Make the SQLite beside the report and note what it lacks. The report is kept whatever goes wrong."""
+    tool = {
+        "nsys": collection.nsys.version_text,
+        "path": str(collection.nsys.path),
+        "session": collection.session.id,
+    }
+    recorded.tool.update(tool)
+    sqlite = report.with_suffix(".sqlite")
+    by_hand = f"{collection.nsys.path} export --type sqlite -o {sqlite} {report}"
+    try:
+        done = collection.nsys.run(
+            "export", "--type=sqlite", "--force-overwrite=true", "--quiet=true", f"--output={sqlite}", str(report),
+            seconds=EXPORT_SECONDS,
+        )  # fmt: skip
+    except LlmtopError as error:
+        sqlite.unlink(missing_ok=True)
+        recorded.traces.append(report)
+        recorded.notes.append(f"the report is kept at {report}, but {error}")
+        return
+    job.check()
+    said = (done.stderr or "").strip().splitlines()
+    lack = _lack(sqlite) or ("it reports an error" if any("xception" in line for line in said) else None)
+    if lack is None:
+        recorded.traces.append(sqlite)
+        recorded.notes += _missing(sqlite, collection)
+        return
+    sqlite.unlink(missing_ok=True)
+    recorded.traces.append(report)
+    reason = said[-1].split("] = ")[-1].strip() if said else lack
+    recorded.notes.append(f"the report is kept at {report}, but nsys export failed ({reason}); by hand: {by_hand}")
+
+
+def _lack(sqlite: Path) -> str | None:
+    """Why that file cannot be read as an export; None if it can. nsys answers 0 when the disk was full."""
+    try:
+        if not sqlite.is_file():
+            return "it wrote no file"
+        with closing(sqlite3.connect(f"file:{sqlite}?mode=ro", uri=True)) as database:
+            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type='table'")}
+            if not tables & {"StringIds", "META_DATA_EXPORT", "EXPORT_META_DATA"}:
+                return "its file is empty or cut off"
+    except sqlite3.Error as error:
+        return str(error)
+    return None
+
+
+def _missing(sqlite: Path, collection: Collection) -> list[str]:
+    """What the window should hold and does not: silence here has hidden lost kernels before."""
+    with closing(sqlite3.connect(f"file:{sqlite}?mode=ro", uri=True)) as database:
+        kernels = _count(database, "CUPTI_ACTIVITY_KIND_KERNEL") + _count(
+            database, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+        )
+        ranges = _count(database, "NVTX_EVENTS")
+        calls = _count(database, "CUPTI_ACTIVITY_KIND_RUNTIME")
+    if kernels == 0 and ranges == 0:
+        return ["the report holds neither kernels nor NVTX ranges: nothing of the training was recorded"]
+    notes = []
+    if kernels == 0 and (calls or any(proc.uses_gpu(target.pid) for target in collection.targets)):
+        notes.append("the report holds no kernels although the process uses a GPU: nsys has lost them")
+    if ranges == 0:
+        notes.append("the report holds no NVTX ranges: no steps or phases can be told from it")
+    return notes
+
+
+def _count(database: sqlite3.Connection, table: str) -> int:
+    known = database.execute("SELECT 1 FROM sqlite_master WHERE type='table' AND name=?", (table,)).fetchone()
+    return int(database.execute(f"SELECT count(*) FROM {table}").fetchone()[0]) if known else 0
+
+
+def _undo(job: Job, collections: list[Collection]) -> None:
+    """After a cancel: have every collection stopped and its files gone, for as long as a person will wait."""
+    job.say("cancelling: nsys ends its collection")
+    for collection in collections:
+        collection.release()
+    deadline = time.monotonic() + START_SECONDS
+    while not all(collection.done for collection in collections) and time.monotonic() < deadline:
+        time.sleep(_POLL)
+    for collection in collections:
+        for text in _GENERATED.findall(collection.log()):
+            Path(text).unlink(missing_ok=True)

@@ -1,0 +1,278 @@
+"""One capture from the key to the folder: lock, folder, engine, report. Screen and command line both call this."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from llmtop.capture import folder as folders
+from llmtop.capture import memory, torch_profiler
+from llmtop.capture.folder import Info
+from llmtop.capture.job import Cancelled, Engine, Job, OnProgress, Plan, Recorded
+from llmtop.capture.kineto_engine import KinetoEngine
+from llmtop.capture.lock import CaptureLock, Holder
+from llmtop.capture.nsys_window import NsysEngine
+from llmtop.capture.py_spy import PySpyEngine
+from llmtop.capture.steps import StepWatch
+from llmtop.errors import LlmtopError, UnusableInput
+from llmtop.format import size
+from llmtop.snapshot import Snapshot
+
+ENGINES: dict[str, Callable[[], Engine]] = {
+    "nsys": NsysEngine,
+    "torch.profiler": torch_profiler.engine,
+    "kineto": KinetoEngine,
+    "py-spy": PySpyEngine,
+    "memory": memory.engine,
+}
+"""By name, best first."""
+
+TakeSnapshot = Callable[[], Snapshot | None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A capture that was taken."""
+
+    folder: Path
+    info: Info
+    bytes: int
+    trace: Path | None
+    """What `llmtop report` reads."""
+    report: Any = None
+    """The diagnosis' Report; None where the engine makes none or it failed (then a note says why)."""
+    open_with: str = ""
+
+    @property
+    def copy(self) -> str:
+        """The command that brings it to another machine, to be called there."""
+        return copy_line(self.folder)
+
+    @property
+    def open(self) -> str:
+        """How to look at it, after the copy."""
+        return open_line(self.trace or self.folder, self.open_with)
+
+    @property
+    def summary(self) -> str:
+        """One line: what, how much, where."""
+        steps = "" if self.info.steps is None else f", {self.info.steps} whole steps"
+        return f"{self.info.engine}: {size(self.bytes)}{steps} in {self.folder}"
+
+
+def take(
+    plan: Plan,
+    on_progress: OnProgress = lambda progress: None,
+    cancelled: threading.Event | None = None,
+    snapshot: TakeSnapshot = lambda: None,
+) -> Result:
+    """Take a capture; blocks until its report is made.
+
+    Args:
+        plan: what.
+        on_progress: called often, from this thread.
+        cancelled: set it from anywhere to give up.
+        snapshot: what is known of the machine now; asked before and after.
+
+    Raises:
+        Cancelled: given up; nothing was kept.
+        LlmtopError: one sentence: what went wrong, what was kept and where, how to finish by hand.
+    """
+    engine = _engine(plan)
+    folders.check_disk(plan.parent)
+    with ExitStack() as held:
+        locks = [held.enter_context(_lock(plan, target.pid)) for target in plan.targets]
+        path = folders.make(plan.parent, plan.engine)
+        del locks
+        watch = StepWatch([(target.pid, target.socket) for target in plan.targets if target.socket])
+        held.callback(watch.close)
+        job = Job(plan, path, watch, on_progress, cancelled)
+        info = _begin(job, snapshot)
+        git = _Later(lambda: folders.git_of(plan.targets[0].pid))
+        try:
+            recorded = engine.record(job)
+            info.git = git.result()
+            return _finish(job, info, recorded, snapshot)
+        except Cancelled:
+            folders.discard(path)
+            raise
+        except BaseException as error:
+            _fail(job, info, error)
+            raise
+
+
+class _Later:
+    """What can be found out while the window is open: it must not delay the start, nor the report."""
+
+    def __init__(self, find: Callable[[], folders.Git | None]) -> None:
+        self._found: folders.Git | None = None
+        self._thread = threading.Thread(target=self._run, args=(find,), name="llmtop-git", daemon=True)
+        self._thread.start()
+
+    def _run(self, find: Callable[[], folders.Git | None]) -> None:
+        self._found = find()
+
+    def result(self) -> folders.Git | None:
+        self._thread.join(timeout=5.0)
+        return self._found
+
+
+def _engine(plan: Plan) -> Engine:
+    if plan.engine not in ENGINES:
+        raise UnusableInput(f"there is no engine {plan.engine!r}; there are: {', '.join(ENGINES)}")
+    if not plan.targets:
+        raise UnusableInput("no process was named to capture: give --pid or --rank")
+    return ENGINES[plan.engine]()
+
+
+def _lock(plan: Plan, pid: int) -> CaptureLock:
+    return CaptureLock(
+        f"pid-{pid}",
+        Holder(pid=os.getpid(), engine=plan.engine, since=time.time(), target=pid, folder=str(plan.parent)),
+    )
+
+
+def _begin(job: Job, snapshot: TakeSnapshot) -> Info:
+    """Write capture.json as far as it is known, so that one that was cut short can be told from any folder."""
+    plan, first = job.plan, job.plan.targets[0]
+    before = snapshot()
+    info = Info(
+        engine=plan.engine,
+        reason=plan.reason or None,
+        started_at=time.time(),
+        command=first.command,
+        pids=[target.pid for target in plan.targets],
+        ranks=[target.rank for target in plan.targets],
+        steps_wanted=plan.steps,
+        seconds_wanted=plan.seconds,
+        options=sorted(plan.options),
+        driver=(before.host.driver_version if before else None) or folders.driver_version(),
+        cuda=before.host.cuda_version if before else None,
+        torch=first.hello.torch if first.hello else None,
+        gpus_before=list(before.gpus) if before else None,
+    )
+    folders.write_info(job.folder, info)
+    return info
+
+
+def _finish(job: Job, info: Info, recorded: Recorded, snapshot: TakeSnapshot) -> Result:
+    job.stage("analyse", "reading the trace")
+    info.tool, info.notes = recorded.tool, list(recorded.notes)
+    _describe_window(job, info, recorded)
+    report = _report(job, info, recorded)
+    after = snapshot()
+    info.gpus_after = list(after.gpus) if after else None
+    _describe_after(job, info)
+    job.end_stage()
+    info.stage_seconds = {name: round(seconds, 3) for name, seconds in job.stage_seconds.items()}
+    info.state, info.finished_at = "done", time.time()
+    folders.write_info(job.folder, info)
+    job.stage("done")
+    trace = recorded.traces[0] if recorded.traces else None
+    return Result(job.folder, info, folders.bytes_in(job.folder), trace, report, recorded.open_with)
+
+
+def _describe_window(job: Job, info: Info, recorded: Recorded) -> None:
+    info.first_step, info.last_step = recorded.first_step, recorded.last_step
+    if job.window is None:
+        return
+    begin, end = job.window
+    info.window_seconds = (end - begin) / 1e9
+    within = job.watch.within(begin, end)
+    if recorded.first_step is not None and recorded.last_step is not None:
+        info.steps = recorded.last_step - recorded.first_step + 1
+    elif within:
+        fewest = min(within.values(), key=len)
+        info.steps = len(fewest)
+        info.first_step = fewest[0].index if fewest else None
+        info.last_step = fewest[-1].index if fewest else None
+    info.step_seconds.before_p50 = job.watch.median_seconds(end_ns=round(info.started_at * 1e9))
+
+
+def _describe_after(job: Job, info: Info) -> None:
+    """Say what the steps took while it was captured, and since: those that came while the report was made."""
+    if job.window is None or not job.watch.heard:
+        return
+    stopped = job.stopped_ns or job.window[1]
+    info.step_seconds.slowest_during = job.watch.slowest_seconds(round(info.started_at * 1e9), stopped)
+    info.step_seconds.after_p50 = job.watch.median_seconds(begin_ns=stopped)
+
+
+def _report(job: Job, info: Info, recorded: Recorded) -> Any:
+    """Make report.md and report.json; a trace without a report is still a trace, so failures become notes."""
+    if recorded.report is not None:
+        markdown, data = recorded.report
+        _write_report(job.folder, markdown, msgspec.json.encode(data))
+        return None
+    if not recorded.traces:
+        return None
+    try:
+        return _analyse(job, recorded.traces)
+    except LlmtopError as error:
+        info.notes.append(f"no report could be made: {error}")
+        return None
+
+
+def _analyse(job: Job, traces: list[Path]) -> Any:
+    from llmtop.diagnosis.capture import analyze, render_markdown
+    from llmtop.diagnosis.report import to_json
+
+    # several ranks are judged together, which the folder stands for
+    report = analyze(traces[0] if len(traces) == 1 else job.folder, steps=job.plan.steps)
+    _write_report(job.folder, render_markdown(report), to_json(report))
+    return report
+
+
+def _write_report(path: Path, markdown: str, data: bytes) -> None:
+    folders.write(path / "report.md", markdown.encode())
+    folders.write(path / "report.json", data + b"\n")
+
+
+def _fail(job: Job, info: Info, error: BaseException) -> None:
+    """Keep the folder if anything of the trace is in it; write down what went wrong if the disk lets us."""
+    kept = [entry for entry in job.folder.iterdir() if entry.name != folders.INFO] if job.folder.is_dir() else []
+    if not kept:
+        folders.discard(job.folder)
+        return
+    info.state, info.error, info.finished_at = "failed", str(error) or type(error).__name__, time.time()
+    try:
+        folders.write_info(job.folder, info)
+    except (LlmtopError, OSError):
+        return  # a full disk is then what `error` says already
+
+
+def copy_line(path: Path) -> str:
+    """The scp command that brings a folder to the machine it is called on."""
+    user = os.environ.get("USER") or os.environ.get("LOGNAME") or "root"
+    host, port = socket.gethostname(), "22"
+    connection = os.environ.get("SSH_CONNECTION", "").split()
+    if len(connection) == 4:
+        host, port = connection[2], connection[3]  # the address by which this person reaches this machine
+    flag = "" if port == "22" else f"-P {port} "
+    return f"scp -r {flag}{user}@{host}:{shlex.quote(str(path))} ."
+
+
+def open_line(path: Path, open_with: str) -> str:
+    """How to look at a file once it has been copied: a command, or where to drop it."""
+    name = path if not path.suffix else Path(path.parent.name) / path.name
+    if open_with.startswith("https://"):
+        return f"open {open_with} and drop {name} there"
+    if path.suffix == ".sqlite":
+        name = name.with_suffix(".nsys-rep")
+    return f"{open_with} {shlex.quote(str(name))}" if open_with else str(name)
+
+
+def report_data(result: Result) -> Any:
+    """The report as data for JSON: what report.json has; None where there is none."""
+    path = result.folder / "report.json"
+    return msgspec.json.decode(path.read_bytes()) if path.is_file() else None

@@ -1,0 +1,118 @@
+"""Whom to capture: the attached trainings, and those that can be captured without being attached."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from llmtop import client, wire
+from llmtop.capture import kineto, kineto_engine, nsys, proc
+from llmtop.capture.job import Target
+from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
+from llmtop.format import printable
+
+
+def attached() -> tuple[Target, ...]:
+    """All trainings that answer, by rank and pid; takes up to two seconds for each that is stopped."""
+    try:
+        files = client.discover(wire.runtime_dir())
+    except NotPossibleHere:
+        return ()
+    found = []
+    for file in files:
+        with suppress(LlmtopError, client.Closed), client.Connection.open(file.path, history=0) as connection:
+            pid = connection.host_pid or file.pid
+            found.append(Target(pid, connection.hello.rank, connection.hello, file.path))
+    return tuple(sorted(found, key=lambda target: (target.rank is None, target.rank or 0, target.pid)))
+
+
+def unattached(known: frozenset[int] = frozenset()) -> tuple[Target, ...]:
+    """Processes of this user that ask Kineto's host or were started under nsys, and are not in `known`."""
+    directories: set[Path] = set()
+    launched: list[int] = []
+    for pid in _own_pids() - known:
+        with suppress(NotPossibleHere):
+            environ = proc.environ(pid)
+            if kineto.DIRECTORY_VARIABLE in environ:
+                directories.add(Path(environ[kineto.DIRECTORY_VARIABLE]))
+            elif nsys.SESSION_VARIABLE in environ and "python" in os.path.basename(_exe(pid)):
+                launched.append(pid)
+    pids = set(launched)
+    for directory in directories:
+        with suppress(NotPossibleHere):
+            pids |= set(kineto_engine.trainings(directory))
+    return tuple(Target(pid) for pid in sorted(pids - known))
+
+
+def choose(pids: Sequence[int] = (), ranks: Sequence[int] = ()) -> tuple[Target, ...]:
+    """The processes that were named, or, if none was, those of the one training there is.
+
+    Raises:
+        UnusableInput: no such process or rank, or several trainings and none was named.
+        NotPossibleHere: there is nothing to capture.
+    """
+    known = attached()
+    if pids:
+        return tuple(_by_pid(pid, known) for pid in pids)
+    if ranks:
+        return tuple(_by_rank(rank, known) for rank in ranks)
+    if not known:
+        known = unattached()
+    if not known:
+        raise NotPossibleHere(
+            "no training to capture: none is attached (start it with llmtop run -- COMMAND), or name any Python "
+            "process with --pid"
+        )
+    if len(known) > 1 and not _one_job(known):
+        several = ", ".join(f"{target.pid} ({printable(target.command or '?', 40)})" for target in known[:8])
+        raise UnusableInput(f"several trainings run here: {several}; choose with --pid or --rank")
+    return known
+
+
+def _by_pid(pid: int, known: Sequence[Target]) -> Target:
+    for target in known:
+        if target.pid == pid:
+            return target
+    if not proc.alive(pid):
+        raise UnusableInput(f"there is no process {pid} here: llmtop --once lists the trainings")
+    return Target(pid)
+
+
+def _by_rank(rank: int, known: Sequence[Target]) -> Target:
+    same = [target for target in known if target.rank == rank]
+    if len(same) == 1:
+        return same[0]
+    if same:
+        raise UnusableInput(
+            f"{len(same)} attached processes are rank {rank} of different trainings: choose with --pid "
+            f"({', '.join(str(target.pid) for target in same)})"
+        )
+    there = ", ".join(str(target.rank) for target in known if target.rank is not None) or "none"
+    raise UnusableInput(f"no attached process is rank {rank}; attached ranks: {there}")
+
+
+def _one_job(known: Sequence[Target]) -> bool:
+    """Whether these are the ranks of one training: started by one parent, each rank once."""
+    ranks = [target.rank for target in known]
+    one_parent = len({proc.parent(target.pid) for target in known}) == 1
+    return one_parent and None not in ranks and len(set(ranks)) == len(ranks)
+
+
+def _own_pids() -> set[int]:
+    uid = os.geteuid()
+    found = set()
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with suppress(OSError):
+                if entry.stat().st_uid == uid:
+                    found.add(int(entry.name))
+    return found
+
+
+def _exe(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/exe")
+    except OSError:
+        return ""

@@ -1,0 +1,236 @@
+"""Captures that fire by themselves, for the rare slow step that nobody can press a key for."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import statistics
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmtop import wire
+from llmtop.capture import folder, proc, run
+from llmtop.capture.job import Cancelled, OnProgress, Plan
+from llmtop.capture.steps import StepWatch, duration
+from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
+from llmtop.format import duration as in_words
+from llmtop.format import size
+from llmtop.snapshot import Alert, Snapshot
+
+BASELINE_STEPS = 10
+"""So many steps before a step must be known to call it slow."""
+POLL_SECONDS = 0.05
+DEFAULT_MAX = 1
+DEFAULT_COOLDOWN_SECONDS = 60.0
+DEFAULT_DISK_BYTES = 2 << 30
+"""All captures in the folder together; an armed capture stops before it goes over."""
+_STEP = re.compile(r"^step\s*>\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>x|ms|s)$")
+_ALERT = re.compile(r"^alert(?::(?P<id>[a-z0-9_]+))?$")
+
+
+@dataclass(frozen=True)
+class SlowStep:
+    """A step longer than so many medians of the steps before it, or than so many seconds."""
+
+    medians: float | None = None
+    seconds: float | None = None
+
+    def __str__(self) -> str:
+        return f"step > {self.medians:g}x" if self.medians is not None else f"step > {self.seconds:g}s"
+
+
+@dataclass(frozen=True)
+class OnAlert:
+    """An alert that was not there when the trigger was armed."""
+
+    id: str | None = None
+
+    def __str__(self) -> str:
+        return f"alert:{self.id}" if self.id else "alert"
+
+
+Condition = SlowStep | OnAlert
+
+
+def parse(text: str) -> Condition:
+    """Read a condition: "step > 2x", "step > 800ms", "step > 1.5s", "alert", "alert:input_bound".
+
+    Raises:
+        UnusableInput: none of these.
+    """
+    step = _STEP.match(text.strip())
+    if step:
+        number = float(step["number"])
+        if step["unit"] == "x":
+            if number <= 1:
+                raise UnusableInput(f"{text!r} would fire at once: give a factor above 1, as in 'step > 2x'")
+            return SlowStep(medians=number)
+        return SlowStep(seconds=number / 1000 if step["unit"] == "ms" else number)
+    alert = _ALERT.match(text.strip())
+    if alert:
+        return OnAlert(alert["id"])
+    raise UnusableInput(
+        f"{text!r} is no condition: use 'step > 2x' (medians), 'step > 800ms', 'alert', or 'alert:ID' "
+        "(llmtop --json shows the ids)"
+    )
+
+
+class SlowSteps:
+    """Looks at each step once, against the median of those before it."""
+
+    def __init__(self, condition: SlowStep, watch: StepWatch) -> None:
+        self._condition = condition
+        self._watch = watch
+        self._seen: dict[int, int] = {pid: _newest(steps) for pid, steps in watch.within(0).items()}
+
+    def check(self) -> str | None:
+        """What fired, or None."""
+        for pid, steps in self._watch.within(0).items():
+            seen = self._seen.get(pid, 0)
+            for index, step in enumerate(steps):
+                if step.started_unix_ns <= seen:
+                    continue
+                self._seen[pid] = step.started_unix_ns
+                before = [duration(earlier) for earlier in steps[max(0, index - 50) : index]]
+                took = duration(step)
+                limit = self._limit(before)
+                if limit is not None and took > limit:
+                    usual = (
+                        f", the {len(before)} before it {in_words(statistics.median(before))}" if before else ""
+                    )
+                    return f"{self._condition}: step {step.index} of pid {pid} took {in_words(took)}{usual}"
+        return None
+
+    def _limit(self, before: list[float]) -> float | None:
+        if self._condition.medians is None:
+            return self._condition.seconds
+        if len(before) < BASELINE_STEPS:
+            return None
+        return self._condition.medians * statistics.median(before)
+
+
+def _newest(steps: list[wire.StepDone]) -> int:
+    return max((step.started_unix_ns for step in steps), default=0)
+
+
+class NewAlerts:
+    """Looks for an alert that begins after the arming."""
+
+    def __init__(self, condition: OnAlert, snapshot: Callable[[], Snapshot | None]) -> None:
+        self._condition = condition
+        self._snapshot = snapshot
+        self._known = {_key(alert) for alert in self._alerts()}
+
+    def _alerts(self) -> tuple[Alert, ...]:
+        snapshot = self._snapshot()
+        alerts = snapshot.alerts if snapshot else ()
+        return tuple(alert for alert in alerts if self._condition.id in (None, alert.id))
+
+    def check(self) -> str | None:
+        """What fired, or None."""
+        present = self._alerts()
+        new = [alert for alert in present if _key(alert) not in self._known]
+        # one that has gone may come again
+        self._known = {_key(alert) for alert in present}
+        return f"{self._condition}: {new[0].summary}" if new else None
+
+
+def _key(alert: Alert) -> tuple[object, ...]:
+    return (alert.id, alert.gpu, alert.pid)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How often an armed capture may fire."""
+
+    captures: int = DEFAULT_MAX
+    cooldown_seconds: float = DEFAULT_COOLDOWN_SECONDS
+    disk_bytes: int = DEFAULT_DISK_BYTES
+
+
+@dataclass(frozen=True)
+class Fired:
+    """One firing: what for, and what came of it."""
+
+    reason: str
+    result: run.Result | None = None
+    error: str = ""
+
+
+def armed(
+    plan: Plan,
+    conditions: list[Condition],
+    limits: Limits,
+    *,
+    on_progress: OnProgress = lambda progress: None,
+    cancelled: threading.Event | None = None,
+    snapshot: Callable[[], Snapshot | None] = lambda: None,
+) -> Iterator[Fired]:
+    """Wait for a condition and capture, again and again; ends when a limit is reached, or when cancelled.
+
+    A capture that fails is told and counted, and the trigger stays armed.
+
+    Raises:
+        NotPossibleHere: the disk limit is reached, the training has ended, or its steps cannot be heard.
+    """
+    cancelled = cancelled or threading.Event()
+    for number in range(limits.captures):
+        _check_room(plan.parent, limits)
+        reason = _wait(plan, conditions, cancelled, snapshot)
+        if reason is None:
+            return
+        try:
+            result = run.take(_with_reason(plan, reason), on_progress, cancelled, snapshot)
+        except Cancelled:
+            return
+        except LlmtopError as error:
+            yield Fired(reason, error=str(error))
+        else:
+            yield Fired(reason, result)
+        if number + 1 < limits.captures and cancelled.wait(limits.cooldown_seconds):
+            return
+
+
+def _check_room(parent: Path, limits: Limits) -> None:
+    used = folder.bytes_in(parent) if parent.is_dir() else 0
+    if used >= limits.disk_bytes:
+        raise NotPossibleHere(
+            f"the captures in {parent} take {size(used)}, the limit is {size(limits.disk_bytes)}: remove some "
+            "(llmtop captures --remove NAME) or raise --disk-limit"
+        )
+    folder.check_disk(parent)
+
+
+def _wait(
+    plan: Plan, conditions: list[Condition], cancelled: threading.Event, snapshot: Callable[[], Snapshot | None]
+) -> str | None:
+    """The reason, or None when cancelled."""
+    watch = StepWatch([(target.pid, target.socket) for target in plan.targets if target.socket])
+    try:
+        if not watch.heard and any(isinstance(condition, SlowStep) for condition in conditions):
+            raise NotPossibleHere(
+                f"{plan.targets[0].name} tells no steps, so no slow one can be seen; start it with: "
+                "llmtop run -- COMMAND"
+            )
+        checks = [
+            SlowSteps(condition, watch) if isinstance(condition, SlowStep) else NewAlerts(condition, snapshot)
+            for condition in conditions
+        ]
+        while not cancelled.wait(POLL_SECONDS):
+            for check in checks:
+                reason = check.check()
+                if reason is not None:
+                    return reason
+            if not any(proc.alive(target.pid) for target in plan.targets):
+                raise NotPossibleHere(
+                    "the training has ended before the condition came true: nothing was captured"
+                )
+    finally:
+        watch.close()
+    return None
+
+
+def _with_reason(plan: Plan, reason: str) -> Plan:
+    return dataclasses.replace(plan, reason=reason)

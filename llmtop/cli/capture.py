@@ -1,0 +1,388 @@
+"""llmtop capture and llmtop captures."""
+
+from __future__ import annotations
+
+import platform
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from llmtop.errors import EXIT_DONE, LlmtopError, UnusableInput
+from llmtop.format import duration, printable, size
+
+if TYPE_CHECKING:
+    from llmtop.capture.job import Plan, Progress, Target
+    from llmtop.capture.run import Result, TakeSnapshot
+    from llmtop.capture.trigger import Fired
+    from llmtop.snapshot import Snapshot
+
+_out = click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder of the captures' folders.  [default: llmtop-captures]",
+)
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON alone on stdout, one object a line.")
+
+
+@click.command()
+@click.option(
+    "--pid", "pids", type=int, multiple=True, metavar="PID", help="A process to capture; may be repeated."
+)
+@click.option("--rank", "ranks", type=int, multiple=True, metavar="R", help="A rank to capture; may be repeated.")
+@click.option(
+    "--engine",
+    "-e",
+    metavar="NAME",
+    help="nsys, torch.profiler, kineto, py-spy or memory.  [default: the first of these that can]",
+)
+@click.option("--steps", type=click.IntRange(1, 1000), metavar="N", help="Whole steps to capture.  [default: 5]")
+@click.option("--seconds", type=click.FloatRange(0.1, 600), metavar="S", help="Capture by the clock instead.")
+@_out
+@click.option(
+    "--option",
+    "-o",
+    "options",
+    multiple=True,
+    metavar="NAME",
+    help="Something more to record; 'help' lists what there is and what each costs.",
+)
+@click.option(
+    "--when",
+    multiple=True,
+    metavar="COND",
+    help="Arm it: capture when this comes true: 'step > 2x' (medians), 'step > 800ms', 'alert', 'alert:ID'.",
+)
+@click.option(
+    "--max", "most", type=click.IntRange(1, 1000), default=1, show_default=True, help="With --when: times to fire."
+)
+@click.option(
+    "--cooldown",
+    type=click.FloatRange(0, 86400),
+    default=60.0,
+    show_default=True,
+    metavar="S",
+    help="With --when: seconds between two captures.",
+)
+@click.option(
+    "--disk-limit",
+    type=click.FloatRange(0.01, 100000),
+    default=2.0,
+    show_default=True,
+    metavar="GIB",
+    help="With --when: fire no more when the captures in the folder take that much.",
+)
+@_as_json
+def capture(
+    *,
+    pids: tuple[int, ...],
+    ranks: tuple[int, ...],
+    engine: str | None,
+    steps: int | None,
+    seconds: float | None,
+    out: Path | None,
+    options: tuple[str, ...],
+    when: tuple[str, ...],
+    most: int,
+    cooldown: float,
+    disk_limit: float,
+    as_json: bool,
+) -> int:
+    """Capture a focused window of a running training, with the best tool that this process allows.
+
+    The training is never stopped for it. Ctrl+C gives up the capture, not the training.
+    """
+    from llmtop.capture import targets, trigger
+
+    if "help" in options:
+        _print_options()
+        return EXIT_DONE
+    conditions = [trigger.parse(text) for text in when]
+    with _snapshots(alerts=any(isinstance(one, trigger.OnAlert) for one in conditions)) as snapshot:
+        plan = _plan(targets.choose(pids, ranks), engine, (steps, seconds), out, options)
+        with _cancel_on_signals() as cancelled:
+            _say_before(plan)
+            if not conditions:
+                _one(plan, cancelled, snapshot, as_json)
+            else:
+                limits = trigger.Limits(most, cooldown, int(disk_limit * (1 << 30)))
+                _say(f"armed: {', '.join(when)}; ctrl+c disarms")
+                fired = trigger.armed(
+                    plan, conditions, limits, on_progress=_Stages(), cancelled=cancelled, snapshot=snapshot
+                )
+                for one in fired:
+                    _print_fired(one, as_json)
+    return EXIT_DONE
+
+
+def _plan(
+    chosen: tuple[Target, ...],
+    engine: str | None,
+    length: tuple[int | None, float | None],
+    out: Path | None,
+    options: tuple[str, ...],
+) -> Plan:
+    from llmtop.capture import choice, folder
+    from llmtop.capture.job import DEFAULT_STEPS, Plan
+    from llmtop.capture.options import check
+    from llmtop.capture.run import ENGINES
+
+    steps, seconds = length
+    if steps is not None and seconds is not None:
+        raise UnusableInput("give --steps or --seconds, not both")
+    if engine is not None and engine not in ENGINES:
+        raise UnusableInput(f"there is no engine {engine!r}; there are: {', '.join(ENGINES)}")
+    if engine is None:
+        engine = choice.best_for(chosen)
+    else:
+        for target in chosen:
+            choice.require(target, engine)
+    check(engine, options)
+    return Plan(
+        engine=engine,
+        targets=chosen,
+        parent=(out or Path(folder.PARENT)).absolute(),
+        steps=None if seconds is not None else steps or DEFAULT_STEPS,
+        seconds=seconds,
+        options=frozenset(options),
+    )
+
+
+def _one(plan: Plan, cancelled: threading.Event, snapshot: TakeSnapshot, as_json: bool) -> None:
+    from llmtop.capture.run import take
+
+    _print_result(take(plan, _Stages(), cancelled, snapshot), as_json)
+
+
+@contextmanager
+def _snapshots(alerts: bool) -> Iterator[TakeSnapshot]:
+    """What is known of this machine, sampled in the background: its GPUs, and all the rest if alerts count."""
+    if alerts:
+        with _whole_machine() as take:
+            yield take
+        return
+    from collectors.nvml import NvmlSource
+    from llmtop.snapshot import Host, Snapshot
+
+    source = NvmlSource(1.0)
+    source.start()
+
+    def look() -> Snapshot:
+        reading = source.latest()
+        host = Host(name=platform.node(), driver_version=reading.driver_version, cuda_version=reading.cuda_version)
+        return Snapshot(time=time.time(), host=host, gpus=reading.gpus)
+
+    try:
+        yield look
+    finally:
+        source.close()
+
+
+@contextmanager
+def _whole_machine() -> Iterator[TakeSnapshot]:
+    from collectors.hub import live_hub
+
+    latest: list[Snapshot | None] = [None]
+    hub = live_hub(interval=1.0, gpus="all")
+
+    def keep(snapshot: Snapshot) -> None:
+        latest[0] = snapshot
+
+    hub.start(keep)
+    try:
+        yield lambda: latest[0]
+    finally:
+        hub.close()
+
+
+@contextmanager
+def _cancel_on_signals() -> Iterator[threading.Event]:
+    """Ctrl+C and SIGTERM call the capture off cleanly; a second one ends this program as ever."""
+    cancelled = threading.Event()
+    before: dict[signal.Signals, Any] = {}
+
+    def call_off(number: int, frame: FrameType | None) -> None:
+        cancelled.set()
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        before[number] = signal.signal(number, call_off)
+    try:
+        yield cancelled
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Stages:
+    """Progress on stderr: one line that changes on a terminal, a line a stage elsewhere."""
+
+    def __init__(self) -> None:
+        self._on_terminal = sys.stderr.isatty()
+        self._stage = ""
+
+    def __call__(self, progress: Progress) -> None:
+        if progress.stage == "done":
+            if self._on_terminal:
+                click.echo("\r\x1b[K", err=True, nl=False)
+            return
+        steps = "" if progress.steps is None else f" {progress.steps}/{progress.wanted} steps"
+        text = f"{progress.elapsed:5.1f} s  {progress.stage}{steps}  {printable(progress.detail, 60)}".rstrip()
+        if self._on_terminal:
+            click.echo(f"\r\x1b[K{text}", err=True, nl=False)
+        elif progress.stage != self._stage:
+            click.echo(text, err=True)
+        self._stage = progress.stage
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _say_before(plan: Plan) -> None:
+    from llmtop.capture.folder import check_disk
+    from llmtop.capture.options import cost
+
+    names = ", ".join(target.name for target in plan.targets)
+    length = f"{plan.steps} steps" if plan.steps else duration(plan.seconds)
+    free = check_disk(plan.parent)
+    _say(f"capturing {length} of {names} with {plan.engine}; a few MB to {plan.parent} ({size(free)} free)")
+    for name in sorted(plan.options):
+        _say(f"{name}: {cost(plan.engine, name)}")
+
+
+def _print_result(result: Result, as_json: bool) -> None:
+    from llmtop.capture.run import report_data
+
+    if as_json:
+        facts = {
+            "folder": str(result.folder),
+            "trace": str(result.trace) if result.trace else None,
+            "bytes": result.bytes,
+            "copy": result.copy,
+            "open": result.open,
+            "capture": msgspec.to_builtins(result.info),
+            "report": report_data(result),
+        }
+        click.echo(msgspec.json.encode(facts).decode())
+        return
+    report = result.folder / "report.md"
+    if report.is_file():
+        click.echo(report.read_text(errors="replace"))
+    for note in result.info.notes:
+        click.echo(f"note: {printable(note)}")
+    slowest, usual = result.info.step_seconds.slowest_during, result.info.step_seconds.before_p50
+    if slowest is not None:
+        click.echo(f"slowest step during the capture: {duration(slowest)} (median before: {duration(usual)})")
+    click.echo(result.summary)
+    click.echo(f"copy: {result.copy}")
+    click.echo(f"open: {result.open}")
+
+
+def _print_fired(fired: Fired, as_json: bool) -> None:
+    _say(fired.reason)
+    if fired.result is not None:
+        _print_result(fired.result, as_json)
+    elif as_json:
+        click.echo(msgspec.json.encode({"reason": fired.reason, "error": fired.error}).decode())
+    else:
+        _say(f"llmtop: {fired.error}")
+
+
+def _print_options() -> None:
+    from llmtop.capture.choice import option_refusal
+    from llmtop.capture.options import all_options
+
+    for engine, option in all_options():
+        refused = option_refusal(option.name) if engine == "nsys" else None
+        where = "at launch: llmtop run --nsys" if option.at_launch else f"-e {engine}"
+        click.echo(f"{option.name}  ({where})\n    {option.summary}\n    cost: {option.cost}")
+        if refused:
+            click.echo(f"    not here: {refused[0]}; to change that: {refused[1]}")
+
+
+@click.command()
+@_out
+@click.option(
+    "--remove", "names", multiple=True, metavar="NAME", help="Remove a capture by its folder; 'all' for all."
+)
+@click.option("--stop", is_flag=True, help="Stop what a killed llmtop left recording.")
+@_as_json
+def captures(*, out: Path | None, names: tuple[str, ...], stop: bool, as_json: bool) -> int:
+    """List the captures of a folder, or remove some."""
+    from llmtop.capture import folder
+
+    parent = (out or Path(folder.PARENT)).absolute()
+    if stop:
+        _stop_leftovers(as_json)
+    elif names:
+        _remove(parent, names, as_json)
+    else:
+        _list(parent, as_json)
+    return EXIT_DONE
+
+
+def _list(parent: Path, as_json: bool) -> None:
+    from llmtop.capture import folder, leftovers
+
+    found = folder.listed(parent)
+    total = 0
+    for path, info in found:
+        taken = folder.bytes_in(path)
+        total += taken
+        state = leftovers.state_of(path, info)
+        if as_json:
+            facts = {"folder": str(path), "bytes": taken, "capture": msgspec.to_builtins(info), "state": state}
+            click.echo(msgspec.json.encode(facts).decode())
+            continue
+        steps = "" if info.steps is None else f"{info.steps} steps"
+        ranks = [str(rank) for rank in info.ranks if rank is not None]
+        whom = f"rank {','.join(ranks)}" if ranks else f"pid {','.join(map(str, info.pids))}"
+        command = printable(info.command or "", 40)
+        click.echo(f"{path.name:<36} {state:<12} {size(taken):>9}  {steps:<10} {whom}  {command}".rstrip())
+    if not as_json:
+        what = f"{len(found)} capture{'' if len(found) == 1 else 's'}, {size(total)}" if found else "no captures"
+        click.echo(f"{what} in {parent}", err=True)
+    for line in leftovers.sentences():
+        click.echo(line, err=True)
+
+
+def _remove(parent: Path, names: tuple[str, ...], as_json: bool) -> None:
+    from llmtop.capture import folder
+
+    if "all" in names:
+        paths = [path for path, _ in folder.listed(parent)]
+    else:
+        paths = [parent / name if Path(name).name == name else Path(name) for name in names]
+    for path in paths:
+        freed = folder.remove(path)
+        if as_json:
+            click.echo(msgspec.json.encode({"removed": str(path), "bytes": freed}).decode())
+        else:
+            click.echo(f"removed {path} ({size(freed)})")
+
+
+def _stop_leftovers(as_json: bool) -> None:
+    from llmtop.capture import leftovers
+
+    failed: LlmtopError | None = None
+    for outcome in leftovers.stop_all():
+        if isinstance(outcome, LlmtopError):
+            failed = outcome
+            _say(f"llmtop: {outcome}")
+        elif as_json:
+            click.echo(msgspec.json.encode({"stopped": outcome}).decode())
+        else:
+            click.echo(outcome)
+    if failed is not None:
+        raise failed

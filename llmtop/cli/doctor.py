@@ -1,0 +1,225 @@
+"""llmtop doctor: what this machine allows, and the one command that would change each no."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from llmtop import __version__
+from llmtop.errors import EXIT_DONE, LlmtopError, NotPossibleHere
+from llmtop.format import printable, size
+
+if TYPE_CHECKING:
+    from llmtop.capture.job import Target
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One fact about this machine."""
+
+    name: str
+    ok: bool | None
+    """None: neither good nor bad, only told."""
+    says: str
+    command: str = ""
+    """What would make it good."""
+
+
+class Engine(msgspec.Struct, frozen=True, kw_only=True):
+    """What one engine says to one process."""
+
+    engine: str
+    can: bool
+    because: str
+    command: str = ""
+
+
+class Training(msgspec.Struct, frozen=True, kw_only=True):
+    """One process that can be captured, or could be."""
+
+    pid: int
+    rank: int | None
+    command: str | None
+    attached: bool
+    engines: list[Engine]
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it; what --json prints."""
+
+    schema: int = 1
+    llmtop: str = __version__
+    python: str
+    checks: list[Check]
+    trainings: list[Training]
+    notes: list[str]
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print it as one JSON object.")
+def doctor(*, as_json: bool) -> int:
+    """What this machine allows, and the command that would change it."""
+    diagnosis = examine()
+    if as_json:
+        click.echo(msgspec.json.encode(diagnosis).decode())
+        return EXIT_DONE
+    for check in diagnosis.checks:
+        mark = {True: "yes", False: "NO ", None: "   "}[check.ok]
+        click.echo(f"{mark}  {check.name:<16} {check.says}")
+        if check.command:
+            click.echo(f"{'':<22}to change that: {check.command}")
+    click.echo()
+    for training in diagnosis.trainings:
+        _print_training(training)
+    if not diagnosis.trainings:
+        click.echo("No training can be captured: start one with llmtop run -- COMMAND (--nsys for nsys as well).")
+    for note in diagnosis.notes:
+        click.echo(f"note: {note}")
+    return EXIT_DONE
+
+
+def _print_training(training: Training) -> None:
+    rank = "" if training.rank is None else f" rank {training.rank}"
+    how = "attached" if training.attached else "not attached"
+    click.echo(f"pid {training.pid}{rank}, {how}: {printable(training.command or '?', 70)}")
+    for engine in training.engines:
+        click.echo(f"  {'can' if engine.can else 'NO ':<4} {engine.engine:<15} {engine.because}")
+        if engine.command:
+            click.echo(f"{'':<22}to change that: {engine.command}")
+
+
+def examine() -> Diagnosis:
+    """Look at everything; takes up to a second."""
+    from llmtop.capture import choice, leftovers, targets
+
+    checks = [
+        *_driver(),
+        _nsys(),
+        _py_spy(),
+        _ptrace(),
+        _perf(),
+        _gpu_metrics(),
+        _runtime_dir(),
+        _disk(),
+    ]
+    known = targets.attached()
+    others = targets.unattached(frozenset(target.pid for target in known))
+    trainings = [_training(target, choice.abilities(target)) for target in (*known, *others)]
+    return Diagnosis(
+        python=f"{sys.version.split()[0]} at {sys.executable}",
+        checks=checks,
+        trainings=trainings,
+        notes=leftovers.sentences(),
+    )
+
+
+def _training(target: Target, found: tuple[object, ...]) -> Training:
+    return Training(
+        pid=target.pid,
+        rank=target.rank,
+        command=target.command,
+        attached=target.hello is not None,
+        engines=[msgspec.convert(one, Engine, from_attributes=True) for one in found],
+    )
+
+
+def _driver() -> list[Check]:
+    from llmtop.capture import proc
+
+    version = proc.driver_version()
+    if version is None:
+        return [Check(name="driver", ok=False, says="no NVIDIA driver is loaded")]
+    models = proc.gpu_models()
+    names = ", ".join(f"{models.count(name)} x {name}" for name in dict.fromkeys(models)) or "none"
+    return [
+        Check(name="driver", ok=True, says=f"NVIDIA {version}"),
+        Check(name="GPUs", ok=bool(models), says=names),
+    ]
+
+
+def _nsys() -> Check:
+    from llmtop.capture import nsys
+
+    try:
+        found = nsys.find()
+    except NotPossibleHere as refusal:
+        because, _, command = str(refusal).partition(": ")
+        return Check(name="nsys", ok=False, says=because, command=command)
+    return Check(name="nsys", ok=True, says=f"{found.version_text} at {found.path}")
+
+
+def _py_spy() -> Check:
+    from llmtop.capture import py_spy
+
+    try:
+        return Check(name="py-spy", ok=True, says=str(py_spy.find()))
+    except NotPossibleHere as refusal:
+        because, _, command = str(refusal).partition(": ")
+        return Check(name="py-spy", ok=False, says=because, command=command)
+
+
+def _ptrace() -> Check:
+    from llmtop.capture import ptrace
+
+    scope = ptrace.yama_scope()
+    if ptrace.has_capability() and scope != 3:
+        return Check(name="ptrace", ok=True, says="this user may read any process (CAP_SYS_PTRACE)")
+    if scope in (None, 0):
+        return Check(name="ptrace", ok=True, says="this user's processes may be read")
+    says = f"kernel.yama.ptrace_scope is {scope}: py-spy may read only what llmtop itself starts"
+    return Check(name="ptrace", ok=False, says=says, command="sudo sysctl kernel.yama.ptrace_scope=0")
+
+
+def _perf() -> Check:
+    from llmtop.capture import choice
+
+    level = choice.perf_paranoid()
+    refused = choice.option_refusal("cpu-sampling")
+    if refused:
+        return Check(name="CPU sampling", ok=False, says=refused[0], command=refused[1])
+    says = "no perf events in this kernel" if level is None else f"allowed (perf_event_paranoid is {level})"
+    return Check(name="CPU sampling", ok=level is not None, says=says)
+
+
+def _gpu_metrics() -> Check:
+    from llmtop.capture import choice
+
+    refused = choice.option_refusal("gpu-metrics")
+    if refused:
+        return Check(name="GPU metrics", ok=False, says=refused[0], command=refused[1])
+    restricted = choice.profiling_restricted()
+    if restricted is None:
+        return Check(name="GPU metrics", ok=False, says="no NVIDIA driver is loaded")
+    says = "to root only, and this is root" if restricted else "to all users"
+    return Check(name="GPU metrics", ok=True, says=f"the driver gives them {says}")
+
+
+def _runtime_dir() -> Check:
+    from llmtop import wire
+
+    directory = wire.runtime_dir()
+    try:
+        wire.check_dir(directory)
+    except LlmtopError as error:
+        missing = not os.path.lexists(directory)
+        return Check(name="sockets", ok=None if missing else False, says=str(error))
+    return Check(name="sockets", ok=True, says=str(directory))
+
+
+def _disk() -> Check:
+    import shutil
+    from pathlib import Path
+
+    from llmtop.capture import folder
+
+    free = shutil.disk_usage(Path.cwd()).free
+    enough = free >= folder.MIN_FREE_BYTES
+    return Check(
+        name="disk",
+        ok=enough,
+        says=f"{size(free)} free for {Path(folder.PARENT).absolute()}",
+        command="" if enough else "llmtop captures --remove all",
+    )
