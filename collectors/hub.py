@@ -9,17 +9,15 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from collectors import base
+from collectors import base, stage
 from collectors.base import GpuReading, GpuSource, RankSource, RanksReading
 from collectors.gpu_selection import GpuSelection
 from collectors.host import HostSource
 from collectors.nvml import NvmlSource
 from collectors.processes import ProcessSource
+from collectors.stage import Stage
 from collectors.steps import StepsSource
 from llmtop.snapshot import Host, Process, Snapshot
-
-Stage = Callable[[Snapshot], Snapshot]
-"""One station on a snapshot's way to the screen: the rules, a recorder, a command run on alerts."""
 
 ONCE_SECONDS = 4.0
 """How long `Hub.once` waits for values that need two samples (rates, shares of time)."""
@@ -28,7 +26,7 @@ ONCE_SECONDS = 4.0
 def live_hub(
     *,
     interval: float = 1.0,
-    gpus: str | None = None,
+    selection: GpuSelection | None = None,
     directory: Path | None = None,
     taps: Sequence[Stage] = (),
 ) -> Hub:
@@ -36,12 +34,9 @@ def live_hub(
 
     Args:
         interval: seconds between snapshots.
-        gpus: as `GpuSelection.parse`; by default those of CUDA_VISIBLE_DEVICES, or all.
+        selection: which GPUs to show; by default those of CUDA_VISIBLE_DEVICES, or all.
         directory: of the trainings' sockets, `llmtop.wire.runtime_dir()` by default.
         taps: stages after the rules.
-
-    Raises:
-        UnusableInput: `gpus` means nothing.
     """
     from llmtop.diagnosis.live import Rules
 
@@ -55,7 +50,7 @@ def live_hub(
         ranks=ranks,
         rules=Rules().apply,
         interval=interval,
-        selection=GpuSelection.default() if gpus is None else GpuSelection.parse(gpus),
+        selection=selection or GpuSelection.default(),
         taps=taps,
     )
 
@@ -190,9 +185,7 @@ class Hub:
         reading, host = self._gpu.latest(), self._host.latest()
         ranks, processes = self._ranks.latest(), self._processes.latest()
         snapshot = self._compose(reading, host, processes, ranks)
-        for stage in self._stages:
-            snapshot = _run(stage, snapshot)
-        return snapshot
+        return stage.run(self._stages, snapshot)
 
     def _compose(
         self, reading: GpuReading, host: Host, processes: tuple[Process, ...], ranks: RanksReading
@@ -240,11 +233,3 @@ class Hub:
         with self._wake:
             if not self._closed:
                 self._wake.wait(seconds)
-
-
-def _run(stage: Stage, snapshot: Snapshot) -> Snapshot:
-    try:
-        return stage(snapshot)
-    except Exception as error:  # noqa: BLE001  a fault in a rule must not blind the monitor: it says so and goes on
-        note = f"a fault in llmtop itself ({stage!r}: {error!r}); what it would have added is missing"
-        return replace(snapshot, host=replace(snapshot.host, notes=(*snapshot.host.notes, note)))

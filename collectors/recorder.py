@@ -6,8 +6,7 @@ import queue
 import threading
 from pathlib import Path
 
-from msgspec.structs import replace
-
+from collectors.stage import with_note
 from llmtop.errors import LlmtopError
 from llmtop.recording import Writer
 from llmtop.snapshot import Snapshot
@@ -38,13 +37,14 @@ class Recorder:
     def __call__(self, snapshot: Snapshot) -> Snapshot:
         """Hand the snapshot to the disk's thread and return it, with a note when recording does not go on."""
         if self.error is not None:
-            return replace(snapshot, host=replace(snapshot.host, notes=(*snapshot.host.notes, str(self.error))))
+            return with_note(snapshot, str(self.error))
         try:
             self._waiting.put_nowait(snapshot)
         except queue.Full:
             self.left_out += 1
-            note = f"{self._writer.path}: the disk is too slow; {self.left_out} snapshots were not recorded"
-            return replace(snapshot, host=replace(snapshot.host, notes=(*snapshot.host.notes, note)))
+            return with_note(
+                snapshot, f"{self._writer.path}: the disk is too slow; {self.left_out} snapshots were not recorded"
+            )
         return snapshot
 
     def close(self, seconds: float = 5.0) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
+from collectors import stage
+from collectors.stage import Stage
 from llmtop.errors import UnusableInput
 from llmtop.recording import Reader
 from llmtop.snapshot import Snapshot
@@ -18,8 +20,6 @@ HISTORY_SECONDS = 300.0
 """How far back a jump looks for what charts show; at most `HISTORY_SNAPSHOTS` of them."""
 HISTORY_SNAPSHOTS = 1200
 _GROWTH_SECONDS = 1.0  # how often the end of a recording is looked at again, in case it is still being written
-
-Stage = Callable[[Snapshot], Snapshot]
 
 
 class ReplayFeed:
@@ -138,9 +138,10 @@ class ReplayFeed:
         self._reader.close()
 
     def _judge(self, snapshot: Snapshot) -> Snapshot:
-        damage = self._reader.damage
-        host = replace(snapshot.host, notes=(*snapshot.host.notes, damage)) if damage else snapshot.host
-        return self._rules(replace(snapshot, source="replay", alerts=(), host=host))
+        snapshot = replace(snapshot, source="replay", alerts=())
+        if self._reader.damage:
+            snapshot = stage.with_note(snapshot, self._reader.damage)
+        return stage.run((self._rules,), snapshot)
 
     def _play(self, on_snapshot: Callable[[Snapshot], None]) -> None:
         upcoming = self._reader.snapshots()

@@ -303,7 +303,7 @@ class Reader:
     def _unpack(self, member: Member) -> Sequence[Snapshot]:
         try:
             return [from_json(line) for line in self._inflate(member).splitlines()]
-        except (msgspec.DecodeError, zlib.error, struct.error, ValueError):
+        except (msgspec.DecodeError, zlib.error, struct.error, ValueError, OSError):
             self.damage = f"{member.number} snapshots of {self.path} are damaged and were left out"
             return ()
 

@@ -66,9 +66,6 @@ _theme = click.option("--theme", metavar="NAME", help="Colour theme; t shows tho
 )
 @click.option("--record", "record_to", metavar="FILE", type=click.Path(path_type=Path), help="Record as well.")
 @_force
-@click.option(
-    "--on-alert", metavar="CMD", help="Run CMD in a shell for each new alert, which it gets as JSON on stdin."
-)
 @_ascii
 @_theme
 def live(
@@ -83,16 +80,18 @@ def live(
     theme: str | None,
 ) -> int:
     """Watch the GPUs and the attached trainings of this machine."""
+    from collectors.gpu_selection import GpuSelection
     from collectors.hub import live_hub
     from collectors.recorder import Recorder
 
+    selection = GpuSelection.parse(gpus) if gpus is not None else None
     if not (once or as_json):
         _need_terminal("llmtop --json or llmtop --once")
     with ExitStack() as closing:
         recorder = Recorder(record_to, host=platform.node(), overwrite=force) if record_to else None
         if recorder:
             closing.callback(recorder.close)
-        hub = live_hub(interval=interval, gpus=gpus, taps=[recorder] if recorder else [])
+        hub = live_hub(interval=interval, selection=selection, taps=[recorder] if recorder else [])
         if once:
             closing.callback(hub.close)
             _print_once(hub.once(), as_json)
@@ -123,11 +122,13 @@ def record(
     """Write a recording to FILE without a screen, until ctrl+c, SIGTERM or --seconds."""
     import msgspec
 
+    from collectors.gpu_selection import GpuSelection
     from collectors.hub import live_hub
     from collectors.recorder import Recorder
     from llmtop.cli.stream import Stream
     from llmtop.recording import Reader
 
+    selection = GpuSelection.parse(gpus) if gpus is not None else None
     recorder = Recorder(file, host=platform.node(), overwrite=force)
     stream = Stream()
 
@@ -136,7 +137,7 @@ def record(
             stream.finish()
 
     try:
-        hub = live_hub(interval=interval, gpus=gpus, taps=[recorder])
+        hub = live_hub(interval=interval, selection=selection, taps=[recorder])
         click.echo(f"recording to {file}; ctrl+c ends it", err=True)
         stream.run(hub, consume, seconds)
     finally:
