@@ -1,0 +1,115 @@
+"""`llmtop report` and `llmtop compare`: what a capture or a recording shows, and what moved between two."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import click
+
+from llmtop.errors import NotPossibleHere, UnusableInput
+
+_COLORS = {"critical": "red", "warning": "yellow"}
+
+
+def _steps(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | tuple[int, int] | None:
+    """A number of steps (5), or a range of them (2:7)."""
+    if value is None:
+        return None
+    match = re.fullmatch(r"(\d+)(?::(\d+))?", value)
+    if match is None:
+        raise click.BadParameter(f"{value!r} is neither a number of steps (5) nor a range of them (2:7)")
+    first, last = (0, int(match[1])) if match[2] is None else (int(match[1]), int(match[2]))
+    if last <= first:
+        raise click.BadParameter(f"{value!r} holds no step")
+    return first, last
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--markdown", is_flag=True, help="Print it as Markdown.")
+@click.option(
+    "--html", type=click.Path(path_type=Path, dir_okay=False), help="Write one page with a timeline to FILE."
+)
+@click.option(
+    "--steps", callback=_steps, metavar="N|A:B", help="Take only the first N whole steps, or those from A to B."
+)
+def report(
+    path: Path, as_json: bool, markdown: bool, html: Path | None, steps: int | tuple[int, int] | None
+) -> None:
+    """Say what a capture or a recording shows: the verdict, findings with evidence, where the step goes.
+
+    PATH is an nsys export (.sqlite), a .nsys-rep, a torch.profiler trace (.json, .json.gz), a folder with one of
+    them or one a rank, a recording of llmtop, or a report that was written before.
+    """
+    from llmtop.diagnosis import render_markdown, render_text
+    from llmtop.diagnosis.load import load_report
+    from llmtop.diagnosis.report import to_json
+
+    if as_json and markdown:
+        raise click.UsageError("--json and --markdown exclude each other")
+    found = load_report(path, steps)
+    if html is not None:
+        from llmtop.diagnosis import render_html
+
+        _write(html, render_html.render(found))
+        click.echo(f"written: {html}", err=True)
+        if not (as_json or markdown):
+            return
+    if as_json:
+        click.echo(to_json(found).decode())
+    elif markdown:
+        click.echo(render_markdown.render(found), nl=False)
+    else:
+        width = shutil.get_terminal_size((100, 40)).columns
+        click.echo(render_text.render(found, width, _paint if _colored() else None), nl=False)
+
+
+def _colored() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _paint(text: str, role: str) -> str:
+    return click.style(
+        text, fg=_COLORS.get(role), bold=role in ("title", "critical") or None, dim=role == "dim" or None
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise NotPossibleHere(f"{path} cannot be written: {error.strerror}") from None
+
+
+@click.command()
+@click.argument("before", type=click.Path(path_type=Path))
+@click.argument("after", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
+@click.option(
+    "--fail-over",
+    type=click.FloatRange(min=0),
+    metavar="PCT",
+    help="Exit with 1 when the median step became slower by more than PCT percent, noise respected.",
+)
+def compare(before: Path, after: Path, as_json: bool, fail_over: float | None) -> None:
+    """Say what moved between two captures, recordings or reports: step time, idle time, findings, phases."""
+    import msgspec
+
+    from llmtop.diagnosis.compare import compare_reports, regressed, render
+    from llmtop.diagnosis.load import load_report
+    from llmtop.errors import EXIT_FINDING
+
+    found = compare_reports(load_report(before), load_report(after))
+    if fail_over is not None and found.step is None:
+        raise UnusableInput("--fail-over needs the step time of both, and one of them has no whole steps")
+    if as_json:
+        click.echo(msgspec.json.encode(found).decode())
+    else:
+        click.echo(render(found, _paint if _colored() else None), nl=False)
+    if fail_over is not None and regressed(found, fail_over):
+        raise click.exceptions.Exit(EXIT_FINDING)

@@ -1,0 +1,317 @@
+"""From a capture to a report: the whole way, with each part in a file of its own."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from llmtop.diagnosis import calls as cuda
+from llmtop.diagnosis.copies import copy_times
+from llmtop.diagnosis.findings import Measured, findings, launch_calls
+from llmtop.diagnosis.gaps import CAUSES, Gaps, attribute
+from llmtop.diagnosis.kernels import kernel_times
+from llmtop.diagnosis.lane import Lane, lanes_of
+from llmtop.diagnosis.longest import longest_gaps
+from llmtop.diagnosis.nccl import collective_times, exposed_pct, uneven
+from llmtop.diagnosis.phases import phase_times
+from llmtop.diagnosis.report import Device, GapTime, MetricOverTime, PhaseTime, RangeTime, Report, Steps, Timeline
+from llmtop.diagnosis.roofline import roofline
+from llmtop.diagnosis.steps import PhaseSpans, ProcessSteps, cut, find_phases, find_steps
+from llmtop.diagnosis.timeline import step_timeline
+from llmtop.diagnosis.verdict import Judgement, judge, lost
+from llmtop.diagnosis.words import left_out, verdict_sentence
+from llmtop.trace import intervals as iv
+from llmtop.trace import model
+from llmtop.trace.intervals import Spans
+from llmtop.trace.open import open_trace
+
+_OUTLIER = 1.5
+
+
+def analyze(path: str | Path, steps: int | tuple[int, int] | None = None) -> Report:
+    """Read a capture and say what it shows.
+
+    Args:
+        path: an nsys SQLite export, a .nsys-rep, a Chrome trace (plain or gzipped), or a folder with one or, from
+            several ranks, more of them.
+        steps: take the shares over this many of the first whole steps, or over whole steps a to b (b excluded);
+            None for all of them.
+
+    Raises:
+        UnusableInput: not a capture, or so damaged that nothing of it can be used.
+        NotPossibleHere: a .nsys-rep, and no nsys here that could export it.
+    """
+    path = Path(path)
+    return analyze_trace(open_trace(path), steps, command=_command(path))
+
+
+def analyze_trace(
+    trace: model.Trace, steps: int | tuple[int, int] | None = None, command: str = "python train.py"
+) -> Report:
+    """The same for a trace that is in memory; `command` is put into the suggested command lines."""
+    per_process = {pid: cut(find_steps(trace, pid), steps) for pid in _processes(trace)}
+    phases = {pid: find_phases(trace, found) for pid, found in per_process.items()}
+    lanes = lanes_of(trace, per_process)
+    gaps = [attribute(lane, _others(lane, lanes), phases[lane.process]) for lane in lanes]
+    judgement = judge(lanes, gaps)
+    low, high = trace.window
+    ranks = {rank.process: rank.rank for rank in trace.ranks}
+    main = judgement.lane
+    own = per_process[main.process] if main is not None else _longest(per_process)
+    measured = Measured(
+        judgement=judgement,
+        lanes=lanes,
+        gaps=gaps,
+        uneven=uneven(lanes),
+        phases=_phases(per_process, phases, lanes),
+        kernels=kernel_times(trace),
+        copies=copy_times(trace),
+        api=cuda.api_times(trace, lanes),
+        steps=_steps(own, main, trace),
+        command=command,
+        ranks=ranks,
+    )
+    found = findings(measured)
+    return Report(
+        source=trace.source,
+        engine=trace.engine,
+        tool_version=trace.version,
+        window_seconds=(high - low) / 1e9,
+        devices=tuple(_device(lane, gap, judgement, trace, ranks) for lane, gap in zip(lanes, gaps, strict=True)),
+        phases=tuple(measured.phases),
+        kernels=measured.kernels,
+        copies=measured.copies,
+        api=measured.api,
+        gaps=tuple(_gap_rows(lanes, gaps)),
+        verdict=judgement.verdict,
+        findings=found,
+        summary=verdict_sentence(judgement, measured.steps, trace),
+        second=judgement.second,
+        at_border=judgement.at_border,
+        steps=measured.steps,
+        longest_gaps=longest_gaps(lanes, gaps, phases),
+        collectives=collective_times(lanes),
+        ranges=_ranges(trace),
+        metrics=_metrics(trace),
+        roofline=roofline(trace, judgement, measured.kernels),
+        timeline=_timeline(judgement, lanes, gaps, phases),
+        notes=tuple(_notes(trace, lanes, per_process)),
+    )
+
+
+def _command(path: Path) -> str:
+    """The training's command, where the capture's folder says it."""
+    info = (path if path.is_dir() else path.parent) / "capture.json"
+    try:
+        found = msgspec.json.decode(info.read_bytes(), type=dict[str, object]).get("command")
+    except (OSError, msgspec.DecodeError):
+        return "python train.py"
+    return (
+        " ".join(shlex.quote(word) for word in found.split())
+        if isinstance(found, str) and found
+        else "python train.py"
+    )
+
+
+def _processes(trace: model.Trace) -> list[int]:
+    tables = (trace.ops.process, trace.ranges.process, trace.calls.process, trace.host.process)
+    return [int(pid) for pid in np.unique(np.concatenate(tables))]
+
+
+def _longest(steps: dict[int, ProcessSteps]) -> ProcessSteps | None:
+    return max(steps.values(), key=len, default=None)
+
+
+def _others(lane: Lane, lanes: list[Lane]) -> Spans:
+    """When other processes ran something on the same device."""
+    sets = [other.busy for other in lanes if other.device == lane.device and other.process != lane.process]
+    return iv.either(*sets)
+
+
+def _phases(
+    steps: dict[int, ProcessSteps], phases: dict[int, list[PhaseSpans]], lanes: list[Lane]
+) -> list[PhaseTime]:
+    rows: list[PhaseTime] = []
+    for pid, own in steps.items():
+        rows += phase_times(own, phases[pid], [lane for lane in lanes if lane.process == pid])
+    return rows
+
+
+def _steps(own: ProcessSteps | None, lane: Lane | None, trace: model.Trace) -> Steps:
+    if own is None:
+        return Steps(found_by="the capture has no events of a process")
+    seconds = own.seconds
+    if not seconds:
+        return Steps(found_by=own.found_by, left_out="nothing: the shares cover all device activity")
+    # The first one carries the start of the capture: it is left out here as it is from the shares.
+    if lane is not None and lane.slow_first and len(seconds) > 2:
+        seconds = seconds[1:]
+    quarter, median, three = np.percentile(seconds, [25, 50, 75])
+    return Steps(
+        found_by=own.found_by,
+        count=lane.counted if lane is not None and lane.counted else len(seconds),
+        seconds_p50=float(median),
+        seconds_min=min(seconds),
+        seconds_max=max(seconds),
+        spread_pct=100.0 * float(three - quarter) / float(median) if median > 0 else None,
+        outliers=tuple(i for i, value in enumerate(seconds) if value > _OUTLIER * median),
+        left_out=left_out(own, lane, trace),
+    )
+
+
+def _device(lane: Lane, gaps: Gaps, judgement: Judgement, trace: model.Trace, ranks: dict[int, int]) -> Device:
+    ops = lane.ops
+    gpu = trace.gpus.get(lane.device)
+    first, last = int(ops.start[0]), int(ops.end.max())
+    kernels = ops.kind == model.KERNEL
+    took = (ops.end - ops.start)[kernels]
+    launches = launch_calls(lane)
+    inside = launches.where((launches.start >= lane.low) & (launches.start < lane.high))
+    lengths = np.diff(lane.bounds) / 1e9
+    return Device(
+        device=lane.device,
+        pid=lane.process,
+        name=gpu.name if gpu else None,
+        uuid=gpu.uuid if gpu else None,
+        rank=ranks.get(lane.process),
+        busy_pct=100.0 * lane.busy.total / max(last - first, 1),
+        kernel_pct=lane.share(lane.within(lane.kernels)),
+        memcpy_pct=lane.share(lane.within(lane.copies)),
+        nccl_pct=lane.share(lane.within(lane.nccl)),
+        nccl_exposed_pct=exposed_pct(lane),
+        kernels=int(kernels.sum()),
+        kernels_under_10us_pct=100.0 * float(np.mean(took < 10_000)) if len(took) else None,
+        idle_pct=lane.share(lane.idle.total),
+        copy_only_pct=lane.share(lane.within(lane.only_host_copies)),
+        lost_pct=lost(lane, gaps),
+        steps=lane.counted,
+        window_seconds=lane.length / 1e9,
+        step_seconds=float(np.median(lengths)) if lane.counted else None,
+        kernel_seconds=float(took.sum()) / 1e9,
+        kernel_median_us=float(np.median(took)) / 1e3 if len(took) else None,
+        launch_api_seconds=float((launches.end - launches.start).sum()) / 1e9,
+        launches_per_step=len(inside) / lane.counted if lane.counted else None,
+        judged=lane is judgement.lane,
+    )
+
+
+def _gap_rows(lanes: list[Lane], gaps: list[Gaps]) -> list[GapTime]:
+    rows = []
+    for lane, found in zip(lanes, gaps, strict=True):
+        for cause, meaning in CAUSES.items():
+            parts = found.by_cause[cause]
+            total = int(parts.sum())
+            if total:
+                rows.append(
+                    GapTime(
+                        device=lane.device,
+                        pid=lane.process,
+                        cause=cause,
+                        summary=meaning,
+                        seconds=total / 1e9,
+                        share_pct=lane.share(total),
+                        ms_per_step=lane.per_step_ms(total),
+                        gaps=int((parts > 0).sum()),
+                        longest_us=int(parts.max()) / 1e3,
+                    )
+                )
+    return sorted(rows, key=lambda row: (row.device, row.pid, -row.seconds))
+
+
+def _ranges(trace: model.Trace) -> tuple[RangeTime, ...]:
+    """NVTX totals as nsys counts them: a range without an end lasts until the last time of any range."""
+    ranges = trace.ranges
+    if not len(ranges):
+        return ()
+    closed = ranges.end[ranges.end != model.OPEN]
+    last = max(int(ranges.start.max()), int(closed.max()) if len(closed) else 0)
+    took = np.where(ranges.end == model.OPEN, last, ranges.end) - ranges.start
+    groups: dict[tuple[int, int, int], tuple[int, int]] = {}
+    key = np.stack([ranges.name, ranges.domain, ranges.style.astype(np.int64)], axis=1)
+    different, which = np.unique(key, axis=0, return_inverse=True)
+    counts = np.bincount(which.reshape(-1))
+    sums = np.bincount(which.reshape(-1), weights=took)
+    for index, (name, domain, style) in enumerate(different.tolist()):
+        groups[(name, domain, style)] = (int(counts[index]), int(sums[index]))
+    rows = [
+        RangeTime(
+            name=trace.names[name],
+            domain=trace.names[domain],
+            style="push-pop" if style == model.PUSH_POP else "start-end",
+            count=number,
+            seconds=total / 1e9,
+        )
+        for (name, domain, style), (number, total) in groups.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.seconds))
+
+
+def _metrics(trace: model.Trace) -> tuple[MetricOverTime, ...]:
+    low = trace.window[0]
+    rows = []
+    for metric in trace.metrics:
+        known = metric.values[~np.isnan(metric.values)]
+        if len(known):
+            rows.append(
+                MetricOverTime(
+                    device=metric.device,
+                    name=metric.name,
+                    mean_pct=float(known.mean()),
+                    p95_pct=float(np.percentile(known, 95)),
+                    start_seconds=(metric.start - low) / 1e9,
+                    bucket_seconds=metric.bucket_ns / 1e9,
+                    values_pct=tuple(None if np.isnan(v) else round(float(v), 2) for v in metric.values),
+                )
+            )
+    return tuple(rows)
+
+
+def _timeline(
+    judgement: Judgement, lanes: list[Lane], gaps: list[Gaps], phases: dict[int, list[PhaseSpans]]
+) -> Timeline | None:
+    lane = judgement.lane
+    if lane is None:
+        return None
+    return step_timeline(lane, gaps[lanes.index(lane)], phases[lane.process])
+
+
+def _notes(trace: model.Trace, lanes: list[Lane], steps: dict[int, ProcessSteps]) -> list[str]:
+    notes = list(trace.notes)
+    if not len(trace.ops):
+        notes.append("the capture has no device activity: no kernel, copy or memset is in it")
+    elif not (trace.ops.kind == model.KERNEL).any():
+        notes.append("the capture has copies or memsets but no kernel")
+    if len(trace.ops) and not len(trace.calls):
+        notes.append("the capture has no CUDA calls of the host: what caused a gap cannot be said")
+    unlaunched = int((trace.launched_by < 0).sum())
+    if len(trace.calls) and unlaunched:
+        notes.append(
+            f"{unlaunched} of {len(trace.ops)} pieces of device work have no launching call in the capture"
+        )
+    for lane in lanes:
+        if not lane.counted:
+            found_by = steps[lane.process].found_by
+            notes.append(
+                f"GPU {lane.device}, pid {lane.process}: no whole step on the device ({found_by}); its shares "
+                "cover all its activity"
+            )
+        elif lane.slow_first:
+            notes.append(
+                f"GPU {lane.device}, pid {lane.process}: the first whole step is left out of the shares, it was "
+                "slowed down by the start of the capture"
+            )
+    for rank in trace.ranks:
+        present = {lane.process for lane in lanes if len(lane.nccl)}
+        if rank.world_size > 1 and len(present) == 1:
+            notes.append(
+                f"this is rank {rank.rank} of {rank.world_size}, alone: whether it waits for another rank or for "
+                "the network cannot be said without the others' captures"
+            )
+    overhead = iv.union(trace.overhead.start, trace.overhead.end).total
+    low, high = trace.window
+    if high > low and overhead > 0.01 * (high - low):
+        notes.append(f"the profiler itself took {100 * overhead / (high - low):.1f}% of the capture's time")
+    return notes

@@ -1,0 +1,305 @@
+"""From measurements to findings: one for each thing lost, and what else a reader of the capture should know."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from llmtop.diagnosis import calls as cuda
+from llmtop.diagnosis.advice import ADVICE
+from llmtop.diagnosis.gaps import Gaps
+from llmtop.diagnosis.lane import Lane
+from llmtop.diagnosis.nccl import Uneven
+from llmtop.diagnosis.report import ApiTime, CopyTime, Finding, KernelTime, PhaseTime, Steps
+from llmtop.diagnosis.verdict import BORDER_PCT, CAUSE_OF, Judgement
+from llmtop.format import count, duration, percent, rate
+from llmtop.snapshot import Severity
+from llmtop.trace import model
+
+TOLD_PCT = 3.0
+"""A cause with less of the step than this is not worth a finding."""
+CRITICAL_PCT = 40.0
+_MANY_SMALL_PCT = 60.0
+_FEWEST_LAUNCHES = 100
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the rules look at."""
+
+    judgement: Judgement
+    lanes: list[Lane]
+    gaps: list[Gaps]
+    uneven: Uneven | None
+    phases: list[PhaseTime]
+    kernels: tuple[KernelTime, ...]
+    copies: tuple[CopyTime, ...]
+    api: tuple[ApiTime, ...]
+    steps: Steps
+    command: str
+    ranks: dict[int, int] = field(default_factory=dict)
+    """Rank by pid, where known."""
+
+
+def findings(measured: Measured) -> tuple[Finding, ...]:
+    """All findings, the gravest first."""
+    found = [
+        *_lost(measured),
+        _straggler(measured),
+        _small_kernels(measured),
+        _allocations(measured),
+        _pageable(measured),
+        _unsteady(measured),
+        _hot_kernel(measured),
+    ]
+    order = {"critical": 0, "warning": 1, "info": 2}
+    kept = [finding for finding in found if finding is not None]
+    return tuple(sorted(kept, key=lambda finding: (order[finding.severity], -(finding.share_pct or 0.0))))
+
+
+def _advised(
+    kind: str, severity: Severity, share: float | None, summary: str, evidence: dict[str, Any], **more: Any
+) -> Finding:
+    """A finding with its advice; `more` fills the templates, `saves` is what it saves at most, ms a step."""
+    advice = ADVICE[kind]
+    saves = more.pop("saves", None)
+    return Finding(
+        id=kind,
+        severity=severity,
+        share_pct=None if share is None else round(share, 2),
+        summary=summary,
+        evidence={key: _rounded(value) for key, value in evidence.items() if value is not None},
+        fix=advice.fix,
+        next=advice.next.format(**more) if more else advice.next,
+        confirm=advice.confirm,
+        saves_at_most_ms=None if saves is None else round(saves, 3),
+    )
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def _lost(measured: Measured) -> list[Finding]:
+    """One finding for each cause that the judged device loses time to."""
+    judgement = measured.judgement
+    lane = judgement.lane
+    if lane is None:
+        return []
+    found = []
+    for verdict, share in judgement.lost.items():
+        if share < TOLD_PCT:
+            continue
+        severity: Severity = "info"
+        if judgement.verdict != "gpu_bound" and (verdict == judgement.verdict or share >= BORDER_PCT):
+            severity = "critical" if share >= CRITICAL_PCT else "warning"
+        saves = share / 100 * lane.length / 1e6 / lane.counted if lane.counted else None
+        evidence = _evidence(measured, lane, verdict, share)
+        words = f"{ADVICE[verdict].title}: {percent(share, 1)} of the step"
+        if saves is not None:
+            words += f", {duration(saves / 1e3)} of {duration(lane.length / 1e9 / lane.counted)}"
+        more = {"pid": lane.process, "device": lane.device, "command": measured.command}
+        found.append(_advised(verdict, severity, share, f"{words}.", evidence, saves=saves, **more))
+    return found
+
+
+def _evidence(measured: Measured, lane: Lane, verdict: str, share: float) -> dict[str, Any]:
+    """The numbers that show it."""
+    gaps = measured.gaps[measured.lanes.index(lane)]
+    evidence: dict[str, Any] = {"device": lane.device, "pid": lane.process, "share_pct": share}
+    for cause, counts_for in CAUSE_OF.items():
+        if counts_for == verdict and gaps.total(cause):
+            evidence[f"idle_{cause}_pct"] = lane.share(gaps.total(cause))
+    steps = max(lane.counted, 1)
+    if verdict == "launch_bound":
+        evidence |= launch_evidence(lane)
+    elif verdict == "sync_bound":
+        waits = [row for row in measured.api if row.kind == "sync"]
+        evidence["waiting_calls_per_step"] = sum(row.calls_per_step or 0.0 for row in waits)
+        evidence["waiting_call"] = waits[0].name if waits else None
+        worst = _most_idle(lane, measured.phases)
+        evidence["most_idle_phase"] = worst.name if worst is not None else None
+    elif verdict == "h2d_bound":
+        ops = lane.ops
+        mine = (ops.kind == model.MEMCPY) & np.isin(ops.direction, (model.HOST_TO_DEVICE, model.DEVICE_TO_HOST))
+        mine &= (ops.start >= lane.low) & (ops.start < lane.high)
+        evidence["only_copies_pct"] = lane.share(lane.within(lane.only_host_copies))
+        evidence["copied_bytes_per_step"] = float(ops.bytes[mine].sum()) / steps
+        between = [row for row in measured.copies if row.direction in ("host-to-device", "device-to-host")]
+        big = max(between, key=lambda row: row.seconds, default=None)
+        if big is not None:
+            evidence |= {"direction": big.direction, "from": big.source_memory, "gb_per_s": big.gb_per_s}
+    elif verdict == "communication_bound":
+        evidence["nccl_pct"] = lane.share(lane.within(lane.nccl))
+        evidence["exposed_pct"] = share
+        evidence["overlapped_pct_of_nccl"] = 100.0 * (1 - share / max(lane.share(lane.within(lane.nccl)), 1e-9))
+    elif verdict == "input_bound":
+        worst = _most_idle(lane, measured.phases)
+        if worst is not None:
+            evidence |= {"phase": worst.name, "phase_host_ms": worst.host_seconds * 1e3}
+            evidence["gpu_idle_in_phase_ms"] = (worst.gpu_idle_seconds or 0.0) * 1e3
+    return evidence
+
+
+def launch_evidence(lane: Lane) -> dict[str, Any]:
+    """How launching compares with the work launched."""
+    kernels = lane.ops.where(lane.ops.kind == model.KERNEL)
+    took = kernels.end - kernels.start
+    launches = launch_calls(lane)
+    inside = (lane.ops.kind == model.KERNEL) & (lane.ops.start >= lane.low) & (lane.ops.start < lane.high)
+    return {
+        "launch_api_ms": float((launches.end - launches.start).sum()) / 1e6,
+        "kernel_ms": float(took.sum()) / 1e6,
+        "kernels": len(kernels),
+        "kernels_under_10us_pct": 100.0 * float(np.mean(took < 10_000)) if len(took) else None,
+        "kernel_median_us": float(np.median(took)) / 1e3 if len(took) else None,
+        "kernels_per_step": float(inside.sum()) / max(lane.counted, 1),
+    }
+
+
+def launch_calls(lane: Lane) -> model.ApiCalls:
+    """The calls of this process that launch kernels, whole file."""
+    calls = lane.trace.calls
+    launching = cuda.kinds(lane.trace) == cuda.LAUNCH
+    names = np.array(["memset" not in name.lower() for name in lane.trace.names])
+    return calls.where((calls.process == lane.process) & (launching & names)[calls.name])
+
+
+def _most_idle(lane: Lane, phases: list[PhaseTime]) -> PhaseTime | None:
+    """The phase in which the GPU was idle longest; of a phase and the one around it, the inner one."""
+    idle = [row for row in phases if row.pid == lane.process and row.gpu_idle_seconds]
+    return max(idle, key=lambda row: (row.gpu_idle_seconds or 0.0, row.name.count("/")), default=None)
+
+
+def _straggler(measured: Measured) -> Finding | None:
+    found = measured.uneven
+    if found is None:
+        return None
+    culprit, waiting = found.culprit, found.waiting
+    rank = measured.ranks.get(culprit.process)
+    who = (
+        f"rank {rank} (GPU {culprit.device})"
+        if rank is not None
+        else f"GPU {culprit.device} (pid {culprit.process})"
+    )
+    apart = found.waiting_pct - found.culprit_pct
+    summary = (
+        f"{who} holds the others up: it waits in NCCL for {percent(found.culprit_pct, 1)} of the step, "
+        f"GPU {waiting.device} for {percent(found.waiting_pct, 1)}."
+    )
+    evidence: dict[str, Any] = {
+        "culprit_device": culprit.device,
+        "culprit_pid": culprit.process,
+        "culprit_rank": rank,
+        "culprit_exposed_pct": found.culprit_pct,
+        "waiting_device": waiting.device,
+        "waiting_exposed_pct": found.waiting_pct,
+        "slower_phase": _slower_phase(measured.phases, culprit.process, waiting.process),
+    }
+    saves = apart / 100 * waiting.length / 1e6 / waiting.counted if waiting.counted else None
+    severity: Severity = "critical" if apart >= 20.0 else "warning"  # FACTS section 7: critical at 20 %
+    more = {"device": culprit.device, "pid": culprit.process, "saves": saves}
+    return _advised("straggler", severity, apart, summary, evidence, **more)
+
+
+def _slower_phase(phases: list[PhaseTime], culprit: int, waiting: int) -> str | None:
+    """The phase in which the culprit's GPU works longest beyond the other's, NCCL's wait being in one of them."""
+    mine = {row.name: row.gpu_seconds or 0.0 for row in phases if row.pid == culprit}
+    other = {row.name: row.gpu_seconds or 0.0 for row in phases if row.pid == waiting}
+    longer = {name: mine[name] - other[name] for name in mine.keys() & other.keys()}
+    if not longer:
+        return None
+    name = max(longer, key=lambda key: longer[key])
+    return (
+        f"{name}: {duration(mine[name])} against {duration(other[name])} on the device"
+        if longer[name] > 0
+        else None
+    )
+
+
+def _small_kernels(measured: Measured) -> Finding | None:
+    lane = measured.judgement.lane
+    if lane is None:
+        return None
+    evidence = launch_evidence(lane)
+    small = evidence["kernels_under_10us_pct"]
+    if small is None or small < _MANY_SMALL_PCT or evidence["kernels_per_step"] < _FEWEST_LAUNCHES:
+        return None
+    summary = (
+        f"{percent(small, 1)} of {count(evidence['kernels'])} kernels are shorter than 10 µs "
+        f"(median {duration(evidence['kernel_median_us'] / 1e6)}), {count(evidence['kernels_per_step'])} a step."
+    )
+    return _advised("small_kernels", "info", None, summary, evidence, command=measured.command)
+
+
+def _allocations(measured: Measured) -> Finding | None:
+    rows = [row for row in measured.api if row.kind == "allocation" and (row.calls_per_step or 0.0) >= 1.0]
+    lane = measured.judgement.lane
+    if not rows or lane is None or not lane.counted:
+        return None
+    a_step = sum(row.calls_per_step or 0.0 for row in rows)
+    gaps = measured.gaps[measured.lanes.index(lane)]
+    share = lane.share(gaps.total("allocation"))
+    summary = f"{count(a_step)} calls a step allocate or free device memory, mostly {rows[0].name}."
+    evidence = {"calls_per_step": a_step, "host_ms": sum(row.seconds for row in rows) * 1e3, "idle_pct": share}
+    severity: Severity = "warning" if share >= TOLD_PCT else "info"
+    return _advised("allocations", severity, share, summary, evidence)
+
+
+def _pageable(measured: Measured) -> Finding | None:
+    rows = [row for row in measured.copies if "pageable" in (row.source_memory, row.target_memory)]
+    lane = measured.judgement.lane
+    if not rows or lane is None:
+        return None
+    row = max(rows, key=lambda row: row.bytes)
+    share = lane.share(lane.within(lane.host_copies))
+    if row.largest_bytes < 1 << 20 or share < 1.0:
+        return None
+    summary = (
+        f"{count(row.count)} copies {row.direction} from or to pageable memory, {rate((row.gb_per_s or 0) * 1e9)}."
+    )
+    evidence = {"count": row.count, "bytes": row.bytes, "gb_per_s": row.gb_per_s, "copies_pct": share}
+    return _advised("pageable_copies", "info", share, summary, evidence)
+
+
+def _unsteady(measured: Measured) -> Finding | None:
+    steps = measured.steps
+    if not steps.outliers or steps.count < 5 or steps.seconds_p50 is None or steps.seconds_max is None:
+        return None
+    summary = (
+        f"{len(steps.outliers)} of {steps.count} steps took more than 1.5 times the median of "
+        f"{duration(steps.seconds_p50)}, the slowest {duration(steps.seconds_max)}."
+    )
+    evidence = {"median_ms": steps.seconds_p50 * 1e3, "slowest_ms": steps.seconds_max * 1e3}
+    evidence |= {"spread_pct": steps.spread_pct or 0.0}
+    return _advised("unsteady_steps", "info", None, summary, evidence)
+
+
+def _hot_kernel(measured: Measured) -> Finding | None:
+    """The kernel with the most time, with the ncu line that looks at some launches of it in a later step."""
+    compute = [row for row in measured.kernels if row.kind != "NCCL"]
+    lane = measured.judgement.lane
+    if not compute or lane is None:
+        return None
+    top = compute[0]
+    steps = max(sum(other.counted for other in measured.lanes), 1)
+    a_step = max(1, round(top.count / steps))
+    summary = (
+        f"{top.name} ({top.kind}) takes {percent(top.share_pct, 1)} of kernel time: "
+        f"{count(top.count)} launches of {duration(top.mean_us / 1e6)} on average."
+    )
+    evidence = {"kernel": top.name, "kind": top.kind, "kernel_time_pct": top.share_pct, "count": top.count}
+    evidence |= {"mean_us": top.mean_us, "launches_per_step": a_step}
+    # Three steps warm up; five launches are enough to see the same ceiling five times, and ncu replays each.
+    more = {
+        "kernel_regex": shlex.quote(f"regex:^{re.escape(top.name)}$"),
+        "skip": 3 * a_step,
+        "count": min(5, a_step),
+        "file": "llmtop-kernel",
+        "command": measured.command,
+    }
+    return _advised("hot_kernel", "info", None, summary, evidence, **more)

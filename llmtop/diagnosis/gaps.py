@@ -1,0 +1,254 @@
+"""Why a GPU lay idle: each gap divided among causes by what the launching threads did inside it.
+
+A gap is time within whole steps in which this process had nothing running on the device. Its parts are given to
+the first of these that holds there:
+
+- another process ran on the device
+- the work that ends the gap was launched already (launch latency, a wait for an event, a busy front end): queued
+- the host was inside a big copy between host and device: copy
+- a range that waits for input was open on a launching thread: input
+- the host was inside a call that waits for the device, or reads a value back from it: sync
+- the host was inside an allocation, a launch, or another CUDA call: allocation, launch
+- the host made no CUDA call for a while and the next thing it sent to the device was a copy of input: input
+- it made none for long, outside the phases of a step's own work: host (or os_wait, where the C library says so)
+- it was between two launches: launch
+
+Where a gap begins inside a call that waits, or ends in a value being read back, the host could not run ahead
+because it had to wait: what it then needed to launch again is the wait's doing, so launch, allocation and queued
+count as sync. Between two kernels that were both launched in time the host has no part: that stays queued.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from llmtop.diagnosis import calls as cuda
+from llmtop.diagnosis.lane import Lane
+from llmtop.diagnosis.steps import LIBRARY_DOMAINS, PhaseSpans, is_compute, is_input
+from llmtop.trace import intervals as iv
+from llmtop.trace import model
+from llmtop.trace.intervals import Ns, Spans
+
+CAUSES = {
+    "other_process": "another process ran on the GPU",
+    "queued": "launched, but not started yet",
+    "copy": "the host was copying between host and device",
+    "input": "waiting for input",
+    "sync": "the host had waited for the GPU and had to catch up",
+    "allocation": "allocating or freeing device memory",
+    "launch": "the host was launching, too slowly for the GPU",
+    "os_wait": "the host waited in the C library",
+    "host": "the host did something else",
+    "unknown": "the capture does not show what the host did",
+}
+"""Causes of idle time, in the order in which they are tried, and what each means."""
+
+_ORDER = ("other_process", "queued", "copy", "input", "sync", "allocation", "os_wait", "host", "launch")
+
+BIG_COPY_BYTES = 1 << 20
+"""A copy of at least this moves data; a smaller one from the device reads a value back (.item(), .cpu())."""
+_INPUT_BYTES = 256
+_QUIET_SHORTEST_NS = 300_000
+_QUIET_LONG_NS = 2_000_000
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """The gaps of one lane and how long each lay idle for each cause."""
+
+    spans: Spans
+    by_cause: dict[str, Ns]
+    """For each cause, ns of each gap; they add up to the gaps' lengths."""
+    ending: Ns
+    """Row of the lane's ops that ended each gap; -1 for one at the end of the window."""
+
+    def total(self, cause: str) -> int:
+        """Of one cause, ns."""
+        return int(self.by_cause[cause].sum())
+
+
+@dataclass(frozen=True)
+class Host:
+    """What the launching threads of a lane did, as sets of instants."""
+
+    input_ranges: Spans
+    copy: Spans
+    sync: Spans
+    allocation: Spans
+    calls: Spans
+    """Every CUDA call."""
+    inferred_input: Spans
+    long_quiet: Spans
+    os_wait: Spans
+    seen: bool
+    """Whether there are any calls of these threads."""
+
+
+def attribute(lane: Lane, others: Spans, phases: list[PhaseSpans]) -> Gaps:
+    """Divide the idle time of a lane.
+
+    Args:
+        lane: whose.
+        others: when other processes ran on the same device.
+        phases: of the lane's process.
+    """
+    idle = lane.idle
+    ending = _ending(lane, idle)
+    launched = _launched_at(lane, idle, ending)
+    host = host_activity(lane, phases)
+    late = iv.union(idle.starts, launched)
+    queued = iv.union(launched, idle.ends)
+    left: Spans = idle
+    sets: dict[str, Spans] = {"other_process": others, "queued": queued}
+    if host.seen:
+        sets |= {
+            "input": iv.either(host.input_ranges, host.inferred_input),
+            "copy": host.copy,
+            "sync": host.sync,
+            "allocation": host.allocation,
+            "os_wait": iv.both(host.os_wait, host.long_quiet),
+            "host": host.long_quiet,
+            "launch": late,
+        }
+    by_cause = {cause: np.zeros(len(idle), dtype=np.int64) for cause in CAUSES}
+    for cause in _ORDER:
+        if cause not in sets:
+            continue
+        mine = iv.both(left, sets[cause])
+        left = iv.without(left, mine)
+        by_cause[cause] += iv.overlap(idle.starts, idle.ends, mine)
+    by_cause["unknown"] += iv.overlap(idle.starts, idle.ends, left)
+    _give_to_sync(lane, ending, host, by_cause, late=launched > idle.starts)
+    return Gaps(idle, by_cause, ending)
+
+
+def _ending(lane: Lane, idle: Spans) -> Ns:
+    """The op that starts where each gap ends."""
+    starts = lane.ops.start
+    at = np.searchsorted(starts, idle.ends)
+    inside = at < len(starts)
+    found = np.minimum(at, max(len(starts) - 1, 0))
+    return np.where(inside & (idle.ends < lane.high), found, -1)
+
+
+def _launched_at(lane: Lane, idle: Spans, ending: Ns) -> Ns:
+    """When the call that launched the op at the end of each gap returned, within the gap; its end if unknown."""
+    if not len(lane.ops):
+        return idle.ends
+    call = np.where(ending >= 0, lane.launched_by[np.maximum(ending, 0)], -1)
+    if not len(lane.trace.calls):
+        return idle.ends
+    returned = np.where(call >= 0, lane.trace.calls.end[np.maximum(call, 0)], idle.ends)
+    return np.clip(returned, idle.starts, idle.ends)
+
+
+def _give_to_sync(
+    lane: Lane, ending: Ns, host: Host, by_cause: dict[str, Ns], late: npt.NDArray[np.bool_]
+) -> None:
+    """Count what follows a wait as the wait's doing; `late` says which gaps end in work launched inside them."""
+    held_up = late & iv.contains(host.sync, lane.idle.starts)
+    ops = lane.ops
+    if len(ops):
+        row = np.maximum(ending, 0)
+        back = (ops.kind[row] == model.MEMCPY) & (ops.direction[row] == model.DEVICE_TO_HOST)
+        held_up |= late & (ending >= 0) & back & (ops.bytes[row] < BIG_COPY_BYTES)
+    for cause in ("launch", "allocation", "queued"):
+        moved = np.where(held_up, by_cause[cause], 0)
+        by_cause[cause] = by_cause[cause] - moved
+        by_cause["sync"] = by_cause["sync"] + moved
+
+
+def host_activity(lane: Lane, phases: list[PhaseSpans]) -> Host:
+    """What the launching threads of a lane did."""
+    trace = lane.trace
+    mine = _of_threads(trace.calls, lane)
+    rows = np.flatnonzero(mine)
+    calls = trace.calls.where(rows)
+    kinds = _kinds_of_calls(lane, rows)
+    every = iv.union(calls.start, calls.end)
+
+    def of(kind: int) -> Spans:
+        return iv.union(calls.start[kinds == kind], calls.end[kinds == kind])
+
+    quiet = iv.rest(every, lane.low, lane.high)
+    compute = _compute_phases(phases)
+    input_ranges = _input_ranges(lane)
+    inferred, long_quiet = _quiet(lane, quiet, compute, rows)
+    waits = trace.host.where(_of_threads(trace.host, lane) & (trace.host.kind == model.OS_CALL))
+    return Host(
+        input_ranges=input_ranges,
+        copy=of(cuda.COPY),
+        sync=of(cuda.SYNC),
+        allocation=of(cuda.ALLOCATION),
+        calls=every,
+        inferred_input=inferred,
+        long_quiet=long_quiet,
+        os_wait=iv.union(waits.start, waits.end),
+        seen=len(calls) > 0,
+    )
+
+
+def _of_threads(table: model.ApiCalls | model.HostSpans | model.Ranges, lane: Lane) -> npt.NDArray[np.bool_]:
+    return np.asarray((table.process == lane.process) & np.isin(table.thread, lane.launchers))
+
+
+def _kinds_of_calls(lane: Lane, rows: Ns) -> Ns:
+    """The kind of each call; a call that copies is a big COPY, a SYNC (a value read back) or else a LAUNCH."""
+    trace = lane.trace
+    kinds = cuda.kinds(trace)[trace.calls.name]
+    kinds = np.where(kinds == cuda.COPY, cuda.LAUNCH, kinds)
+    copies = lane.ops.kind == model.MEMCPY
+    called = lane.launched_by[copies]
+    size, direction = lane.ops.bytes[copies][called >= 0], lane.ops.direction[copies][called >= 0]
+    called = called[called >= 0]
+    between = np.isin(direction, (model.HOST_TO_DEVICE, model.DEVICE_TO_HOST))
+    kinds[called[between & (size >= BIG_COPY_BYTES)]] = cuda.COPY
+    kinds[called[(direction == model.DEVICE_TO_HOST) & (size < BIG_COPY_BYTES)]] = cuda.SYNC
+    return kinds[rows]
+
+
+def _input_ranges(lane: Lane) -> Spans:
+    ranges = lane.trace.ranges
+    names = lane.trace.names
+    named = np.array([is_input(name) for name in names])
+    library = np.array([bool(LIBRARY_DOMAINS.match(name)) for name in names])
+    chosen = _of_threads(ranges, lane) & named[ranges.name] & ~library[ranges.domain] & (ranges.end != model.OPEN)
+    return iv.union(ranges.start[chosen], ranges.end[chosen])
+
+
+def _compute_phases(phases: list[PhaseSpans]) -> Spans:
+    own = [phase.spans for phase in phases if is_compute(phase.path.split("/")[0])]
+    return iv.either(*own) if own else iv.EMPTY
+
+
+def _quiet(lane: Lane, quiet: Spans, compute: Spans, rows: Ns) -> tuple[Spans, Spans]:
+    """Of the stretches without a CUDA call: those before a copy of input, and the other long ones.
+
+    A stretch inside a phase of the step's own work is neither: there the host is preparing launches.
+    """
+    step = float(np.median(np.diff(lane.bounds))) if lane.counted else float(lane.length)
+    shortest, long = max(_QUIET_SHORTEST_NS, 0.02 * step), max(_QUIET_LONG_NS, 0.04 * step)
+    in_compute = iv.overlap(quiet.starts, quiet.ends, compute)
+    free = in_compute < 0.5 * quiet.lengths
+    inferred = free & (quiet.lengths >= shortest) & _before_input(lane, quiet, rows)
+    other = free & ~inferred & (quiet.lengths >= long)
+    return Spans(quiet.starts[inferred], quiet.ends[inferred]), Spans(quiet.starts[other], quiet.ends[other])
+
+
+def _before_input(lane: Lane, quiet: Spans, rows: Ns) -> npt.NDArray[np.bool_]:
+    """Whether the next thing that these threads send to the device is a copy from the host."""
+    called = lane.launched_by
+    sends = np.isin(called, rows)
+    if not sends.any():
+        return np.zeros(len(quiet), dtype=bool)
+    launched_at = lane.trace.calls.start[called[sends]]
+    order = np.argsort(launched_at, kind="stable")
+    launched_at = launched_at[order]
+    ops = lane.ops
+    from_host = (ops.kind == model.MEMCPY) & (ops.direction == model.HOST_TO_DEVICE) & (ops.bytes >= _INPUT_BYTES)
+    from_host = from_host[sends][order]
+    at = np.searchsorted(launched_at, quiet.ends)
+    return np.asarray((at < len(launched_at)) & from_host[np.minimum(at, len(launched_at) - 1)])

@@ -1,0 +1,203 @@
+"""One process on one GPU: its device work, its whole steps on the device's own time line, and what lay idle."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from llmtop.diagnosis.steps import ProcessSteps
+from llmtop.trace import intervals as iv
+from llmtop.trace import model
+from llmtop.trace.intervals import Ns, Spans
+
+NCCL_KERNEL = re.compile(r"^(void )?nccl\w*Kernel", re.I)
+"""Device kernels of NCCL and RCCL, old (ncclKernel_AllReduce_…) and new (ncclDevKernel_…, ncclSymkDevKernel_…)."""
+
+_BETWEEN_HOST_AND_DEVICE = (model.HOST_TO_DEVICE, model.DEVICE_TO_HOST)
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One process on one GPU."""
+
+    trace: model.Trace
+    process: int
+    device: int
+    rows: Ns
+    """Rows of `trace.ops`, in order of their start."""
+    steps: ProcessSteps
+    bounds: Ns
+    """Instants that divide the device's time line into whole steps: one more than there are steps; two (the first
+    and the last instant of any activity) when there are none."""
+    counted: int
+    """How many whole steps lie between them; 0 when the bounds are those of the whole capture."""
+    slow_first: bool = False
+    """Whether the first whole step was left out because it carries the start of the capture."""
+
+    @functools.cached_property
+    def ops(self) -> model.DeviceOps:
+        """The device work of this lane, in order of its start."""
+        return self.trace.ops.where(self.rows)
+
+    @functools.cached_property
+    def launched_by(self) -> Ns:
+        """Row of `trace.calls` for each of `ops`; -1 where unknown."""
+        return self.trace.launched_by[self.rows]
+
+    @functools.cached_property
+    def is_nccl(self) -> npt.NDArray[np.bool_]:
+        """Which of `ops` are NCCL kernels."""
+        by_name = np.array([bool(NCCL_KERNEL.match(name)) for name in self.trace.names])
+        return np.asarray((self.ops.kind == model.KERNEL) & by_name[self.ops.name])
+
+    @property
+    def low(self) -> int:
+        """Where the whole steps begin."""
+        return int(self.bounds[0])
+
+    @property
+    def high(self) -> int:
+        """Where they end."""
+        return int(self.bounds[-1])
+
+    @property
+    def length(self) -> int:
+        """Of the whole steps together, ns."""
+        return max(self.high - self.low, 1)
+
+    def share(self, nanoseconds: float) -> float:
+        """In percent of whole steps."""
+        return 100.0 * nanoseconds / self.length
+
+    def per_step_ms(self, nanoseconds: float) -> float | None:
+        """Milliseconds a step; None without steps."""
+        return nanoseconds / 1e6 / self.counted if self.counted else None
+
+    def _union(self, chosen: npt.NDArray[np.bool_]) -> Spans:
+        return iv.union(self.ops.start[chosen], self.ops.end[chosen])
+
+    @functools.cached_property
+    def busy(self) -> Spans:
+        """Kernels, copies and memsets, whole file."""
+        return iv.union(self.ops.start, self.ops.end)
+
+    @functools.cached_property
+    def kernels(self) -> Spans:
+        """Kernels, whole file."""
+        return self._union(self.ops.kind == model.KERNEL)
+
+    @functools.cached_property
+    def host_copies(self) -> Spans:
+        """Copies between host and device, whole file."""
+        return self._union(self._is_host_copy)
+
+    @functools.cached_property
+    def _is_host_copy(self) -> npt.NDArray[np.bool_]:
+        copies = self.ops.kind == model.MEMCPY
+        return np.asarray(copies & np.isin(self.ops.direction, _BETWEEN_HOST_AND_DEVICE))
+
+    @functools.cached_property
+    def copies(self) -> Spans:
+        """All copies, whole file."""
+        return self._union(self.ops.kind == model.MEMCPY)
+
+    @functools.cached_property
+    def only_host_copies(self) -> Spans:
+        """Time in which nothing but copies between host and device ran, whole file."""
+        return iv.without(self.host_copies, self._union(~self._is_host_copy))
+
+    @functools.cached_property
+    def nccl(self) -> Spans:
+        """NCCL kernels, whole file."""
+        return self._union(self.is_nccl)
+
+    @functools.cached_property
+    def exposed_nccl(self) -> Spans:
+        """NCCL while nothing else ran on this device, whole file."""
+        return iv.without(self.nccl, self._union(~self.is_nccl))
+
+    @functools.cached_property
+    def idle(self) -> Spans:
+        """Time within whole steps in which this process ran nothing on this device."""
+        return iv.rest(self.busy, self.low, self.high)
+
+    def within(self, spans: Spans) -> int:
+        """How much of a set lies in whole steps, ns."""
+        return iv.clip(spans, self.low, self.high).total
+
+    @functools.cached_property
+    def launchers(self) -> Ns:
+        """The threads whose launches make up the step: those with at least a twentieth of the kernels (NCCL's
+        aside), so neither a thread that prefetches nor one that watches NCCL."""
+        called = self.launched_by[(self.ops.kind == model.KERNEL) & ~self.is_nccl & (self.launched_by >= 0)]
+        if not len(called):
+            called = self.launched_by[self.launched_by >= 0]
+        threads, counts = np.unique(self.trace.calls.thread[called], return_counts=True)
+        kept = threads[counts >= 0.05 * counts.sum()] if len(threads) else threads
+        if self.steps.thread is not None:
+            kept = np.unique(np.append(kept, self.steps.thread))
+        return kept
+
+
+def lanes_of(trace: model.Trace, steps: dict[int, ProcessSteps]) -> list[Lane]:
+    """Every (process, GPU) with device work, in order of GPU and pid."""
+    ops = trace.ops
+    order = np.argsort(ops.start, kind="stable")
+    lanes = []
+    for device, process in np.unique(np.stack([ops.device, ops.process], axis=1), axis=0).tolist():
+        rows = order[(ops.device[order] == device) & (ops.process[order] == process)]
+        own = steps[process]
+        bounds, counted = _bounds(trace, rows, own)
+        slow_first = counted >= 3 and _first_is_slow(bounds)
+        if slow_first:
+            bounds, counted = bounds[1:], counted - 1
+        lanes.append(Lane(trace, process, device, rows, own, bounds, counted, slow_first))
+    return lanes
+
+
+def _first_is_slow(bounds: Ns) -> bool:
+    """Whether the first step took much longer than the others: the start of a capture slows a step down (by 19 of
+    75 ms in a trace of torch.profiler on an H200, where the others took 57)."""
+    lengths = np.diff(bounds)
+    return bool(lengths[0] > 1.15 * np.median(lengths[1:]) and lengths[0] > np.max(lengths[1:]))
+
+
+def _bounds(trace: model.Trace, rows: Ns, steps: ProcessSteps) -> tuple[Ns, int]:
+    """Where the steps begin on the device.
+
+    The host runs ahead of the device, and work that was launched before the capture began is not in the file. So
+    a step begins on the device where the first work that the host launched in it starts, not where the host began
+    it: between two such places lies a whole step of device time, whatever the lag.
+    """
+    starts = trace.ops.start[rows]
+    whole = np.array([int(starts[0]), int(trace.ops.end[rows].max())], dtype=np.int64)
+    if not len(steps):
+        return whole, 0
+    called = trace.launched_by[rows]
+    known = called >= 0
+    if not known.any():
+        return _host_bounds(steps, whole)
+    launched_at = trace.calls.start[called[known]]
+    order = np.argsort(launched_at, kind="stable")
+    launched_at, began = launched_at[order], starts[known][order]
+    edges = np.append(steps.starts, steps.ends[-1])
+    at = np.searchsorted(launched_at, edges)
+    nexts = np.append(steps.starts[1:], [steps.ends[-1], np.iinfo(np.int64).max])
+    # A step without any device work has no place of its own on the device: its edge is dropped, and so it counts
+    # with the step before it.
+    usable = (at < len(launched_at)) & (launched_at[np.minimum(at, len(launched_at) - 1)] < nexts)
+    bounds = np.unique(began[at[usable]])
+    if len(bounds) < 2:
+        return _host_bounds(steps, whole)
+    return bounds, len(bounds) - 1
+
+
+def _host_bounds(steps: ProcessSteps, whole: Ns) -> tuple[Ns, int]:
+    """The host's own edges, when the device's cannot be had (no API calls in the file, or one step only)."""
+    if int(steps.ends[-1]) <= int(whole[0]) or int(steps.starts[0]) >= int(whole[1]):
+        return whole, 0
+    return np.append(steps.starts, steps.ends[-1]), len(steps)

@@ -1,0 +1,47 @@
+"""From any path that llmtop writes or captures to a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from llmtop.diagnosis.report import Report, from_json
+from llmtop.errors import UnusableInput
+from llmtop.trace.open import kind_of
+
+
+def load_report(path: Path, steps: int | tuple[int, int] | None = None) -> Report:
+    """Analyse a capture or a recording, or read a report that was written before.
+
+    Args:
+        path: a file, or the folder of a capture.
+        steps: as in `llmtop.diagnosis.capture.analyze`; a report or a recording cannot be cut.
+
+    Raises:
+        UnusableInput: none of what llmtop reads, or too damaged.
+        NotPossibleHere: it needs an nsys that is not here.
+    """
+    kind = kind_of(path)
+    if kind == "json":
+        return _read(path)
+    if kind == "recording":
+        from llmtop.diagnosis.recorded import analyze_recording
+
+        return analyze_recording(path)
+    from llmtop.diagnosis.capture import analyze
+
+    return analyze(path, steps)
+
+
+def _read(path: Path) -> Report:
+    try:
+        return from_json(path.read_bytes())
+    except msgspec.ValidationError as error:
+        raise UnusableInput(f"{path} is JSON but no report of llmtop and no trace ({error})") from None
+    except msgspec.DecodeError as error:
+        raise UnusableInput(
+            f"{path} is damaged JSON ({error}): neither a trace nor a report can be read"
+        ) from None
+    except OSError as error:
+        raise UnusableInput(f"{path} cannot be read: {error.strerror}") from None

@@ -1,0 +1,300 @@
+"""A report from a recording of snapshots: less than a capture gives, and it says so.
+
+Snapshots hold no kernels and no gaps. What they have is each step's phases by two clocks, the share of the step in
+which the training's stream was empty, the GPU's counters, and the alerts that were raised.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from llmtop.diagnosis.report import Device, Finding, MetricOverTime, PhaseTime, Report, Steps, Verdict
+from llmtop.diagnosis.verdict import BORDER_PCT, NEAR_PCT
+from llmtop.errors import UnusableInput
+from llmtop.format import duration, percent
+from llmtop.snapshot import Alert, Gpu, Rank, Severity, Snapshot, Step
+
+_BOUND = ("launch_bound", "input_bound", "sync_bound", "h2d_bound", "communication_bound")
+_BUCKETS = 120
+_METRICS = {
+    "util": "util_pct",
+    "sm_active": "sm_active_pct",
+    "tensor_active": "tensor_active_pct",
+    "dram_active": "dram_active_pct",
+}
+_MOST_STEPS = 20_000
+"""A rank: a recording of days keeps the last ones."""
+
+
+@dataclass
+class _Of:
+    """What was seen of one rank."""
+
+    rank: Rank
+    steps: dict[int, Step] = field(default_factory=dict)
+
+
+@dataclass
+class _Held:
+    """An alert and how long it was up."""
+
+    last: Alert
+    seconds: float = 0.0
+
+
+@dataclass
+class _Seen:
+    """Everything that was seen, gathered in one pass."""
+
+    first: float = 0.0
+    last: float = 0.0
+    snapshots: int = 0
+    ranks: dict[int, _Of] = field(default_factory=dict)
+    gpus: dict[str, Gpu] = field(default_factory=dict)
+    samples: dict[tuple[str, str], list[tuple[float, float]]] = field(default_factory=dict)
+    power: dict[str, list[float]] = field(default_factory=dict)
+    alerts: dict[tuple[str, str | None, int | None], _Held] = field(default_factory=dict)
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Take one more."""
+        passed = max(0.0, min(snapshot.time - self.last, 10.0)) if self.snapshots else 0.0
+        self.first = self.first if self.snapshots else snapshot.time
+        self.last = snapshot.time
+        self.snapshots += 1
+        for gpu in snapshot.gpus:
+            self.gpus[gpu.uuid] = gpu
+            for name, attribute in _METRICS.items():
+                value = getattr(gpu, attribute)
+                if value is not None:
+                    self.samples.setdefault((gpu.uuid, name), []).append((snapshot.time, value))
+            if gpu.power_watts is not None:
+                self.power.setdefault(gpu.uuid, []).append(gpu.power_watts)
+        for rank in snapshot.ranks:
+            own = self.ranks.setdefault(rank.pid, _Of(rank))
+            own.rank = rank
+            for step in (*rank.new_steps, *rank.gpu_updates):
+                own.steps[step.index] = step
+            while len(own.steps) > _MOST_STEPS:
+                del own.steps[next(iter(own.steps))]
+        for alert in snapshot.alerts:
+            held = self.alerts.setdefault((alert.id, alert.gpu, alert.pid), _Held(alert))
+            held.last = alert
+            held.seconds += passed
+
+
+def analyze_recording(path: str | Path) -> Report:
+    """Read a recording and say what it shows.
+
+    Raises:
+        UnusableInput: not a recording, or nothing of it can be read.
+    """
+    from llmtop.recording import Reader
+
+    reader = Reader(path)
+    try:
+        notes: list[str] = []
+        report = analyze_snapshots((snapshot for _, snapshot in reader.snapshots()), str(path), notes)
+        if reader.damage:
+            notes.append(reader.damage)
+        return replace_notes(report, notes)
+    finally:
+        reader.close()
+
+
+def replace_notes(report: Report, notes: list[str]) -> Report:
+    """The report with more notes."""
+    import msgspec
+
+    return msgspec.structs.replace(report, notes=(*report.notes, *notes))
+
+
+def analyze_snapshots(snapshots: Iterable[Snapshot], source: str, notes: list[str] | None = None) -> Report:
+    """What a stream of snapshots shows, over its whole length.
+
+    Raises:
+        UnusableInput: there is not one snapshot.
+    """
+    seen = _Seen()
+    for snapshot in snapshots:
+        seen.add(snapshot)
+    if not seen.snapshots:
+        raise UnusableInput(f"{source} holds no snapshot that can be read")
+    steps = {pid: _counted(own) for pid, own in seen.ranks.items()}
+    main = max(steps, key=lambda pid: len(steps[pid]), default=None)
+    idle = {pid: _idle_pct(own.rank, steps[pid]) for pid, own in seen.ranks.items()}
+    verdict, worst = _verdict(seen, idle)
+    return Report(
+        source=source,
+        engine="recording",
+        window_seconds=seen.last - seen.first,
+        devices=tuple(_devices(seen, steps, idle, worst)),
+        phases=tuple(row for pid in steps for row in _phases(pid, steps[pid])),
+        verdict=verdict,
+        findings=_findings(seen),
+        summary=_summary(verdict, worst, idle, seen),
+        at_border=worst is not None and abs((idle[worst] or 0.0) - BORDER_PCT) <= NEAR_PCT,
+        steps=_step_times(steps[main] if main is not None else []),
+        metrics=tuple(_metrics(seen)),
+        notes=(
+            "a recording holds snapshots, not kernels: gaps, kernels, copies and CUDA calls need a capture "
+            "(llmtop capture)",
+        ),
+    )
+
+
+def _counted(own: _Of) -> list[Step]:
+    """The steps that count: after warm-up, in order."""
+    return [own.steps[index] for index in sorted(own.steps) if not own.steps[index].warmup]
+
+
+def _idle_pct(rank: Rank, steps: list[Step]) -> float | None:
+    """Share of the steps in which the training's stream was empty, by CUDA events; None when not measured."""
+    measured = [step for step in steps if step.gpu_idle_seconds is not None and step.seconds > 0]
+    if measured:
+        return (
+            100.0 * sum(step.gpu_idle_seconds or 0.0 for step in measured) / sum(step.seconds for step in measured)
+        )
+    return rank.gpu_idle_pct
+
+
+def _verdict(seen: _Seen, idle: dict[int, float | None]) -> tuple[Verdict, int | None]:
+    """By the GPU's idle share, and by the alert that was up longest; unknown when neither says anything."""
+    total = max(seen.last - seen.first, 1e-9)
+    longest: dict[str, float] = {}
+    for (kind, _, _), held in seen.alerts.items():
+        if kind in _BOUND:
+            longest[kind] = max(longest.get(kind, 0.0), held.seconds)
+    known = {pid: share for pid, share in idle.items() if share is not None}
+    worst = max(known, key=lambda pid: known[pid], default=None)
+    named = max(longest, key=lambda kind: longest[kind], default=None)
+    if named is not None and longest[named] >= 0.5 * total:
+        return cast(Verdict, named), worst
+    if worst is None:
+        return "unknown", None
+    if known[worst] < BORDER_PCT:
+        return "gpu_bound", worst
+    return cast(Verdict, named) if named is not None else "unknown", worst
+
+
+def _devices(
+    seen: _Seen, steps: dict[int, list[Step]], idle: dict[int, float | None], worst: int | None
+) -> Iterable[Device]:
+    """A row for each rank, with its GPU's name."""
+    for pid, own in seen.ranks.items():
+        gpu = seen.gpus.get(own.rank.gpu_uuid or "")
+        lengths = [step.interval_seconds or step.seconds for step in steps[pid]]
+        yield Device(
+            device=gpu.index if gpu else own.rank.local_rank or 0,
+            pid=pid,
+            name=gpu.name if gpu else None,
+            uuid=own.rank.gpu_uuid,
+            rank=own.rank.rank,
+            kernels=None,
+            kernel_seconds=None,
+            launch_api_seconds=None,
+            idle_pct=idle[pid],
+            steps=len(lengths),
+            window_seconds=sum(lengths),
+            step_seconds=statistics.median(lengths) if lengths else None,
+            judged=pid == worst,
+        )
+
+
+def _phases(pid: int, steps: list[Step]) -> list[PhaseTime]:
+    host: dict[str, float] = {}
+    gpu: dict[str, list[float]] = {}
+    for step in steps:
+        for phase in step.phases:
+            host[phase.name] = host.get(phase.name, 0.0) + phase.host_seconds
+            if phase.gpu_seconds is not None:
+                gpu.setdefault(phase.name, []).append(phase.gpu_seconds)
+    whole = sum(step.seconds for step in steps) or 1e-9
+    return [
+        PhaseTime(
+            name=name,
+            pid=pid,
+            host_seconds=seconds / len(steps),
+            gpu_seconds=statistics.fmean(gpu[name]) if name in gpu else None,
+            share_pct=100.0 * seconds / whole,
+            count_per_step=1.0,
+        )
+        for name, seconds in host.items()
+    ]
+
+
+def _step_times(steps: list[Step]) -> Steps:
+    lengths = [step.interval_seconds or step.seconds for step in steps]
+    if not lengths:
+        return Steps(found_by="no attached training told its steps")
+    median = statistics.median(lengths)
+    quartiles = statistics.quantiles(lengths, n=4) if len(lengths) > 1 else [median] * 3
+    return Steps(
+        found_by="as the training told them, after warm-up",
+        count=len(lengths),
+        seconds_p50=median,
+        seconds_min=min(lengths),
+        seconds_max=max(lengths),
+        spread_pct=100.0 * (quartiles[2] - quartiles[0]) / median if median > 0 else None,
+        outliers=tuple(i for i, value in enumerate(lengths) if value > 1.5 * median)[:100],
+    )
+
+
+def _findings(seen: _Seen) -> tuple[Finding, ...]:
+    """The alerts that were raised, the longest first."""
+    total = max(seen.last - seen.first, 1e-9)
+    order: dict[Severity, int] = {"critical": 0, "warning": 1, "info": 2}
+    found = []
+    for held in sorted(seen.alerts.values(), key=lambda held: (order[held.last.severity], -held.seconds)):
+        alert = held.last
+        evidence: dict[str, Any] = dict(alert.evidence)
+        evidence |= {
+            "up_seconds": round(held.seconds, 1),
+            "up_pct_of_recording": round(100 * held.seconds / total, 1),
+        }
+        if alert.pid is not None:
+            evidence["pid"] = alert.pid
+        found.append(
+            Finding(
+                id=alert.id,
+                severity=alert.severity,
+                summary=f"{alert.summary} (up for {duration(held.seconds)} of {duration(total)})",
+                evidence=evidence,
+                next=alert.next,
+            )
+        )
+    return tuple(found)
+
+
+def _metrics(seen: _Seen) -> Iterable[MetricOverTime]:
+    width = max((seen.last - seen.first) / _BUCKETS, 1e-6)
+    for (uuid, name), samples in seen.samples.items():
+        buckets: list[list[float]] = [[] for _ in range(_BUCKETS)]
+        for when, value in samples:
+            buckets[min(max(int((when - seen.first) / width), 0), _BUCKETS - 1)].append(value)
+        values = sorted(value for _, value in samples)
+        yield MetricOverTime(
+            device=seen.gpus[uuid].index,
+            name=name,
+            mean_pct=statistics.fmean(values),
+            p95_pct=values[min(int(0.95 * len(values)), len(values) - 1)],
+            start_seconds=0.0,
+            bucket_seconds=width,
+            values_pct=tuple(round(statistics.fmean(bucket), 2) if bucket else None for bucket in buckets),
+        )
+
+
+def _summary(verdict: Verdict, worst: int | None, idle: dict[int, float | None], seen: _Seen) -> str:
+    share = idle.get(worst) if worst is not None else None
+    text = f"{verdict}, as far as a recording of {duration(seen.last - seen.first)} can tell: "
+    if share is not None:
+        text += f"the training's stream was empty for {percent(share, 1)} of its steps (pid {worst})."
+    elif seen.ranks:
+        text += "GPU time was not measured, so only the alerts speak."
+    else:
+        text += "no attached training is in it, only GPU counters."
+    raised = sorted({key[0] for key in seen.alerts})
+    return text + (f" Alerts: {', '.join(raised)}." if raised else " No alert was raised.")

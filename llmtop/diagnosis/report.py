@@ -1,0 +1,320 @@
+"""The report: what a capture (or a recording) shows, as plain typed data, from which every output is made.
+
+The names of the fields that DESIGN lists are a contract; the others may grow. Totals (`kernels`, `copies`, `api`,
+`ranges`, and the counts of a device) cover the whole file; shares, `phases`, `gaps` and the verdict cover whole
+steps; `busy_pct` divides by first to last device activity. Percent are of time unless the name says otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from llmtop.snapshot import Severity
+
+SCHEMA = 1
+
+Verdict = Literal[
+    "gpu_bound",
+    "launch_bound",
+    "input_bound",
+    "sync_bound",
+    "h2d_bound",
+    "communication_bound",
+    "idle",
+    "unknown",
+]
+
+
+class Steps(msgspec.Struct, frozen=True, kw_only=True):
+    """Which steps the shares are taken over."""
+
+    found_by: str
+    """In words: which range marks a step, or why none was found."""
+    count: int = 0
+    """Whole steps; 0 when the whole capture was taken instead."""
+    seconds_p50: float | None = None
+    seconds_min: float | None = None
+    seconds_max: float | None = None
+    spread_pct: float | None = None
+    """Interquartile range of the steps' times over their median."""
+    outliers: tuple[int, ...] = ()
+    """Which steps (0 is the first whole one) took more than 1.5 times the median."""
+    left_out: str = ""
+    """In words: what of the capture is in no whole step."""
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """One process on one GPU."""
+
+    device: int
+    pid: int
+    name: str | None = None
+    uuid: str | None = None
+    rank: int | None = None
+    busy_pct: float | None = None
+    """Union of kernels, copies and memsets over first to last device activity, whole file."""
+    kernel_pct: float | None = None
+    memcpy_pct: float | None = None
+    nccl_pct: float | None = None
+    nccl_exposed_pct: float | None = None
+    """NCCL while nothing else ran."""
+    kernels: int | None = 0
+    """Whole file; None for a recording, which has no kernels."""
+    kernels_under_10us_pct: float | None = None
+    """Share of the number of kernels."""
+    idle_pct: float | None = None
+    copy_only_pct: float | None = None
+    """Time in which only copies between host and device ran."""
+    lost_pct: dict[str, float] = {}
+    """Share of whole steps by what it was lost to; the keys are verdicts. Their sum is what the 10 % border of
+    the verdict is held against."""
+    steps: int = 0
+    window_seconds: float = 0.0
+    """What the shares are of: whole steps on this device."""
+    step_seconds: float | None = None
+    """Median."""
+    kernel_seconds: float | None = 0.0
+    """Sum over all kernels, whole file."""
+    kernel_median_us: float | None = None
+    launch_api_seconds: float | None = 0.0
+    """Host time in calls that launch kernels, whole file."""
+    launches_per_step: float | None = None
+    judged: bool = False
+    """Whether the verdict is about this device."""
+
+
+class PhaseTime(msgspec.Struct, frozen=True, kw_only=True):
+    """One phase of a step, mean over whole steps. Nested phases carry their parent's name: forward/attention."""
+
+    name: str
+    pid: int
+    host_seconds: float
+    """By the host's clock. CUDA is asynchronous: this may be time spent waiting."""
+    gpu_seconds: float | None = None
+    """Device time of what was launched in this phase, whenever it ran."""
+    share_pct: float | None = None
+    """Host time over the step's time."""
+    gpu_share_pct: float | None = None
+    """Device time over the step's time."""
+    gpu_idle_seconds: float | None = None
+    """How long the device had nothing to do while the host was in this phase."""
+    count_per_step: float = 0.0
+
+
+class KernelVariant(msgspec.Struct, frozen=True, kw_only=True):
+    """One full name behind a short one."""
+
+    name: str
+    count: int
+    seconds: float
+
+
+class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
+    """All launches of kernels with one short name."""
+
+    name: str
+    kind: str
+    """GEMM, attention, normalisation, elementwise, reduction, NCCL, optimizer, embedding, sort or other."""
+    count: int
+    seconds: float
+    share_pct: float
+    """Of the time of all kernels."""
+    mean_us: float
+    min_us: float
+    max_us: float
+    variants: tuple[KernelVariant, ...] = ()
+
+
+class CopyTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Copies of one direction between two kinds of memory, or memsets."""
+
+    direction: str
+    source_memory: str
+    target_memory: str
+    count: int
+    bytes: int
+    seconds: float
+    gb_per_s: float | None = None
+    """10^9 bytes a second, over the time in which these copies ran."""
+    largest_bytes: int = 0
+
+
+class ApiTime(msgspec.Struct, frozen=True, kw_only=True):
+    """All calls of one function of the CUDA runtime or driver."""
+
+    name: str
+    kind: str
+    """launch, sync, copy, allocation or other."""
+    count: int
+    seconds: float
+    mean_us: float
+    max_us: float
+    calls_per_step: float | None = None
+
+
+class RangeTime(msgspec.Struct, frozen=True, kw_only=True):
+    """All NVTX ranges or annotations of one name, whole file."""
+
+    name: str
+    domain: str
+    style: str
+    count: int
+    seconds: float
+
+
+class GapTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Idle time of one device with one cause, over whole steps."""
+
+    device: int
+    pid: int
+    cause: str
+    summary: str
+    seconds: float
+    share_pct: float
+    ms_per_step: float | None = None
+    gaps: int = 0
+    """How many gaps it has a part in."""
+    longest_us: float = 0.0
+
+
+class LongGap(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the longest gaps, line by line."""
+
+    device: int
+    pid: int
+    start_seconds: float
+    """Since the beginning of the capture."""
+    seconds: float
+    step: int | None = None
+    phase: str = ""
+    """The host's phase when it began."""
+    causes: dict[str, float] = {}
+    """Seconds by cause."""
+    host: tuple[str, ...] = ()
+    """What the launching threads did in it, longest first, with times."""
+    before: str = ""
+    """What ran on the device before it."""
+    after: str = ""
+
+
+class CollectiveTime(msgspec.Struct, frozen=True, kw_only=True):
+    """NCCL kernels of one collective on one device, whole steps."""
+
+    device: int
+    pid: int
+    name: str
+    count_per_step: float
+    ms_per_step: float
+    exposed_ms_per_step: float
+    share_pct: float
+
+
+class MetricOverTime(msgspec.Struct, frozen=True, kw_only=True):
+    """A hardware counter that was recorded, in percent of its peak."""
+
+    device: int
+    name: str
+    mean_pct: float
+    p95_pct: float
+    start_seconds: float
+    bucket_seconds: float
+    values_pct: tuple[float | None, ...] = ()
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """A piece of a timeline row: [start, seconds, kind, text, fill]; start counts from the step's beginning."""
+
+    start: float
+    seconds: float
+    kind: str
+    text: str
+    fill: float = 1.0
+    """Which part of the piece is really filled, where many short ones were joined."""
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of a timeline."""
+
+    label: str
+    lane: Literal["gpu", "gaps", "host", "phases"]
+    spans: tuple[Span, ...] = ()
+
+
+class Timeline(msgspec.Struct, frozen=True, kw_only=True):
+    """One step, of median length. Pieces too short to be seen at full width are joined."""
+
+    step: int | None
+    seconds: float
+    rows: tuple[Row, ...] = ()
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing to know, what shows it, and what to do about it."""
+
+    id: str
+    severity: Severity
+    share_pct: float | None = None
+    """Of whole steps."""
+    summary: str
+    evidence: dict[str, Any] = {}
+    fix: str = ""
+    next: str = ""
+    """The exact next command, or what to do."""
+    confirm: str = ""
+    """What shows that the fix worked."""
+    saves_at_most_ms: float | None = None
+    """A step, by Amdahl: if all of it went away and nothing else came in its place."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a capture shows."""
+
+    schema: int = SCHEMA
+    source: str
+    engine: str
+    window_seconds: float
+    """From the first event of the capture to the last."""
+    devices: tuple[Device, ...] = ()
+    phases: tuple[PhaseTime, ...] = ()
+    kernels: tuple[KernelTime, ...] = ()
+    copies: tuple[CopyTime, ...] = ()
+    api: tuple[ApiTime, ...] = ()
+    gaps: tuple[GapTime, ...] = ()
+    verdict: Verdict = "unknown"
+    findings: tuple[Finding, ...] = ()
+    summary: str = ""
+    """The verdict in a sentence, with its numbers."""
+    second: str | None = None
+    """The next cause, when it is close to the first."""
+    at_border: bool = False
+    """Whether the verdict would be another with two points more or less lost."""
+    steps: Steps = Steps(found_by="")
+    longest_gaps: tuple[LongGap, ...] = ()
+    collectives: tuple[CollectiveTime, ...] = ()
+    ranges: tuple[RangeTime, ...] = ()
+    metrics: tuple[MetricOverTime, ...] = ()
+    roofline: str = ""
+    timeline: Timeline | None = None
+    tool_version: str = ""
+    notes: tuple[str, ...] = ()
+    """What was left out, and why."""
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Report)
+
+
+def to_json(report: Report) -> bytes:
+    """Encode; a float that is not finite becomes null."""
+    return _encoder.encode(report)
+
+
+def from_json(data: bytes | str) -> Report:
+    """Decode; fields that this version does not know are ignored.
+
+    Raises:
+        msgspec.DecodeError: not JSON, or not a report (`msgspec.ValidationError`, a subclass).
+    """
+    return _decoder.decode(data)

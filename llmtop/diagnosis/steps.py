@@ -1,0 +1,247 @@
+"""Where the steps of a process begin and end in a trace, and which phases lie in them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from llmtop.trace import model
+from llmtop.trace.intervals import Ns, Spans, union
+
+LIBRARY_DOMAINS = re.compile(
+    r"^(nccl|cccl|cub|thrust|cublas|cublaslt|cudnn|cufft|cusparse|cusolver|nvshmem)$", re.I
+)
+"""NVTX domains of libraries: their ranges are neither steps nor phases of a training."""
+
+_STEP = re.compile(
+    r"^(\[pl\]\[profile\])?(profiler|train(ing)?|optimi[sz]er|global|run_training)?[ _.-]?"
+    r"(step|iter(ation)?|batch)$",
+    re.I,
+)
+_COUNTED = re.compile(r"[ _#:=(\[-]*\d+[)\]]?$")
+_OPTIMIZER = re.compile(r"^(optimizer\.step#.*|optim(izer)?([ _.-]?step)?|opt[ _.-]?step)$", re.I)
+_INPUT = re.compile(
+    r"data[ _.-]?load|load(ing)?[ _.-]?(data|batch)|(get|next|fetch)[ _.-]?batch|^(data|input|fetch|loader)"
+    r"([ _.-]?(wait|time|pipeline|fetch|next))?$|^enumerate\(DataLoader\)|dataloader_next|_next_batch|prefetch|"
+    r"data[ _.-]?wait",
+    re.I,
+)
+_COMPUTE = re.compile(
+    r"forward|backward|fwd|bwd|optim|loss|zero[ _.-]?grad|clip|attention|attn|mlp|layer|block|model|train|"
+    r"autograd|compute|step|scaler|decode|prefill|graph",
+    re.I,
+)
+
+
+def is_input(name: str) -> bool:
+    """Whether a range of this name stands for waiting for, or making, the next batch."""
+    return bool(_INPUT.search(name))
+
+
+def is_compute(name: str) -> bool:
+    """Whether a range of this name stands for the step's own work: forward, backward, optimizer and the like."""
+    return bool(_COMPUTE.search(name))
+
+
+@dataclass(frozen=True)
+class ProcessSteps:
+    """The whole steps of one process, one after another, in host time."""
+
+    process: int
+    thread: int | None
+    """The thread whose ranges mark them."""
+    starts: Ns
+    ends: Ns
+    found_by: str
+    marker: int = -1
+    """The name that marks a step; -1 when none does."""
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def seconds(self) -> list[float]:
+        """Of each step."""
+        return [float(t) / 1e9 for t in (self.ends - self.starts).tolist()]
+
+
+_NONE = np.empty(0, dtype=np.int64)
+
+
+def cut(steps: ProcessSteps, wanted: int | tuple[int, int] | None) -> ProcessSteps:
+    """Only the first `wanted` whole steps, or those from a to b (b excluded); all of them for None."""
+    if wanted is None:
+        return steps
+    first, last = (0, wanted) if isinstance(wanted, int) else wanted
+    return replace(steps, starts=steps.starts[first:last], ends=steps.ends[first:last])
+
+
+def own_ranges(trace: model.Trace, process: int) -> model.Ranges:
+    """The ranges of a process that its training (not a library) made, in order of their start."""
+    library = np.array([bool(LIBRARY_DOMAINS.match(name)) or name.startswith("nccl") for name in trace.names])
+    ranges = trace.ranges
+    mine = ranges.where((ranges.process == process) & ~library[ranges.domain] & ~library[ranges.name])
+    # A range that encloses another and starts with it comes first.
+    return mine.where(np.lexsort((-mine.end, mine.start)))
+
+
+def find_steps(trace: model.Trace, process: int) -> ProcessSteps:
+    """The whole steps of a process.
+
+    By the first of these that occurs: a range named like a step (step, train_step, ProfilerStep#7, iteration 12);
+    the ends of the optimizer's range; the beginnings of the range that waits for input; the beginnings of the
+    most regular of the outermost ranges.
+    """
+    ranges = own_ranges(trace, process)
+    closed = ranges.where(ranges.end != model.OPEN)
+    base = _base_names(trace.names)
+    for finder in (_by_name, _by_optimizer, _by_input, _by_regularity):
+        found = finder(trace, process, closed, base)
+        if found is not None:
+            return found
+    if len(trace.ranges.where(trace.ranges.process == process)):
+        reason = "none of the ranges repeats like a step"
+    else:
+        reason = "the capture has no ranges"
+    return ProcessSteps(process, None, _NONE, _NONE, reason)
+
+
+def _base_names(names: list[str]) -> list[str]:
+    """Names without the number at their end: ProfilerStep#7 is ProfilerStep."""
+    return [_COUNTED.sub("", name) or name for name in names]
+
+
+def _by_name(trace: model.Trace, process: int, ranges: model.Ranges, base: list[str]) -> ProcessSteps | None:
+    like_a_step = {number for number, name in enumerate(base) if _STEP.match(name)}
+    rows = ranges.where(np.isin(ranges.name, list(like_a_step)))
+    if not len(rows):
+        return None
+    # Several kinds (a user's step inside ProfilerStep): the outermost marks the step, so take the longest.
+    kinds: dict[tuple[str, int], int] = {}
+    for name, thread, length in zip(
+        rows.name.tolist(), rows.thread.tolist(), (rows.end - rows.start).tolist(), strict=True
+    ):
+        key = (base[name], thread)
+        kinds[key] = kinds.get(key, 0) + length
+    name, thread = max(kinds, key=lambda key: kinds[key])
+    mine = rows.where(
+        (rows.thread == thread) & np.isin(rows.name, [n for n, text in enumerate(base) if text == name])
+    )
+    starts, ends = mine.start, mine.end
+    between = starts[1:] - ends[:-1]
+    if len(starts) > 1 and np.median(between) > 0.01 * np.median(np.diff(starts)):
+        # Something (the loader, as a rule) lies between the ranges, and it is a part of what a step costs.
+        starts, ends = starts[:-1], starts[1:]
+        how = f"from the start of one range {name!r} to the next"
+    else:
+        how = f"the range {name!r}"
+    return ProcessSteps(process, thread, starts, ends, how, int(mine.name[0]))
+
+
+def _by_optimizer(trace: model.Trace, process: int, ranges: model.Ranges, base: list[str]) -> ProcessSteps | None:
+    return _by_marker(process, ranges, trace.names, _OPTIMIZER.match, "end")
+
+
+def _by_input(trace: model.Trace, process: int, ranges: model.Ranges, base: list[str]) -> ProcessSteps | None:
+    return _by_marker(process, ranges, trace.names, _INPUT.search, "start")
+
+
+def _by_marker(
+    process: int, ranges: model.Ranges, names: list[str], matches: object, edge: str
+) -> ProcessSteps | None:
+    """Steps between the same edge of consecutive ranges of one name."""
+    assert callable(matches)
+    best: tuple[int, int] | None = None
+    for name in np.unique(ranges.name).tolist():
+        if not matches(names[name]):
+            continue
+        for thread in np.unique(ranges.thread[ranges.name == name]).tolist():
+            count = int(((ranges.name == name) & (ranges.thread == thread)).sum())
+            if count >= 2 and (best is None or count < best[1] // 2 or best[1] < 2):
+                best, chosen = (name, count), thread
+    if best is None:
+        return None
+    rows = ranges.where((ranges.name == best[0]) & (ranges.thread == chosen))
+    marks = np.sort(rows.end if edge == "end" else rows.start)
+    how = f"from the {edge} of one range {names[best[0]]!r} to the next"
+    return ProcessSteps(process, chosen, marks[:-1], marks[1:], how, best[0])
+
+
+def _by_regularity(trace: model.Trace, process: int, ranges: model.Ranges, base: list[str]) -> ProcessSteps | None:
+    """The outermost ranges of a thread whose starts are the most evenly spaced, of at least three."""
+    best: tuple[float, int, int] | None = None
+    for thread in np.unique(ranges.thread).tolist():
+        outer = outermost(ranges.where(ranges.thread == thread))
+        for name in np.unique(outer.name).tolist():
+            starts = outer.start[outer.name == name]
+            if len(starts) < 3:
+                continue
+            intervals = np.diff(starts)
+            unevenness = float(np.std(intervals) / max(float(np.mean(intervals)), 1.0))
+            if unevenness < 0.5 and (best is None or unevenness < best[0]):
+                best = (unevenness, name, thread)
+    if best is None:
+        return None
+    _, name, thread = best
+    outer = outermost(ranges.where(ranges.thread == thread))
+    marks = np.sort(outer.start[outer.name == name])
+    how = f"from the start of one range {trace.names[name]!r} to the next, the most regular of the capture"
+    return ProcessSteps(process, thread, marks[:-1], marks[1:], how, name)
+
+
+def outermost(ranges: model.Ranges) -> model.Ranges:
+    """Of one thread's ranges, in order of their start, those that lie in no other."""
+    if not len(ranges):
+        return ranges
+    reach = np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(ranges.end)[:-1]])
+    return ranges.where(ranges.start >= reach)
+
+
+@dataclass(frozen=True)
+class PhaseSpans:
+    """All ranges of one path on the steps' thread."""
+
+    path: str
+    spans: Spans
+    starts: Ns
+
+
+_DEEPEST = 3
+_MOST_PHASES = 40
+
+
+def find_phases(trace: model.Trace, steps: ProcessSteps) -> list[PhaseSpans]:
+    """The phases of a process, by the ranges on its steps' thread; the range that marks a whole step is none.
+
+    Nested ones have their parents' names before theirs. At most 40, the longest.
+    """
+    ranges = own_ranges(trace, steps.process)
+    ranges = ranges.where((ranges.end != model.OPEN) & (ranges.style == model.PUSH_POP))
+    thread = steps.thread
+    if thread is None:
+        if not len(ranges):
+            return []
+        threads, counts = np.unique(ranges.thread, return_counts=True)
+        thread = int(threads[np.argmax(counts)])
+    ranges = ranges.where(ranges.thread == thread)
+    base = _base_names(trace.names)
+    whole_step = {n for n, name in enumerate(base) if _STEP.match(name)}
+    paths: dict[str, list[tuple[int, int]]] = {}
+    stack: list[tuple[int, str]] = []
+    for start, end, name in zip(ranges.start.tolist(), ranges.end.tolist(), ranges.name.tolist(), strict=True):
+        while stack and stack[-1][0] <= start:
+            stack.pop()
+        if name in whole_step:
+            continue
+        path = f"{stack[-1][1]}/{base[name]}" if stack else base[name]
+        stack.append((end, path))
+        if len(stack) <= _DEEPEST:
+            paths.setdefault(path, []).append((start, end))
+    found = []
+    for path, pieces in paths.items():
+        table = np.array(pieces, dtype=np.int64)
+        found.append(PhaseSpans(path, union(table[:, 0], table[:, 1]), table[:, 0]))
+    found.sort(key=lambda phase: -phase.spans.total)
+    return found[:_MOST_PHASES]

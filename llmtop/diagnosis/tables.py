@@ -1,0 +1,262 @@
+"""A report as tables of text: what the text, Markdown and HTML outputs have in common.
+
+Every cell has passed `printable`: names come from capture files, and a report may come from anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llmtop.diagnosis.report import Finding, Report
+from llmtop.format import DASH, count, duration, number, percent, printable, size
+
+
+@dataclass(frozen=True)
+class Text:
+    """One table."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    left: int = 1
+    """How many columns from the left hold words; the others hold numbers."""
+    most: int = 12
+    """How many rows are worth showing where space is short."""
+
+    @property
+    def shown(self) -> Sequence[tuple[str, ...]]:
+        """The first rows, the most important ones."""
+        return self.rows[: self.most]
+
+    @property
+    def more(self) -> int:
+        """How many rows are left out of `shown`."""
+        return len(self.rows) - len(self.shown)
+
+
+def tables(report: Report, name_width: int = 60) -> list[Text]:
+    """All tables that have rows, in the order in which a reader wants them."""
+    made = [
+        _devices(report),
+        _phases(report, name_width),
+        _gaps(report),
+        _longest(report, name_width),
+        _kernels(report, name_width),
+        _collectives(report),
+        _copies(report),
+        _api(report, name_width),
+        _metrics(report),
+    ]
+    return [table for table in made if table.rows]
+
+
+def headline(report: Report) -> str:
+    """One line on what was read."""
+    parts = [part for part in (report.engine, printable(report.tool_version, 40)) if part]
+    steps = f"{report.steps.count} whole steps" if report.steps.count else "no whole steps"
+    return f"{printable(report.source, 200)} ({' '.join(parts)}, {duration(report.window_seconds)}, {steps})"
+
+
+def step_lines(report: Report) -> list[str]:
+    """How steps were found, how long they are, what was left out."""
+    steps = report.steps
+    lines = [f"Steps: {printable(steps.found_by, 200)}."]
+    if steps.seconds_p50 is not None:
+        lines[0] = (
+            f"Steps: {steps.count} ({printable(steps.found_by, 200)}), median {duration(steps.seconds_p50)}, "
+            f"{duration(steps.seconds_min)} to {duration(steps.seconds_max)}, "
+            f"spread {percent(steps.spread_pct, 1)}."
+        )
+    if steps.left_out:
+        lines.append(f"Left out: {printable(steps.left_out, 400)}.")
+    return lines
+
+
+def evidence_text(finding: Finding) -> str:
+    """The numbers of a finding in one line."""
+    return ", ".join(f"{printable(key, 60)} {_value(value)}" for key, value in finding.evidence.items())
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return DASH if value is None else str(value).lower()
+    if isinstance(value, int):
+        return f"{value}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return printable(str(value), 160)
+
+
+def _devices(report: Report) -> Text:
+    rows = [
+        (
+            f"{device.device}{'*' if device.judged and len(report.devices) > 1 else ''}",
+            printable(device.name or DASH, 24),
+            f"{device.pid}" + (f" rank {device.rank}" if device.rank is not None else ""),
+            percent(device.busy_pct, 1),
+            percent(device.idle_pct, 1),
+            percent(device.memcpy_pct, 1),
+            percent(device.nccl_pct, 1),
+            percent(device.nccl_exposed_pct, 1),
+            count(device.kernels),
+            percent(device.kernels_under_10us_pct, 1),
+            count(device.launches_per_step),
+        )
+        for device in report.devices
+    ]
+    header = (
+        "GPU",
+        "name",
+        "pid",
+        "busy",
+        "idle",
+        "copies",
+        "NCCL",
+        "exposed",
+        "kernels",
+        "<10 µs",
+        "launches/step",
+    )
+    return Text("Devices", header, rows, left=3, most=64)
+
+
+def _phases(report: Report, width: int) -> Text:
+    several = len({row.pid for row in report.phases}) > 1
+    rows = [
+        (
+            (f"{row.pid} " if several else "") + printable(row.name, width),
+            duration(row.host_seconds),
+            percent(row.share_pct, 1),
+            duration(row.gpu_seconds),
+            percent(row.gpu_share_pct, 1),
+            duration(row.gpu_idle_seconds),
+            number(row.count_per_step, 1),
+        )
+        for row in report.phases
+    ]
+    header = ("phase, mean a step", "host", "of step", "GPU", "of step", "GPU idle in it", "times")
+    return Text(
+        "Phases (host: by the host's clock; GPU: device time of what was launched in it)",
+        header,
+        rows,
+        left=1,
+        most=32,
+    )
+
+
+def _gaps(report: Report) -> Text:
+    several = len(report.devices) > 1
+    rows = [
+        (
+            (f"GPU {row.device}: " if several else "") + printable(row.summary, 80),
+            percent(row.share_pct, 2),
+            duration(row.ms_per_step / 1e3 if row.ms_per_step is not None else None),
+            count(row.gaps),
+            duration(row.longest_us / 1e6),
+        )
+        for row in report.gaps
+    ]
+    return Text(
+        "Idle time by cause",
+        ("the GPU was idle because", "of steps", "a step", "gaps", "longest"),
+        rows,
+        left=1,
+        most=40,
+    )
+
+
+def _longest(report: Report, width: int) -> Text:
+    rows = []
+    for gap in report.longest_gaps:
+        cause = next(iter(gap.causes), "")
+        rows.append(
+            (
+                f"{gap.start_seconds:.4f} s" + (f", GPU {gap.device}" if len(report.devices) > 1 else ""),
+                printable(cause, 20),
+                printable(gap.phase or DASH, 30),
+                printable("; ".join(gap.host), max(width, 60)),
+                duration(gap.seconds),
+            )
+        )
+    return Text(
+        "Longest gaps", ("at", "cause", "phase", "what the launching threads did", "long"), rows, left=4, most=6
+    )
+
+
+def _kernels(report: Report, width: int) -> Text:
+    rows = [
+        (
+            printable(row.name, width),
+            printable(row.kind, 20),
+            percent(row.share_pct, 1),
+            count(row.count),
+            duration(row.mean_us / 1e6),
+            duration(row.seconds),
+        )
+        for row in report.kernels
+    ]
+    header = ("kernel, whole capture", "kind", "of kernels", "count", "mean", "total")
+    return Text("Kernels", header, rows, left=2)
+
+
+def _collectives(report: Report) -> Text:
+    rows = [
+        (
+            f"GPU {row.device}",
+            printable(row.name, 30),
+            number(row.count_per_step, 1),
+            duration(row.ms_per_step / 1e3),
+            duration(row.exposed_ms_per_step / 1e3),
+            percent(row.share_pct, 1),
+        )
+        for row in report.collectives
+    ]
+    return Text("NCCL", ("GPU", "collective", "a step", "time", "exposed", "of step"), rows, left=2, most=32)
+
+
+def _copies(report: Report) -> Text:
+    rows = [
+        (
+            printable(row.direction, 30),
+            printable(
+                f"{row.source_memory} to {row.target_memory}" if row.source_memory else row.target_memory, 40
+            ),
+            count(row.count),
+            size(row.bytes),
+            number(row.gb_per_s, 1, " GB/s"),
+            duration(row.seconds),
+        )
+        for row in report.copies
+    ]
+    return Text("Copies, whole capture", ("direction", "memory", "count", "size", "rate", "total"), rows, left=2)
+
+
+def _api(report: Report, width: int) -> Text:
+    rows = [
+        (
+            printable(row.name, width),
+            printable(row.kind, 20),
+            count(row.count),
+            number(row.calls_per_step, 1),
+            duration(row.mean_us / 1e6),
+            duration(row.max_us / 1e6),
+            duration(row.seconds),
+        )
+        for row in report.api
+    ]
+    header = ("CUDA call, whole capture", "kind", "count", "a step", "mean", "longest", "total")
+    return Text("CUDA calls", header, rows, left=2, most=10)
+
+
+def _metrics(report: Report) -> Text:
+    rows = [
+        (
+            f"GPU {row.device}",
+            printable(row.name.replace("_", " "), 30),
+            percent(row.mean_pct, 1),
+            percent(row.p95_pct, 1),
+        )
+        for row in report.metrics
+    ]
+    return Text("GPU metrics, of peak", ("GPU", "metric", "mean", "p95"), rows, left=2, most=64)

@@ -1,0 +1,111 @@
+"""What bounds the step: one word by the contract's rule, with how close it was.
+
+Per device the idle time by cause, the time in which only copies between host and device ran, and exposed NCCL,
+each as a share of whole steps; together under 10 % is gpu_bound, else the largest share names it. With several
+devices the rank that waits least in NCCL is judged: the others wait for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from llmtop.diagnosis.gaps import Gaps
+from llmtop.diagnosis.lane import Lane
+from llmtop.diagnosis.nccl import exposed_pct
+from llmtop.diagnosis.report import Verdict
+from llmtop.trace import intervals as iv
+
+BORDER_PCT = 10.0
+"""DESIGN, "Report"."""
+NEAR_PCT = 2.0
+"""A verdict this close to the border is called close."""
+SECOND_RATIO = 0.6
+"""A second cause with at least so much of the first one's share is named too."""
+
+CAUSE_OF: dict[str, Verdict] = {
+    "launch": "launch_bound",
+    "queued": "launch_bound",
+    "allocation": "launch_bound",
+    "input": "input_bound",
+    "sync": "sync_bound",
+    "copy": "h2d_bound",
+    "host": "idle",
+    "os_wait": "idle",
+    "other_process": "idle",
+    "unknown": "unknown",
+}
+"""Which verdict a cause of idle time counts for."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict on a capture."""
+
+    verdict: Verdict
+    lane: Lane | None
+    lost: dict[str, float]
+    """Of the judged lane: percent of whole steps by verdict, the largest first."""
+    second: str | None = None
+    at_border: bool = False
+    whole_lost_pct: float = 0.0
+    """The same sum over first to last device activity instead of whole steps."""
+
+    @property
+    def total(self) -> float:
+        """All that is lost, in percent of whole steps."""
+        return sum(self.lost.values())
+
+
+def lost(lane: Lane, gaps: Gaps) -> dict[str, float]:
+    """Percent of whole steps by what they were lost to, the largest first; no entry for nothing."""
+    sums: dict[str, float] = {}
+    for cause, verdict in CAUSE_OF.items():
+        sums[verdict] = sums.get(verdict, 0.0) + gaps.total(cause)
+    sums["h2d_bound"] += lane.within(lane.only_host_copies)
+    sums["communication_bound"] = float(lane.within(lane.exposed_nccl))
+    shares = {verdict: lane.share(nanoseconds) for verdict, nanoseconds in sums.items() if nanoseconds > 0}
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+
+def judge(lanes: list[Lane], gaps: list[Gaps]) -> Judgement:
+    """The verdict over all devices."""
+    if not lanes:
+        return Judgement("unknown", None, {})
+    index = _judged(lanes, gaps)
+    lane, shares = lanes[index], lost(lanes[index], gaps[index])
+    total, whole = sum(shares.values()), _whole_lost(lane)
+    verdict: Verdict = "gpu_bound"
+    second = None
+    ordered = list(shares.items())
+    if total >= BORDER_PCT:
+        verdict = cast(Verdict, ordered[0][0])
+        if len(ordered) > 1 and ordered[1][1] >= SECOND_RATIO * ordered[0][1]:
+            second = ordered[1][0]
+    near = abs(total - BORDER_PCT) <= NEAR_PCT
+    # A capture of few steps: the steps say one thing, all that was recorded another (or nearly so).
+    apart = (total < BORDER_PCT) != (whole < BORDER_PCT) or (total < BORDER_PCT and BORDER_PCT - whole <= NEAR_PCT)
+    return Judgement(verdict, lane, shares, second, near or apart, whole)
+
+
+def _judged(lanes: list[Lane], gaps: list[Gaps]) -> int:
+    """Which lane the verdict is about.
+
+    A process may touch a device in passing (every rank of torchrun can leave a context on GPU 0): lanes with less
+    than a hundredth of the busiest one's work are not judged. Without NCCL nobody waits for anybody, and the lane
+    that loses most is told.
+    """
+    work = [lane.busy.total for lane in lanes]
+    real = [i for i in range(len(lanes)) if work[i] * 100 >= max(work)]
+    with_nccl = [i for i in real if len(lanes[i].nccl)]
+    if with_nccl:
+        return min(with_nccl, key=lambda i: exposed_pct(lanes[i]))
+    return max(real, key=lambda i: sum(lost(lanes[i], gaps[i]).values()))
+
+
+def _whole_lost(lane: Lane) -> float:
+    first, last = int(lane.ops.start[0]), int(lane.ops.end.max())
+    if last <= first:
+        return 0.0
+    gone = iv.rest(lane.busy, first, last).total + lane.only_host_copies.total + lane.exposed_nccl.total
+    return 100.0 * gone / (last - first)

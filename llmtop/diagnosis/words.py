@@ -1,0 +1,73 @@
+"""The verdict and what was left out, in sentences."""
+
+from __future__ import annotations
+
+from llmtop.diagnosis.lane import Lane
+from llmtop.diagnosis.report import Steps
+from llmtop.diagnosis.steps import ProcessSteps
+from llmtop.diagnosis.verdict import BORDER_PCT, Judgement
+from llmtop.format import duration, percent
+from llmtop.trace import model
+
+VERDICT_WORDS = {
+    "gpu_bound": "the GPU is the limit",
+    "launch_bound": "the host launches too slowly",
+    "input_bound": "the GPU waits for input",
+    "sync_bound": "the host waits for the GPU within the step, then the GPU for the host",
+    "h2d_bound": "copies between host and device hold the step up",
+    "communication_bound": "the step waits for NCCL",
+    "idle": "the GPU is idle for a reason that the capture does not show",
+    "unknown": "the capture does not show what bounds the step",
+}
+LOST_WORDS = {
+    "launch_bound": "launching",
+    "input_bound": "input",
+    "sync_bound": "waiting calls",
+    "h2d_bound": "host-device copies",
+    "communication_bound": "exposed NCCL",
+    "idle": "causes that the capture does not show",
+    "unknown": "unknown causes",
+}
+
+
+def verdict_sentence(judgement: Judgement, steps: Steps, trace: model.Trace) -> str:
+    """The verdict with its numbers; what else is close; whether it lies at the border."""
+    lane = judgement.lane
+    if lane is None:
+        return "unknown: the capture has no device activity, so it cannot say what bounds the step."
+    over = f"{lane.counted} whole steps" if lane.counted else "all device activity"
+    where = f" of GPU {lane.device}" if len({*trace.ops.device.tolist()}) > 1 else ""
+    text = f"{judgement.verdict}: {VERDICT_WORDS[judgement.verdict]}. "
+    total = judgement.total
+    if judgement.verdict == "gpu_bound":
+        text += f"{percent(total, 1)} of {over}{where} is lost to idle time, lone copies and exposed NCCL"
+        text += f" (border {BORDER_PCT:.0f}%)."
+    else:
+        parts = [
+            f"{percent(share, 1)} to {LOST_WORDS[kind]}" for kind, share in judgement.lost.items() if share >= 1.0
+        ]
+        text += f"{percent(total, 1)} of {over}{where} is lost: {', '.join(parts)}."
+    if judgement.second:
+        text += f" {judgement.second} is close behind."
+    if judgement.at_border:
+        text += (
+            f" This lies at the border of {BORDER_PCT:.0f}%: {percent(total, 1)} of {over}, and "
+            f"{percent(judgement.whole_lost_pct, 1)} from first to last device activity."
+        )
+    if lane.counted and steps.seconds_p50:
+        text += f" A step takes {duration(lane.length / 1e9 / lane.counted)}."
+    return text
+
+
+def left_out(steps: ProcessSteps, lane: Lane | None, trace: model.Trace) -> str:
+    """What of the capture lies in no whole step."""
+    low, high = trace.window
+    if lane is not None and lane.counted:
+        first, last = lane.low, lane.high
+    else:
+        first, last = int(steps.starts[0]), int(steps.ends[-1])
+    before, after = max(0, first - low), max(0, high - last)
+    text = f"the first {duration(before / 1e9)} and the last {duration(after / 1e9)}, which hold no whole step"
+    if lane is not None and lane.slow_first:
+        text += ", and the first whole step, which the start of the capture slowed down"
+    return text

@@ -1,0 +1,342 @@
+"""From events of a Chrome trace to columns.
+
+Names of categories changed over the years ("Kernel", "Runtime", "Operator" in 2021; "kernel", "cuda_runtime",
+"cpu_op" now), and so did some arguments ("external id", "inDevice"). ts and dur are µs, since
+`baseTimeNanoseconds` where the file has that, else since 1970 or boot.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from llmtop.format import printable
+from llmtop.trace import model
+
+Number = int | float | str | None
+
+
+class Args(msgspec.Struct, gc=False):
+    """The arguments that matter here, of any event."""
+
+    correlation: Number = None
+    device: Number = None
+    inDevice: Number = None  # noqa: N815  # the field's name in the file
+    stream: Number = None
+    bytes: Number = None
+    name: Number = None
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event, as far as it matters here."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str | None = None
+    ts: int | float | None = None
+    dur: int | float | None = None
+    pid: Number = None
+    tid: Number = None
+    args: Args | None = None
+
+
+def lenient(raw: Any) -> Event:
+    """An event of which single fields may have any type; what does not fit is dropped."""
+    if not isinstance(raw, dict):
+        return Event()
+    known: dict[str, Any] = {}
+    for field, kinds in (("ph", str), ("cat", str), ("name", str), ("ts", (int, float)), ("dur", (int, float))):
+        if isinstance(raw.get(field), kinds):
+            known[field] = raw[field]
+    for field in ("pid", "tid"):
+        if isinstance(raw.get(field), int | float | str):
+            known[field] = raw[field]
+    arguments = raw.get("args")
+    if isinstance(arguments, dict):
+        fields = {key: arguments[key] for key in Args.__struct_fields__ if key in arguments}
+        known["args"] = Args(**{k: v for k, v in fields.items() if isinstance(v, int | float | str)})
+    return Event(**known)
+
+
+_KERNEL, _MEMCPY, _MEMSET, _CALL, _OPERATOR, _RANGE, _PYTHON, _OVERHEAD = range(8)
+_KINDS = {
+    "kernel": _KERNEL,
+    "concurrent_kernel": _KERNEL,
+    "gpu_memcpy": _MEMCPY,
+    "memcpy": _MEMCPY,
+    "gpu_memset": _MEMSET,
+    "memset": _MEMSET,
+    "cuda_runtime": _CALL,
+    "cuda_driver": _CALL,
+    "runtime": _CALL,
+    "hip_runtime": _CALL,
+    "cpu_op": _OPERATOR,
+    "operator": _OPERATOR,
+    "user_annotation": _RANGE,
+    "python_function": _PYTHON,
+    "overhead": _OVERHEAD,
+}
+_BLOCK_ROWS = 100_000
+_COPY = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?")
+_COPY_DIRECTIONS = {
+    "HtoD": model.HOST_TO_DEVICE,
+    "DtoH": model.DEVICE_TO_HOST,
+    "DtoD": model.DEVICE_TO_DEVICE,
+    "HtoH": model.HOST_TO_HOST,
+    "PtoP": model.PEER,
+    "HtoA": 3,
+    "AtoH": 4,
+    "AtoA": 5,
+    "AtoD": 6,
+    "DtoA": 7,
+}
+_MEMORIES = {text.title().replace("-", " "): number for number, text in model.MEMORIES.items()}
+# Annotations that older versions wrote as operators.
+_RANGE_NAMES = re.compile(r"ProfilerStep#|Optimizer\.(step|zero_grad)#|enumerate\(DataLoader\)#|\[pl\]\[profile\]")
+
+
+class Collector:
+    """Takes events in any order and makes a trace of them."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self._done: dict[type[model.Table], list[model.Table]] = {}
+        self.names = model.Names()
+        self._broken = 0
+        self._numbers: dict[str, int] = {}
+        self._short: dict[int, int] = {}
+        self._threads: dict[tuple[Number, Number], tuple[int, int]] = {}
+        self._ops: list[tuple[int, ...]] = []
+        self._calls: list[tuple[int, ...]] = []
+        self._ranges: list[tuple[int, ...]] = []
+        self._host: list[tuple[int, ...]] = []
+        self._overhead: list[tuple[int, ...]] = []
+        self._open: dict[tuple[Number, Number], list[Event]] = {}
+        self._process_names: dict[int, str] = {}
+        self._kind_of: dict[str | None, int | None] = {}
+
+    def add(self, events: list[Event]) -> None:
+        """Take some events; what is neither timed nor known is counted or passed over."""
+        for table, rows in self._tables():
+            if len(rows) > _BLOCK_ROWS:
+                self._flush(table, rows)
+        for event in events:
+            self.seen += 1
+            if event.ph == "X":
+                if event.ts is None or event.dur is None:
+                    self._broken += 1
+                    continue
+                start = round(event.ts * 1000)
+                self._timed(event, start, start + round(event.dur * 1000))
+            elif event.ph in ("B", "E"):
+                self._half(event)
+            elif event.ph == "M" and event.name == "process_name" and event.args is not None:
+                pid = _whole(event.pid, -1)
+                if pid >= 0 and isinstance(event.args.name, str):
+                    self._process_names[pid] = printable(event.args.name, 200)
+
+    def _half(self, event: Event) -> None:
+        """Begin or end of a range that was not written as one event."""
+        stack = self._open.setdefault((event.pid, event.tid), [])
+        if event.ph == "B":
+            stack.append(event)
+        elif stack and event.ts is not None:
+            begun = stack.pop()
+            if begun.ts is not None:
+                self._timed(begun, round(begun.ts * 1000), round(event.ts * 1000))
+
+    def _timed(self, event: Event, start: int, end: int) -> None:
+        kind = self._kind(event.cat)
+        if kind is None:
+            return
+        name = self._number(event.name or "")
+        if kind <= _MEMSET:
+            self._op(event, kind, name, start, end)
+            return
+        if kind == _OVERHEAD:
+            self._overhead.append((start, end))
+            return
+        process, thread = self._owner(event)
+        if kind == _CALL:
+            correlation = _whole(event.args.correlation, -1) if event.args else -1
+            self._calls.append((start, end, process, thread, name, correlation))
+        elif kind == _RANGE or (kind == _OPERATOR and _RANGE_NAMES.match(event.name or "")):
+            self._ranges.append((start, end, process, thread, name, 0, model.PUSH_POP))
+        else:
+            self._host.append(
+                (start, end, process, thread, name, model.PYTHON if kind == _PYTHON else model.OPERATOR)
+            )
+
+    def _kind(self, category: str | None) -> int | None:
+        if category not in self._kind_of:
+            self._kind_of[category] = _KINDS.get((category or "").lower().replace(" ", "_"))
+        return self._kind_of[category]
+
+    def _op(self, event: Event, kind: int, name: int, start: int, end: int) -> None:
+        arguments = event.args or Args()
+        device = _whole(arguments.device if arguments.device is not None else arguments.inDevice, -1)
+        if device < 0:
+            device = max(_whole(event.pid, 0), 0)
+        stream = _whole(arguments.stream if arguments.stream is not None else event.tid, 0)
+        correlation, size = _whole(arguments.correlation, -1), max(_whole(arguments.bytes, 0), 0)
+        full, direction, source, target = name, 0, model.MEMORY_UNKNOWN, model.MEMORY_UNKNOWN
+        if kind == _MEMCPY:
+            name, direction, source, target = self._copy(event.name or "")
+            full = name
+        elif kind == _MEMSET:
+            name = full = self.names.number("memset")
+        else:
+            name = self._short_name(full)
+        # The order of model.DeviceOps; the process is filled in when all launches are known.
+        self._ops.append(
+            (start, end, kind, device, -1, stream, name, full, correlation, size, direction, source, target)
+        )
+
+    def _copy(self, text: str) -> tuple[int, int, int, int]:
+        found = _COPY.match(text)
+        direction = _COPY_DIRECTIONS.get(found[1], model.UNKNOWN) if found else model.UNKNOWN
+        source = _MEMORIES.get(found[2] or "", model.MEMORY_UNKNOWN) if found else model.MEMORY_UNKNOWN
+        target = _MEMORIES.get(found[3] or "", model.MEMORY_UNKNOWN) if found else model.MEMORY_UNKNOWN
+        return self.names.number(f"memcpy {model.DIRECTIONS[direction]}"), direction, source, target
+
+    def _number(self, text: str) -> int:
+        number = self._numbers.get(text)
+        if number is None:
+            number = self._numbers[text] = self.names.number(printable(text))
+        return number
+
+    def _short_name(self, full: int) -> int:
+        short = self._short.get(full)
+        if short is None:
+            short = self._short[full] = self.names.number(short_kernel_name(self.names.all[full]))
+        return short
+
+    def _owner(self, event: Event) -> tuple[int, int]:
+        """(process, thread). Ids are numbers as a rule; a name gets a number below zero."""
+        key = (event.pid, event.tid)
+        owner = self._threads.get(key)
+        if owner is None:
+            invented = -2 - len(self._threads)
+            owner = self._threads[key] = (_whole(event.pid, invented), _whole(event.tid, invented))
+        return owner
+
+    def _tables(self) -> tuple[tuple[type[model.Table], list[tuple[int, ...]]], ...]:
+        return (
+            (model.DeviceOps, self._ops),
+            (model.ApiCalls, self._calls),
+            (model.Ranges, self._ranges),
+            (model.HostSpans, self._host),
+            (model.Table, self._overhead),
+        )
+
+    def _flush(self, table: type[model.Table], rows: list[tuple[int, ...]]) -> None:
+        """Rows as Python objects take ten times the memory of columns."""
+        if rows:
+            columns = zip(table.__dataclass_fields__, zip(*rows, strict=True), strict=True)
+            self._done.setdefault(table, []).append(model.build(table, dict(columns)))
+            rows.clear()
+
+    def _joined(self, table: type[model.TableT]) -> model.TableT:
+        parts: Any = self._done.pop(table, None)
+        found: model.TableT = model.joined(parts) if parts else model.empty(table)
+        return found
+
+    def trace(self, source: str, properties: dict[str, Any]) -> model.Trace:
+        """Everything taken so far.
+
+        Args:
+            source: what the report calls the file.
+            properties: its top-level fields besides the events.
+        """
+        trace = model.Trace(source=source, engine="kineto", names=self.names.all)
+        base = _whole(properties.get("baseTimeNanoseconds"), 0)
+        for table, rows in self._tables():
+            self._flush(table, rows)
+        trace.ops = self._joined(model.DeviceOps)
+        trace.calls = self._joined(model.ApiCalls)
+        trace.ranges = self._joined(model.Ranges)
+        trace.host = self._joined(model.HostSpans)
+        trace.overhead = self._joined(model.Table)
+        trace.origin_unix_ns = base or None
+        if self._broken:
+            trace.notes.append(f"{self._broken} events have no time and are left out")
+        _give_processes(trace)
+        _describe(trace, properties)
+        trace.process_names = {
+            p: n for p, n in self._process_names.items() if p in set(trace.calls.process.tolist())
+        }
+        return trace
+
+
+def _give_processes(trace: model.Trace) -> None:
+    """Device events do not say who launched them; the launching call with the same correlation id does."""
+    calls, ops = trace.calls, trace.ops
+    if not len(ops):
+        return
+    owners = calls.process if len(calls) else trace.host.process
+    different, counts = np.unique(owners, return_counts=True)
+    usual = int(different[np.argmax(counts)]) if len(different) else 0
+    process = np.full(len(ops), usual, dtype=np.int64)
+    if len(different) > 1 and len(calls):
+        order = np.argsort(calls.correlation, kind="stable")
+        at = np.minimum(np.searchsorted(calls.correlation[order], ops.correlation), len(order) - 1)
+        hit = (calls.correlation[order][at] == ops.correlation) & (ops.correlation >= 0)
+        process = np.where(hit, calls.process[order][at], usual)
+    ops.process[:] = process
+
+
+def _describe(trace: model.Trace, properties: dict[str, Any]) -> None:
+    devices = properties.get("deviceProperties")
+    for device in devices if isinstance(devices, list) else []:
+        if isinstance(device, dict) and isinstance(device.get("id"), int):
+            memory, sms = device.get("totalGlobalMem"), device.get("numSms")
+            trace.gpus[device["id"]] = model.Gpu(
+                number=device["id"],
+                name=printable(str(device["name"]), 100) if device.get("name") else None,
+                memory_bytes=memory if isinstance(memory, int) else None,
+                sm_count=sms if isinstance(sms, int) else None,
+            )
+    place = properties.get("distributedInfo")
+    if isinstance(place, dict) and isinstance(place.get("rank"), int) and len(trace.calls):
+        process = int(trace.calls.process[0])
+        trace.ranks.append(model.Rank(process, place["rank"], _whole(place.get("world_size"), 0)))
+    versions = [properties.get(key) for key in ("cuda_runtime_version", "cupti_version")]
+    if isinstance(versions[0], int):
+        trace.version = f"CUDA {versions[0] // 1000}.{versions[0] % 1000 // 10}"
+
+
+def _whole(value: Any, default: int) -> int:
+    if type(value) is int:
+        return value if -(1 << 62) < value < (1 << 62) else default
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        return default
+
+
+_PLAIN = re.compile(r"^[A-Za-z_]\w*$")
+
+
+def short_kernel_name(full: str) -> str:
+    """The name of a kernel without return type, namespaces, template arguments and parameters.
+
+    What nsys calls the short name: "void at::native::foo<int>(int*)" is "foo".
+    """
+    if _PLAIN.match(full):
+        return full
+    depth, kept = 0, []
+    text = full.replace("(anonymous namespace)", "").replace("<unnamed>", "").replace("->", "")
+    for char in text:
+        if char in "<":
+            depth += 1
+        elif char == ">":
+            depth = max(0, depth - 1)
+        elif char == "(" and depth == 0:
+            break
+        elif depth == 0:
+            kept.append(char)
+    last = "".join(kept).strip().split("::")[-1].split(" ")[-1]
+    return last or full

@@ -1,0 +1,63 @@
+"""What no loader should hand on: events without times, that end before they start, or from a clock that jumped."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from llmtop.trace import model
+
+ABSENT = -(1 << 62)
+"""A loader writes this where an event has no time."""
+
+_HOLE_NS = 60_000_000_000
+_HOLE_RATIO = 20
+_MINORITY = 0.05
+
+
+def clean(trace: model.Trace) -> model.Trace:
+    """Drop unusable rows of a trace as loaded, in place, and say so in its notes; returns it."""
+    timeless = backwards = 0
+    for column in ("ops", "calls", "ranges", "host", "overhead"):
+        table = getattr(trace, column)
+        known = (table.start > ABSENT) & (table.end > ABSENT) & (table.start < -ABSENT)
+        forward = table.end >= table.start
+        timeless += int((~known).sum())
+        backwards += int((known & ~forward).sum())
+        if not (known & forward).all():
+            setattr(trace, column, table.where(known & forward))
+    if timeless:
+        trace.notes.append(f"{timeless} events have no usable time and are left out")
+    if backwards:
+        trace.notes.append(f"{backwards} events end before they start and are left out")
+    _drop_far_ones(trace)
+    return trace
+
+
+def _drop_far_ones(trace: model.Trace) -> None:
+    """Leave out a few events that lie so far from all others that only a clock can have put them there."""
+    starts = np.sort(np.concatenate([trace.ops.start, trace.calls.start, trace.ranges.start, trace.host.start]))
+    low, high = 0, len(starts)
+    for _ in range(8):  # each jump of a clock makes one hole
+        if high - low < 3:
+            break
+        hole = low + int(np.argmax(np.diff(starts[low:high])))
+        width = int(starts[hole + 1] - starts[hole])
+        left, right = hole + 1 - low, high - hole - 1
+        rest = int(starts[high - 1] - starts[hole + 1]) if right > left else int(starts[hole] - starts[low])
+        if width < _HOLE_NS or width < _HOLE_RATIO * rest or min(left, right) > _MINORITY * (high - low):
+            break
+        low, high = (hole + 1, high) if right > left else (low, hole + 1)
+    dropped = len(starts) - (high - low)
+    if not dropped:
+        return
+    first, last = starts[low], starts[high - 1]
+    trace.notes.append(
+        f"{dropped} events lie more than a minute from all others (the clock jumped?) and are left out"
+    )
+
+    def near(table: model.Table) -> npt.NDArray[np.bool_]:
+        return np.asarray((table.start >= first) & (table.start <= last))
+
+    trace.ops, trace.calls = trace.ops.where(near(trace.ops)), trace.calls.where(near(trace.calls))
+    trace.ranges, trace.host = trace.ranges.where(near(trace.ranges)), trace.host.where(near(trace.host))

@@ -1,0 +1,270 @@
+"""A capture in memory, the same whatever tool made it: tables of numpy columns, one row an event.
+
+All times are ns since `Trace.origin_unix_ns` or, where the file does not say when that was, since an unknown
+instant. Names are numbers into `Trace.names`. Nothing here knows a file format, and no rule is applied yet.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from llmtop.trace.intervals import Ns
+
+KERNEL, MEMCPY, MEMSET = 0, 1, 2
+"""Kinds of device work."""
+
+UNKNOWN, HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE, HOST_TO_HOST, PEER = 0, 1, 2, 8, 9, 10
+"""Directions of a copy, numbered as CUPTI does (CUpti_ActivityMemcpyKind)."""
+DIRECTIONS = {
+    UNKNOWN: "unknown",
+    HOST_TO_DEVICE: "host-to-device",
+    DEVICE_TO_HOST: "device-to-host",
+    3: "host-to-array",
+    4: "array-to-host",
+    5: "array-to-array",
+    6: "array-to-device",
+    7: "device-to-array",
+    DEVICE_TO_DEVICE: "device-to-device",
+    HOST_TO_HOST: "host-to-host",
+    PEER: "peer-to-peer",
+    11: "unified host-to-device",
+    12: "unified device-to-host",
+    13: "unified device-to-device",
+}
+PAGEABLE, PINNED, DEVICE, MEMORY_UNKNOWN = 0, 1, 2, 7
+MEMORIES = {
+    PAGEABLE: "pageable",
+    PINNED: "pinned",
+    DEVICE: "device",
+    3: "array",
+    4: "managed",
+    5: "device-static",
+    6: "managed-static",
+    MEMORY_UNKNOWN: "unknown",
+}
+"""Kinds of memory, numbered as nsys exports them (ENUM_CUDA_MEM_KIND)."""
+
+PUSH_POP, START_END = 0, 1
+"""Styles of a range: nested on one thread, or begun and ended anywhere."""
+
+OPERATOR, OS_CALL, PYTHON = 0, 1, 2
+"""Kinds of host activity: an operator of the framework, a call into the C library that may wait, a frame."""
+
+TableT = TypeVar("TableT", bound="Table")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns of equal length."""
+
+    start: Ns
+    end: Ns
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def where(self: TableT, chosen: npt.NDArray[Any]) -> TableT:
+        """The rows that a mask or an array of row numbers chooses."""
+        return type(self)(**{f.name: getattr(self, f.name)[chosen] for f in fields(self)})
+
+
+@dataclass(frozen=True)
+class DeviceOps(Table):
+    """What ran on a device."""
+
+    kind: npt.NDArray[np.int8]
+    """KERNEL, MEMCPY or MEMSET."""
+    device: Ns
+    """The number of the GPU, as the tool counts."""
+    process: Ns
+    """The pid of the process that launched it."""
+    stream: Ns
+    name: Ns
+    """Kernels: the short name, without template arguments."""
+    full_name: Ns
+    correlation: Ns
+    """Joins with `ApiCalls.correlation` within a process; -1 where the tool did not say."""
+    bytes: Ns
+    direction: npt.NDArray[np.int8]
+    source_memory: npt.NDArray[np.int8]
+    target_memory: npt.NDArray[np.int8]
+
+
+@dataclass(frozen=True)
+class ApiCalls(Table):
+    """Calls of the CUDA runtime and driver, as the host saw them."""
+
+    process: Ns
+    thread: Ns
+    name: Ns
+    correlation: Ns
+
+
+@dataclass(frozen=True)
+class Ranges(Table):
+    """NVTX ranges and user annotations. An `end` of `OPEN` was never seen."""
+
+    process: Ns
+    thread: Ns
+    name: Ns
+    domain: Ns
+    """A name; 0 (the empty name) is the default domain."""
+    style: npt.NDArray[np.int8]
+
+
+OPEN = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class HostSpans(Table):
+    """What threads did besides CUDA calls: operators, waits in the C library, Python frames."""
+
+    process: Ns
+    thread: Ns
+    name: Ns
+    kind: npt.NDArray[np.int8]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One hardware counter over time, in percent of its peak, in buckets of equal length."""
+
+    device: int
+    name: str
+    """sm_active, tensor_active, dram_read, dram_write, pcie_rx, pcie_tx, nvlink_rx or nvlink_tx."""
+    start: int
+    """Of the first bucket, in ns."""
+    bucket_ns: float
+    values: npt.NDArray[np.float64]
+    """NaN where a bucket has no sample."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What the tool knows of a device; a number that it does not give is None."""
+
+    number: int
+    name: str | None = None
+    uuid: str | None = None
+    memory_bytes: int | None = None
+    dram_bytes_per_s: float | None = None
+    sm_count: int | None = None
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What a file says about the place of its process in a distributed run."""
+
+    process: int
+    rank: int
+    world_size: int
+
+
+@dataclass
+class Trace:
+    """A capture. Tables are never None: what a file lacks is an empty table."""
+
+    source: str
+    engine: str
+    """"nsys" or "kineto"."""
+    version: str = ""
+    """Of the tool, as it writes it."""
+    names: list[str] = field(default_factory=lambda: [""])
+    ops: DeviceOps = field(default_factory=lambda: empty(DeviceOps))
+    calls: ApiCalls = field(default_factory=lambda: empty(ApiCalls))
+    ranges: Ranges = field(default_factory=lambda: empty(Ranges))
+    host: HostSpans = field(default_factory=lambda: empty(HostSpans))
+    overhead: Table = field(default_factory=lambda: empty(Table))
+    """Time that the tool itself took in the traced process."""
+    metrics: list[Metric] = field(default_factory=list)
+    gpus: dict[int, Gpu] = field(default_factory=dict)
+    ranks: list[Rank] = field(default_factory=list)
+    process_names: dict[int, str] = field(default_factory=dict)
+    origin_unix_ns: int | None = None
+    notes: list[str] = field(default_factory=list)
+    """Sentences: what of the file was left out, and why."""
+
+    @functools.cached_property
+    def launched_by(self) -> Ns:
+        """For each device op the row of the API call that launched it; -1 where there is none."""
+        keys = _join_keys(self.calls.process, self.calls.correlation, self.ops.process, self.ops.correlation)
+        if keys is None:
+            return np.full(len(self.ops), -1, dtype=np.int64)
+        call_keys, op_keys = keys
+        order = np.argsort(call_keys, kind="stable")
+        ordered = call_keys[order]
+        at = np.minimum(np.searchsorted(ordered, op_keys), len(ordered) - 1)
+        found = (ordered[at] == op_keys) & (self.ops.correlation >= 0)
+        return np.where(found, order[at], -1)
+
+    @functools.cached_property
+    def window(self) -> tuple[int, int]:
+        """The first and the last instant of any device op, API call or finished range, in ns; (0, 0) if none."""
+        tables = [self.ops, self.calls, self.ranges.where(self.ranges.end != OPEN), self.host]
+        filled = [table for table in tables if len(table)]
+        if not filled:
+            return 0, 0
+        return min(int(t.start.min()) for t in filled), max(int(t.end.max()) for t in filled)
+
+
+def _join_keys(call_process: Ns, call_correlation: Ns, op_process: Ns, op_correlation: Ns) -> tuple[Ns, Ns] | None:
+    """One number for (process, correlation), the same on both sides; correlation ids are unsigned 32 bit."""
+    if not len(call_process) or not len(op_process):
+        return None
+    processes = np.unique(np.concatenate([call_process, op_process]))
+    return (
+        (np.searchsorted(processes, call_process) << 33) + call_correlation,
+        (np.searchsorted(processes, op_process) << 33) + op_correlation,
+    )
+
+
+_SMALL = {"kind", "style", "direction", "source_memory", "target_memory"}
+
+
+def empty(table: type[TableT]) -> TableT:
+    """A table without rows."""
+    return build(table, {})
+
+
+def build(table: type[TableT], columns: dict[str, Any]) -> TableT:
+    """A table from lists or arrays by column name; a column that is missing is 0 throughout.
+
+    Raises:
+        ValueError: columns of different lengths.
+    """
+    rows = max((len(values) for values in columns.values()), default=0)
+    made: dict[str, Any] = {}
+    for column in fields(table):
+        kind = np.int8 if column.name in _SMALL else np.int64
+        values = np.asarray(columns.get(column.name, np.zeros(rows, dtype=kind)), dtype=kind)
+        if len(values) != rows:
+            raise ValueError(f"{table.__name__}.{column.name} has {len(values)} rows, not {rows}")
+        made[column.name] = values
+    return table(**made)
+
+
+def joined(tables: list[TableT]) -> TableT:
+    """The rows of all tables, of the same type, after one another."""
+    kind = type(tables[0])
+    return kind(**{f.name: np.concatenate([getattr(t, f.name) for t in tables]) for f in fields(kind)})
+
+
+class Names:
+    """Gives each different name a number; 0 is the empty name."""
+
+    def __init__(self) -> None:
+        self.all: list[str] = [""]
+        self._numbers: dict[str, int] = {"": 0}
+
+    def number(self, name: str) -> int:
+        """The number of a name, a new one for a new name."""
+        found = self._numbers.get(name)
+        if found is None:
+            found = self._numbers[name] = len(self.all)
+            self.all.append(name)
+        return found
