@@ -94,6 +94,9 @@ class Steps(msgspec.Struct, tag="steps", kw_only=True, omit_defaults=True):
     """The latest values given to log(); keys are the script's."""
     history: bool = False
     """True for steps that had finished before this monitor subscribed."""
+    first_ordinal: int = 0
+    """How many steps this process had finished before the first of these; those below `Hello.warmup_steps` are
+    warm-up. Not `StepDone.index`, which is the script's own count and may begin anywhere."""
 
 
 class GpuTime(msgspec.Struct, array_like=True):

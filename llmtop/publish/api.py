@@ -1,0 +1,110 @@
+"""The functions that a training script calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from llmtop.publish.loader import Loader
+from llmtop.publish.recorder import Kind, Phase, Step, get, phase_of
+
+T = TypeVar("T")
+
+_recorder = get()
+FLOPS_PER_PARAMETER_AND_TOKEN = 6
+"""Forward 2, backward 4: Kaplan et al. 2020, "Scaling Laws for Neural Language Models", section 2.1."""
+_MAX_METRICS = 64
+_MAX_METRIC_NAME = 64
+
+
+def step(
+    tokens: float | None = None,
+    samples: float | None = None,
+    kind: Kind = "step",
+    index: int | None = None,
+) -> Step:
+    """Time one training step or one request: ``with llmtop.step(tokens=4096):``; also a decorator.
+
+    Args:
+        tokens: tokens that this process works on in the step; may also be set later:
+            ``with llmtop.step() as s: ...; s.tokens = n``.
+        samples: the same in samples, sequences or images.
+        kind: "request" for an inference server: requests may overlap in threads and asyncio tasks.
+        index: the script's own count; by default the number after the last one, from 0.
+
+    A step within a step is ignored. A step that an exception leaves is not counted.
+    """
+    _recorder.manual_used = True
+    return Step(tokens, samples, kind, index)
+
+
+def phase(name: str) -> Phase:
+    """Time one part of a step: ``with llmtop.phase("forward"):``; also a decorator. Phases nest.
+
+    Host time; where the training uses CUDA, GPU time as well. A phase outside a step counts for the step that
+    follows. A phase in another thread than the steps' is left out.
+
+    Args:
+        name: up to 64 characters. "/" is the separator of nested phases and becomes ".".
+    """
+    _recorder.manual_used = True
+    return phase_of(name)
+
+
+def loader(iterable: Iterable[T]) -> Loader[T]:
+    """Time the wait for each item as phase ``dataload``: ``for batch in llmtop.loader(dataloader):``.
+
+    The wait is part of the step that follows it. The object passes on len() and the attributes of `iterable`.
+    """
+    _recorder.manual_used = True
+    return Loader(iterable)
+
+
+def log(**metrics: object) -> None:
+    """Show numbers of the script's own beside its steps: ``llmtop.log(loss=loss, lr=lr)``.
+
+    Takes what float() takes, and tensors of one element. A tensor on a GPU is copied behind the work that computes
+    it and read when that copy has arrived, at most a few times a second: nothing waits for the GPU, and the shown
+    value may be some steps old. Anything else is left out.
+    """
+    known = _recorder.metrics
+    for name, value in metrics.items():
+        if len(known) >= _MAX_METRICS and name not in known:
+            continue
+        if type(value) is float or type(value) is int:
+            known[name[:_MAX_METRIC_NAME]] = value
+        else:
+            _recorder.log_other(name[:_MAX_METRIC_NAME], value)
+
+
+def attach(
+    total_steps: int | None = None,
+    flops_per_token: float | None = None,
+    params: float | None = None,
+    dtype: str | None = None,
+    warmup_steps: int | None = None,
+) -> None:
+    """Begin to publish now instead of at the first step, and say what only the script knows. May be called again.
+
+    Args:
+        total_steps: length of the run, for progress and the remaining time.
+        flops_per_token: floating-point operations of forward and backward for one token on this process, for MFU.
+        params: number of parameters, where `flops_per_token` is not given: six operations each.
+        dtype: which peak MFU is measured against: "bf16", "fp16", "fp8", "tf32" or "fp32".
+        warmup_steps: first steps to leave out of rates and percentiles; by default 10, at most a tenth of
+            `total_steps`.
+    """
+    facts = _recorder.facts
+    if flops_per_token is None and params is not None:
+        flops_per_token = FLOPS_PER_PARAMETER_AND_TOKEN * params
+    given = {
+        "total_steps": total_steps,
+        "flops_per_token": flops_per_token,
+        "dtype": dtype,
+        "warmup_steps": warmup_steps,
+    }
+    for name, value in given.items():
+        if value is not None:
+            setattr(facts, name, value)
+    facts.changed()
+    _recorder.attach()

@@ -1,0 +1,210 @@
+"""Steps that may overlap: requests of an inference server, or steps under a running asyncio loop.
+
+Each step is told by the thread and the asyncio task that opened it, and a phase counts for the step of its own
+thread and task. That costs some ten microseconds a step, so plain training loops do not come here.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from _thread import get_ident
+from contextvars import ContextVar
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from llmtop.publish import nvtx_ranges
+from llmtop.publish.phases import HIDDEN, MAX_DEPTH, MAX_NAME
+from llmtop.publish.ring import MASK
+
+if TYPE_CHECKING:
+    from llmtop.publish.recorder import Recorder, Step
+
+Owner = tuple[int, Any]
+
+
+def _here() -> Owner:
+    """The calling thread and, under asyncio, its running task."""
+    tasks = sys.modules.get("asyncio.tasks")
+    events = sys.modules.get("asyncio.events")
+    if tasks is None or events is None or events._get_running_loop() is None:
+        return get_ident(), None
+    return get_ident(), tasks.current_task()
+
+
+class _Open:
+    """A phase that is open."""
+
+    __slots__ = ("begun", "name", "path", "range", "valid")
+
+    def __init__(self, name: str, path: str) -> None:
+        self.name = name
+        self.path = path
+        self.valid = True
+        self.range = nvtx_ranges.start(name)
+        self.begun = perf_counter_ns()
+
+
+class Track:
+    """What one thread and task is in the middle of: a step, or the phases before one."""
+
+    __slots__ = ("begun", "depth", "owner", "pending", "range", "stack", "step", "times")
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        self.step: Step | None = None
+        self.begun = 0
+        self.depth = 0
+        self.pending: int | None = None
+        self.range: Any = None
+        self.stack: list[_Open] = []
+        self.times: dict[str, list[int]] = {}
+
+    def add(self, path: str, ns: int, begun: int) -> None:
+        """Count one finished phase."""
+        cell = self.times.setdefault(path, [0, 0])
+        cell[0] += ns
+        cell[1] += 1
+        if self.step is None and (self.pending is None or begun < self.pending):
+            self.pending = begun
+
+
+class Tracks:
+    """All tracks of a process."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._commit = threading.Lock()
+        self._current: ContextVar[Track | None] = ContextVar("llmtop-step", default=None)
+
+    def open_step(self) -> Step | None:
+        """The step that the calling thread and task has open."""
+        track = self._own()
+        return track.step if track is not None else None
+
+    def innermost(self) -> str:
+        """The name of the innermost open phase here; "" for none."""
+        track = self._own()
+        return track.stack[-1].name if track is not None and track.stack else ""
+
+    def enter(self, name: str) -> None:
+        """A phase begins here."""
+        track = self._for_phase()
+        if track is None:
+            return
+        parent = track.stack[-1] if track.stack else None
+        if len(track.stack) >= MAX_DEPTH:
+            path = ""
+        elif parent is None:
+            path = name[:MAX_NAME]
+        else:
+            path = f"{parent.path}/{name[:MAX_NAME]}" if parent.path else ""
+        opened = _Open(name, path)
+        # Within itself it is already counted by the outer one, as in phases.Node.
+        opened.valid = bool(path) and all(outer.name != name for outer in track.stack)
+        track.stack.append(opened)
+
+    def exit(self, name: str, now: int) -> None:
+        """A phase ends here."""
+        track = self._own()
+        if track is None or all(opened.name != name for opened in track.stack):
+            return
+        overlapping = track.stack[-1].name != name
+        if overlapping:
+            self._recorder.count_left_out("overlapping phases")
+        while True:
+            opened = track.stack.pop()
+            nvtx_ranges.end(opened.range)
+            if opened.name == name:
+                break
+        if opened.valid and not overlapping:
+            track.add(opened.path, now - opened.begun, opened.begun)
+
+    def cancel(self, name: str) -> None:
+        """The innermost phase ends here and is not counted."""
+        track = self._own()
+        if track is not None and track.stack and track.stack[-1].name == name:
+            nvtx_ranges.end(track.stack.pop().range)
+
+    def enter_step(self, step: Step) -> None:
+        """A step begins here."""
+        recorder = self._recorder
+        if step.kind != recorder.facts.kind:
+            recorder.count_left_out(f"steps of another kind than {recorder.facts.kind!r}")
+            return
+        track = self._own() or Track(_here())
+        if track.step is not None:
+            return  # a step within a step: the outer one counts
+        if track.stack:
+            recorder.count_left_out("phases that enclose a step or were not ended within it")
+            self._close(track)
+        step.track = track
+        track.step = step
+        self._current.set(track)
+        track.range = nvtx_ranges.start(nvtx_ranges.STEP)
+        now = perf_counter_ns()
+        track.begun = now if track.pending is None else min(now, track.pending)
+
+    def exit_step(self, step: Step, now: int, failed: bool) -> None:
+        """A step ends, in whatever thread or task."""
+        track: Track | None = getattr(step, "track", None)
+        if track is None or track.step is not step:
+            return
+        if track.stack:
+            self._recorder.count_left_out("phases that enclose a step or were not ended within it")
+            self._close(track)
+        nvtx_ranges.end(track.range)
+        if failed:
+            self._recorder.count_left_out("steps left by an exception")
+        else:
+            with self._commit:
+                self._write(track, step, now)
+        track.step = None
+        track.pending = None
+        track.times = {}
+
+    def _own(self) -> Track | None:
+        """The track of this thread and task; a child task sees its parent's, which is not its own."""
+        track = self._current.get()
+        return track if track is not None and track.owner == _here() else None
+
+    def _for_phase(self) -> Track | None:
+        track = self._current.get()
+        here = _here()
+        if track is not None and track.owner == here:
+            return track
+        if track is not None and track.step is not None:
+            self._recorder.count_left_out("phases of other threads and tasks")
+            return None
+        track = Track(here)
+        self._current.set(track)
+        return track
+
+    def _close(self, track: Track) -> None:
+        while track.stack:
+            nvtx_ranges.end(track.stack.pop().range)
+
+    def _write(self, track: Track, step: Step, now: int) -> None:
+        recorder = self._recorder
+        ring = recorder.ring
+        index = recorder.next_index if step.index is None else step.index
+        recorder.next_index = index + 1
+        previous = recorder.previous
+        recorder.previous = track.begun
+        cells = [0] * recorder.paths.cells
+        for path, (ns, count) in track.times.items():
+            slot = recorder.paths.slot(path)
+            if slot == HIDDEN:
+                recorder.count_left_out("phases over the limit of names or too deeply nested")
+                continue
+            cells += [0] * (slot + 2 - len(cells))
+            cells[slot] += ns
+            cells[slot + 1] += count
+        place = ring.count & MASK
+        interval = track.begun - previous if 0 <= previous <= track.begun else -1
+        ring.heads[place] = (index, track.begun, now - track.begun, interval, step.tokens, step.samples)
+        ring.rows[place] = cells
+        ring.count += 1
+        if recorder.waiting:
+            recorder.waiting = False
+            recorder.wake()

@@ -1,0 +1,46 @@
+"""What a process says about itself in Hello, apart from what never changes."""
+
+from __future__ import annotations
+
+import time
+
+DEFAULT_WARMUP_STEPS = 10
+"""First steps left out of rates and percentiles: compilation, autotuning, the allocator's first growth."""
+
+
+class Facts:
+    """Set from any thread; `version` grows with every change, so that the server knows when to say Hello again."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.kind = "step"
+        self.total_steps: int | None = None
+        self.warmup_steps: int | None = None
+        self.flops_per_token: float | None = None
+        self.dtype: str | None = None
+        self.rank: int | None = None
+        self.local_rank: int | None = None
+        self.world_size: int | None = None
+        self.gpu_uuid: str | None = None
+        self.auto = False
+        self.started_at = 0.0
+        self.unix_offset_ns = time.time_ns() - time.perf_counter_ns()
+        """Unix time minus perf_counter, taken once, so that steps never go back in time."""
+
+    def changed(self) -> None:
+        """Say Hello again soon."""
+        self.version += 1
+
+    def set_kind(self, kind: str) -> None:
+        """What the steps of this process are: "step" or "request"."""
+        if kind != self.kind:
+            self.kind = kind
+            self.changed()
+
+    def warmup(self) -> int:
+        """Steps to leave out: as told, else ten, but never more than a tenth of a run whose length is known."""
+        if self.warmup_steps is not None:
+            return self.warmup_steps
+        if self.total_steps is not None:
+            return min(DEFAULT_WARMUP_STEPS, self.total_steps // 10)
+        return DEFAULT_WARMUP_STEPS

@@ -1,0 +1,72 @@
+"""The message in which a process says who it is."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from llmtop import __version__, wire
+from llmtop.publish import identity
+from llmtop.publish.ring import SIZE
+
+if TYPE_CHECKING:
+    from llmtop.publish.recorder import Recorder
+
+_CAPTURES = "llmtop.publish.captures"
+
+
+def captures() -> ModuleType:
+    """The module that captures inside this process; imported when a monitor first wants to know of it.
+
+    Raises:
+        Exception: whatever its import raises.
+    """
+    return importlib.import_module(_CAPTURES)
+
+
+def hello(recorder: Recorder) -> wire.Hello:
+    """All that this process says about itself now."""
+    facts = recorder.facts
+    return wire.Hello(
+        version=__version__,
+        pid=os.getpid(),
+        host=identity.host(),
+        command=identity.command(),
+        rank=facts.rank,
+        local_rank=facts.local_rank,
+        world_size=facts.world_size,
+        gpu_uuid=facts.gpu_uuid,
+        kind=facts.kind,
+        total_steps=facts.total_steps,
+        warmup_steps=facts.warmup(),
+        flops_per_token=facts.flops_per_token,
+        dtype=facts.dtype,
+        torch=_torch_version(),
+        auto=facts.auto,
+        started_at=facts.started_at,
+        engines=_engines(),
+        ring_steps=SIZE,
+        note=_note(recorder.left_out),
+    )
+
+
+def _torch_version() -> str | None:
+    return str(getattr(sys.modules.get("torch"), "__version__", "")) or None
+
+
+def _engines() -> list[str]:
+    try:
+        return list(captures().engines())
+    except Exception:  # noqa: BLE001 - absent or broken: no engine is offered
+        return []
+
+
+def _note(left_out: dict[str, int]) -> str | None:
+    if not left_out:
+        return None
+    # A copy: the training thread may add a reason meanwhile.
+    reasons = ", ".join(f"{reason} ({count})" for reason, count in left_out.copy().items())
+    return f"not in the numbers: {reasons}"

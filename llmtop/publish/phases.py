@@ -1,0 +1,99 @@
+"""The tree of phases that a training has entered, and where each one's time is added up.
+
+A phase within a phase has its parent's path in front: ``forward/attention``. The time of a step is kept in
+one flat list, two cells a path (nanoseconds, count), so that a step is recorded by swapping that list into a ring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llmtop.publish import nvtx_ranges
+
+MAX_PATHS = 128
+"""Different phases in one process: names made from data (``layer_{i}_{step}``) must not fill the memory."""
+MAX_DEPTH = 16
+MAX_NAME = 64
+"""Characters; longer names are cut."""
+
+HIDDEN = 0
+"""The slot of what is not reported: a phase within itself, or one over the limits."""
+
+
+class Paths:
+    """Path <-> slot, shared by all that record in this process. Grows only; a slot never changes its path."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = [""]
+        """By slot / 2; the first is `HIDDEN`."""
+        self._slots: dict[str, int] = {}
+
+    def slot(self, path: str) -> int:
+        """The slot of `path`, a new one if need be; `HIDDEN` when there are too many."""
+        slot = self._slots.get(path)
+        if slot is None:
+            if len(self.names) > MAX_PATHS:
+                return HIDDEN
+            # The name first: a reader that finds a count in a slot must find its name.
+            self.names.append(path)
+            slot = self._slots[path] = 2 * (len(self.names) - 1)
+        return slot
+
+    @property
+    def cells(self) -> int:
+        """How many cells a step has now."""
+        return 2 * len(self.names)
+
+
+def _nothing(*_: Any) -> Any:
+    """The push of a node that has no range."""
+
+
+class Node:
+    """One phase at one place of the stack."""
+
+    __slots__ = ("begun", "children", "depth", "name", "parent", "path", "pop", "push", "slot")
+
+    def __init__(self, name: str, parent: Node | None, path: str, slot: int) -> None:
+        self.name = name
+        self.parent: Node = self if parent is None else parent
+        self.path = path
+        self.slot = slot
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.begun = 0
+        self.children: dict[str, Node] = {}
+        self.push: Callable[[], Any] = _nothing
+        self.pop: Callable[[Any, Any, Any], Any] = _nothing
+
+    def child(self, name: str, paths: Paths) -> Node:
+        """Make the node for `name` within this one.
+
+        A phase within itself (recursion) is already counted by the outer one: it gets no slot, and its children
+        get those of the outer one's. Beyond the limits all share one hidden node, whose name is None in effect:
+        `name` is kept "" and every exit finds it.
+        """
+        if self.depth >= MAX_DEPTH or len(self.children) > MAX_PATHS:
+            return self._overflow()
+        recursive = name == self.name
+        path = self.path if recursive else f"{self.path}/{name[:MAX_NAME]}" if self.path else name[:MAX_NAME]
+        slot = HIDDEN if recursive else paths.slot(path)
+        if slot == HIDDEN and not recursive:
+            return self._overflow()
+        node = self.children[name] = Node(name, self, path, slot)
+        node.push, node.pop = nvtx_ranges.pair(name[:MAX_NAME])
+        return node
+
+    def _overflow(self) -> Node:
+        node = self.children.get("")
+        if node is None:
+            node = self.children[""] = Node("", self, self.path, HIDDEN)
+        return node
+
+    def subtree(self) -> list[Node]:
+        """All nodes below this one."""
+        found: list[Node] = []
+        for node in self.children.values():
+            found.append(node)
+            found += node.subtree()
+        return found
