@@ -13,16 +13,21 @@ import pynvml
 
 from collectors.base import GpuReading
 from collectors.beat import Beat
-from collectors.nvml_calls import Caller, error_text, is_lost, words
+from collectors.nvml_calls import Caller, is_lost, words
 from collectors.nvml_device import DeviceSampler, permission_note
+from collectors.nvml_lookup import Found, Lookup
 from llmtop.snapshot import Gpu
 
 LOOK_SECONDS = 2.0
 """Between looks at which GPUs there are; also how soon a missing driver is tried again."""
+FIRST_LOOK_SECONDS = 2.0
+"""For so long a reading without GPUs means that they are still being counted; then it has those found so far."""
 RESTART_SECONDS = 5.0
 """NVML is started again no more often than this while no GPU answers."""
 RESTART_SECONDS_BESIDE_HEALTHY = 60.0
 """And than this while some GPU answers, because all of them miss a round then."""
+RESTART_WAIT_SECONDS = 1.0
+"""How long a restart waits for the threads to leave their calls, before it is given up."""
 CLOSE_SECONDS = 0.8
 
 _NO_LIBRARY = (
@@ -45,14 +50,16 @@ class NvmlSource:
         self._samplers: dict[str, DeviceSampler] = {}
         self._unknown: tuple[Gpu, ...] = ()
         self._initialised = False
+        self._lookup = Lookup()
         self._looked = False
         self._problem: str | None = None
         self._versions: tuple[str | None, str | None] = (None, None)
-        self._restarted_at = time.monotonic()
+        self._started_at = self._restarted_at = time.monotonic()
         self._closing = False
 
     def start(self) -> None:
         """Begin to look for a driver and its GPUs; what is missing becomes a note."""
+        self._started_at = time.monotonic()
         self._watch.start()
 
     def set_interval(self, seconds: float) -> None:
@@ -63,6 +70,8 @@ class NvmlSource:
 
     def latest(self) -> GpuReading:
         """What is known now; empty, without a note, until the driver has been asked for the first time."""
+        if not self._looked and time.monotonic() - self._started_at < FIRST_LOOK_SECONDS:
+            return GpuReading(notes=self._notes([], True))
         samplers = sorted(self._samplers.copy().values(), key=lambda one: one.index)
         rows = [gpu for sampler in samplers for gpu in sampler.gpus()]
         rows += self._unknown
@@ -85,7 +94,7 @@ class NvmlSource:
         for sampler in samplers:
             sampler.stop()
         ended = self._watch.join(CLOSE_SECONDS / 2) and all(sampler.join(deadline) for sampler in samplers)
-        if not (ended and self._initialised):
+        if not (ended and self._initialised) or self._lookup.waiting:
             return
         self._initialised = False
         # In a thread, because shutting down waits for the driver too.
@@ -107,10 +116,11 @@ class NvmlSource:
     # ---- the watching thread ----
 
     def _look(self) -> None:
-        if not self._initialised:
+        anew = not self._initialised
+        if anew:
             self._initialised = self._init()
         if self._initialised:
-            self._find()
+            self._find(anew)
             if self._restart_due():
                 self._restart()
 
@@ -127,32 +137,43 @@ class NvmlSource:
         self._versions = (call("nvmlSystemGetDriverVersion"), version)
         return True
 
-    def _find(self) -> None:
-        """Ask which GPUs there are; those already known by UUID go on under their handle and index of now."""
+    def _find(self, anew: bool) -> None:
+        """Ask which GPUs there are; those already known by UUID go on under their handle and index of now.
+
+        NVML numbers its GPUs when it starts: until it is started `anew`, one that is well stays where it is.
+        """
         call = self._call
         call.begin()
         count = call("nvmlDeviceGetCount")
         self._problem = None if count is not None else words(call.refusals["nvmlDeviceGetCount"])
-        unknown = []
-        for index in range(count or 0):
-            call.begin()
-            handle = call("nvmlDeviceGetHandleByIndex", index)
-            uuid = None if handle is None else call("nvmlDeviceGetUUID", handle)
-            if uuid is not None:
-                self._place(uuid, handle, index)
-            elif all(sampler.index != index for sampler in self._samplers.values()):
-                text = error_text(call.refusals) or "the driver does not say which GPU this is"
-                unknown.append(Gpu(index=index, uuid=f"unknown-{index}", name="GPU", error=text))
-        self._unknown = tuple(unknown)
+        if count is None:
+            return
+        well = {} if anew else {one.index: one.uuid for one in self._samplers.values() if one.listed and one.well}
+        answers = self._lookup.ask(index for index in range(count) if index not in well)
+        found = set(well.values())
+        for index, answer in answers.items():
+            if isinstance(answer, Found):
+                self._place(answer, index)
+                found.add(answer.uuid)
+        # A known GPU that has been lost is the one that is silent at its index.
+        silent = {index: answer for index, answer in answers.items() if isinstance(answer, str)}
+        missing = [sampler for sampler in self._samplers.values() if sampler.uuid not in found]
+        for sampler in missing:
+            sampler.listed = sampler.index in silent
+        strangers = silent.keys() - {sampler.index for sampler in missing}
+        self._unknown = tuple(
+            Gpu(index=index, uuid=f"unknown-{index}", name="GPU", error=silent[index])
+            for index in sorted(strangers)
+        )
         self._looked = True
 
-    def _place(self, uuid: str, handle: object, index: int) -> None:
-        sampler = self._samplers.get(uuid)
+    def _place(self, found: Found, index: int) -> None:
+        sampler = self._samplers.get(found.uuid)
         if sampler is None:
-            sampler = DeviceSampler(handle, index, uuid, self._interval)
-            self._samplers = {**self._samplers, uuid: sampler}
+            sampler = DeviceSampler(found.handle, index, found.uuid, self._interval)
+            self._samplers = {**self._samplers, found.uuid: sampler}
         else:
-            sampler.move(handle, index)
+            sampler.move(found.handle, index)
         if not self._closing:
             sampler.start()
 
@@ -160,11 +181,10 @@ class NvmlSource:
         """Whether a GPU is lost and NVML, started again, might find it: it lists GPUs only when it starts."""
         samplers = self._samplers.values()
         lost = [sampler for sampler in samplers if sampler.lost]
-        all_lost = is_lost(self._call.refusals) or len(lost) == len(samplers)
-        if not (lost or self._unknown or is_lost(self._call.refusals)):
+        driver_lost = is_lost(self._call.refusals)
+        if not (lost or self._unknown or driver_lost) or self._anyone_inside(seconds=1.0):
             return False
-        if any(sampler.hanging(seconds=1.0) for sampler in samplers):
-            return False
+        all_lost = driver_lost or len(lost) == len(samplers)
         pause = RESTART_SECONDS if all_lost else RESTART_SECONDS_BESIDE_HEALTHY
         return time.monotonic() - self._restarted_at >= pause
 
@@ -173,16 +193,17 @@ class NvmlSource:
         samplers = list(self._samplers.values())
         for sampler in samplers:
             sampler.stop()
-        deadline = time.monotonic() + 1.0
+        deadline = time.monotonic() + RESTART_WAIT_SECONDS
         if all(sampler.join(deadline) for sampler in samplers):
             self._call("nvmlShutdown")
-            self._initialised = self._init()
-            if self._initialised:
-                self._find()  # starts the samplers that have a GPU again
-                return
-        if not self._closing:
+            self._initialised = False
+            self._look()  # starts the samplers again that have a GPU
+        elif not self._closing:
             for sampler in samplers:
-                sampler.start()  # a GPU that is no longer listed keeps its row, and says why in it
+                sampler.start()
+
+    def _anyone_inside(self, seconds: float) -> bool:
+        return self._lookup.waiting or any(sampler.hanging(seconds) for sampler in self._samplers.values())
 
 
 def _init_words(code: int) -> str:

@@ -67,6 +67,8 @@ class DeviceSampler:
     def __init__(self, handle: Any, index: int, uuid: str, interval: float) -> None:
         """Prepare to sample the GPU with that handle, driver's index and UUID every `interval` seconds."""
         self.index, self.uuid = index, uuid
+        self.listed = True
+        """Whether the driver listed this GPU when it was last asked."""
         self.name = "GPU"
         self._handle = handle
         self._interval = interval
@@ -116,8 +118,8 @@ class DeviceSampler:
         return all(beat.join(deadline - time.monotonic()) for beat in self._beats.values())
 
     def move(self, handle: Any, index: int) -> None:
-        """The driver now knows this GPU by another handle or index."""
-        self._handle, self.index = handle, index
+        """The driver now knows this GPU by this handle and index."""
+        self._handle, self.index, self.listed = handle, index, True
 
     def set_interval(self, seconds: float) -> None:
         """Change the pace of the cheap values."""
@@ -130,6 +132,11 @@ class DeviceSampler:
     def lost(self) -> bool:
         """Whether the last round found the GPU gone."""
         return is_lost(self._fast.refusals)
+
+    @property
+    def well(self) -> bool:
+        """Whether this GPU answers, so that nobody needs to look for it."""
+        return not self.lost and time.monotonic() - self._fast.at <= self._patience()
 
     def hanging(self, seconds: float) -> bool:
         """Whether a thread has been inside one call for longer than that."""
@@ -178,6 +185,8 @@ class DeviceSampler:
         return max(3 * self._interval, STALE_SECONDS)
 
     def _error(self, now: float, fresh: bool) -> str | None:
+        if not self.listed:
+            return "the driver no longer lists this GPU"
         texts: list[str | None] = []
         wait = self._fast_call.waiting()
         if not fresh and now - self._born > self._patience():

@@ -157,17 +157,18 @@ def test_the_pace_can_be_changed(nvml_stub: Driver) -> None:
 def test_processes_are_listed_once_with_their_memory_and_share(nvml_stub: Driver, source: NvmlSource) -> None:
     scenario = nvml_stub.scenario
     scenario.process(0, 4_000_001, 9 * GIB, sm=60).process(0, 4_000_002, GIB)
-    scenario.process(1, 4_000_003, 2 * GIB, kind="graphics", sm=5).write()
+    scenario.process(1, 4_000_003, 2 * GIB, kind="graphics", sm=5).process(1, 4_000_004, GIB, kind="mps").write()
     source.start()
-    reading = reading_when(source, lambda reading: len(reading.uses) == 3)
+    reading = reading_when(source, lambda reading: len(reading.uses) == 4)
     uses = {use.pid: (use.gpu_uuid, use.mem_bytes, use.sm_pct) for use in reading.uses}
     assert uses == {
         4_000_001: (gpu_uuid(0), 9 * GIB, 60.0),
         4_000_002: (gpu_uuid(0), GIB, None),
         4_000_003: (gpu_uuid(1), 2 * GIB, 5.0),
+        4_000_004: (gpu_uuid(1), GIB, None),
     }
     scenario.end_process(0, 4_000_001).write()
-    reading_when(source, lambda reading: len(reading.uses) == 2)
+    reading_when(source, lambda reading: len(reading.uses) == 3)
 
 
 def test_mig_instances_are_rows_after_their_gpu(nvml_stub: Driver, source: NvmlSource) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -155,6 +156,21 @@ def test_a_hang_while_looking_for_gpus_is_said(nvml_stub: Driver, impatient_sour
     reading_when(impatient_source, lambda reading: len(reading.gpus) == 8 and not reading.notes)
 
 
+def test_a_gpu_that_hangs_before_it_said_who_it_is_hides_nobody(
+    nvml_stub: Driver, impatient_source: NvmlSource
+) -> None:
+    source = impatient_source
+    nvml_stub.scenario.hang("nvmlDeviceGetHandleByIndex_v2", gpu=3).hang("nvmlDeviceGetUUID", gpu=0).write()
+    source.start()
+    reading = reading_when(source, lambda reading: len(reading.gpus) == 8 and whole(reading.gpus[7]))
+    assert [gpu.index for gpu in reading.gpus if gpu.error is not None] == [0, 3]
+    assert (reading.gpus[3].uuid, reading.gpus[3].util_pct) == ("unknown-3", None)
+    assert "the driver has not answered for" in (reading.gpus[3].error or "")
+    nvml_stub.scenario.mend("nvmlDeviceGetHandleByIndex_v2", gpu=3).mend("nvmlDeviceGetUUID", gpu=0).write()
+    reading = reading_when(source, lambda reading: all(whole(gpu) for gpu in reading.gpus))
+    assert reading.gpus[3].uuid == gpu_uuid(3)
+
+
 def test_closing_does_not_wait_for_a_call_that_hangs_nor_shut_down_under_it(nvml_stub: Driver) -> None:
     source = NvmlSource(0.1)
     source.start()
@@ -167,7 +183,7 @@ def test_closing_does_not_wait_for_a_call_that_hangs_nor_shut_down_under_it(nvml
     assert nvml_stub.count("nvmlShutdown") == shut
 
 
-@pytest.mark.parametrize("code", sorted(LOST - {1}))
+@pytest.mark.parametrize("code", sorted(LOST))
 def test_a_lost_gpu_is_named_and_comes_back(nvml_stub: Driver, impatient_source: NvmlSource, code: int) -> None:
     source = impatient_source
     source.start()
@@ -198,6 +214,26 @@ def test_a_gpu_that_only_a_new_start_of_nvml_finds_comes_back_under_its_new_inde
     reading = reading_when(source, lambda reading: reading.gpus[0].uuid == gpu_uuid(2) and whole(reading.gpus[0]))
     assert [gpu.uuid for gpu in reading.gpus] == [gpu_uuid(slot) for slot in nvml_stub.scenario.order]
     assert gpu_when(source, 7, whole).util_pct == 7
+
+
+def test_a_gpu_that_the_driver_no_longer_lists_keeps_its_row_until_it_is_back(
+    nvml_stub: Driver, impatient_source: NvmlSource
+) -> None:
+    source = impatient_source
+    source.start()
+    gpu_when(source, 2, whole)
+    nvml_stub.scenario.order = [0, 1, 3, 4, 5, 6, 7]
+    nvml_stub.scenario.set(2, lost=1).write()
+    reading = reading_when(
+        source, lambda reading: any("no longer lists" in (gpu.error or "") for gpu in reading.gpus)
+    )
+    gone = [gpu for gpu in reading.gpus if gpu.error is not None]
+    assert [(gpu.uuid, gpu.util_pct) for gpu in gone] == [(gpu_uuid(2), None)]
+    assert len(reading.gpus) == 8
+    nvml_stub.scenario.order = None
+    nvml_stub.scenario.set(2, lost=0).write()
+    reading = reading_when(source, lambda reading: all(whole(gpu) for gpu in reading.gpus))
+    assert [gpu.uuid for gpu in reading.gpus] == [gpu_uuid(slot) for slot in range(8)]
 
 
 def test_nvml_is_not_restarted_while_a_thread_is_inside(nvml_stub: Driver, impatient_source: NvmlSource) -> None:
@@ -271,6 +307,22 @@ def test_an_xid_is_shown_with_its_meaning_and_forgotten_after_a_while(
     gpu_when(source, 5, lambda gpu: gpu.error is not None and "Xid 4242" in gpu.error and "Xid 79" in gpu.error)
     monkeypatch.setattr(collectors.gpu_faults, "XID_KEPT_SECONDS", 0.0)
     assert gpu_when(source, 5, lambda gpu: gpu.error is None).util_pct == 99
+
+
+def test_a_gpu_that_has_almost_no_values_is_shown_without_an_error(nvml_stub: Driver, source: NvmlSource) -> None:
+    """As on GB10, whose memory is the machine's, or a vGPU."""
+    scenario = nvml_stub.scenario
+    gone = ("util", "mem_total_bytes", "power_watts", "power_limit_watts", "energy_joules", "temperature_c")
+    more = ("mem_temperature_c", "sm_clock_mhz", "sm_clock_max_mhz", "pcie_gen", "pcie_width")
+    scenario.set(0, gpm=0, **dict.fromkeys((*gone, *more)))
+    for call in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetPcieThroughput", "nvmlDeviceGetMigMode"):
+        scenario.fail(call, 3, gpu=0)
+    scenario.write()
+    source.start()
+    gpu_when(source, 1, whole)
+    assert gpu_when(source, 0, lambda gpu: gpu.name != "GPU") == Gpu(
+        index=0, uuid=gpu_uuid(0), name="NVIDIA H200", sampled_at=pytest.approx(time.time(), abs=60)
+    )
 
 
 def test_memory_faults_are_errors(nvml_stub: Driver, source: NvmlSource) -> None:

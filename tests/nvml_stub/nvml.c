@@ -368,12 +368,12 @@ typedef wide_process_info_t newest_process_info_t;
 typedef process_info_t newest_process_info_t;
 #endif
 
-static int processes(const device_t *d, unsigned *count, char *to, size_t stride, int graphics) {
+static int processes(const device_t *d, unsigned *count, char *to, size_t stride, process_kind_t kind) {
     unsigned found = 0, room = *count;
     const scenario_t *s = scenario_lock();
     for (int i = 0; i < s->process_count; i++) {
         const process_t *p = &s->process[i];
-        if (p->slot != d->slot || p->graphics != graphics) continue;
+        if (p->slot != d->slot || p->kind != kind) continue;
         if (d->mig >= 0 && d->mig < s->mig_count && p->gi != s->mig[d->mig].gi) continue;
         if (found < room && to) {
             memset(to + found * stride, 0, stride);
@@ -387,19 +387,24 @@ static int processes(const device_t *d, unsigned *count, char *to, size_t stride
 }
 int nvmlDeviceGetComputeRunningProcesses_v3(device_t *d, unsigned *count, void *to) {
     DEVICE_CALL(d)
-    return processes(d, count, to, sizeof(newest_process_info_t), 0);
+    return processes(d, count, to, sizeof(newest_process_info_t), COMPUTE);
 }
 int nvmlDeviceGetComputeRunningProcesses_v2(device_t *d, unsigned *count, void *to) {
     DEVICE_CALL(d)
-    return processes(d, count, to, sizeof(process_info_t), 0);
+    return processes(d, count, to, sizeof(process_info_t), COMPUTE);
 }
 int nvmlDeviceGetGraphicsRunningProcesses_v3(device_t *d, unsigned *count, void *to) {
     DEVICE_CALL(d)
-    return processes(d, count, to, sizeof(newest_process_info_t), 1);
+    return processes(d, count, to, sizeof(newest_process_info_t), GRAPHICS);
 }
 int nvmlDeviceGetGraphicsRunningProcesses_v2(device_t *d, unsigned *count, void *to) {
     DEVICE_CALL(d)
-    return processes(d, count, to, sizeof(process_info_t), 1);
+    return processes(d, count, to, sizeof(process_info_t), GRAPHICS);
+}
+
+int nvmlDeviceGetMPSComputeRunningProcesses_v3(device_t *d, unsigned *count, void *to) {
+    DEVICE_CALL(d)
+    return processes(d, count, to, sizeof(newest_process_info_t), MPS);
 }
 
 typedef struct { unsigned pid; unsigned long long time; unsigned sm, mem, enc, dec; } process_sample_t;

@@ -89,7 +89,7 @@ static void read_process(scenario_t *s, const char *line) {
         complain(line);
         return;
     }
-    p.graphics = strcmp(kind, "graphics") == 0;
+    p.kind = strcmp(kind, "graphics") == 0 ? GRAPHICS : strcmp(kind, "mps") == 0 ? MPS : COMPUTE;
     p.gi = (unsigned)gi;
     s->process[s->process_count++] = p;
 }

@@ -7,7 +7,7 @@
  *   order SLOT ...            which slot answers at index 0, 1, ...; taken at nvmlInit, as a driver does
  *   gpu GPU KEY VALUE         a value of that GPU; the keys are in gpu_keys (scenario.c), "name" and "uuid" are text
  *   gpm GPU METRIC VALUE [RETURN]   a GPM metric: a number or nan, and the metric's own nvmlReturn
- *   process GPU PID BYTES SM KIND GI    KIND is compute or graphics; SM is -1 for "no sample"; GI is -1 without MIG
+ *   process GPU PID BYTES SM KIND GI    KIND is compute, graphics or mps; SM is -1 for "no sample"; GI is -1 without MIG
  *   mig GPU UUID USED TOTAL GI NAME     a MIG instance of that GPU
  *   event GPU NUMBER TYPE DATA          delivered once, to event sets made before NUMBER was there
  *   fault CALL GPU error CODE           that call answers CODE
@@ -32,7 +32,8 @@ typedef struct {
 } gpu_t;
 
 typedef struct { char call[TEXT]; int slot; int error; unsigned latency_us; int hang, locked; } fault_t;
-typedef struct { int slot; unsigned pid; unsigned long long bytes; int sm, graphics; unsigned gi; } process_t;
+typedef enum { COMPUTE, GRAPHICS, MPS } process_kind_t;
+typedef struct { int slot; unsigned pid; unsigned long long bytes; int sm; process_kind_t kind; unsigned gi; } process_t;
 typedef struct { int slot; char uuid[TEXT], name[TEXT]; unsigned long long used, total; unsigned gi; } mig_t;
 typedef struct { int slot; unsigned number; unsigned long long type, data; } event_t;
 
