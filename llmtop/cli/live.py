@@ -87,6 +87,7 @@ def live(
     selection = GpuSelection.parse(gpus) if gpus is not None else None
     if not (once or as_json):
         _need_terminal("llmtop --json or llmtop --once")
+    code = EXIT_DONE
     with ExitStack() as closing:
         recorder = Recorder(record_to, host=platform.node(), overwrite=force) if record_to else None
         if recorder:
@@ -98,8 +99,8 @@ def live(
         elif as_json:
             _stream(hub)
         else:
-            _show(hub, ascii=ascii, theme=theme)
-    return _recorded(recorder)
+            code = _show(hub, ascii=ascii, theme=theme)
+    return _recorded(recorder) or code
 
 
 @click.command()
@@ -206,9 +207,8 @@ def _replay(path: Path, *, as_json: bool, speed: float | None, ascii: bool, them
     feed = ReplayFeed(Reader(path), lambda: Rules().apply, math.inf if unpaced else speed or 1.0)
     if as_json:
         _stream(feed)
-    else:
-        _show(feed, ascii=ascii, theme=theme)
-    return EXIT_DONE
+        return EXIT_DONE
+    return _show(feed, ascii=ascii, theme=theme)
 
 
 def _need_terminal(instead: str) -> None:
@@ -221,10 +221,11 @@ def _need_terminal(instead: str) -> None:
         raise UnusableInput(f"the screen needs a terminal, and this is none; use {instead} for a stream or a text")
 
 
-def _show(feed: Feed, *, ascii: bool, theme: str | None) -> None:
-    from tui.app import LlmtopApp
+def _show(feed: Feed, *, ascii: bool, theme: str | None) -> int:
+    """Run the screen; 128 + the signal's number if a signal or a lost terminal ended it."""
+    from tui.app import show
 
-    LlmtopApp(feed, ascii=ascii, theme=theme).run()
+    return show(feed, ascii=ascii, theme=theme)
 
 
 def _stream(feed: Feed | ReplayFeed) -> None:

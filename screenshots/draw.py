@@ -1,0 +1,136 @@
+"""Draw pictures of the screen: python -m screenshots.draw [NAME ...]
+
+The app is run without a terminal on made-up scenes, its screen exported as SVG and drawn with resvg. Text wants
+the font Fira Code; braille wants DejaVu Sans (Debian: fonts-firacode, fonts-dejavu-core). Without Fira Code,
+DejaVu Sans Mono is taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from llmtop.snapshot import Snapshot
+from screenshots.scenes import scene
+
+HERE = Path(__file__).parent
+_FONTS = (Path("/usr/share/fonts"), Path.home() / ".fonts", Path.home() / ".local/share/fonts")
+
+
+class Still:
+    """A feed that hands over a scene at once and then holds still."""
+
+    interval = 1.0
+
+    def __init__(self, snapshots: list[Snapshot]) -> None:
+        self._snapshots = snapshots
+
+    def start(self, on_snapshot: Callable[[Snapshot], None]) -> None:
+        """Hand over everything."""
+        for snapshot in self._snapshots:
+            on_snapshot(snapshot)
+
+    def close(self) -> None:
+        """Nothing to stop."""
+
+    def set_interval(self, seconds: float) -> None:
+        """Nothing to change."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One picture: a scene, a size, and keys pressed before."""
+
+    name: str
+    size: tuple[int, int]
+    scene: Callable[[], list[Snapshot]]
+    keys: tuple[str, ...] = ()
+    app: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def _anomaly() -> list[Snapshot]:
+    return scene(gpus=8, spinning=(3,))
+
+
+def _alone() -> list[Snapshot]:
+    return scene(gpus=1)
+
+
+PICTURES: tuple[Picture, ...] = (
+    Picture("anomaly-200x50", (200, 50), _anomaly),
+    Picture("anomaly-120x30", (120, 30), _anomaly),
+    Picture("anomaly-80x24", (80, 24), _anomaly),
+    Picture("anomaly-60x15", (60, 15), _anomaly),
+    Picture("one-gpu-120x30", (120, 30), _alone),
+    Picture("one-gpu-80x24", (80, 24), _alone),
+    Picture("straggler-120x30", (120, 30), lambda: scene(gpus=2, slow_rank=1)),
+    Picture("no-gpu-80x24", (80, 24), lambda: scene(gpus=0, ranks=0, notes=(_NO_DRIVER,))),
+    Picture("cpu-training-80x24", (80, 24), lambda: scene(gpus=0, ranks=2, notes=(_NO_DRIVER,))),
+    Picture("idle-80x24", (80, 24), lambda: scene(gpus=2, ranks=0)),
+    Picture("gpu-large-120x40", (120, 40), _anomaly, keys=("4",)),
+    Picture("help-100x40", (100, 40), _alone, keys=("question_mark",)),
+    Picture("light-120x30", (120, 30), _anomaly, app={"theme": "light"}),
+    Picture("16-colors-120x30", (120, 30), _anomaly, environment={"TEXTUAL_COLOR_SYSTEM": "standard"}),
+    Picture("no-color-120x30", (120, 30), _anomaly, environment={"NO_COLOR": "1"}),
+    Picture("ascii-120x30", (120, 30), _anomaly, app={"ascii": True}),
+)
+_NO_DRIVER = "No NVIDIA driver: libnvidia-ml.so.1 was not found. On a machine with a GPU, install the driver."
+
+
+async def svg(picture: Picture) -> str:
+    """The picture as SVG."""
+    from tui.app import LlmtopApp
+
+    app = LlmtopApp(Still(picture.scene()), **picture.app)
+    async with app.run_test(size=picture.size) as pilot:
+        await pilot.pause()
+        for key in picture.keys:
+            await pilot.press(key)
+            await pilot.pause()
+        return app.export_screenshot(title="llmtop")
+
+
+def png(drawn: str) -> bytes:
+    """SVG to PNG, with fonts of this machine."""
+    import resvg_py
+
+    # resvg asks no web; the exported style names a font that it would load from one.
+    styled = drawn.replace("Fira Code", "Fira Code, DejaVu Sans Mono, DejaVu Sans")
+    folders = [str(folder) for folder in _FONTS if folder.is_dir()]
+    return bytes(resvg_py.svg_to_bytes(svg_string=styled, font_dirs=folders, monospace_family="DejaVu Sans Mono"))
+
+
+def draw(picture: Picture, folder: Path) -> Path:
+    """Draw one picture into the folder."""
+    kept = {name: os.environ.get(name) for name in picture.environment}
+    os.environ.update(picture.environment)
+    try:
+        drawn = asyncio.run(svg(picture))
+    finally:
+        for name, value in kept.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+    path = folder / f"{picture.name}.png"
+    path.write_bytes(png(drawn))
+    return path
+
+
+def main(names: list[str]) -> None:
+    """Draw the pictures named, or all."""
+    os.environ.setdefault("TERM", "xterm-256color")
+    os.environ.setdefault("COLORTERM", "truecolor")
+    for picture in PICTURES:
+        if not names or picture.name in names:
+            print(draw(picture, HERE))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,325 @@
+"""The app: takes snapshots from a feed, keeps the view, and pushes screens."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
+
+from textual.app import App, SystemCommand
+from textual.message import Message
+from textual.screen import Screen
+from textual.theme import Theme
+
+from collectors.base import Feed, GpuChoice, ReplayControls
+from llmtop.errors import EXIT_DONE, LlmtopError, UnusableInput
+from llmtop.snapshot import Alert, Snapshot
+from tui import alerts, keys
+from tui.glyphs import to_ascii
+from tui.palette import TERMINAL_THEME, THEMES, Depth, Palette
+from tui.rows import Look
+from tui.screens.base import LlmtopScreen
+from tui.screens.main import MainScreen
+from tui.terminal import TerminalGuard, title
+from tui.view import View
+
+INTERVALS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+"""Seconds between snapshots that the keys go through."""
+MAX_PENDING = 600
+"""Snapshots kept for a screen that does not get to them (a terminal that has stopped reading); older ones go."""
+_FRAMES_QUEUED = 2
+
+
+class Arrived(Message):
+    """At least one snapshot waits in the app's queue."""
+
+
+class LlmtopApp(App[int]):
+    """The monitor. Its return value is the exit code."""
+
+    TITLE = "llmtop"
+    ENABLE_COMMAND_PALETTE = True
+
+    def __init__(self, feed: Feed, *, ascii: bool = False, theme: str | None = None) -> None:
+        """Prepare; `run()` (or better `show()`, which guards the terminal) starts the feed.
+
+        Args:
+            feed: where snapshots come from; the app starts and closes it.
+            ascii: draw with ASCII characters only.
+            theme: a theme's name; those of llmtop also without "llmtop-".
+
+        Raises:
+            UnusableInput: there is no such theme.
+        """
+        if os.environ.get("TERM", "") in ("", "dumb", "unknown"):
+            os.environ.setdefault("NO_COLOR", "1")  # Textual would take it for a terminal of 16 million colours
+        super().__init__()
+        for own in THEMES:
+            self.register_theme(own)
+        self._feed = feed
+        self._ascii = ascii
+        self._lock = threading.Lock()
+        self._pending: deque[Snapshot | list[Snapshot]] = deque(maxlen=MAX_PENDING)
+        self._told = False
+        self._ringing: set[tuple[str, str | None, int | None]] | None = None
+        self.view = View(interval=feed.interval)
+        self.set_reactive(App.theme, self._theme_named(theme))
+        self.look = self._make_look()
+
+    # --- appearance -------------------------------------------------------------------------------------------
+
+    @property
+    def depth(self) -> Depth:
+        """What the terminal can show."""
+        if self.no_color or self.console.color_system is None:
+            return "mono"
+        return "16" if self.console.color_system == "standard" else "full"
+
+    def _theme_named(self, name: str | None) -> str:
+        if name is None:
+            return THEMES[0].name if self.depth == "full" else TERMINAL_THEME
+        for candidate in (name, f"llmtop-{name}"):
+            if candidate in self.available_themes:
+                return candidate
+        own = ", ".join(theme.name.removeprefix("llmtop-") for theme in THEMES)
+        raise UnusableInput(f'there is no theme "{name}"; llmtop has {own}, and ctrl+p lists more')
+
+    def _make_look(self) -> Look:
+        return Look.of(Palette.build(self.current_theme, self.depth), ascii_only=self._ascii)
+
+    def _theme_changed(self, _theme: Theme) -> None:
+        self.look = self._make_look()
+        self.redraw()
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    def get_default_screen(self) -> Screen[Any]:
+        """The main screen is the bottom of the stack."""
+        return MainScreen()
+
+    def on_mount(self) -> None:
+        """Start the feed once the first frame can be drawn."""
+        self.theme_changed_signal.subscribe(self, self._theme_changed)
+        if isinstance(self._feed, ReplayControls):
+            self._feed.on_jump(self._jumped)
+        self._feed.start(self._receive)
+
+    def on_unmount(self) -> None:
+        """Stop the feed; nothing is shown any more."""
+        self._feed.close()
+
+    def leave(self, code: int) -> None:
+        """End the app with this exit code; may be called in any thread and in a signal handler."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self.exit, code, code)
+
+    # --- snapshots --------------------------------------------------------------------------------------------
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the feed plays a recording."""
+        return isinstance(self._feed, ReplayControls)
+
+    def _receive(self, snapshot: Snapshot) -> None:
+        """In the feed's thread: queue it, and tell the app unless it has been told already."""
+        self._queue(snapshot)
+
+    def _jumped(self, before: list[Snapshot]) -> None:
+        self._queue(before)
+
+    def _queue(self, item: Snapshot | list[Snapshot]) -> None:
+        with self._lock:
+            self._pending.append(item)
+            told, self._told = self._told, True
+        if not told:
+            self.post_message(Arrived())
+
+    def on_arrived(self, _message: Arrived) -> None:
+        """Take in everything that waits, then draw once."""
+        with self._lock:
+            waiting = list(self._pending)
+            self._pending.clear()
+            self._told = False
+        newest: Snapshot | None = None
+        for item in waiting:
+            if isinstance(item, Snapshot):
+                self.view.history.add(item)
+                newest = item
+            else:
+                self.view.history.replace(item)
+        if newest is None:
+            return
+        if not self.view.paused or self.view.snapshot is None:
+            self.view.snapshot = newest
+        self._call_attention(newest)
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Have the screen on top show the view as it is, unless the terminal is still busy with earlier frames."""
+        if self._terminal_is_behind():
+            return
+        self._describe_replay()
+        screen = self.screen
+        if isinstance(screen, LlmtopScreen):
+            with self.batch_update():
+                screen.redraw()
+
+    def _terminal_is_behind(self) -> bool:
+        """Whether frames queue up: writing more would block the event loop until the terminal reads again."""
+        writer = getattr(self._driver, "_writer_thread", None)
+        return writer is not None and writer._queue.qsize() > _FRAMES_QUEUED
+
+    def _describe_replay(self) -> None:
+        feed = self._feed
+        if isinstance(feed, ReplayControls):
+            self.view.paused = feed.paused
+            end = " end" if feed.ended else ""
+            self.view.replay = f"{feed.speed:g}× {_clock(feed.position)} of {_clock(feed.length)}{end}"
+
+    def _call_attention(self, snapshot: Snapshot) -> None:
+        """Ring once for each new alert and name the worst in the title: tmux shows both in other windows."""
+        loud = [alert for alert in alerts.ordered(snapshot.alerts) if alerts.weight(alert) > 0]
+        now = {(alert.id, alert.gpu, alert.pid) for alert in loud}
+        if now == self._ringing:
+            return
+        new = now - (self._ringing or set())
+        first, self._ringing = self._ringing is None, now
+        if self._driver is None or self.is_headless:
+            return
+        self._driver.write(title(self._title_for(loud, snapshot)))
+        if new and not first and not self.replaying:
+            self.bell()
+
+    def _title_for(self, loud: list[Alert], snapshot: Snapshot) -> str:
+        if not loud:
+            return "llmtop"
+        text = f"{alerts.word(loud[0])} {alerts.subject(loud[0], snapshot)} · llmtop"
+        return to_ascii(text) if self._ascii else text
+
+    # --- keys -------------------------------------------------------------------------------------------------
+
+    async def action_press(self, name: str) -> None:
+        """Do what tui/keys.py says of this key on the screen on top."""
+        screen = self.screen
+        here = screen.NAME if isinstance(screen, LlmtopScreen) else ""
+        for key in keys.for_screen(here, replaying=self.replaying):
+            if name in key.keys.split(","):
+                action = key.action.replace("%", name)
+                method = f"action_{action.partition('(')[0]}"
+                await self.run_action(action, default_namespace=screen if hasattr(screen, method) else self)
+                return
+
+    def action_open(self, screen: str) -> None:
+        """Push the screen that a key of the table names."""
+        self.open_screen(screen)
+
+    def open_screen(self, name: str, *arguments: Any) -> None:
+        """Import "module:Class", make one with `arguments`, and push it; a refusal is shown as one sentence."""
+        module, _, attribute = name.partition(":")
+        try:
+            self.push_screen(getattr(import_module(module), attribute)(*arguments))
+        except LlmtopError as error:
+            self.notify(str(error), severity="warning")
+
+    async def action_back(self) -> None:
+        """Back to the screen before."""
+        if len(self.screen_stack) > 1:
+            self.pop_screen()
+
+    async def action_quit(self) -> None:
+        """End with exit code 0."""
+        self.exit(EXIT_DONE)
+
+    def action_pause(self) -> None:
+        """Freeze the view, or stop the recording; go on at the second press."""
+        if isinstance(self._feed, ReplayControls):
+            self._feed.toggle()
+        else:
+            self.view.paused = not self.view.paused
+        self.redraw()
+
+    def action_seek(self, seconds: float) -> None:
+        """Jump in a recording."""
+        if isinstance(self._feed, ReplayControls):
+            self._feed.seek(self._feed.position + seconds)
+
+    def action_speed(self, factor: float) -> None:
+        """Play a recording faster or slower."""
+        if isinstance(self._feed, ReplayControls):
+            self._feed.set_speed(self._feed.speed * factor)
+            self.redraw()
+
+    def action_faster(self) -> None:
+        """Shorter interval."""
+        self._set_interval(max((i for i in INTERVALS if i < self.view.interval * 0.999), default=INTERVALS[0]))
+
+    def action_slower(self) -> None:
+        """Longer interval."""
+        self._set_interval(min((i for i in INTERVALS if i > self.view.interval * 1.001), default=INTERVALS[-1]))
+
+    def _set_interval(self, seconds: float) -> None:
+        self._feed.set_interval(seconds)
+        self.view.interval = seconds
+        self.redraw()
+
+    def action_gpu_choice(self) -> None:
+        """All GPUs, or those of attached trainings. A live hub then also stops asking the others."""
+        self.view.only_attached = not self.view.only_attached
+        if isinstance(self._feed, GpuChoice):
+            self._feed.select("attached" if self.view.only_attached else "all")
+        self.redraw()
+
+    def action_next_theme(self) -> None:
+        """Go round llmtop's own themes."""
+        if self.depth != "full":
+            self.notify("This terminal shows its own colours only; themes need 256 colours.")
+            return
+        names = [theme.name for theme in THEMES]
+        current = names.index(self.theme) if self.theme in names else -1
+        self.theme = names[(current + 1) % len(names)]
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """The palette of commands: every key's action, and Textual's choice of themes."""
+        yield SystemCommand("Theme", "Choose among all themes", self.action_change_theme)
+        here = screen.NAME if isinstance(screen, LlmtopScreen) else ""
+        for key in keys.for_screen(here, replaying=self.replaying):
+            if key.label and key.action != "command_palette":
+                name = key.keys.split(",")[0]
+                yield SystemCommand(
+                    key.label.capitalize(), key.help, lambda n=name: self.call_next(self.action_press, n)
+                )
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes:02d}:{rest:02d}"
+
+
+def show(feed: Feed, *, ascii: bool = False, theme: str | None = None) -> int:
+    """Run the screen until it is left, and give the terminal back whatever ends it.
+
+    Args:
+        feed: where snapshots come from; started and closed here.
+        ascii: draw with ASCII characters only; also chosen when the locale is not UTF-8.
+        theme: a theme's name.
+
+    Returns:
+        The exit code: 0 when the person quit, 128 + the signal's number after a signal or a lost terminal.
+
+    Raises:
+        UnusableInput: there is no such theme.
+    """
+    app = LlmtopApp(feed, ascii=ascii or not _unicode(), theme=theme)
+    with TerminalGuard(app.leave):
+        code = app.run()
+    return EXIT_DONE if code is None else code
+
+
+def _unicode() -> bool:
+    import locale
+
+    return "utf" in locale.getpreferredencoding(False).lower()

@@ -1,0 +1,115 @@
+"""The characters that the screen draws with: one set for UTF-8 terminals, one of plain ASCII.
+
+Only characters that every monospaced font has at width one: box drawing, block elements, and braille in the large
+charts alone (a key changes it). No sextants, no emoji.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+
+
+@dataclass(frozen=True)
+class Box:
+    """The eight parts of a frame."""
+
+    top_left: str
+    top_right: str
+    bottom_left: str
+    bottom_right: str
+    across: str
+    down: str
+
+
+@dataclass(frozen=True)
+class Glyphs:
+    """One set of characters; every string index is a level, every other member one cell wide."""
+
+    ascii: bool
+    levels: str
+    """Nothing, then eight rising levels."""
+    thin: Box
+    heavy: Box
+    """The frame of something that needs a look: another shape, not only another colour."""
+    bar: str
+    """The edge of a compact entry."""
+    heavy_bar: str
+    critical: str
+    warning: str
+    info: str
+    fills: str
+    """Solid patterns that tell the parts of a bar apart without colour."""
+    shade: str
+    selected: str
+    more: str
+    arrow: str
+    dot: str
+    times: str
+    gauge_full: str
+    gauge_empty: str
+    axis: str
+    corner: str
+    tick: str
+
+
+UNICODE = Glyphs(
+    ascii=False,
+    levels=" ▁▂▃▄▅▆▇█",
+    thin=Box("╭", "╮", "╰", "╯", "─", "│"),
+    heavy=Box("┏", "┓", "┗", "┛", "━", "┃"),
+    bar="│",
+    heavy_bar="┃",
+    critical="▲",
+    warning="▲",
+    info="•",
+    fills="█▓▒░▚▞▦▤",
+    shade="░",
+    selected="▸",
+    more="▾",
+    arrow="→",
+    dot="·",
+    times="×",
+    gauge_full="━",
+    gauge_empty="─",
+    axis="│",
+    corner="└",
+    tick="┤",
+)
+
+ASCII = Glyphs(
+    ascii=True,
+    levels=" _.-=+*%#",
+    thin=Box("+", "+", "+", "+", "-", "|"),
+    heavy=Box("#", "#", "#", "#", "=", "#"),
+    bar="|",
+    heavy_bar="#",
+    critical="!",
+    warning="!",
+    info="i",
+    fills="#=+:%o*~",
+    shade=".",
+    selected=">",
+    more="v",
+    arrow=">",
+    dot="-",
+    times="x",
+    gauge_full="=",
+    gauge_empty="-",
+    axis="|",
+    corner="+",
+    tick="+",
+)
+
+_PLAIN = {
+    "–": "-", "—": "-", "…": "~", "µ": "u", "·": "-", "×": "x", "°": " ", "→": ">", "←": "<", "≥": ">", "≤": "<",
+    "▲": "!", "▾": "v", "▸": ">", "•": "*", "′": "'", "’": "'", "“": '"', "”": '"',
+}  # fmt: skip
+
+
+def to_ascii(text: str) -> str:
+    """`text` in ASCII at the same width in cells; a character without a likeness becomes "?"."""
+    if text.isascii():
+        return text
+    return "".join(char if char.isascii() else _PLAIN.get(char, "?" * cell_len(char)) for char in text)

@@ -1,0 +1,135 @@
+"""What the screen remembers of past snapshots: short series of numbers, bounded, cheap to add to and to draw.
+
+One sample a snapshot for each figure of each GPU, all of the same length, so that a column of cells is one instant
+on every card. Absent is NaN. Steps are remembered by training process, one number a step.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable
+
+from llmtop.snapshot import Host, Rank, Snapshot
+from tui.metrics import METRICS
+
+SAMPLES = 1200
+"""Snapshots kept: 20 minutes at one a second."""
+STEPS = 1000
+METRICS_OF_A_RANK = 16
+"""A training may log any number of names; only the first ones get a series."""
+NAN = math.nan
+
+
+class Series:
+    """The last values of one figure, as 32-bit floats."""
+
+    __slots__ = ("_keep", "values")
+
+    def __init__(self, keep: int, missed: int = 0) -> None:
+        self._keep = keep
+        self.values = array("f", [NAN] * min(missed, keep))
+
+    def add(self, value: float | None) -> None:
+        """Append one value; the oldest go when twice as many as needed are there."""
+        self.values.append(NAN if value is None else value)
+        if len(self.values) >= 2 * self._keep:
+            del self.values[: -self._keep]
+
+    def last(self, count: int) -> array[float]:
+        """Up to so many of the newest values, oldest first."""
+        return self.values[-count:] if count > 0 else array("f")
+
+
+class GpuHistory:
+    """One series a figure."""
+
+    __slots__ = ("series",)
+
+    def __init__(self, missed: int) -> None:
+        self.series = {metric.key: Series(SAMPLES, missed) for metric in METRICS}
+
+
+class RankHistory:
+    """Steps and logged values of one training process."""
+
+    __slots__ = ("metrics", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = Series(STEPS)
+        """Of each step, start to start where it is known, so gaps between steps are in it."""
+        self.metrics: dict[str, Series] = {}
+
+    def add(self, rank: Rank) -> None:
+        """Take in what finished since the snapshot before."""
+        for step in rank.new_steps:
+            self.seconds.add(step.seconds if step.interval_seconds is None else step.interval_seconds)
+        if not rank.new_steps:
+            return
+        for name, value in rank.metrics.items():
+            series = self.metrics.get(name)
+            if series is None:
+                if len(self.metrics) >= METRICS_OF_A_RANK:
+                    continue
+                series = self.metrics[name] = Series(STEPS)
+            series.add(value)
+
+
+class History:
+    """Everything remembered, by GPU uuid and by pid."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all, as after a jump in a recording."""
+        self.times = array("d")
+        self.gpus: dict[str, GpuHistory] = {}
+        self.ranks: dict[tuple[str, int], RankHistory] = {}
+        self.cpu = Series(SAMPLES)
+
+    def replace(self, snapshots: Iterable[Snapshot]) -> None:
+        """Forget all and take these in instead."""
+        self.clear()
+        for snapshot in snapshots:
+            self.add(snapshot)
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Take in one snapshot. A GPU that is not in it gets a gap, so columns stay in step."""
+        self._add_host(snapshot.host)
+        present = {gpu.uuid: gpu for gpu in snapshot.gpus}
+        for uuid in present:
+            if uuid not in self.gpus:
+                self.gpus[uuid] = GpuHistory(len(self.times))
+        for uuid, known in self.gpus.items():
+            gpu = present.get(uuid)
+            series = known.series
+            for metric in METRICS:
+                series[metric.key].add(None if gpu is None else metric.value(gpu))
+        self.times.append(snapshot.time)
+        if len(self.times) >= 2 * SAMPLES:
+            del self.times[:-SAMPLES]
+        self._add_ranks(snapshot.ranks)
+
+    def _add_host(self, host: Host) -> None:
+        self.cpu.add(host.cpu_pct)
+
+    def _add_ranks(self, ranks: tuple[Rank, ...]) -> None:
+        present = {(rank.host, rank.pid) for rank in ranks}
+        for gone in [key for key in self.ranks if key not in present]:
+            del self.ranks[gone]
+        for rank in ranks:
+            key = (rank.host, rank.pid)
+            known = self.ranks.get(key)
+            if known is None:
+                known = self.ranks[key] = RankHistory()
+            known.add(rank)
+
+    def gpu(self, uuid: str, key: str, count: int) -> array[float]:
+        """The newest values of one figure of one GPU."""
+        known = self.gpus.get(uuid)
+        return known.series[key].last(count) if known is not None else array("f")
+
+    def rank(self, rank: Rank) -> RankHistory:
+        """Of one training process; empty when nothing is known."""
+        return self.ranks.get((rank.host, rank.pid)) or RankHistory()

@@ -1,0 +1,129 @@
+"""Every key of the program in one table. Bindings, footer, help and the palette of commands are made from it.
+
+To add a screen: write `tui/screens/NAME.py` with a class derived from `tui.screens.base.LlmtopScreen`, and add one
+`Key` here with `screen="tui.screens.NAME:Class"`. It is imported when the key is pressed first, and the app pushes
+it. To add an action of an existing screen: add a `Key` with `action="…"` and write `action_…` on that screen (or,
+for a key that works everywhere, on the app).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+EVERYWHERE = "everywhere"
+MAIN = "main"
+GPU = "gpu"
+PROCESSES = "processes"
+HELP = "help"
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key, or several with the same meaning."""
+
+    keys: str
+    """Textual's names, separated by commas: "q,ctrl+c"."""
+    action: str
+    """The action's name with arguments, as Textual's bindings write it; "%" stands for the key that was pressed.
+    Made from `screen` if that is given."""
+    label: str
+    """One word, for the footer; empty: not in the footer."""
+    help: str
+    """One sentence, for the help screen."""
+    shown: str = ""
+    """How the key is written in the footer, if not as the first of `keys`."""
+    where: tuple[str, ...] = (EVERYWHERE,)
+    """The names of the screens (`LlmtopScreen.NAME`) on which it works."""
+    screen: str = ""
+    """"module:Class" of the screen that the key opens."""
+    alert: str = ""
+    """What the key does about an alert, in two or three words ("why"): the alert strip then names it."""
+    replay: bool | None = None
+    """True: only in a replay; False: only live."""
+
+    def __post_init__(self) -> None:
+        if self.screen and not self.action:
+            object.__setattr__(self, "action", f"open('{self.screen}')")
+        if not self.shown:
+            object.__setattr__(self, "shown", self.keys.split(",")[0])
+
+    def works(self, screen: str, *, replaying: bool) -> bool:
+        """Whether the key does something on this screen in this mode."""
+        here = EVERYWHERE in self.where or screen in self.where
+        return here and self.replay in (None, replaying)
+
+
+_OTHERS = (GPU, PROCESSES, HELP)
+
+# In the order of the footer; what comes last there is always shown, so it is the help.
+KEYS: tuple[Key, ...] = (
+    Key("q", "quit", "quit", "Quit; on another screen, back to the one before.", where=(MAIN,)),
+    Key("q,escape,backspace", "back", "back", "Back to the screen before.", where=_OTHERS),
+    Key("ctrl+c", "quit", "", "Quit at once, from any screen."),
+    Key("space", "pause", "pause", "Freeze the screen; samples are taken on, and are there when you go on."),
+    Key("enter", "open_gpu", "GPU", "The selected GPU large, with charts.", where=(MAIN,)),
+    Key(
+        "1,2,3,4,5,6,7,8,9",
+        "gpu_number(%)",
+        "",
+        "The GPU at that place large; 1 is the first.",
+        shown="1-9",
+        where=(MAIN, GPU),
+    ),
+    Key("up,left,k", "select(-1)", "", "Select the GPU before.", shown="up left", where=(MAIN, GPU)),
+    Key("down,right,j", "select(1)", "", "Select the next GPU.", shown="down right", where=(MAIN, GPU)),
+    Key(
+        "m",
+        "marker",
+        "marker",
+        "Draw charts with braille or with blocks, for fonts without braille.",
+        where=(GPU,),
+    ),
+    Key("up,k", "scroll(-1)", "", "One line up.", where=(HELP,)),
+    Key("down,j", "scroll(1)", "", "One line down.", where=(HELP,)),
+    Key("pageup", "scroll(-10)", "", "Ten lines up.", where=(HELP,)),
+    Key("pagedown", "scroll(10)", "", "Ten lines down.", where=(HELP,)),
+    Key("tab", "next_rank(1)", "rank", "Show the steps of the next training process.", where=(MAIN,)),
+    Key("shift+tab", "next_rank(-1)", "", "Show the steps of the training process before.", where=(MAIN,)),
+    Key("g", "gpu_choice", "GPUs", "Show all GPUs, or only those that attached trainings use.", where=(MAIN,)),
+    Key("t", "next_theme", "theme", "Next theme: dark, light, high contrast, the terminal's own colours."),
+    Key("plus,equals_sign", "faster", "faster", "Take samples more often.", shown="+", replay=False),
+    Key("minus", "slower", "slower", "Take samples less often.", shown="-", replay=False),
+    Key(
+        "less_than_sign,comma,left_square_bracket",
+        "seek(-10)",
+        "rewind",
+        "Ten seconds back in the recording.",
+        shown="<",
+        replay=True,
+    ),
+    Key(
+        "greater_than_sign,full_stop,right_square_bracket",
+        "seek(10)",
+        "forward",
+        "Ten seconds on in the recording.",
+        shown=">",
+        replay=True,
+    ),
+    Key("plus,equals_sign", "speed(2)", "faster", "Play twice as fast.", shown="+", replay=True),
+    Key("minus", "speed(0.5)", "slower", "Play half as fast.", shown="-", replay=True),
+    Key("ctrl+p", "command_palette", "", "The palette of commands: every action and every theme by name."),
+    Key(
+        "question_mark,h,f1",
+        "",
+        "help",
+        "All keys, and what the screen shows.",
+        shown="?",
+        screen="tui.screens.help:HelpScreen",
+    ),
+)
+
+
+def for_screen(screen: str, *, replaying: bool = False) -> list[Key]:
+    """The keys that work on a screen, in the footer's order."""
+    return [key for key in KEYS if key.works(screen, replaying=replaying)]
+
+
+def alert_words() -> str:
+    """Which keys lead on from an alert, as the alert strip says it."""
+    return "  ".join(f"{key.shown} {key.alert}" for key in KEYS if key.alert)

@@ -1,0 +1,185 @@
+"""The figures of a GPU as data: how each is called, read, written, and on which fixed axis it is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from llmtop import format as fmt
+from llmtop.snapshot import Gpu
+
+Hue = Literal["compute", "energy", "transfer"]
+GIB = 2**30
+GB = 1e9
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One figure of a GPU."""
+
+    key: str
+    label: str
+    """At most seven characters, in cards."""
+    title: str
+    """In words, for large charts."""
+    hue: Hue
+    value: Callable[[Gpu], float | None]
+    limit: Callable[[Gpu], float | None]
+    """The upper end of its axis, the lower being 0; None when this GPU does not tell it."""
+    text: Callable[[Gpu], str]
+    """With its unit; an absent value is a dash."""
+    axis: Callable[[float], str]
+    """A value on the axis, short."""
+    optional: bool = False
+    """Left out of a card when the GPU does not give it, instead of a dash."""
+
+
+def _hundred(_: Gpu) -> float:
+    return 100.0
+
+
+def short_name(name: str) -> str:
+    """The model without the maker."""
+    return fmt.printable(name).removeprefix("NVIDIA ").removeprefix("GeForce ")
+
+
+def power_text(gpu: Gpu) -> str:
+    """Draw against limit: "686/700 W"."""
+    if gpu.power_limit_watts is None:
+        return fmt.watts(gpu.power_watts)
+    return f"{fmt.number(gpu.power_watts)}/{fmt.number(gpu.power_limit_watts)} W"
+
+
+def memory_text(gpu: Gpu) -> str:
+    """Used of total in GiB: "113/141 GiB"."""
+    total, used = gpu.mem_total_bytes, gpu.mem_used_bytes
+    if total is None:
+        return fmt.size(used)
+    digits = 0 if total >= 16 * GIB else 1
+    shown = fmt.number(None if used is None else used / GIB, digits)
+    return f"{shown}/{total / GIB:.{digits}f} GiB"
+
+
+# Bytes per second a lane and direction after line coding, by PCIe generation (PCI-SIG base specifications).
+_PCIE_LANE = {1: 0.25 * GB, 2: 0.5 * GB, 3: 0.985 * GB, 4: 1.969 * GB, 5: 3.938 * GB, 6: 7.563 * GB}
+
+# NVLink bytes per second in one direction: half of the total that NVIDIA's data sheets name for the SXM parts.
+_NVLINK = {
+    "V100": 150 * GB,
+    "A100": 300 * GB,
+    "H100": 450 * GB,
+    "H200": 450 * GB,
+    "B200": 900 * GB,
+    "B300": 900 * GB,
+}
+
+
+def pcie_limit(gpu: Gpu) -> float:
+    """What the link can carry in one direction; Gen 4 x16 when the driver does not tell."""
+    return _PCIE_LANE.get(gpu.pcie_gen or 4, _PCIE_LANE[4]) * (gpu.pcie_width or 16)
+
+
+def nvlink_limit(gpu: Gpu) -> float:
+    """What all links together can carry in one direction; 450 GB/s for a model that is not in the table."""
+    return next((rate for model, rate in _NVLINK.items() if model in gpu.name), 450 * GB)
+
+
+def _percent(
+    key: str, label: str, title: str, hue: Hue, value: Callable[[Gpu], float | None], *, optional: bool = False
+) -> Metric:
+    return Metric(
+        key,
+        label,
+        title,
+        hue,
+        value,
+        _hundred,
+        lambda gpu: fmt.percent(value(gpu)),
+        lambda v: f"{v:.0f}%",
+        optional,
+    )
+
+
+def _rate(
+    key: str,
+    label: str,
+    title: str,
+    value: Callable[[Gpu], float | None],
+    limit: Callable[[Gpu], float],
+    opt: bool,
+) -> Metric:
+    return Metric(key, label, title, "transfer", value, limit, lambda gpu: fmt.rate(value(gpu)), fmt.size, opt)
+
+
+METRICS: tuple[Metric, ...] = (
+    _percent("util", "util", "GPU utilisation (a kernel was running)", "compute", lambda g: g.util_pct),
+    Metric(
+        "power",
+        "power",
+        "Power",
+        "energy",
+        lambda g: g.power_watts,
+        lambda g: g.power_limit_watts,
+        power_text,
+        lambda v: f"{v:.0f} W",
+    ),
+    Metric(
+        "memory",
+        "memory",
+        "Memory in use",
+        "transfer",
+        lambda g: g.mem_used_bytes,
+        lambda g: g.mem_total_bytes,
+        memory_text,
+        fmt.size,
+    ),
+    _percent("sm", "SM", "SM active", "compute", lambda g: g.sm_active_pct),
+    _percent("tensor", "tensor", "Tensor cores active", "compute", lambda g: g.tensor_active_pct),
+    _percent("dram", "DRAM", "DRAM bandwidth in use", "transfer", lambda g: g.dram_active_pct),
+    Metric(
+        "temperature",
+        "temp",
+        "Temperature",
+        "energy",
+        lambda g: g.temperature_c,
+        _hundred,
+        lambda g: fmt.number(g.temperature_c, 0, " °C"),
+        lambda v: f"{v:.0f} °C",
+    ),
+    Metric(
+        "clock",
+        "clock",
+        "SM clock",
+        "energy",
+        lambda g: g.sm_clock_mhz,
+        lambda g: g.sm_clock_max_mhz,
+        lambda g: fmt.number(g.sm_clock_mhz, 0, " MHz"),
+        lambda v: f"{v:.0f} MHz",
+    ),
+    _rate(
+        "pcie_rx", "PCIe rx", "PCIe receive (host to device)", lambda g: g.pcie_rx_bytes_per_s, pcie_limit, False
+    ),
+    _rate("pcie_tx", "PCIe tx", "PCIe send (device to host)", lambda g: g.pcie_tx_bytes_per_s, pcie_limit, False),
+    _rate("nvlink_rx", "NVL rx", "NVLink receive", lambda g: g.nvlink_rx_bytes_per_s, nvlink_limit, True),
+    _rate("nvlink_tx", "NVL tx", "NVLink send", lambda g: g.nvlink_tx_bytes_per_s, nvlink_limit, True),
+    _percent(
+        "mem_util", "mem rw", "Memory read or written (NVML)", "transfer", lambda g: g.mem_util_pct, optional=True
+    ),
+    _percent("occupancy", "occup.", "SM occupancy", "compute", lambda g: g.sm_occupancy_pct, optional=True),
+)
+
+BY_KEY = {metric.key: metric for metric in METRICS}
+HEROES = ("util", "power", "memory")
+"""What a glance must find first: the first two together tell working from looking busy."""
+
+
+def for_card(gpu: Gpu) -> list[Metric]:
+    """The figures of this GPU's card, the most telling first.
+
+    Without GPM the share of time in which memory was touched is the next best witness, so it takes DRAM's place.
+    """
+    shown = [m for m in METRICS[:12] if not m.optional or m.value(gpu) is not None]
+    if gpu.dram_active_pct is None and gpu.mem_util_pct is not None:
+        shown = [BY_KEY["mem_util"] if m.key == "dram" else m for m in shown]
+    return shown

@@ -1,0 +1,201 @@
+"""Rows of cells under construction, and what a painter draws with.
+
+A painter is a function from what is known to a list of rows; it touches no widget and no device, so it can be
+called, looked at and tested without an app.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+
+from tui.glyphs import ASCII, UNICODE, Box, Glyphs, to_ascii
+from tui.palette import Palette
+
+
+@dataclass(frozen=True)
+class Look:
+    """How things are drawn now: colours and characters."""
+
+    palette: Palette
+    glyphs: Glyphs
+
+    @classmethod
+    def of(cls, palette: Palette, *, ascii_only: bool) -> Look:
+        """The look for a palette, with or without characters beyond ASCII."""
+        return cls(palette, ASCII if ascii_only else UNICODE)
+
+
+class Row:
+    """One line, built from left to right at a known width; nothing is added past it."""
+
+    __slots__ = ("limit", "segments", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self.segments: list[Segment] = []
+
+    @property
+    def left(self) -> int:
+        """Cells that are still free."""
+        return self.limit - self.used
+
+    def add(self, text: str, style: Style) -> Row:
+        """Append text; what does not fit is cut with an ellipsis."""
+        width = len(text) if text.isascii() else cell_len(text)
+        if width > self.limit - self.used:
+            text, width = clip(text, self.limit - self.used), self.limit - self.used
+        if width > 0:
+            self.segments.append(Segment(text, style))
+            self.used += width
+        return self
+
+    def to(self, column: int, style: Style, char: str = " ") -> Row:
+        """Fill up to a column."""
+        missing = min(column, self.limit) - self.used
+        if missing > 0:
+            self.segments.append(Segment(char * missing, style))
+            self.used += missing
+        return self
+
+    def right(self, text: str, style: Style, fill: Style, char: str = " ") -> Row:
+        """Append text at the right end of the row."""
+        width = cell_len(text)
+        return self.to(self.limit - width, fill, char).add(text, style)
+
+    def end(self, style: Style) -> Row:
+        """Fill the rest with blanks."""
+        return self.to(self.limit, style)
+
+    def plain(self) -> str:
+        """The text alone."""
+        return "".join(segment.text for segment in self.segments)
+
+    def strip(self, *, ascii_only: bool) -> Strip:
+        """As Textual draws it."""
+        if ascii_only:
+            return Strip([Segment(to_ascii(text), style) for text, style, _ in self.segments], self.used)
+        return Strip(self.segments, self.used)
+
+
+def clip(text: str, width: int) -> str:
+    """`text` in at most `width` cells, with an ellipsis where something is missing."""
+    if width <= 0:
+        return ""
+    if cell_len(text) <= width:
+        return text
+    return "…" if width == 1 else set_cell_size(text, width - 1) + "…"
+
+
+def pad(text: str, width: int, *, right: bool = False) -> str:
+    """`text` in exactly `width` cells; `right` puts it at the right end, as numbers are."""
+    missing = width - cell_len(text)
+    if missing < 0:
+        return clip(text, width)
+    return " " * missing + text if right else text + " " * missing
+
+
+def flow(text: str, widths: Sequence[int]) -> list[str]:
+    """`text` broken at blanks into lines of these widths, as many as needed; the last is cut with an ellipsis."""
+    lines: list[str] = []
+    rest = text.strip()
+    for number, width in enumerate(widths):
+        if not rest:
+            break
+        if number == len(widths) - 1 or cell_len(rest) <= width:
+            lines.append(clip(rest, width))
+            break
+        head = set_cell_size(rest, width + 1).rpartition(" ")[0].rstrip()
+        head = (
+            head
+            if head and rest.startswith(head)
+            else ("" if number == 0 else set_cell_size(rest, width).rstrip())
+        )
+        lines.append(head)
+        rest = rest[len(head) :].lstrip()
+    return lines
+
+
+def blank(width: int, look: Look) -> Row:
+    """An empty row."""
+    return Row(width).end(look.palette.text)
+
+
+def frame(
+    content: Sequence[Row],
+    width: int,
+    look: Look,
+    *,
+    title: Sequence[tuple[str, Style]] = (),
+    right: Sequence[tuple[str, Style]] = (),
+    foot: Sequence[tuple[str, Style]] = (),
+    box: Box | None = None,
+    style: Style | None = None,
+    bar: Style | None = None,
+) -> list[Row]:
+    """Content rows in a frame; each content row is `width - 4` wide.
+
+    Args:
+        title: set into the top edge, at its left.
+        right: set into the top edge, at its right, while there is room beside the title.
+        foot: set into the bottom edge.
+        box: the frame's shape; thin if not given.
+        style: of the frame.
+        bar: paints the whole top edge, for an alert.
+    """
+    shape = box or look.glyphs.thin
+    line = style or look.palette.faint
+    edge = bar or line
+    inner = width - 4
+    top = Row(width).add(shape.top_left + shape.across, edge)
+    room = width - 3
+    _insert(top, title, room, edge, bar)
+    right_width = sum(cell_len(text) for text, _ in right) + 2
+    if right and top.used + right_width + 2 <= width:
+        top.to(width - 2 - right_width, edge, shape.across)
+        _insert(top, right, room + 1, edge, bar)
+    top.to(width - 1, edge, shape.across).add(shape.top_right, edge)
+    rows = [top]
+    for row in content:
+        framed = Row(width).add(shape.down + " ", line)
+        framed.segments += row.segments
+        framed.used += row.used
+        framed.to(2 + inner, look.palette.text).add(" " + shape.down, line)
+        rows.append(framed)
+    bottom = Row(width).add(shape.bottom_left + shape.across, line)
+    _insert(bottom, foot, room, line, None)
+    rows.append(bottom.to(width - 1, line, shape.across).add(shape.bottom_right, line))
+    return rows
+
+
+def rule(
+    width: int, look: Look, title: Sequence[tuple[str, Style]], right: Sequence[tuple[str, Style]] = ()
+) -> Row:
+    """The top edge of a frame alone, for panes that cannot spare the rest of it."""
+    palette, across = look.palette, look.glyphs.thin.across
+    row = Row(width).add(across, palette.faint)
+    _insert(row, title, width, palette.faint, None)
+    right_width = sum(cell_len(text) for text, _ in right) + 2
+    if right and row.used + right_width + 2 <= width:
+        row.to(width - 1 - right_width, palette.faint, across)
+        _insert(row, right, width, palette.faint, None)
+    return row.to(width, palette.faint, across)
+
+
+def _insert(row: Row, parts: Sequence[tuple[str, Style]], limit: int, edge: Style, bar: Style | None) -> None:
+    """Set text into an edge with a blank at either end, cut before `limit`."""
+    room = limit - row.used - 2
+    if not parts or room < 1:
+        return
+    row.add(" ", edge)
+    for text, style in parts:
+        fitting = clip(text, room)
+        room -= cell_len(fitting)
+        row.add(fitting, bar or style)
+    row.add(" ", edge)

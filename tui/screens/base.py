@@ -1,0 +1,89 @@
+"""What every screen of llmtop is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.events import Resize
+from textual.screen import Screen
+
+from tui import keys
+from tui.layout import Rect
+from tui.rows import Look, Row
+from tui.view import View
+from tui.widgets import bars
+from tui.widgets.board import Board, Placed
+
+if TYPE_CHECKING:
+    from tui.app import LlmtopApp
+
+
+class LlmtopScreen(Screen[None], inherit_bindings=False):
+    """A screen that shows the app's view and is told when it changes.
+
+    A derived class sets `NAME` (which tui/keys.py uses) and either overrides `parts()`, and is then drawn on a
+    board (`around()` gives header and footer), or overrides `compose()` and `redraw()` for widgets of its own.
+    """
+
+    NAME: ClassVar[str] = ""
+    AUTO_FOCUS = None
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(name, f"app.press('{name}')", show=False)
+        for name in dict.fromkeys(name for key in keys.KEYS for name in key.keys.split(","))
+    ]
+
+    @property
+    def llmtop(self) -> LlmtopApp:
+        """The app, by its own type."""
+        from tui.app import LlmtopApp
+
+        assert isinstance(self.app, LlmtopApp)
+        return self.app
+
+    @property
+    def view(self) -> View:
+        """Newest snapshot, history, and what the person chose."""
+        return self.llmtop.view
+
+    @property
+    def look(self) -> Look:
+        """Colours and characters."""
+        return self.llmtop.look
+
+    def compose(self) -> ComposeResult:
+        """One board over the whole screen."""
+        yield Board()
+
+    def parts(self, width: int, height: int) -> list[Placed]:
+        """Paint the screen for this size, header and footer included (`around()` makes them)."""
+        raise NotImplementedError
+
+    def redraw(self) -> None:
+        """Show the view as it is now. Called for each snapshot, each change of choice, and each resize."""
+        width, height = self.size
+        if width > 0 and height > 0:
+            self.query_one(Board).show(self.parts(width, height), self.look)
+
+    def on_resize(self, _event: Resize) -> None:
+        """Draw for the new size."""
+        self.redraw()
+
+    def on_screen_resume(self) -> None:
+        """Catch up with what changed while another screen was on top."""
+        self.redraw()
+
+    def around(self, width: int, height: int) -> tuple[list[Placed], Rect]:
+        """Header and footer, and the space between them."""
+        top = 1 if height >= 5 else 0
+        bottom = 1 if height >= 4 else 0
+        placed = [Placed(Rect(0, 0, width, 1), [bars.header(self.view, width, self.look)])] if top else []
+        if bottom:
+            placed.append(Placed(Rect(0, height - 1, width, 1), [self.footer(width)]))
+        return placed, Rect(0, top, width, height - top - bottom)
+
+    def footer(self, width: int) -> Row:
+        """The keys that work here."""
+        here = keys.for_screen(self.NAME, replaying=self.llmtop.replaying)
+        return bars.footer([key for key in here if key.label], width, self.look)

@@ -1,0 +1,114 @@
+"""One GPU large: what is wrong with it in full, and every figure as a chart with an axis."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+
+from llmtop import format as fmt
+from llmtop.snapshot import Gpu
+from tui import alerts, keys
+from tui.layout import Rect
+from tui.rows import Look, Row
+from tui.screens.base import LlmtopScreen
+from tui.widgets import gpu_charts
+from tui.widgets.board import Placed
+from tui.widgets.card import users
+
+
+class GpuScreen(LlmtopScreen):
+    """The selected GPU."""
+
+    NAME = keys.GPU
+    CSS_PATH = "gpu.tcss"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._marker: gpu_charts.Marker = "braille"
+
+    def _gpu(self) -> Gpu | None:
+        return next((gpu for gpu in self.view.gpus() if gpu.uuid == self.view.selected), None)
+
+    def parts(self, width: int, height: int) -> list[Placed]:
+        """Facts above, charts below."""
+        placed, body = self.around(width, height)
+        gpu = self._gpu()
+        look = self.look
+        if gpu is None:
+            gone = Row(width).add(" This GPU is not there any more; q goes back.", look.palette.warning)
+            rows = [gone, *(Row(width) for _ in range(body.height - 1))][: body.height]
+            return [*placed, Placed(body, rows)]
+        facts = self._facts(gpu, width, look)[: max(body.height - 2, 0)]
+        placed.append(Placed(Rect(0, body.y, width, len(facts)), facts))
+        left = Rect(1, body.y + len(facts), width - 2, body.height - len(facts))
+        return [*placed, *self._charts(gpu, left, look)]
+
+    def _charts(self, gpu: Gpu, area: Rect, look: Look) -> list[Placed]:
+        metrics = gpu_charts.shown_metrics(gpu)
+        placed = []
+        timed = area.height >= 8
+        if timed:
+            area = area._replace(height=area.height - 1)
+        places, hidden = gpu_charts.grid(len(metrics), area)
+        if hidden:
+            area = area._replace(height=area.height - 1)
+            places, hidden = gpu_charts.grid(len(metrics), area)
+            text = f"+{hidden} more charts {look.glyphs.more}"
+            sign = Row(area.width).add(text, look.palette.dim)
+            placed.append(Placed(Rect(area.x, area.y + area.height, area.width, 1), [sign]))
+        if timed and not hidden:
+            bottom = area.y + area.height
+            for x, width in sorted({(rect.x, rect.width) for rect in places}):
+                axis = gpu_charts.time_axis(self.view, width, look, self._marker)
+                placed.append(Placed(Rect(x, bottom, width, 1), [axis]))
+        for metric, rect in zip(metrics, places, strict=False):
+            if rect.height > 1:
+                placed.append(Placed(rect, gpu_charts.paint(metric, gpu, self.view, rect, look, self._marker)))
+        return placed
+
+    def _facts(self, gpu: Gpu, width: int, look: Look) -> list[Row]:
+        palette, dot = look.palette, look.glyphs.dot
+        first = Row(width).add(f" GPU {gpu.index} ", palette.strong).add(fmt.printable(gpu.name), palette.text)
+        link = "" if gpu.pcie_gen is None else f"PCIe gen {gpu.pcie_gen} x{fmt.number(gpu.pcie_width)}"
+        source = "" if gpu.pcie_source is None else f"PCIe rates by {gpu.pcie_source.upper()}"
+        energy = (
+            ""
+            if gpu.energy_joules is None
+            else f"{fmt.number(gpu.energy_joules / 3.6e6, 1)} kWh since driver start"
+        )
+        for text in (users(gpu, self.view, look), fmt.printable(gpu.uuid), link, source, energy):
+            if text and len(text) + 3 <= first.left:
+                first.add(f" {dot} {text}", palette.dim)
+        rows = [first.end(palette.text)]
+        snapshot = self.view.snapshot
+        alert = None if snapshot is None else alerts.by_gpu(snapshot).get(gpu.uuid)
+        if gpu.error:
+            rows.append(Row(width).add(f" {fmt.printable(gpu.error)}", palette.critical).end(palette.text))
+        if alert is not None and snapshot is not None:
+            said = f" {alerts.mark(alert, look)} {alerts.word(alert)} {alerts.age(alert, snapshot.time)} "
+            bar = Row(width).add(" ", palette.text).add(said, alerts.badge(alert, look))
+            bar.add(f"  {keys.alert_words()}", palette.info)
+            rows.append(bar.end(palette.text))
+            following = f" {look.glyphs.arrow} {alert.next}" if alert.next else ""
+            lines = wrap(fmt.printable(alert.summary + following), max(width - 4, 10))
+            rows += [Row(width).add(f"   {line}", palette.text).end(palette.text) for line in lines]
+        return rows
+
+    def action_marker(self) -> None:
+        """Braille or blocks: some fonts have no braille."""
+        self._marker = "blocks" if self._marker == "braille" else "braille"
+        self.redraw()
+
+    def action_select(self, step: int) -> None:
+        """The next GPU, or the one before."""
+        gpus = self.view.gpus()
+        position = self.view.position()
+        if gpus:
+            self.view.selected = gpus[0 if position is None else (position + step) % len(gpus)].uuid
+            self.redraw()
+
+    def action_gpu_number(self, number: int) -> None:
+        """The GPU at that place."""
+        gpus = self.view.gpus()
+        if 1 <= number <= len(gpus):
+            self.view.selected = gpus[number - 1].uuid
+            self.redraw()

@@ -1,0 +1,93 @@
+"""All keys, made from the table of keys, and how to read the screen."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+
+from rich.style import Style
+
+from llmtop import format as fmt
+from tui import keys
+from tui.layout import Rect
+from tui.rows import Row, pad
+from tui.screens.base import LlmtopScreen
+from tui.widgets.board import Placed
+
+_READING = (
+    ("util", "Share of time in which a kernel ran. 100 % does not mean that the GPU works: look at power and SM."),
+    ("power", "Draw against the limit. A training at full util far below its limit computes little, or waits."),
+    (
+        "SM",
+        "Share of the multiprocessors that had work; tensor: their matrix units; DRAM: memory bandwidth in use.",
+    ),
+    (
+        "host, GPU",
+        "Two clocks. CUDA is asynchronous: the host's time of a phase may be waiting for an earlier one.",
+    ),
+    (
+        "charts",
+        "Every axis is fixed, from 0 to 100 % or to the limit; a blank is a sample that the driver did not give.",
+    ),
+    (fmt.DASH, "The driver or the training does not tell this value."),
+    ("red, amber", "Alerts only. They also have a word, a heavy frame and a sign, so colour is never needed."),
+)
+
+
+class HelpScreen(LlmtopScreen):
+    """Keys and reading, in columns as the width allows; scrolls."""
+
+    NAME = keys.HELP
+    CSS_PATH = "help.tcss"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._top = 0
+
+    def parts(self, width: int, height: int) -> list[Placed]:
+        """The part of the text from the first line shown on."""
+        placed, body = self.around(width, height)
+        lines = self._lines(body.width - 2)
+        self._top = max(min(self._top, len(lines) - body.height), 0)
+        shown = lines[self._top : self._top + body.height]
+        below = len(lines) - self._top - body.height
+        if below > 0 and shown:
+            text = f"  {below + 1} more lines {self.look.glyphs.more}"
+            shown[-1] = Row(body.width - 2).add(text, self.look.palette.dim)
+        shown += [Row(body.width - 2) for _ in range(body.height - len(shown))]
+        return [*placed, Placed(Rect(1, body.y, body.width - 2, body.height), shown)]
+
+    def _lines(self, width: int) -> list[Row]:
+        palette = self.look.palette
+        rows: list[Row] = []
+        notes = () if self.view.snapshot is None else self.view.snapshot.host.notes
+        if notes:
+            rows.append(Row(width).add("What this machine does not show", palette.strong))
+            for note in notes:
+                self._entry(rows, "", fmt.printable(note), width, palette.text)
+            rows.append(Row(width))
+        rows.append(Row(width).add("Keys", palette.strong))
+        told: set[tuple[str, str]] = set()
+        for key in keys.KEYS:
+            live = key.replay in (None, self.llmtop.replaying)
+            if live and (key.shown, key.help) not in told:
+                told.add((key.shown, key.help))
+                self._entry(rows, key.shown, key.help, width, palette.key)
+        rows += [Row(width), Row(width).add("Reading the screen", palette.strong)]
+        for name, text in _READING:
+            self._entry(rows, name, text, width, palette.text)
+        return rows
+
+    def _entry(self, rows: list[Row], name: str, text: str, width: int, style: Style) -> None:
+        palette = self.look.palette
+        for index, line in enumerate(wrap(text, max(width - 16, 12))):
+            row = Row(width).add("  ", palette.text)
+            row.add(
+                pad(name if index == 0 else "", 13),
+                Style(color=style.color, bold=True, bgcolor=palette.text.bgcolor),
+            )
+            rows.append(row.add(" " + line, palette.text))
+
+    def action_scroll(self, step: int) -> None:
+        """Move the text."""
+        self._top += step
+        self.redraw()

@@ -1,0 +1,149 @@
+"""The main screen: GPUs, steps, ranks, alerts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from textual.events import Click
+
+from tui import alerts, keys
+from tui.layout import Layout, arrange
+from tui.rows import Row
+from tui.screens.base import LlmtopScreen
+from tui.widgets import bars, card, entries, ranks, steps
+from tui.widgets.board import Placed
+
+
+class MainScreen(LlmtopScreen):
+    """Everything at one glance."""
+
+    NAME = keys.MAIN
+    CSS_PATH = "main.tcss"
+
+    def layout_now(self, width: int, height: int) -> Layout:
+        """Where everything goes at this size."""
+        view = self.view
+        snapshot = view.snapshot
+        gpus = view.gpus()
+        loud = {} if snapshot is None else alerts.by_gpu(snapshot)
+        urgent = sorted(
+            (i for i, gpu in enumerate(gpus) if gpu.uuid in loud and alerts.weight(loud[gpu.uuid]) > 0),
+            key=lambda i: -alerts.weight(loud[gpus[i].uuid]),
+        )
+        return arrange(
+            width,
+            height,
+            gpus=len(gpus),
+            ranks=0 if snapshot is None else len(snapshot.ranks),
+            alerting=urgent,
+            selected=view.position(),
+            alerts=0 if snapshot is None else len(snapshot.alerts),
+            notes=0 if snapshot is None else len(snapshot.host.notes),
+        )
+
+    def parts(self, width: int, height: int) -> list[Placed]:
+        """Paint every part where the layout puts it."""
+        plan = self.layout_now(width, height)
+        return [*self._bars(plan), *self._gpus(plan), *self._training(plan)]
+
+    def _bars(self, plan: Layout) -> Iterator[Placed]:
+        view, look = self.view, self.look
+        if plan.header:
+            yield Placed(plan.header, [bars.header(view, plan.header.width, look)])
+        if plan.host:
+            yield Placed(plan.host, [bars.host(view, plan.host.width, look)])
+        if plan.notes:
+            yield Placed(plan.notes, [bars.notes(view, plan.notes.width, look)])
+        if plan.alerts:
+            yield Placed(plan.alerts, bars.alert_strip(view, *plan.alerts[2:], look, keys.alert_words()))
+        if plan.footer:
+            yield Placed(plan.footer, [self.footer(plan.footer.width)])
+
+    def _gpus(self, plan: Layout) -> Iterator[Placed]:
+        view, look = self.view, self.look
+        gpus = view.gpus()
+        loud = {} if view.snapshot is None else alerts.by_gpu(view.snapshot)
+        if plan.empty:
+            yield Placed(plan.empty, bars.no_gpu(view, *plan.empty[2:], look))
+        if plan.titles:
+            yield Placed(plan.titles, [self._titles(plan)])
+        for position, rect in plan.cards:
+            gpu = gpus[position]
+            alert = loud.get(gpu.uuid)
+            if plan.form == "full":
+                rows = card.paint(gpu, view, rect.width, rect.height, look, alert)
+            elif plan.form == "compact":
+                rows = entries.paint_compact(gpu, view, rect.width, look, alert)
+            else:
+                rows = [entries.paint_line(gpu, view, rect.width, look, alert)]
+            yield Placed(rect, rows)
+        if plan.more:
+            shown = {position for position, _ in plan.cards}
+            hidden = [gpu for i, gpu in enumerate(gpus) if i not in shown]
+            calling = sum(gpu.uuid in loud and alerts.weight(loud[gpu.uuid]) > 0 for gpu in hidden)
+            yield Placed(plan.more, [entries.more(hidden, calling, plan.more.width, look)])
+
+    def _titles(self, plan: Layout) -> Row:
+        assert plan.titles is not None
+        row = Row(plan.titles.width)
+        for x, width in sorted({(rect.x, rect.width) for _, rect in plan.cards}):
+            row.to(x, self.look.palette.text)
+            part = entries.titles(width, self.look)
+            row.segments += part.segments
+            row.used += part.used
+        return row.end(self.look.palette.text)
+
+    def _training(self, plan: Layout) -> Iterator[Placed]:
+        if plan.steps:
+            yield Placed(plan.steps, steps.paint(self.view, *plan.steps[2:], self.look))
+        if plan.ranks:
+            yield Placed(plan.ranks, ranks.paint(self.view, *plan.ranks[2:], self.look, framed=plan.ranks_framed))
+
+    def on_click(self, event: Click) -> None:
+        """Select the GPU under the pointer; a second click opens it."""
+        gpus = self.view.gpus()
+        for position, (x, y, width, height) in self.layout_now(*self.size).cards:
+            if x <= event.screen_x < x + width and y <= event.screen_y < y + height:
+                again = gpus[position].uuid == self.view.selected
+                self.view.selected = gpus[position].uuid
+                if again:
+                    self.action_open_gpu()
+                self.redraw()
+
+    def action_select(self, step: int) -> None:
+        """Move the selection among the GPUs."""
+        gpus = self.view.gpus()
+        if not gpus:
+            return
+        position = self.view.position()
+        first = 0 if step > 0 else len(gpus) - 1
+        self.view.selected = gpus[first if position is None else (position + step) % len(gpus)].uuid
+        self.view.rank_pid = None
+        self.redraw()
+
+    def action_next_rank(self, step: int) -> None:
+        """Show another training process's steps."""
+        ranks_now = self.view.ranks()
+        shown = self.view.rank()
+        if shown is not None:
+            self.view.rank_pid = ranks_now[(ranks_now.index(shown) + step) % len(ranks_now)].pid
+            self.redraw()
+
+    def action_open_gpu(self) -> None:
+        """Open the selected GPU, else the one with the worst alert, else the first."""
+        gpus = self.view.gpus()
+        if not gpus:
+            return
+        if self.view.position() is None:
+            loud = {} if self.view.snapshot is None else alerts.by_gpu(self.view.snapshot)
+            self.view.selected = max(
+                gpus, key=lambda g: alerts.weight(loud[g.uuid]) if g.uuid in loud else -1
+            ).uuid
+        self.llmtop.open_screen("tui.screens.gpu:GpuScreen")
+
+    def action_gpu_number(self, number: int) -> None:
+        """Open the GPU at that place."""
+        gpus = self.view.gpus()
+        if 1 <= number <= len(gpus):
+            self.view.selected = gpus[number - 1].uuid
+            self.llmtop.open_screen("tui.screens.gpu:GpuScreen")

@@ -1,0 +1,53 @@
+"""What a screen shows: the newest snapshot, the past, and what the person has chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from llmtop.snapshot import Gpu, Rank, Snapshot
+from tui.history import History
+
+
+@dataclass
+class View:
+    """Owned by the app; screens read it, keys change it."""
+
+    history: History = field(default_factory=History)
+    snapshot: Snapshot | None = None
+    """What is shown. While paused this stays, and `history` goes on."""
+    selected: str | None = None
+    """uuid of the selected GPU."""
+    rank_pid: int | None = None
+    """pid of the training process in the steps pane; None: the selected GPU's, or the first."""
+    paused: bool = False
+    only_attached: bool = False
+    """Show only GPUs that attached trainings use."""
+    interval: float = 1.0
+    replay: str = ""
+    """In a replay what the header says: speed and position."""
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs to show."""
+        if self.snapshot is None:
+            return ()
+        if not self.only_attached:
+            return self.snapshot.gpus
+        used = {rank.gpu_uuid for rank in self.snapshot.ranks}
+        return tuple(gpu for gpu in self.snapshot.gpus if gpu.uuid in used)
+
+    def position(self) -> int | None:
+        """Where the selected GPU stands in `gpus()`."""
+        return next((i for i, gpu in enumerate(self.gpus()) if gpu.uuid == self.selected), None)
+
+    def ranks(self) -> list[Rank]:
+        """Attached processes in the order of their ranks."""
+        if self.snapshot is None:
+            return []
+        return sorted(self.snapshot.ranks, key=lambda r: (r.rank is None, r.rank or 0, r.host, r.pid))
+
+    def rank(self) -> Rank | None:
+        """The process whose steps are shown."""
+        ranks = self.ranks()
+        chosen = [r for r in ranks if r.pid == self.rank_pid]
+        on_selected = [r for r in ranks if self.selected is not None and r.gpu_uuid == self.selected]
+        return next(iter([*chosen, *on_selected, *ranks]), None)

@@ -1,0 +1,186 @@
+"""The lines across the screen: header, host, notes, alerts, footer, and what is said when there is no GPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from textwrap import wrap
+
+from llmtop import format as fmt
+from llmtop.snapshot import Alert, Host, Snapshot
+from tui import alerts
+from tui.keys import Key
+from tui.metrics import short_name
+from tui.rows import Look, Row, clip, flow, frame
+from tui.view import View
+from tui.widgets.charts import spark
+
+
+def header(view: View, width: int, look: Look) -> Row:
+    """Who and where at the left, the state of the view at the right."""
+    palette, dot = look.palette, f" {look.glyphs.dot} "
+    right = Row(width)
+    if view.replay:
+        right.add(f" REPLAY {view.replay} ", palette.mark)
+    if view.paused:
+        right.add(" " if right.used else "", palette.header).add(" PAUSED ", palette.mark)
+    if view.snapshot is not None:
+        clock = time.strftime("%H:%M:%S", time.localtime(view.snapshot.time))
+        pace = "" if view.replay else f"every {view.interval:g} s  "
+        right.add(f"  {pace}", palette.header_dim).add(f"{clock} ", palette.header)
+    row = Row(width).add(" llmtop ", palette.header_strong)
+    left = Row(max(width - right.used - row.used, 0))
+    if view.snapshot is not None:
+        left.add(" " + fmt.printable(view.snapshot.host.name), palette.header)
+        for text in _machine(view, view.snapshot):
+            if left.left >= len(text) + len(dot):
+                left.add(dot + text, palette.header_dim)
+    row.segments += left.end(palette.header).segments
+    row.used += left.used
+    row.segments += right.segments
+    row.used += right.used
+    return row
+
+
+def _machine(view: View, snapshot: Snapshot) -> list[str]:
+    texts = []
+    gpus = view.gpus()
+    names = list(dict.fromkeys(short_name(gpu.name) for gpu in gpus))
+    if gpus:
+        texts.append(f"{len(gpus)} × {names[0]}" if len(names) == 1 else f"{len(gpus)} GPUs")
+    if view.only_attached:
+        texts.append("attached GPUs only")
+    if snapshot.host.driver_version:
+        texts.append(f"driver {fmt.printable(snapshot.host.driver_version)}")
+    if snapshot.host.cuda_version:
+        texts.append(f"CUDA {fmt.printable(snapshot.host.cuda_version)}")
+    return texts
+
+
+def host(view: View, width: int, look: Look) -> Row:
+    """CPU, memory, disk and network of this machine."""
+    palette = look.palette
+    row = Row(width)
+    if view.snapshot is None:
+        return row.end(palette.text)
+    now = view.snapshot.host
+    row.add(" CPU ", palette.dim).add(f"{fmt.percent(now.cpu_pct):>4} ", palette.text)
+    cells = 12 if width >= 100 else 6
+    row.add(spark(view.history.cpu.last(cells), cells, 100.0, look.glyphs), palette.compute)
+    for label, text, cells in _host_figures(now):
+        if len(label) + cells + 5 > row.left:
+            break  # a later one that is shorter would stand beside a label that is not its own
+        row.add(f"   {label} ", palette.dim).add(text.ljust(cells), palette.text)
+    return row.end(palette.text)
+
+
+def _host_figures(now: Host) -> list[tuple[str, str, int]]:
+    memory = f"{fmt.size(now.memory_used_bytes)} of {fmt.size(now.memory_total_bytes)}"
+    figures = [("load", fmt.number(now.load_1m, 1), 5), ("memory", memory, 20)]
+    if now.swap_used_bytes:
+        figures.append(("swap", fmt.size(now.swap_used_bytes), 8))
+    figures += [
+        ("disk r", fmt.rate(now.disk_read_bytes_per_s), 10),
+        ("w", fmt.rate(now.disk_write_bytes_per_s), 10),
+        ("net rx", fmt.rate(now.net_rx_bytes_per_s), 10),
+        ("tx", fmt.rate(now.net_tx_bytes_per_s), 10),
+    ]
+    return figures
+
+
+def notes(view: View, width: int, look: Look) -> Row:
+    """The first sentence for the person at the screen, and how many more there are."""
+    palette = look.palette
+    found = () if view.snapshot is None else view.snapshot.host.notes
+    if not found:
+        return Row(width).end(palette.text)
+    more = f"  +{len(found) - 1} more: ? shows all" if len(found) > 1 else ""
+    row = Row(width).add(f" {look.glyphs.info} ", palette.info)
+    return row.add(clip(fmt.printable(found[0]), width - 3 - len(more)) + more, palette.dim).end(palette.text)
+
+
+def alert_strip(view: View, width: int, height: int, look: Look, keys: str) -> list[Row]:
+    """What is wrong, how long, why, and what to do next; the worst first, and over more lines if there are some.
+
+    Args:
+        keys: which keys lead on, in words.
+    """
+    palette = look.palette
+    if view.snapshot is None or not view.snapshot.alerts:
+        return [Row(width).add(f" {look.glyphs.info} no alerts", palette.dim).end(palette.text)]
+    found = alerts.ordered(view.snapshot.alerts)
+    lines = max(height - len(found) + 1, 2 if height >= 2 else 1)
+    shown = found[: height - lines + 1]
+    rows: list[Row] = []
+    for index, alert in enumerate(shown):
+        hidden = len(found) - len(shown) if index == 0 else 0
+        tail = "  ".join(
+            text for text in (f"+{hidden} more" if hidden else "", keys if index == 0 else "") if text
+        )
+        rows += _alert(alert, view.snapshot, width, lines if index == 0 else 1, look, tail)
+    return rows
+
+
+def _alert(alert: Alert, snapshot: Snapshot, width: int, height: int, look: Look, tail: str) -> list[Row]:
+    """One alert: badge, subject and age, then the reason, flowing over `height` lines; `tail` ends the last."""
+    palette = look.palette
+    first = Row(width)
+    first.add(f" {alerts.mark(alert, look)} {alerts.word(alert)} ", alerts.badge(alert, look))
+    first.add(f" {alerts.subject(alert, snapshot)}", palette.strong)
+    first.add(f" for {alerts.age(alert, snapshot.time)}  ", palette.text)
+    rows = [first, *(Row(width).add("   ", palette.text) for _ in range(height - 1))]
+    rooms = [max(row.left - 1, 0) for row in rows]
+    if tail:
+        rooms[-1] = max(rooms[-1] - len(tail) - 2, 0)
+    following = f" {look.glyphs.arrow} {fmt.printable(alert.next)}" if alert.next else ""
+    # What to do is worth more than the end of the reason; broken lines lose some cells each.
+    room = sum(rooms) - 8 * (height - 1)
+    following = clip(following, max(room // 2, 0))
+    said = clip(fmt.printable(alert.summary), max(room - len(following), 0)) + following
+    for row, line in zip(rows, flow(said, rooms), strict=False):
+        row.add(line, palette.text)
+    if tail and len(tail) + 1 <= rows[-1].left:
+        rows[-1].right(f"{tail} ", palette.info, palette.text)
+    return [row.end(palette.text) for row in rows]
+
+
+def footer(keys: Sequence[Key], width: int, look: Look) -> Row:
+    """The keys that work here. Those without room are in the help, which is always named."""
+    palette = look.palette
+    row = Row(width)
+    if not keys:
+        return row.end(palette.key_label)
+    *others, last = keys
+    reserved = len(last.shown) + len(last.label) + 3
+    for key in others:
+        if len(key.shown) + len(key.label) + 3 + reserved <= row.left:
+            row.add(f" {key.shown} ", palette.key).add(f"{key.label} ", palette.key_label)
+    row.add(f" {last.shown} ", palette.key).add(f"{last.label} ", palette.key_label)
+    return row.end(palette.key_label)
+
+
+def no_gpu(view: View, width: int, height: int, look: Look) -> list[Row]:
+    """Why no GPU is shown, in the collectors' words, and what to do."""
+    palette = look.palette
+    lines: list[tuple[str, bool]] = []
+    if view.snapshot is None:
+        lines = [("Waiting for the first sample …", False)]
+    elif view.only_attached and view.snapshot.gpus:
+        lines = [("No attached training uses a GPU.", True), ("g  shows all GPUs again", False)]
+    else:
+        lines = [("No GPU to show.", True)]
+        lines += [(fmt.printable(note), False) for note in view.snapshot.host.notes]
+        lines.append(("llmtop doctor  says what this machine allows, and the command that would change it", False))
+    inner = width - 4
+    rows = [
+        Row(inner).add(line, palette.strong if strong else palette.dim)
+        for text, strong in lines
+        for line in wrap(text, max(inner, 10))
+    ]
+    if height < 3:
+        return [Row(width).add(" " + row.plain(), palette.dim).end(palette.text) for row in rows[:height]]
+    rows = rows[: height - 2]
+    above = max((height - 2 - len(rows)) // 2, 0) if height > 8 else 0
+    content = [Row(inner) for _ in range(above)] + rows
+    content += [Row(inner) for _ in range(height - 2 - len(content))]
+    return frame(content, width, look, title=[("GPUs", palette.strong)])

@@ -1,0 +1,100 @@
+"""The widget that shows painted rows: one a screen, so a frame costs one pass and nothing is laid out again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+from tui.layout import Rect
+from tui.rows import Look, Row
+
+
+class Placed(NamedTuple):
+    """A painted part and where it goes; there are as many rows as the rectangle is high."""
+
+    rect: Rect
+    rows: Sequence[Row]
+
+
+class Board(Widget):
+    """Shows painted parts and repaints only the rows that differ from those shown before."""
+
+    ALLOW_SELECT = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rects: list[Rect] = []
+        self._rows: list[list[list[Segment]]] = []
+        self._strips: list[Strip] = []
+        self._drawn_with: Look | None = None
+
+    def show(self, parts: Iterable[Placed], look: Look) -> None:
+        """Replace what is shown."""
+        placed = list(parts)
+        rects = [part.rect for part in placed]
+        rows = [[row.segments for row in part.rows] for part in placed]
+        width, height = self.size
+        if rects == self._rects and look is self._drawn_with and len(self._strips) == height:
+            regions = _changes(rects, self._rows, rows)
+            lines = {y for region in regions for y in range(region.y, region.bottom)}
+        else:
+            regions, lines = [], set(range(height))
+            self._strips = [Strip.blank(width)] * height
+        changed = bool(lines)
+        self._rects, self._rows, self._drawn_with = rects, rows, look
+        for y, strip in _strips(placed, lines, width, look):
+            if y < height:
+                self._strips[y] = strip
+        if changed:
+            self.refresh(*regions)
+
+    def render_line(self, y: int) -> Strip:
+        """One line, as it was painted."""
+        return self._strips[y] if y < len(self._strips) else Strip.blank(self.size.width)
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The lines as they were painted: they have all their styles, so none of Textual's is laid over them."""
+        lines = [self.render_line(y) for y in crop.line_range]
+        if crop.column_span == (0, self.size.width):
+            return lines
+        return [line.crop(*crop.column_span) for line in lines]
+
+
+def _changes(
+    rects: list[Rect], before: list[list[list[Segment]]], after: list[list[list[Segment]]]
+) -> list[Region]:
+    """The regions whose rows differ, neighbours put together."""
+    regions = []
+    for rect, old, new in zip(rects, before, after, strict=True):
+        start: int | None = None
+        for index in range(len(new) + 1):
+            differs = index < len(new) and (index >= len(old) or old[index] != new[index])
+            if differs and start is None:
+                start = index
+            elif not differs and start is not None:
+                regions.append(Region(rect.x, rect.y + start, rect.width, index - start))
+                start = None
+    return regions
+
+
+def _strips(placed: list[Placed], lines: set[int], width: int, look: Look) -> Iterable[tuple[int, Strip]]:
+    """The lines asked for, each put together from the parts that lie on it."""
+    across: dict[int, list[tuple[int, Row]]] = {y: [] for y in lines}
+    for rect, rows in placed:
+        for index, row in enumerate(rows):
+            if rect.y + index in across:
+                across[rect.y + index].append((rect.x, row))
+    ground: Style = look.palette.text
+    for y, parts in across.items():
+        line = Row(width)
+        for x, row in sorted(parts, key=lambda part: part[0]):
+            line.to(x, ground)
+            line.segments += row.segments
+            line.used += row.used
+        yield y, line.end(ground).strip(ascii_only=look.glyphs.ascii)

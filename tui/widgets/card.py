@@ -1,0 +1,147 @@
+"""A GPU as a full card: a row of text and history for each figure, in a frame."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+
+from rich.style import Style
+
+from llmtop import format as fmt
+from llmtop.snapshot import Alert, Gpu, Rank
+from tui import alerts
+from tui.layout import CELL, card_height
+from tui.metrics import HEROES, Hue, Metric, for_card, short_name
+from tui.rows import Look, Row, flow, frame, pad
+from tui.view import View
+from tui.widgets.charts import area, spark
+
+LABEL = 7
+VALUE = 11
+
+
+def hue(look: Look, name: Hue) -> Style:
+    """The style of a kind of figure."""
+    palette = look.palette
+    return {"compute": palette.compute, "energy": palette.energy, "transfer": palette.transfer}[name]
+
+
+def paint(gpu: Gpu, view: View, width: int, height: int, look: Look, alert: Alert | None) -> list[Row]:
+    """Draw one card.
+
+    Args:
+        alert: the worst that holds for this GPU.
+    """
+    palette, glyphs = look.palette, look.glyphs
+    selected = gpu.uuid == view.selected
+    inner = width - 4
+    words = _words(gpu, view, inner, look, alert, 2 if height - 4 >= card_height(width) - 3 else 1)
+    content = _figures(gpu, view, inner, height - 2 - len(words), look)
+    content += [Row(inner) for _ in range(height - 2 - len(words) - len(content))] + words
+    number = f"{glyphs.selected if selected else ''}{gpu.index}"
+    title: list[tuple[str, Style]] = [
+        (number, palette.selected if selected else palette.strong),
+        (f" {short_name(gpu.name)}", palette.strong if selected else palette.text),
+    ]
+    right: list[tuple[str, Style]] = []
+    box, style, bar = glyphs.thin, palette.selected if selected else palette.faint, None
+    if alert is not None and view.snapshot is not None:
+        said = f"{alerts.word(alert)} {alerts.age(alert, view.snapshot.time)}"
+        right = [(said, alerts.ink(alert, look))]
+        if alerts.weight(alert) > 0:
+            title.insert(0, (f"{alerts.mark(alert, look)} ", palette.strong))
+            box, style, bar = glyphs.heavy, alerts.ink(alert, look), alerts.badge(alert, look)
+    rows = frame(content, width, look, title=title, right=right, box=box, style=style, bar=bar)
+    return rows[:height]
+
+
+def _figures(gpu: Gpu, view: View, inner: int, height: int, look: Look) -> list[Row]:
+    """Every figure that there is room for: the telling ones across and tall, the others in columns below."""
+    metrics = for_card(gpu)
+    heroes = [m for m in metrics if m.key in HEROES]
+    others = [m for m in metrics if m.key not in HEROES]
+    most = max(1, min((inner + 2) // CELL, 4))
+    least = max(1, min(inner // 60, most))
+    for columns in range(least, most + 1):
+        grid = ceil(len(others) / columns)
+        if len(heroes) + grid <= height:
+            tall, spare = divmod(height - grid, len(heroes))
+            # Util and power are compared, so they are of one height; a row left over sets them off.
+            heights = [tall + (spare == 2 and hero.key != "memory") for hero in heroes]
+            rows = [r for m, h in zip(heroes, heights, strict=True) for r in _tall(m, gpu, view, inner, h, look)]
+            rows += [Row(inner)] if spare == 1 else []
+            return rows + _columns(others, gpu, view, inner, columns, look)
+    shown = metrics[: most * max(height, 0)]
+    return _columns(shown, gpu, view, inner, min(most, max(ceil(len(shown) / max(height, 1)), 1)), look)
+
+
+def _tall(metric: Metric, gpu: Gpu, view: View, width: int, height: int, look: Look) -> list[Row]:
+    """One figure over the whole width, its history several rows high."""
+    palette = look.palette
+    room = width - LABEL - VALUE - 2
+    values = view.history.gpu(gpu.uuid, metric.key, room)
+    drawn = area(values, room, height, metric.limit(gpu), look.glyphs)
+    rows = []
+    for index, line in enumerate(drawn):
+        row = Row(width)
+        if index == height - 1:
+            row.add(pad(metric.label, LABEL + 1), palette.dim)
+            row.add(pad(metric.text(gpu), VALUE, right=True) + " ", palette.strong)
+        rows.append(row.to(LABEL + VALUE + 2, palette.text).add(line, hue(look, metric.hue)))
+    return rows
+
+
+def _columns(metrics: Sequence[Metric], gpu: Gpu, view: View, width: int, columns: int, look: Look) -> list[Row]:
+    """Figures of one row each, down the first column, then the next."""
+    height = ceil(len(metrics) / columns)
+    rows = [Row(width) for _ in range(height)]
+    for place, metric in enumerate(metrics):
+        column, line = divmod(place, height)
+        start = column * (width + 2) // columns
+        end = (column + 1) * (width + 2) // columns - 2
+        _cell(rows[line].to(start, look.palette.text), metric, gpu, view, end - start, look)
+    return rows
+
+
+def _cell(row: Row, metric: Metric, gpu: Gpu, view: View, width: int, look: Look) -> None:
+    palette = look.palette
+    room = width - LABEL - VALUE - 2
+    row.add(pad(metric.label, LABEL + 1), palette.dim)
+    row.add(pad(metric.text(gpu), VALUE, right=True) + " ", palette.text)
+    values = view.history.gpu(gpu.uuid, metric.key, room)
+    row.add(spark(values, room, metric.limit(gpu), look.glyphs), hue(look, metric.hue))
+
+
+def _words(gpu: Gpu, view: View, width: int, look: Look, alert: Alert | None, most: int) -> list[Row]:
+    """What is wrong, in up to `most` lines, else who uses this GPU."""
+    palette = look.palette
+    if gpu.error:
+        text, style = gpu.error, palette.critical
+    elif alert is not None and alerts.weight(alert) > 0:
+        text, style = alert.summary, alerts.ink(alert, look)
+    else:
+        return [Row(width).add(users(gpu, view, look), palette.dim)]
+    return [Row(width).add(line, style) for line in flow(fmt.printable(text), [width] * most)]
+
+
+def users(gpu: Gpu, view: View, look: Look) -> str:
+    """The attached training on this GPU, else how many processes use it, and why its clock is not at its top."""
+    if view.snapshot is None:
+        return ""
+    dot = f" {look.glyphs.dot} "
+    parts = [_rank(rank, dot) for rank in view.snapshot.ranks if rank.gpu_uuid == gpu.uuid][:1]
+    if not parts:
+        pids = [process for process in view.snapshot.processes if process.gpu_uuid == gpu.uuid]
+        command = fmt.printable(pids[0].command or f"pid {pids[0].pid}") if pids else ""
+        others = f" +{len(pids) - 1} more" if len(pids) > 1 else ""
+        parts = [command + others] if pids else ["no process"]
+    reasons = [reason for reason in gpu.clock_event_reasons or () if "idle" not in reason.lower()]
+    if reasons:
+        parts.append(fmt.printable(", ".join(reasons)).replace("_", " "))
+    return dot.join(parts)
+
+
+def _rank(rank: Rank, dot: str) -> str:
+    name = f"pid {rank.pid}" if rank.rank is None else f"rank {rank.rank}"
+    step = "" if rank.step is None else f"{dot}step {rank.step:,}"
+    return f"{name}{step}{dot}{fmt.printable(rank.command or '')}".rstrip(dot)

@@ -1,0 +1,99 @@
+"""Small and large charts. The axis is always fixed: a flat 99 % looks flat."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from math import floor, log10
+
+from tui.glyphs import Glyphs
+
+
+def spark(values: Sequence[float], width: int, limit: float | None, glyphs: Glyphs) -> str:
+    """One row of eighth blocks, newest at the right; an absent sample is a blank, a zero the lowest block.
+
+    Args:
+        values: at most `width` of the newest are drawn; NaN is absent.
+        limit: the upper end of the axis; without one nothing can be drawn to scale.
+    """
+    if width <= 0:
+        return ""
+    if not limit or limit <= 0:
+        return " " * width
+    levels = glyphs.levels
+    scale = 8.0 / limit
+    cells = [
+        levels[1 if v <= 0.0 else min(1 + int(v * scale), 8)] if v == v else " "  # noqa: PLR0124  (NaN)
+        for v in values[-width:]
+    ]
+    return "".join(cells).rjust(width)
+
+
+def area(values: Sequence[float], width: int, height: int, limit: float | None, glyphs: Glyphs) -> list[str]:
+    """The same over several rows, top first."""
+    if height == 1:
+        return [spark(values, width, limit, glyphs)]
+    if not limit or limit <= 0:
+        return [" " * width] * height
+    levels = glyphs.levels
+    scale = 8.0 * height / limit
+    heights = [
+        (1 if v <= 0.0 else min(1 + int(v * scale), 8 * height)) if v == v else 0  # noqa: PLR0124  (NaN)
+        for v in values[-width:]
+    ]
+    rows = []
+    for row in range(height - 1, -1, -1):
+        floor = row * 8
+        rows.append("".join(levels[min(max(h - floor, 0), 8)] for h in heights).rjust(width))
+    return rows
+
+
+_DOTS = ((0x40, 0x80), (0x04, 0x20), (0x02, 0x10), (0x01, 0x08))
+"""Braille dots from the bottom row up: left column, right column (Unicode 16.0, chart U+2800)."""
+
+
+def braille(values: Sequence[float], width: int, height: int, limit: float | None) -> list[str]:
+    """A line chart of two samples a cell and four levels a row, joined so that a jump shows as a stroke."""
+    if not limit or limit <= 0:
+        return [" " * width] * height
+    top = 4 * height - 1
+    tail = values[-2 * width :]
+    heights = [min(max(round(v / limit * top), 0), top) if v == v else -1 for v in tail]  # noqa: PLR0124  (NaN)
+    grid = [[0] * width for _ in range(height)]
+    offset = 2 * width - len(heights)
+    before = -1
+    for index, level in enumerate(heights, offset):
+        if level >= 0:
+            low, high = (level, level) if before < 0 else (min(before, level), max(before, level))
+            for dot in range(low, high + 1):
+                grid[height - 1 - dot // 4][index // 2] |= _DOTS[dot % 4][index % 2]
+        before = level
+    return ["".join(chr(0x2800 + cell) for cell in row) for row in grid]
+
+
+def split(parts: Sequence[float], total: float, width: int) -> list[int]:
+    """Share `width` cells among parts in proportion to `total`, none below what it deserves by a cell or more.
+
+    The largest remainders get the cells that rounding down leaves over; what parts leave of `total` gets none.
+    """
+    if total <= 0 or width <= 0:
+        return [0] * len(parts)
+    exact = [max(part, 0.0) / total * width for part in parts]
+    cells = [int(share) for share in exact]
+    spare = min(round(sum(exact)), width) - sum(cells)
+    for index in sorted(range(len(parts)), key=lambda i: exact[i] - cells[i], reverse=True)[: max(spare, 0)]:
+        cells[index] += 1
+    return cells
+
+
+def nice_limit(value: float) -> float:
+    """The next of 1, 1.5, 2, 3, 5, 8 times a power of ten: an axis that changes rarely."""
+    if not value > 0:
+        return 1.0
+    power: float = 10.0 ** floor(log10(value))
+    return next((step * power for step in (1.0, 1.5, 2.0, 3.0, 5.0, 8.0) if value <= step * power), 10.0 * power)
+
+
+def finite(values: array[float]) -> list[float]:
+    """Without the gaps."""
+    return [v for v in values if v == v]  # noqa: PLR0124  (NaN)

@@ -1,0 +1,199 @@
+"""A GPU in two lines, or in one: for many GPUs or small screens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llmtop import format as fmt
+from llmtop.snapshot import Alert, Gpu
+from tui import alerts
+from tui.metrics import BY_KEY, GIB, Metric, power_text, short_name
+from tui.rows import Look, Row, clip, pad
+from tui.view import View
+from tui.widgets.card import hue, users
+from tui.widgets.charts import spark
+
+
+def _head(gpu: Gpu, view: View, look: Look, alert: Alert | None, row: Row, name: int) -> None:
+    """Sign, number and name; the same width in every state."""
+    palette, glyphs = look.palette, look.glyphs
+    selected = gpu.uuid == view.selected
+    if alert is not None and alerts.weight(alert) > 0:
+        filled = alerts.badge(alert, look)
+        row.add(f"{glyphs.heavy_bar}{alerts.mark(alert, look)}{gpu.index:>2} ", filled)
+        row.add(pad(short_name(gpu.name), name), filled).add(" ", palette.text)
+        return
+    row.add(glyphs.bar, palette.faint).add(glyphs.selected if selected else " ", palette.selected)
+    row.add(f"{gpu.index:>2} ", palette.selected if selected else palette.strong)
+    row.add(pad(short_name(gpu.name), name) + " ", palette.strong if selected else palette.text)
+
+
+def paint_compact(gpu: Gpu, view: View, width: int, look: Look, alert: Alert | None) -> list[Row]:
+    """Two lines: what tells working from looking busy with history, then the other figures, or what is wrong."""
+    palette = look.palette
+    name = 10 if width < 90 else 16
+    first, second = Row(width), Row(width)
+    _head(gpu, view, look, alert, first, name)
+    heroes = [(BY_KEY["util"], 4), (BY_KEY["power"], 9), (BY_KEY["memory"], 11)]
+    room = width - first.used
+    fixed = sum(len(metric.label) + value + 2 for metric, value in heroes) + 2 * 2
+    sparks = max(room - fixed, 0)
+    for index, (metric, value) in enumerate(heroes):
+        cells = sparks // 3 + (index < sparks % 3)
+        first.add(metric.label + " ", palette.dim).add(pad(metric.text(gpu), value, right=True), palette.strong)
+        if cells > 0:
+            values = view.history.gpu(gpu.uuid, metric.key, cells)
+            first.add(" " + spark(values, cells, metric.limit(gpu), look.glyphs), hue(look, metric.hue))
+        if index < 2:
+            first.add("  ", palette.text)
+    _second_line(gpu, view, look, alert, second)
+    return [first.end(palette.text), second.end(palette.text)]
+
+
+def _second_line(gpu: Gpu, view: View, look: Look, alert: Alert | None, row: Row) -> None:
+    palette, glyphs = look.palette, look.glyphs
+    if alert is not None and alerts.weight(alert) > 0 and view.snapshot is not None:
+        row.add(glyphs.heavy_bar + " ", alerts.ink(alert, look))
+        row.add(f" {alerts.word(alert)} {alerts.age(alert, view.snapshot.time)} ", alerts.badge(alert, look))
+        row.add(" ", palette.text)
+    else:
+        row.add(glyphs.bar + "    ", palette.faint)
+    if gpu.error:
+        row.add(fmt.printable(gpu.error), palette.critical)
+        return
+    figures = ("sm", "tensor", "dram", "temperature", "clock", "pcie_rx", "pcie_tx", "nvlink_rx", "nvlink_tx")
+    for key in figures:
+        metric = BY_KEY[key]
+        value = pad(metric.text(gpu), _width(metric), right=True)
+        needed = len(metric.label) + 1 + len(value) + 2
+        if (metric.optional and metric.value(gpu) is None) or needed > row.left + 2:
+            continue
+        row.add(metric.label + " ", palette.dim).add(value, palette.text).add("  ", palette.text)
+    if row.left > 24:
+        row.add(users(gpu, view, look), palette.dim)
+
+
+def _width(metric: Metric) -> int:
+    return (
+        {"compute": 4, "transfer": 10, "energy": 8}[metric.hue] if metric.key not in ("dram", "temperature") else 5
+    )
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of GPUs shown as lines."""
+
+    title: str
+    width: int
+    key: str
+    rank: int
+    """Columns of higher numbers go first when the screen is narrow."""
+    strong: bool = False
+
+
+COLUMNS: tuple[Column, ...] = (
+    Column("util", 4, "util", 0, strong=True),
+    Column("power W", 8, "power", 1, strong=True),
+    Column("mem GiB", 9, "memory", 2),
+    Column("SM", 4, "sm", 3),
+    Column("tensor", 6, "tensor", 5),
+    Column("DRAM", 4, "dram", 6),
+    Column("temp", 5, "temperature", 4),
+    Column("MHz", 5, "clock", 7),
+    Column("rx MiB/s", 8, "pcie_rx", 8),
+    Column("tx MiB/s", 8, "pcie_tx", 9),
+    Column("NVL rx GiB/s", 12, "nvlink_rx", 10),
+    Column("NVL tx GiB/s", 12, "nvlink_tx", 11),
+)
+_SPARKS = ("util", "power", "sm", "memory")
+_NAME = 12
+_LEAST_SPARK = 6
+
+
+def _plan(width: int) -> tuple[int, list[Column], dict[str, int]]:
+    """Name width, the columns that fit, and the cells of history after each; the same for every line."""
+    name = _NAME if width >= 80 else 5
+    room = width - 5 - name
+    chosen: list[Column] = []
+    for column in sorted(COLUMNS, key=lambda c: c.rank):
+        spare = (_LEAST_SPARK + 1) * 2 if len(chosen) >= 3 else 0
+        if sum(c.width + 2 for c in chosen) + column.width + 2 + spare <= room:
+            chosen.append(column)
+    shown = [column for column in COLUMNS if column in chosen]
+    spare = room - sum(column.width + 2 for column in shown)
+    sparks = [key for key in _SPARKS if any(column.key == key for column in shown)]
+    while sparks and spare // len(sparks) < _LEAST_SPARK + 1:
+        sparks.pop()
+    return name, shown, {key: min(spare // len(sparks) - 1, 40) for key in sparks}
+
+
+def titles(width: int, look: Look) -> Row:
+    """The line above GPUs of one line each."""
+    name, columns, cells = _plan(width)
+    row = Row(width).add(pad("  GPU", 5 + name), look.palette.dim)
+    for column in columns:
+        row.add("  " + pad(column.title, column.width, right=True), look.palette.dim)
+        if column.key in cells:
+            row.add(" " * (cells[column.key] + 1), look.palette.dim)
+    return row.end(look.palette.text)
+
+
+def cell_text(gpu: Gpu, key: str) -> str:
+    """A figure in the fixed unit that its column's title names."""
+    metric = BY_KEY[key]
+    value = metric.value(gpu)
+    if key == "power":
+        return power_text(gpu).removesuffix(" W")
+    if key == "memory":
+        return metric.text(gpu).removesuffix(" GiB")
+    if key == "clock":
+        return fmt.number(value)
+    if key.startswith("pcie"):
+        return fmt.number(None if value is None else value / 2**20)
+    if key.startswith("nvlink"):
+        return fmt.number(None if value is None else value / GIB, 1)
+    return metric.text(gpu)
+
+
+def paint_line(gpu: Gpu, view: View, width: int, look: Look, alert: Alert | None) -> Row:
+    """One line; with an alert its word takes the place of the last columns and the whole line is filled."""
+    palette = look.palette
+    name, columns, cells = _plan(width)
+    row = Row(width)
+    loud = alert is not None and alerts.weight(alert) > 0
+    _head(gpu, view, look, alert, row, name - 1)
+    fill = alerts.badge(alert, look) if alert is not None and loud else None
+    said = _said(gpu, alert, view)
+    end = width - len(said) - 3 if said else width
+    for column in columns:
+        spark_cells = cells.get(column.key, 0)
+        if row.used + 2 + column.width > end:
+            break
+        row.add("  ", palette.text)
+        row.add(
+            pad(cell_text(gpu, column.key), column.width, right=True),
+            palette.strong if column.strong else palette.text,
+        )
+        if spark_cells and row.used + spark_cells + 1 <= end:
+            metric = BY_KEY[column.key]
+            values = view.history.gpu(gpu.uuid, column.key, spark_cells)
+            row.add(" " + spark(values, spark_cells, metric.limit(gpu), look.glyphs), hue(look, metric.hue))
+    if said:
+        row.to(end + 1, palette.text).add(f" {said} ", fill or palette.critical)
+    return row.end(palette.text)
+
+
+def _said(gpu: Gpu, alert: Alert | None, view: View) -> str:
+    if alert is not None and alerts.weight(alert) > 0 and view.snapshot is not None:
+        return f"{alerts.word(alert)} {alerts.age(alert, view.snapshot.time)}"
+    return clip(fmt.printable(gpu.error), 32) if gpu.error else ""
+
+
+def more(hidden: Sequence[Gpu], loud: int, width: int, look: Look) -> Row:
+    """The line that counts what is not shown."""
+    palette = look.palette
+    text = f"  +{len(hidden)} more GPU{'s' if len(hidden) > 1 else ''} {look.glyphs.more}"
+    if loud:
+        text += f"  {loud} of them with an alert"
+    return Row(width).add(text, palette.warning if loud else palette.dim).end(palette.text)

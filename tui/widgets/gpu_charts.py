@@ -1,0 +1,118 @@
+"""One GPU's figures as charts with a y axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Literal
+
+from rich.style import Style
+
+from llmtop import format as fmt
+from llmtop.snapshot import Gpu
+from tui.layout import Rect
+from tui.metrics import METRICS, Hue, Metric
+from tui.rows import Look, Row, pad
+from tui.view import View
+from tui.widgets.charts import area, braille, finite
+
+Marker = Literal["braille", "blocks"]
+_AXIS = 10
+_LEAST_WIDTH = 28
+
+
+def shown_metrics(gpu: Gpu) -> list[Metric]:
+    """Every figure that this GPU gives, and those that a GPU is expected to give."""
+    return [metric for metric in METRICS if not metric.optional or metric.value(gpu) is not None]
+
+
+def grid(count: int, area_: Rect) -> tuple[list[Rect], int]:
+    """Places for `count` charts, read across, and how many had no room.
+
+    As few columns as leave each chart four rows, else as many as the width bears.
+    """
+    most = max(1, min(area_.width // _LEAST_WIDTH, 4))
+    columns = next((c for c in range(1, most + 1) if area_.height // ceil(count / c) >= 4), most)
+    rows = max(min(ceil(count / columns), area_.height // 2), 1)
+    fitting = min(count, rows * columns)
+    height = area_.height // rows
+    extra = area_.height - height * rows
+    places = []
+    for index in range(fitting):
+        row, column = divmod(index, columns)
+        left, right = column * area_.width // columns, (column + 1) * area_.width // columns
+        top = area_.y + row * height + min(row, extra)
+        places.append(
+            Rect(area_.x + left, top, right - left - (2 if column + 1 < columns else 0), height + (row < extra))
+        )
+    return places, count - fitting
+
+
+def paint(metric: Metric, gpu: Gpu, view: View, rect: Rect, look: Look, marker: Marker) -> list[Row]:
+    """One chart: name and value above, the axis at the left."""
+    palette = look.palette
+    width, height = rect.width, rect.height
+    limit = metric.limit(gpu)
+    room = max(width - _AXIS - 1, 1)
+    dense = _dense(look, marker)
+    samples = room * 2 if dense else room
+    values = view.history.gpu(gpu.uuid, metric.key, samples)
+    lines = height - 1
+    drawn = braille(values, room, lines, limit) if dense else area(values, room, lines, limit, look.glyphs)
+    rows = [_title(metric, gpu, finite(values), width, look)]
+    for index, line in enumerate(drawn):
+        row = Row(width).add(pad(_tick(metric, limit, index, lines), _AXIS - 1, right=True), palette.dim)
+        ticked = index in (0, lines - 1) or (lines >= 5 and index == lines // 2)
+        row.add(" " + (look.glyphs.tick if ticked else look.glyphs.axis), palette.faint)
+        rows.append(row.add(line, _ink(look, metric.hue)).end(palette.text))
+    return rows
+
+
+def _dense(look: Look, marker: Marker) -> bool:
+    """Whether a cell holds two samples."""
+    return marker == "braille" and not look.glyphs.ascii
+
+
+def _ink(look: Look, hue: Hue) -> Style:
+    palette = look.palette
+    return {"compute": palette.compute_line, "energy": palette.energy_line, "transfer": palette.transfer_line}[hue]
+
+
+def _title(metric: Metric, gpu: Gpu, known: Sequence[float], width: int, look: Look) -> Row:
+    palette = look.palette
+    row = Row(width).add(pad(metric.label, _AXIS - 1, right=True) + " ", palette.dim)
+    row.add(" " + pad(metric.text(gpu), 12), palette.strong)
+    if known and width >= 56:
+        mean = sum(known) / len(known)
+        text = f"low {metric.axis(min(known))}  mean {metric.axis(mean)}  high {metric.axis(max(known))}"
+        if len(text) + 1 <= row.left:
+            row.right(text, palette.dim, palette.text)
+    elif len(metric.title) + 1 <= row.left:
+        row.right(metric.title, palette.dim, palette.text)
+    return row.end(palette.text)
+
+
+def _tick(metric: Metric, limit: float | None, index: int, lines: int) -> str:
+    if limit is None:
+        return fmt.DASH if index == 0 else ""
+    if index == 0:
+        return metric.axis(limit)
+    if index == lines - 1:
+        return "0"
+    if lines >= 5 and index == lines // 2:
+        return metric.axis(limit * (lines - 1 - index) / (lines - 1))
+    return ""
+
+
+def time_axis(view: View, width: int, look: Look, marker: Marker) -> Row:
+    """Below a column of charts: how far back their left end lies, by the times of the samples."""
+    samples = max(width - _AXIS - 1, 1) * (2 if _dense(look, marker) else 1)
+    palette = look.palette
+    times = view.history.times
+    label = Row(width).add(" " * (_AXIS - 1) + look.glyphs.corner, palette.faint)
+    count = min(len(times), samples)
+    if count > 1:
+        span = (times[-1] - times[-count]) * (samples - 1) / (count - 1)
+        label.add(f" {fmt.duration(span)} ago ", palette.dim)
+        label.to(width - 5, palette.faint, look.glyphs.thin.across).add(" now", palette.dim)
+    return label.end(palette.text)

@@ -1,0 +1,86 @@
+"""A step's phases as one proportional bar: each has a colour, a pattern and, where there is room, its name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from llmtop import format as fmt
+from llmtop.snapshot import Phase, Rank
+from tui.rows import Look, Row
+from tui.widgets.charts import split
+
+Clock = Literal["host", "gpu"]
+
+_USUAL = {
+    "forward": 0, "prefill": 0, "backward": 1, "decode": 1, "h2d": 2, "copy": 2, "to_device": 2,
+    "optimizer": 3, "optim": 3, "dataload": 4, "data": 4, "communication": 5, "comm": 5, "allreduce": 5,
+    "eval": 6, "checkpoint": 7,
+}  # fmt: skip
+"""Phases that most trainings have keep their colour from run to run."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One top-level phase, with its place in the table of colours."""
+
+    phase: Phase
+    color: int
+
+    def seconds(self, clock: Clock) -> float | None:
+        """By that clock; None when it was not measured."""
+        return self.phase.host_seconds if clock == "host" else self.phase.gpu_seconds
+
+
+def parts(rank: Rank) -> list[Part]:
+    """The top-level phases in the order in which they run. Nested ones lie inside these and count once."""
+    top = [phase for phase in rank.phases if "/" not in phase.name]
+    taken = {_USUAL[phase.name] for phase in top if phase.name in _USUAL}
+    free = [color for color in range(8) if color not in taken] or list(range(8))
+    found, following = [], 0
+    for phase in top:
+        color = _USUAL.get(phase.name)
+        if color is None:
+            color, following = free[following % len(free)], following + 1
+        found.append(Part(phase, color))
+    return found
+
+
+def step_seconds(rank: Rank, shown: Sequence[Part]) -> float:
+    """What a whole bar stands for: the usual step, or all phases where they are longer."""
+    typical = rank.step_seconds_p50 or rank.step_seconds or 0.0
+    sums = [sum(part.seconds(clock) or 0.0 for part in shown) for clock in ("host", "gpu")]
+    return max(typical, *sums)
+
+
+def bar(
+    row: Row, shown: Sequence[Part], clock: Clock, total: float, width: int, look: Look, *, names: bool = True
+) -> None:
+    """Draw the phases by one clock over `width` cells that stand for `total` seconds."""
+    palette, glyphs = look.palette, look.glyphs
+    seconds = [part.seconds(clock) or 0.0 for part in shown]
+    cells = split(seconds, total, width)
+    filled = palette.depth != "mono" and not glyphs.ascii
+    for part, length, spent in zip(shown, cells, seconds, strict=True):
+        if length <= 0:
+            continue
+        pattern = glyphs.fills[part.color]
+        share = f"{100 * spent / total:.0f}%"
+        label = _label(part.phase.name, share, length) if names else ""
+        if filled:
+            row.add(label.center(length), palette.phase_bars[part.color])
+        else:
+            row.add(
+                f" {label} ".center(length, pattern) if label else pattern * length, palette.phases[part.color]
+            )
+    row.add((glyphs.shade if names else " ") * max(width - sum(cells), 0), palette.rest)
+
+
+def _label(name: str, share: str, room: int) -> str:
+    clean = fmt.printable(name)
+    if len(clean) + len(share) + 3 <= room:
+        return f"{clean} {share}"
+    if len(clean) + 2 <= room:
+        return clean
+    return ""

@@ -1,0 +1,267 @@
+"""The steps pane: where a step's time goes, by both clocks, and how fast the training runs."""
+
+from __future__ import annotations
+
+from rich.style import Style
+
+from llmtop import format as fmt
+from llmtop.snapshot import Rank
+from tui import alerts
+from tui.layout import FRAMED_STEPS
+from tui.rows import Look, Row, frame, pad, rule
+from tui.view import View
+from tui.widgets.charts import area, finite, nice_limit, spark
+from tui.widgets.phases import Clock, Part, bar, parts, step_seconds
+
+_HINT = (
+    ("No training is attached. Attach one with three lines of its script:", False),
+    ("    import llmtop", True),
+    ("    for batch in llmtop.loader(batches):", True),
+    ("        with llmtop.step(tokens=batch.numel()):", True),
+    ("or with none:  llmtop run -- python train.py", False),
+)
+_HINT_LINE = "no training attached: start it with  llmtop run -- python train.py"
+LEGEND = 48
+"""Cells of the table of phases."""
+
+
+def paint(view: View, width: int, height: int, look: Look) -> list[Row]:
+    """Draw the pane for the process that the view names, or how to attach one."""
+    palette = look.palette
+    rank = view.rank()
+    if rank is None:
+        return _hint(width, height, look)
+    right: list[tuple[str, Style]] = []
+    if rank.total_steps:
+        done = 0 if rank.step is None else min(rank.step + 1, rank.total_steps)
+        eta = f" {look.glyphs.dot} {fmt.duration(rank.eta_seconds)} left" if rank.eta_seconds is not None else ""
+        right = [(_gauge(done / rank.total_steps, 12, look), palette.compute)]
+        right.append((f" {100 * done / rank.total_steps:.0f}% of {rank.total_steps:,}{eta}", palette.text))
+    title = _title(rank, view, look)
+    if height >= FRAMED_STEPS:
+        return frame(_content(rank, view, width - 4, height - 2, look), width, look, title=title, right=right)
+    ruled = height >= 3
+    content = []
+    for row in _content(rank, view, width - 2, height - ruled, look):
+        inset = Row(width).add(" ", palette.text)
+        inset.segments += row.segments
+        inset.used += row.used
+        content.append(inset.end(palette.text))
+    return [rule(width, look, title, right), *content] if ruled else content
+
+
+def _gauge(share: float, width: int, look: Look) -> str:
+    full = min(round(share * width), width)
+    return look.glyphs.gauge_full * full + look.glyphs.gauge_empty * (width - full)
+
+
+def _title(rank: Rank, view: View, look: Look) -> list[tuple[str, Style]]:
+    palette, dot = look.palette, look.glyphs.dot
+    count = len(view.ranks())
+    title = [("requests" if rank.kind == "request" else "steps", palette.strong)]
+    if rank.rank is not None:
+        of = f" of {count}" if count > 1 else ""
+        title.append((f" {dot} rank {rank.rank}{of}", palette.text))
+    name = fmt.printable(rank.command or "")
+    title.append((f" {dot} pid {rank.pid}" + (f" {dot} {name}" if name else ""), palette.dim))
+    return title
+
+
+def _hint(width: int, height: int, look: Look) -> list[Row]:
+    palette = look.palette
+    if height < len(_HINT) + 2:
+        return [Row(width).add(" " + _HINT_LINE, palette.dim).end(palette.text)]
+    content = [Row(width - 4).add(text, palette.code if code else palette.dim) for text, code in _HINT]
+    content += [Row(width - 4) for _ in range(height - 2 - len(content))]
+    return frame(content, width, look, title=[("steps", palette.strong)])
+
+
+def _content(rank: Rank, view: View, width: int, height: int, look: Look) -> list[Row]:
+    shown = parts(rank)
+    total = step_seconds(rank, shown)
+    rows = [_headline(rank, view, width, look)]
+    if shown and total > 0:
+        both = any(part.phase.gpu_seconds is not None for part in shown)
+        clocks: list[Clock] = ["host", "gpu"] if both else ["host"]
+        # The host's clock alone misleads (a wait for the GPU looks like slow input), so it is the first to go.
+        rows += [_bar_row(clock, shown, total, width, look) for clock in clocks[-(height - 1) :]]
+    elif height > 2:
+        rows.append(
+            Row(width).add('no phases: with llmtop.phase("forward"): names a part of a step', look.palette.dim)
+        )
+    rows = rows[:height]
+    left = height - len(rows)
+    if left >= 3 and rank.metrics:
+        left -= 1
+    rows += _details(rank, view, shown, total, width, left, look)
+    if rank.metrics and len(rows) < height:
+        rows.append(_logged(rank, view, width, look))
+    return rows + [Row(width) for _ in range(height - len(rows))]
+
+
+def _headline(rank: Rank, view: View, width: int, look: Look) -> Row:
+    palette = look.palette
+    row = Row(width)
+    alert = None if view.snapshot is None else alerts.of_rank(view.snapshot, rank)
+    if rank.state != "running":
+        row.add(f" {rank.state.upper()} ", palette.critical_badge if rank.state == "stalled" else palette.mark)
+        row.add("  ", palette.text)
+    elif alert is not None and alerts.weight(alert) > 0:
+        row.add(f" {alerts.word(alert)} ", alerts.badge(alert, look)).add("  ", palette.text)
+    for label, text, value_width in _figures(rank):
+        if len(label) + 1 + max(len(text), value_width) > row.left:
+            continue
+        row.add(label + " ", palette.dim).add(text.ljust(value_width), palette.strong).add("  ", palette.text)
+    return row
+
+
+def _figures(rank: Rank) -> list[tuple[str, str, int]]:
+    """Label, text, width: what the headline says, as far as there is room, in this order."""
+    figures = [
+        (rank.kind, fmt.DASH if rank.step is None else f"{rank.step:,}", 7),
+        ("took", fmt.duration(rank.step_seconds), 8),
+        ("p50", fmt.duration(rank.step_seconds_p50), 8),
+    ]
+    if rank.tokens_per_s is not None:
+        figures.append(("tokens/s", fmt.count(rank.tokens_per_s), 6))
+    elif rank.samples_per_s is not None:
+        figures.append(("samples/s", fmt.count(rank.samples_per_s), 6))
+    figures.append(("GPU idle", fmt.percent(rank.gpu_idle_pct), 4))
+    figures.append(("p95", fmt.duration(rank.step_seconds_p95), 8))
+    figures.append(("p99", fmt.duration(rank.step_seconds_p99), 8))
+    if rank.mfu_pct is not None:
+        figures.append(("MFU", fmt.percent(rank.mfu_pct, 1), 6))
+    figures.append(("steps/s", fmt.count(rank.steps_per_s), 6))
+    if rank.memory_reserved_bytes is not None:
+        figures.append(
+            (
+                "torch memory",
+                f"{fmt.size(rank.memory_allocated_bytes)} of {fmt.size(rank.memory_reserved_bytes)}",
+                20,
+            )
+        )
+    if rank.lost:
+        figures.append(("lost", fmt.count(rank.lost), 4))
+    return figures
+
+
+def _bar_row(clock: Clock, shown: list[Part], total: float, width: int, look: Look) -> Row:
+    palette = look.palette
+    row = Row(width).add("host " if clock == "host" else "GPU  ", palette.dim)
+    length = max(width - 5 - 9, 0)
+    bar(row, shown, clock, total, length, look)
+    if clock == "host":
+        return row.add(pad(fmt.duration(total), 9, right=True), palette.strong)
+    spent = sum(part.seconds(clock) or 0.0 for part in shown)
+    return row.add(pad(fmt.duration(spent), 9, right=True), palette.strong)
+
+
+def _details(
+    rank: Rank, view: View, shown: list[Part], total: float, width: int, height: int, look: Look
+) -> list[Row]:
+    """The table of phases and the history of step times: beside each other, or one below the other."""
+    if height <= 0:
+        return []
+    if width >= 2 * LEGEND and height >= min(len(shown) + 1, 4):
+        legend = _legend(shown, total, height, look)
+        chart = _chart(rank, view, width - LEGEND - 3, height, look)
+        joined = []
+        for left, right in zip(legend + [Row(LEGEND) for _ in range(height - len(legend))], chart, strict=True):
+            left.to(LEGEND + 0, look.palette.text)
+            row = Row(width)
+            row.segments, row.used = left.segments, left.used
+            row.add("   ", look.palette.text)
+            row.segments += right.segments
+            row.used += right.used
+            joined.append(row)
+        return joined
+    if height < min(len(shown) + 2, 5) or not shown:
+        return _chart(rank, view, width, height, look)
+    most = min(len(shown) + 1, height - 1, 9)
+    legend = _legend(shown, total, most, look, width)
+    return legend + _chart(rank, view, width, height - len(legend), look)
+
+
+def _legend(shown: list[Part], total: float, height: int, look: Look, width: int = LEGEND) -> list[Row]:
+    """Phase by phase: time and share by both clocks. Phases without room are counted."""
+    palette = look.palette
+    if not shown or total <= 0:
+        return []
+    width = min(width, LEGEND)
+    name = width - 2 - 15 - 16
+    rows = [Row(width).add(pad("phase", name + 2), palette.dim)]
+    rows[0].add(f"{'host':>9}{'share':>6}{'GPU':>10}{'share':>6}", palette.dim)
+    room = height - 1
+    fitting = shown
+    if len(shown) > room:
+        largest = sorted(shown, key=lambda p: -max(p.phase.host_seconds, p.phase.gpu_seconds or 0.0))
+        kept = {part.phase.name for part in largest[: max(room - 1, 0)]}
+        fitting = [part for part in shown if part.phase.name in kept]
+    for part in fitting:
+        row = Row(width).add(
+            look.glyphs.fills[0 if _filled(look) else part.color] + " ", palette.phases[part.color]
+        )
+        row.add(pad(fmt.printable(part.phase.name), name), palette.text)
+        for seconds, gap in ((part.phase.host_seconds, 9), (part.phase.gpu_seconds, 10)):
+            share = None if seconds is None else 100 * seconds / total
+            row.add(pad(fmt.duration(seconds), gap, right=True), palette.text)
+            row.add(pad(fmt.percent(share), 6, right=True), palette.dim)
+        rows.append(row)
+    if len(fitting) < len(shown) and room > 0:
+        rows.append(Row(width).add(f"  +{len(shown) - len(fitting)} more phases {look.glyphs.more}", palette.dim))
+    return rows[:height]
+
+
+def _filled(look: Look) -> bool:
+    return look.palette.depth != "mono" and not look.glyphs.ascii
+
+
+def _chart(rank: Rank, view: View, width: int, height: int, look: Look) -> list[Row]:
+    """Step times on an axis from 0, newest at the right."""
+    palette = look.palette
+    if height <= 0:
+        return []
+    label = 10
+    room = max(width - label, 0)
+    values = view.history.rank(rank).seconds.last(room)
+    known = finite(values)
+    limit = nice_limit(max(known)) if known else None
+    rows = []
+    for index, line in enumerate(area(values, room, height, limit, look.glyphs)):
+        row = Row(width)
+        if index == height - 1:
+            text = "step time" if height == 1 else "0"
+        elif index == 0:
+            text = fmt.duration(limit)
+        else:
+            text = "step time" if index == height // 2 and height > 2 else ""
+        row.add(pad(text, label - 1, right=True) + " ", palette.dim)
+        rows.append(row.add(line, palette.compute))
+    return rows
+
+
+def _logged(rank: Rank, view: View, width: int, look: Look) -> Row:
+    """What the script logged, each with its course between its own lowest and highest value."""
+    palette = look.palette
+    row = Row(width)
+    history = view.history.rank(rank).metrics
+    for place, (name, value) in enumerate(rank.metrics.items()):
+        text = f"{value:.4g}"
+        clean = fmt.printable(name, 20)
+        if len(clean) + 14 > row.left:
+            row.add(f"+{len(rank.metrics) - place} {look.glyphs.more}", palette.dim)
+            break
+        row.add(clean + " ", palette.dim).add(text.ljust(9), palette.strong)
+        series = history.get(name)
+        cells = min(24, row.left - 2)
+        if series is not None and cells >= 8:
+            row.add(_course(series.last(cells).tolist(), cells, look), palette.compute).add("  ", palette.text)
+    return row
+
+
+def _course(values: list[float], width: int, look: Look) -> str:
+    known = [v for v in values if v == v]  # noqa: PLR0124  (NaN)
+    if not known or max(known) == min(known):
+        return spark([1.0 if v == v else v for v in values], width, 8.0, look.glyphs)  # noqa: PLR0124
+    low, high = min(known), max(known)
+    return spark([(v - low) / (high - low) for v in values], width, 1.0, look.glyphs)
