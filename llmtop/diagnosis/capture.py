@@ -143,16 +143,15 @@ def _phases(
 def _steps(own: ProcessSteps | None, lane: Lane | None, trace: model.Trace) -> Steps:
     if own is None:
         return Steps(found_by="the capture has no events of a process")
-    seconds = own.seconds
+    on_device = lane is not None and lane.counted > 0
+    seconds = (np.diff(lane.bounds) / 1e9).tolist() if lane is not None and on_device else own.seconds
     if not seconds:
         return Steps(found_by=own.found_by, left_out="nothing: the shares cover all device activity")
-    # The first one carries the start of the capture: it is left out here as it is from the shares.
-    if lane is not None and lane.slow_first and len(seconds) > 2:
-        seconds = seconds[1:]
     quarter, median, three = np.percentile(seconds, [25, 50, 75])
     return Steps(
         found_by=own.found_by,
-        count=lane.counted if lane is not None and lane.counted else len(seconds),
+        clock="device" if on_device else "host",
+        count=len(seconds),
         seconds_p50=float(median),
         seconds_min=min(seconds),
         seconds_max=max(seconds),

@@ -95,7 +95,8 @@ def _lost(measured: Measured) -> list[Finding]:
         if share < TOLD_PCT:
             continue
         severity: Severity = "info"
-        if judgement.verdict != "gpu_bound" and (verdict == judgement.verdict or share >= BORDER_PCT):
+        named = verdict == judgement.verdict or verdict == next(iter(judgement.lost))
+        if judgement.verdict != "gpu_bound" and (named or share >= BORDER_PCT):
             severity = "critical" if share >= CRITICAL_PCT else "warning"
         saves = share / 100 * lane.length / 1e6 / lane.counted if lane.counted else None
         evidence = _evidence(measured, lane, verdict, share)

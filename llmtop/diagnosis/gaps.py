@@ -4,7 +4,8 @@ A gap is time within whole steps in which this process had nothing running on th
 the first of these that holds there:
 
 - another process ran on the device
-- the work that ends the gap was launched already (launch latency, a wait for an event, a busy front end): queued
+- the work that ends the gap had been launched before the gap began: queued (the device's own time from one kernel
+  to the next, or a wait for an event)
 - the host was inside a big copy between host and device: copy
 - a range that waits for input was open on a launching thread: input
 - the host was inside a call that waits for the device, or reads a value back from it: sync
@@ -13,13 +14,16 @@ the first of these that holds there:
 - it made none for long, outside the phases of a step's own work: host (or os_wait, where the C library says so)
 - it was between two launches: launch
 
-Where a gap begins inside a call that waits, or ends in a value being read back, the host could not run ahead
-because it had to wait: what it then needed to launch again is the wait's doing, so launch, allocation and queued
-count as sync. Between two kernels that were both launched in time the host has no part: that stays queued.
+A call that waits (or reads a value back) costs more than the idle time inside it. A gap that begins while the host
+waits cannot be filled by anybody: what the host then needs to launch again counts as sync. And while the host waits
+it prepares nothing, so it loses its lead over the GPU, and later gaps would not be there had it run on: what waits
+took and no gap has paid for yet is kept as a debt, and late work (launched only when the GPU was idle already)
+counts as sync as long as there is debt, else as launch.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +38,7 @@ from llmtop.trace.intervals import Ns, Spans
 
 CAUSES = {
     "other_process": "another process ran on the GPU",
-    "queued": "launched, but not started yet",
+    "queued": "between kernels that were launched in time",
     "copy": "the host was copying between host and device",
     "input": "waiting for input",
     "sync": "the host had waited for the GPU and had to catch up",
@@ -46,10 +50,11 @@ CAUSES = {
 }
 """Causes of idle time, in the order in which they are tried, and what each means."""
 
-_ORDER = ("other_process", "queued", "copy", "input", "sync", "allocation", "os_wait", "host", "launch")
+_ORDER = ("other_process", "queued", "latency", "copy", "input", "sync", "allocation", "os_wait", "host", "launch")
 
 BIG_COPY_BYTES = 1 << 20
 """A copy of at least this moves data; a smaller one from the device reads a value back (.item(), .cpu())."""
+_READS_BACK = re.compile(r"^aten::(item|_local_scalar_dense|is_nonzero)$")
 _INPUT_BYTES = 256
 _QUIET_SHORTEST_NS = 300_000
 _QUIET_LONG_NS = 2_000_000
@@ -99,10 +104,14 @@ def attribute(lane: Lane, others: Spans, phases: list[PhaseSpans]) -> Gaps:
     ending = _ending(lane, idle)
     launched = _launched_at(lane, idle, ending)
     host = host_activity(lane, phases)
-    late = iv.union(idle.starts, launched)
-    queued = iv.union(launched, idle.ends)
+    late = launched > idle.starts
     left: Spans = idle
-    sets: dict[str, Spans] = {"other_process": others, "queued": queued}
+    sets: dict[str, Spans] = {
+        "other_process": others,
+        "queued": Spans(idle.starts[~late], idle.ends[~late]),
+        # From the launch to the start of the work: whatever the host did by then, this is what launching takes.
+        "latency": iv.union(launched[late], idle.ends[late]),
+    }
     if host.seen:
         sets |= {
             "input": iv.either(host.input_ranges, host.inferred_input),
@@ -111,7 +120,7 @@ def attribute(lane: Lane, others: Spans, phases: list[PhaseSpans]) -> Gaps:
             "allocation": host.allocation,
             "os_wait": iv.both(host.os_wait, host.long_quiet),
             "host": host.long_quiet,
-            "launch": late,
+            "launch": idle,
         }
     by_cause = {cause: np.zeros(len(idle), dtype=np.int64) for cause in CAUSES}
     for cause in _ORDER:
@@ -119,9 +128,9 @@ def attribute(lane: Lane, others: Spans, phases: list[PhaseSpans]) -> Gaps:
             continue
         mine = iv.both(left, sets[cause])
         left = iv.without(left, mine)
-        by_cause[cause] += iv.overlap(idle.starts, idle.ends, mine)
+        by_cause["launch" if cause == "latency" else cause] += iv.overlap(idle.starts, idle.ends, mine)
     by_cause["unknown"] += iv.overlap(idle.starts, idle.ends, left)
-    _give_to_sync(lane, ending, host, by_cause, late=launched > idle.starts)
+    _share_with_sync(lane, ending, host, by_cause, late)
     return Gaps(idle, by_cause, ending)
 
 
@@ -145,20 +154,60 @@ def _launched_at(lane: Lane, idle: Spans, ending: Ns) -> Ns:
     return np.clip(returned, idle.starts, idle.ends)
 
 
-def _give_to_sync(
+_LATE = ("sync", "launch", "allocation")
+
+
+def _share_with_sync(
     lane: Lane, ending: Ns, host: Host, by_cause: dict[str, Ns], late: npt.NDArray[np.bool_]
 ) -> None:
-    """Count what follows a wait as the wait's doing; `late` says which gaps end in work launched inside them."""
-    held_up = late & iv.contains(host.sync, lane.idle.starts)
+    """Divide what a late host cost between the calls that wait and everything else.
+
+    `late` says which gaps end in work that was launched inside them.
+    """
+    starts = lane.idle.starts
+    idle = np.where(late, sum(by_cause[cause] for cause in _LATE), by_cause["sync"])
+    own = by_cause["sync"] + np.where(late & _held_up(lane, ending, host), idle - by_cause["sync"], 0)
+    owed = _owed(lane, iv.clip(host.sync, lane.low, lane.high), starts, idle)
+    sync = np.maximum(own, np.minimum(owed, idle))
+    others = idle - by_cause["sync"]
+    # Of each gap: what is not sync's stays with its own causes, in proportion.
+    for cause in _LATE[1:]:
+        kept = np.where(late, by_cause[cause] * (idle - sync) // np.maximum(others, 1), by_cause[cause])
+        by_cause["sync"] = by_cause["sync"] + by_cause[cause] - kept
+        by_cause[cause] = kept
+
+
+def _held_up(lane: Lane, ending: Ns, host: Host) -> npt.NDArray[np.bool_]:
+    """Which gaps begin while the host waits, or end in a value being read back."""
+    held = iv.contains(host.sync, lane.idle.starts)
     ops = lane.ops
     if len(ops):
         row = np.maximum(ending, 0)
         back = (ops.kind[row] == model.MEMCPY) & (ops.direction[row] == model.DEVICE_TO_HOST)
-        held_up |= late & (ending >= 0) & back & (ops.bytes[row] < BIG_COPY_BYTES)
-    for cause in ("launch", "allocation", "queued"):
-        moved = np.where(held_up, by_cause[cause], 0)
-        by_cause[cause] = by_cause[cause] - moved
-        by_cause["sync"] = by_cause["sync"] + moved
+        held |= (ending >= 0) & back & (ops.bytes[row] < BIG_COPY_BYTES)
+    return held
+
+
+def _owed(lane: Lane, waits: Spans, starts: Ns, idle: Ns) -> Ns:
+    """How much of each gap the debt of the waits before it covers."""
+    owed = np.zeros(len(starts), dtype=np.int64)
+    debt = 0
+    for low, high in zip(lane.bounds[:-1].tolist(), lane.bounds[1:].tolist(), strict=True):
+        gaps = slice(*np.searchsorted(starts, [low, high]))
+        calls = slice(*np.searchsorted(waits.starts, [low, high]))
+        # Nobody runs ahead by more than about a step: the queue of launches ends there.
+        debt = min(debt, high - low)
+        when = np.concatenate([[low], waits.starts[calls], starts[gaps]])
+        change = np.concatenate([[debt], waits.lengths[calls], -idle[gaps]])
+        order = np.argsort(when, kind="stable")
+        total = np.cumsum(change[order])
+        # The debt after each event: it grows by waits, falls by gaps, and is never below zero.
+        after = total - np.minimum(np.minimum.accumulate(total), 0)
+        paid = np.empty(len(when), dtype=np.int64)
+        paid[order] = np.concatenate([[0], after[:-1]]) - after
+        owed[gaps] = np.maximum(paid[1 + len(waits.starts[calls]) :], 0)
+        debt = int(after[-1])
+    return owed
 
 
 def host_activity(lane: Lane, phases: list[PhaseSpans]) -> Host:
@@ -181,7 +230,7 @@ def host_activity(lane: Lane, phases: list[PhaseSpans]) -> Host:
     return Host(
         input_ranges=input_ranges,
         copy=of(cuda.COPY),
-        sync=of(cuda.SYNC),
+        sync=iv.either(of(cuda.SYNC), _reading_back(lane)),
         allocation=of(cuda.ALLOCATION),
         calls=every,
         inferred_input=inferred,
@@ -189,6 +238,19 @@ def host_activity(lane: Lane, phases: list[PhaseSpans]) -> Host:
         os_wait=iv.union(waits.start, waits.end),
         seen=len(calls) > 0,
     )
+
+
+def _reading_back(lane: Lane) -> Spans:
+    """Operators that do nothing but wait for a value of the device, where the capture has operators."""
+    named = np.array([bool(_READS_BACK.match(name)) for name in lane.trace.names])
+    host = lane.trace.host
+    chosen = _of_threads(host, lane) & (host.kind == model.OPERATOR) & named[host.name]
+    # Only those that call into CUDA: .item() of a tensor on the host waits for nothing.
+    spans = iv.union(host.start[chosen], host.end[chosen])
+    calls = lane.trace.calls
+    mine = _of_threads(calls, lane)
+    used = iv.overlap(spans.starts, spans.ends, iv.union(calls.start[mine], calls.end[mine])) > 0
+    return Spans(spans.starts[used], spans.ends[used])
 
 
 def _of_threads(table: model.ApiCalls | model.HostSpans | model.Ranges, lane: Lane) -> npt.NDArray[np.bool_]:

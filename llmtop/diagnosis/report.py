@@ -32,6 +32,9 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True):
 
     found_by: str
     """In words: which range marks a step, or why none was found."""
+    clock: Literal["device", "host"] = "host"
+    """Whose time the lengths are in: on the device a step lasts from the start of its first work to that of the
+    next step's. The host may run ahead, so its own steps can be far from what a step costs."""
     count: int = 0
     """Whole steps; 0 when the whole capture was taken instead."""
     seconds_p50: float | None = None
@@ -68,8 +71,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     copy_only_pct: float | None = None
     """Time in which only copies between host and device ran."""
     lost_pct: dict[str, float] = {}
-    """Share of whole steps by what it was lost to; the keys are verdicts. Their sum is what the 10 % border of
-    the verdict is held against."""
+    """Share of whole steps by what it was lost to; the keys are verdicts, and kernel_gaps: between kernels that
+    were launched in time. Their sum is what the 10 % border of the verdict is held against."""
     steps: int = 0
     window_seconds: float = 0.0
     """What the shares are of: whole steps on this device."""

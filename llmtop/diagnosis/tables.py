@@ -64,7 +64,8 @@ def step_lines(report: Report) -> list[str]:
     lines = [f"Steps: {printable(steps.found_by, 200)}."]
     if steps.seconds_p50 is not None:
         lines[0] = (
-            f"Steps: {steps.count} ({printable(steps.found_by, 200)}), median {duration(steps.seconds_p50)}, "
+            f"Steps: {steps.count} ({printable(steps.found_by, 200)}), by the {steps.clock}'s clock median "
+            f"{duration(steps.seconds_p50)}, "
             f"{duration(steps.seconds_min)} to {duration(steps.seconds_max)}, "
             f"spread {percent(steps.spread_pct, 1)}."
         )

@@ -3,6 +3,9 @@
 Per device the idle time by cause, the time in which only copies between host and device ran, and exposed NCCL,
 each as a share of whole steps; together under 10 % is gpu_bound, else the largest share names it. With several
 devices the rank that waits least in NCCL is judged: the others wait for it.
+
+Gaps between kernels that were launched in time are counted apart: the host is not late there. They count as lost,
+and where they are the largest share the verdict is launch_bound, since the cure (fewer, longer kernels) is the same.
 """
 
 from __future__ import annotations
@@ -23,9 +26,11 @@ NEAR_PCT = 2.0
 SECOND_RATIO = 0.6
 """A second cause with at least so much of the first one's share is named too."""
 
-CAUSE_OF: dict[str, Verdict] = {
+KERNEL_GAPS = "kernel_gaps"
+
+CAUSE_OF: dict[str, str] = {
     "launch": "launch_bound",
-    "queued": "launch_bound",
+    "queued": KERNEL_GAPS,
     "allocation": "launch_bound",
     "input": "input_bound",
     "sync": "sync_bound",
@@ -35,7 +40,7 @@ CAUSE_OF: dict[str, Verdict] = {
     "other_process": "idle",
     "unknown": "unknown",
 }
-"""Which verdict a cause of idle time counts for."""
+"""Which verdict a cause of idle time counts for; `KERNEL_GAPS` is told apart."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,7 @@ def judge(lanes: list[Lane], gaps: list[Gaps]) -> Judgement:
     second = None
     ordered = list(shares.items())
     if total >= BORDER_PCT:
-        verdict = cast(Verdict, ordered[0][0])
+        verdict = "launch_bound" if ordered[0][0] == KERNEL_GAPS else cast(Verdict, ordered[0][0])
         if len(ordered) > 1 and ordered[1][1] >= SECOND_RATIO * ordered[0][1]:
             second = ordered[1][0]
     near = abs(total - BORDER_PCT) <= NEAR_PCT

@@ -21,6 +21,7 @@ VERDICT_WORDS = {
 }
 LOST_WORDS = {
     "launch_bound": "launching",
+    "kernel_gaps": "gaps between kernels",
     "input_bound": "input",
     "sync_bound": "waiting calls",
     "h2d_bound": "host-device copies",

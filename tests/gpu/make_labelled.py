@@ -351,6 +351,8 @@ def _drive(arguments: argparse.Namespace) -> int:
 
     world = arguments.gpus
     cases: tuple[planted.Case, ...] = planted.SINGLE if world == 1 else planted.TWO
+    if arguments.held_out:
+        cases = planted.HELD_OUT_SINGLE if world == 1 else planted.HELD_OUT_TWO
     if arguments.dry:
         cases = planted.CPU
     if arguments.only:
@@ -383,6 +385,7 @@ def main() -> int:
     parser.add_argument("--gpus", type=int, default=1, help="1, or 2 for DDP")
     parser.add_argument("--budget", type=float, default=300.0, help="seconds after which no new capture begins")
     parser.add_argument("--only", help="only cases whose name contains this")
+    parser.add_argument("--held-out", action="store_true", help="the cases that no threshold was tuned on")
     parser.add_argument("--dry", action="store_true", help="on the CPU")
     parser.add_argument("--spawn", help=argparse.SUPPRESS)
     parser.add_argument("--worker", help=argparse.SUPPRESS)

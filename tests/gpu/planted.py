@@ -35,6 +35,8 @@ SIZES = {
     "small": Size(6, 128, 4, 128, 8, 1024),
     "medium": Size(8, 768, 12, 1024, 8, 8192),
     "large": Size(10, 1280, 20, 1024, 16, 16384),
+    "wide": Size(4, 2048, 16, 1024, 8, 32000),
+    "deep": Size(20, 96, 4, 64, 4, 512),
     "cpu": Size(2, 32, 2, 16, 2, 64),  # the dry run
 }
 
@@ -94,6 +96,34 @@ TWO = (
     Case("ddp_launch", "launch", "tiny", optimizer="loop"),
 )
 
+HELD_OUT_SINGLE = (
+    Case("held_healthy_wide", "healthy", "wide"),
+    Case("held_healthy_wide_bare", "healthy", "wide", annotated=False),
+    Case("held_launch_deep", "launch", "deep", optimizer="foreach", step_range=True),
+    Case("held_launch_deep_loop", "launch", "deep", optimizer="loop"),
+    Case("held_input_wide", "input", "wide", 1.4),
+    Case("held_input_work_bare", "input", "large", 1.6, annotated=False, options={"work": True}),
+    Case("held_input_workers_bare", "input", "medium", 2.5, annotated=False, options={"workers": 1}),
+    Case("held_sync_medium", "sync", "medium", options={"where": "gradients", "reads": 4}),
+    Case("held_sync_wide", "sync", "wide", options={"where": "gradients", "reads": 12}, step_range=True),
+    Case("held_sync_layers", "sync", "medium", options={"where": "layers", "reads": 60}),
+    Case("held_sync_tiny", "sync", "tiny", optimizer="fused", options={"where": "gradients", "reads": 12}),
+    Case("held_h2d_wide", "h2d", "wide", 384, step_range=True),
+    Case("held_d2h", "h2d", "medium", 256, options={"back": True}),
+    Case("held_d2h_pinned", "h2d", "large", 2048, options={"back": True, "pinned": True}),
+)
+
+HELD_OUT_TWO = (
+    Case("held_ddp_healthy_wide", "healthy", "wide"),
+    Case("held_ddp_comm", "comm", "medium", 40),
+    Case("held_ddp_comm_wide", "comm", "wide", 60, annotated=False),
+    Case("held_ddp_straggler", "straggler", "medium", 0.5),
+    Case("held_ddp_straggler_wide", "straggler", "wide", 0.3, step_range=True),
+    Case("held_ddp_input_one_rank", "input", "medium", 1.8, options={"only_rank": 1}),
+    Case("held_ddp_sync", "sync", "medium", options={"where": "gradients", "reads": 4}),
+    Case("held_ddp_launch", "launch", "deep", optimizer="foreach"),
+)
+
 CPU = (
     Case("cpu_healthy", "healthy", "cpu", optimizer="foreach"),
     Case("cpu_input", "input", "cpu", 2.0, optimizer="foreach", step_range=True),
@@ -150,8 +180,14 @@ class _Slow(torch.utils.data.IterableDataset[torch.Tensor]):
             yield torch.randint(self.size.vocabulary, (self.size.batch, self.size.tokens + 1))
 
 
-def _read_on_host(activations: torch.Tensor) -> None:
-    activations.float().sum().item()
+def _reader(reads: int) -> Callable[[torch.Tensor], None]:
+    """Reads a value of the activations back that many times."""
+
+    def read(activations: torch.Tensor) -> None:
+        for _ in range(reads):
+            activations[0, 0].float().sum().item()
+
+    return read
 
 
 def _burn(seconds: float) -> None:
@@ -176,7 +212,8 @@ class Loop:
         self.device = device
         torch.manual_seed(0)
         here = self._plant("sync") and case.options["where"] == "layers"
-        self.model: nn.Module = Gpt(self.size, _read_on_host if here else None).to(device)
+        self.reads = int(case.options.get("reads", 1))
+        self.model: nn.Module = Gpt(self.size, _reader(self.reads) if here else None).to(device)
         if world > 1:
             ids = [rank] if device == "cuda" else None
             self.model = nn.parallel.DistributedDataParallel(self.model, device_ids=ids)
@@ -187,6 +224,8 @@ class Loop:
         if device == "cuda":
             self.batch = self.batch.pin_memory()
         self.extra = self._extra_buffer()
+        back = self.extra is not None and case.options.get("back")
+        self.back = torch.zeros_like(self.extra, device=device) if back else None
         self.workers = self._loader()
         self.ballast = torch.randn(4096, 4096, device=device) if self._plant("straggler") and rank == 1 else None
         self.flat = torch.zeros(64 << 18, device=device) if self._plant("comm") else None
@@ -253,7 +292,9 @@ class Loop:
             with self.mark("dataload"):
                 batch = self._wait_for_input()
             with self.mark("h2d"):
-                if self.extra is not None:
+                if self.extra is not None and self.back is not None:
+                    self.extra.copy_(self.back)
+                elif self.extra is not None:
                     self.extra.to(self.device, non_blocking=True)
                 ids = batch.to(self.device, non_blocking=True)
             if self.graph is not None:
@@ -270,7 +311,7 @@ class Loop:
                 if self._plant("sync") and self.case.options["where"] == "gradients":
                     # What a loop that logs gradient norms by hand does.
                     for parameter in self.model.parameters():
-                        if parameter.grad is not None:
+                        for _ in range(self.reads if parameter.grad is not None else 0):
                             parameter.grad.norm().item()
                 self.optimizer.step()
                 if self.graph is None:
@@ -298,6 +339,6 @@ class Loop:
         self.workers = None
         self.__dict__.pop("model", None)
         self.__dict__.pop("optimizer", None)
-        self.graph = self.extra = self.flat = self.ballast = None
+        self.graph = self.extra = self.back = self.flat = self.ballast = None
         if self.device == "cuda":
             torch.cuda.empty_cache()
