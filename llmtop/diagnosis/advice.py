@@ -33,8 +33,8 @@ ADVICE: dict[str, Advice] = {
     "kernel_gaps": Advice(
         title="The GPU pauses between kernels that were launched in time",
         fix=(
-            "Each kernel costs 1 to 2 µs to start, whoever launches it: fewer, longer kernels (torch.compile, fused "
-            "norms, losses and optimizers, a larger micro-batch); CUDA graphs shorten the pauses."
+            "Each kernel costs 1 to 2 µs to start, whoever launches it: fewer, longer kernels (torch.compile, "
+            "fused norms, losses and optimizers, a larger micro-batch); CUDA graphs shorten the pauses."
         ),
         confirm="kernels a step fall, the share of these gaps with them",
         next="TORCH_LOGS=graph_breaks {command}   # after torch.compile: where it had to break",

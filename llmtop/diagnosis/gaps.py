@@ -15,8 +15,8 @@ the first of these that holds there:
 - it was between two launches: launch
 
 A call that waits (or reads a value back) costs more than the idle time inside it. A gap that begins while the host
-waits cannot be filled by anybody: what the host then needs to launch again counts as sync. And while the host waits
-it prepares nothing, so it loses its lead over the GPU, and later gaps would not be there had it run on: what waits
+waits cannot be filled by anybody: what the host then needs to launch again counts as sync. While the host waits it
+prepares nothing, so it loses its lead over the GPU, and later gaps would not be there had it run on: what waits
 took and no gap has paid for yet is kept as a debt, and late work (launched only when the GPU was idle already)
 counts as sync as long as there is debt, else as launch.
 """

@@ -5,7 +5,7 @@ each as a share of whole steps; together under 10 % is gpu_bound, else the large
 devices the rank that waits least in NCCL is judged: the others wait for it.
 
 Gaps between kernels that were launched in time are counted apart: the host is not late there. They count as lost,
-and where they are the largest share the verdict is launch_bound, since the cure (fewer, longer kernels) is the same.
+and where they are the largest share the verdict is launch_bound: the cure (fewer, longer kernels) is the same.
 """
 
 from __future__ import annotations
