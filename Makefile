@@ -14,7 +14,8 @@ help:
 
 # Two environments in one: the demo needs the program only, the tests a CPU build of torch as well.
 $(VENV)/app: pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	  { echo "no virtual environment could be made in $(VENV): on Debian, apt-get install python3-venv" >&2; exit 1; }
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e .
 	@touch $@
 
@@ -22,10 +23,15 @@ $(VENV)/dev: pyproject.toml $(VENV)/app
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
+# A real nsys for the tests of captures, where apt-get can bring one; elsewhere they skip and say why.
+$(VENV)/nsys: tests/fetch_nsys.sh $(VENV)/app
+	@PYTHON=$(abspath $(BIN))/python tests/fetch_nsys.sh
+	@touch $@
+
 demo: $(VENV)/app
 	$(BIN)/llmtop demo
 
-test: $(VENV)/dev
+test: $(VENV)/dev $(VENV)/nsys
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/dev
@@ -45,4 +51,4 @@ screenshots: $(VENV)/dev
 	$(BIN)/python -m screenshots.draw
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache build dist
