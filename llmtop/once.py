@@ -19,18 +19,18 @@ def render(snapshot: Snapshot, width: int = 80) -> str:
     blocks += [_gpu(gpu, width) for gpu in snapshot.gpus]
     blocks += [_rank(rank, snapshot, width) for rank in snapshot.ranks]
     if snapshot.processes:
-        blocks.append(_processes(snapshot, width))
+        blocks.append(_processes(snapshot))
     if snapshot.alerts:
         blocks.append(["Alerts", *(line for alert in snapshot.alerts for line in _alert(alert, snapshot, width))])
     if snapshot.host.notes:
         blocks.append(["Notes", *(line for note in snapshot.host.notes for line in _text(note, width))])
-    return "\n\n".join("\n".join(lines) for lines in blocks) + "\n"
+    return "\n\n".join("\n".join(fmt.printable(line, width) for line in lines) for lines in blocks) + "\n"
 
 
 def _head(left: str, right: str, width: int) -> str:
     """`left` and `right` at the two ends of a line; `right` goes if both do not fit."""
     if len(left) + 2 + len(right) > width:
-        return fmt.printable(left, width)
+        return left
     return left + right.rjust(width - len(left))
 
 
@@ -41,7 +41,7 @@ def _items(items: Iterable[str], width: int, indent: str = "  ") -> list[str]:
         if lines and len(lines[-1]) + 2 + len(item) <= width:
             lines[-1] += "  " + item
         else:
-            lines.append(fmt.printable(indent + item, width))
+            lines.append(indent + item)
     return lines
 
 
@@ -134,24 +134,24 @@ def _phase(phase: Phase) -> str:
     )
 
 
-def _processes(snapshot: Snapshot, width: int) -> list[str]:
+def _processes(snapshot: Snapshot) -> list[str]:
     indices = {gpu.uuid: str(gpu.index) for gpu in snapshot.gpus}
     lines = [f"{'PID':>8} {'user':<9} {'GPU':>3} {'GPU mem':>9} {'SM':>5} {'CPU':>6} {'RSS':>9}  command"]
     lines += [
-        _process(process, indices.get(process.gpu_uuid or "", fmt.DASH), width)
+        _process(process, indices.get(process.gpu_uuid or "", fmt.DASH))
         for process in snapshot.processes[:MAX_PROCESSES]
     ]
     more = len(snapshot.processes) - MAX_PROCESSES
     return lines + ([f"  and {more} more"] if more > 0 else [])
 
 
-def _process(process: Process, gpu: str, width: int) -> str:
+def _process(process: Process, gpu: str) -> str:
     line = (
         f"{process.pid:>8} {fmt.printable(process.user or fmt.DASH, 9):<9} {gpu:>3} "
         f"{fmt.size(process.gpu_mem_bytes):>9} {fmt.percent(process.gpu_sm_pct):>5} "
         f"{fmt.percent(process.cpu_pct):>6} {fmt.size(process.rss_bytes):>9}  "
     )
-    return fmt.printable(line + (process.command or fmt.DASH), width)
+    return line + (process.command or fmt.DASH)
 
 
 def _alert(alert: Alert, snapshot: Snapshot, width: int) -> list[str]:
