@@ -17,6 +17,7 @@ from collectors.nvml import NvmlSource
 from collectors.processes import ProcessSource
 from collectors.stage import Stage
 from collectors.steps import StepsSource
+from llmtop.diagnosis.live import Rules
 from llmtop.snapshot import Host, Process, Snapshot
 
 ONCE_SECONDS = 4.0
@@ -38,8 +39,6 @@ def live_hub(
         directory: of the trainings' sockets, `llmtop.wire.runtime_dir()` by default.
         taps: stages after the rules.
     """
-    from llmtop.diagnosis.live import Rules
-
     gpu = NvmlSource(interval)
     names = _GpuNames(gpu)
     ranks = StepsSource(directory, interval, names)

@@ -117,8 +117,9 @@ class StepsSource:
         found = self._discover()
         with self._lock:
             self._forget(found, now)
-            for training in self._trainings.values():
-                training.look_at_process()
+        for training in self._trainings.values():  # only this thread adds or removes one
+            training.look_at_process()
+            training.look_at_engines()
         for path in found:
             training_there = self._trainings.get(path)
             if (
@@ -180,6 +181,8 @@ class StepsSource:
                     self._welcome(path, outcome)
                 else:
                     self._turned_away(path, outcome)
+            if path in self._trainings:
+                self._trainings[path].look_at_engines()
 
     def _welcome(self, path: Path, connection: client.Connection) -> None:
         training = self._trainings.get(path)

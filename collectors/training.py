@@ -34,6 +34,7 @@ class Training:
         self._gone_at: float | None = None
         self._quiet_since: float | None = None
         self._capturable: tuple[str, ...] = ()
+        self._asked_engines = False
 
     @property
     def silent(self) -> bool:
@@ -42,9 +43,11 @@ class Training:
 
     @property
     def heard(self) -> bool:
-        """Whether its history has come, as far as there is one."""
-        if self.connection is None or self.stats.last is not None or self._connected_at is None:
+        """Whether its history has come, as far as there is one, and what can capture it is known."""
+        if self.connection is None or self._connected_at is None:
             return True
+        if self.stats.last is not None:
+            return self._asked_engines
         return time.monotonic() - self._connected_at > _HISTORY_SECONDS
 
     def connected(self, connection: client.Connection) -> None:
@@ -97,6 +100,15 @@ class Training:
     def look_at_process(self) -> None:
         """Ask the system for the process's state."""
         self._status = _status(self._process)
+
+    def look_at_engines(self) -> None:
+        """Find out how it can be captured; needs no lock, and up to 0.1 s where nsys must be asked."""
+        # Here and not above: a monitor without a training is spared the engines.
+        from llmtop.capture.choice import capturable
+
+        gone = self._gone_at is not None or self.silent
+        self._capturable = () if gone else capturable(self.pid, self.stats.hello)
+        self._asked_engines = True
 
     def is_alive(self) -> bool:
         """Whether the process that attached still runs; taken for alive where it cannot be seen from here."""
