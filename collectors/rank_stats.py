@@ -53,8 +53,8 @@ class RankStats:
         """Take finished steps; one that is known already (history after a reconnect) is passed over."""
         self._lost_there = max(self._lost_there, message.lost)
         self.metrics.update(message.metrics)
-        for done in message.steps:
-            step = self._step(done)
+        for ordinal, done in enumerate(message.steps, message.first_ordinal):
+            step = self._step(done, warmup=ordinal < self.hello.warmup_steps)
             if message.history and self._is_known(step):
                 continue
             self._add(step)
@@ -105,7 +105,7 @@ class RankStats:
             "gpu_idle_pct": idle_share_pct(recent),
         }
 
-    def _step(self, done: wire.StepDone) -> Step:
+    def _step(self, done: wire.StepDone, *, warmup: bool) -> Step:
         kind: StepKind = "request" if self.hello.kind == "request" else "step"
         return Step(
             index=done.index,
@@ -117,7 +117,7 @@ class RankStats:
             phases=tuple(
                 Phase(name=intern(phase.name), host_seconds=phase.host_ns / 1e9) for phase in done.phases
             ),
-            warmup=done.index < self.hello.warmup_steps,
+            warmup=warmup,
             kind=kind,
         )
 

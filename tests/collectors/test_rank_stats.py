@@ -65,6 +65,15 @@ def test_what_a_warm_up_step_cost_is_in_no_rate() -> None:
     assert [step.warmup for step in stats.take_new()][:2] == [True, False]
 
 
+def test_warm_up_is_the_first_steps_of_the_process_whatever_their_index() -> None:
+    """A run that goes on from a checkpoint counts from where that was."""
+    hello = wire.Hello(warmup_steps=2)
+    resumed = [done(5000 + i) for i in range(4)]
+    assert [step.warmup for step in fed(resumed, hello).take_new()] == [True, True, False, False]
+    late = fed(resumed, hello, first_ordinal=300)
+    assert [step.warmup for step in late.take_new()] == [False] * 4
+
+
 def test_no_tokens_is_no_rate_and_never_zero() -> None:
     figures = fed([done(i) for i in range(5)]).figures()
     assert figures["tokens_per_s"] is None

@@ -1,0 +1,276 @@
+"""Real trainings in real processes, as the steps collector tells them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from collectors import steps as steps_module
+from collectors import training as training_module
+from collectors.steps import StepsSource
+from llmtop.snapshot import Rank, Step
+from tests.support.processes import environment, wait_for
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def train(runtime_dir: Path) -> Iterator[Start]:
+    """Start a training with these options and environment; all are killed at the end."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*options: str, **env: str) -> subprocess.Popen[str]:
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.support.toy_training", *options],
+                env=environment(LLMTOP_DIR=str(runtime_dir), **env),
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.kill()
+        one.wait()
+
+
+class Watch:
+    """Calls latest() as the hub does and keeps what came."""
+
+    def __init__(self, source: StepsSource) -> None:
+        self.source = source
+        self.ranks: dict[int, Rank] = {}
+        self.steps: dict[int, list[Step]] = {}
+
+    def look(self) -> Watch:
+        reading = self.source.latest()
+        self.ranks = {rank.pid: rank for rank in reading.ranks}
+        for rank in reading.ranks:
+            self.steps.setdefault(rank.pid, []).extend(rank.new_steps)
+        return self
+
+    def until(self, condition: Callable[[Watch], object]) -> None:
+        wait_for(lambda: condition(self.look()))
+
+    def state(self, pid: int) -> str | None:
+        return self.ranks[pid].state if pid in self.ranks else None
+
+
+@pytest.fixture
+def watch(runtime_dir: Path) -> Iterator[Watch]:
+    source = StepsSource(runtime_dir, 0.1)
+    source.start()
+    yield Watch(source)
+    source.close()
+
+
+def test_a_training_is_found_and_each_step_comes_once(train: Start, watch: Watch) -> None:
+    child = train("--steps", "60", "--step-ms", "10", "--tokens", "4096", "--total", "60", "--then", "sleep")
+    watch.until(lambda w: child.pid in w.ranks and w.ranks[child.pid].step == 59)
+    rank, steps = watch.ranks[child.pid], watch.steps[child.pid]
+    assert [step.index for step in steps] == list(range(60))
+    assert rank.total_steps == 60
+    assert rank.eta_seconds == 0
+    assert rank.lost == 0
+    assert rank.metrics["loss"] == pytest.approx(1 / 60)
+    assert [phase.name for phase in rank.phases] == ["forward", "backward"]
+    assert rank.command is not None
+    assert "toy_training" in rank.command
+    # The rate is over the whole time: what the steps themselves say they took, start to start.
+    span = steps[-1].started_at - steps[0].started_at
+    assert rank.tokens_per_s == pytest.approx(4096 * 59 / span, rel=0.01)
+    assert rank.steps_per_s == pytest.approx(59 / span, rel=0.01)
+    assert rank.step_seconds_p50 is not None
+    assert 0.010 <= rank.step_seconds_p50 <= rank.step_seconds_p95 <= rank.step_seconds_p99
+
+
+def test_a_monitor_that_comes_late_gets_the_history_first(train: Start, runtime_dir: Path) -> None:
+    child = train("--steps", "40", "--step-ms", "5", "--then", "sleep")
+    assert child.stdout is not None
+    while child.stdout.readline() != "done\n":
+        pass
+    source = StepsSource(runtime_dir, 0.1)
+    source.start()
+    wait_for(source.settled)
+    (rank,) = source.latest().ranks
+    assert [step.index for step in rank.new_steps] == list(range(40))
+    assert source.latest().ranks[0].new_steps == ()
+    source.close()
+
+
+def test_ranks_of_a_job_come_in_order(train: Start, watch: Watch) -> None:
+    for rank in (2, 0, 1):
+        train("--step-ms", "20", RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="3")
+    watch.until(lambda w: len(w.ranks) == 3 and all(rank.step for rank in w.ranks.values()))
+    assert [(rank.rank, rank.local_rank, rank.world_size) for rank in watch.ranks.values()] == [
+        (0, 0, 3),
+        (1, 1, 3),
+        (2, 2, 3),
+    ]
+
+
+def test_gaps_between_steps_count_in_the_rate_but_not_in_the_step(train: Start, watch: Watch) -> None:
+    child = train("--step-ms", "10", "--gap-ms", "30", "--tokens", "1000")
+    watch.until(lambda w: child.pid in w.ranks and (w.ranks[child.pid].step or 0) > 20)
+    rank = watch.ranks[child.pid]
+    assert rank.tokens_per_s is not None
+    assert rank.tokens_per_s < 1000 / 0.040
+    assert rank.step_seconds_p50 is not None
+    assert rank.step_seconds_p50 < 0.030
+
+
+def test_a_server_of_requests_has_latency_percentiles_and_never_stalls(
+    train: Start, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training_module, "STALLED_SECONDS", 0.2)
+    child = train("--kind", "request", "--steps", "30", "--step-ms", "5", "--then", "sleep")
+    watch.until(lambda w: child.pid in w.ranks and w.ranks[child.pid].step == 29)
+    time.sleep(0.5)
+    rank = watch.look().ranks[child.pid]
+    assert rank.kind == "request"
+    assert rank.state == "running"
+    assert rank.step_seconds_p99 is not None
+    assert {step.kind for step in watch.steps[child.pid]} == {"request"}
+
+
+def test_warm_up_is_marked_and_left_out(train: Start, watch: Watch) -> None:
+    child = train("--steps", "20", "--warmup", "5", "--step-ms", "2", "--then", "sleep")
+    watch.until(lambda w: child.pid in w.ranks and w.ranks[child.pid].step == 19)
+    assert [step.warmup for step in watch.steps[child.pid]] == [True] * 5 + [False] * 15
+    assert watch.ranks[child.pid].warmup_steps == 5
+
+
+def test_a_stopped_process_is_stopped_and_not_stalled_and_goes_on(
+    train: Start, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training_module, "STALLED_SECONDS", 0.5)
+    child = train("--step-ms", "10", "--tokens", "10")
+    watch.until(lambda w: w.state(child.pid) == "running" and w.ranks[child.pid].step)
+    child.send_signal(signal.SIGSTOP)
+    watch.until(lambda w: w.state(child.pid) == "stopped")
+    rank = watch.ranks[child.pid]
+    assert (rank.tokens_per_s, rank.steps_per_s, rank.eta_seconds) == (None, None, None)
+    assert rank.step_seconds_p50 is not None
+    child.send_signal(signal.SIGCONT)
+    watch.until(lambda w: w.state(child.pid) == "running" and w.ranks[child.pid].tokens_per_s)
+
+
+def test_a_process_that_steps_no_more_is_stalled(
+    train: Start, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training_module, "STALLED_SECONDS", 0.5)
+    child = train("--steps", "20", "--step-ms", "5", "--then", "sleep")
+    watch.until(lambda w: w.state(child.pid) == "stalled")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_process_that_is_killed_is_gone_and_leaves_no_socket(
+    train: Start, watch: Watch, runtime_dir: Path, number: int
+) -> None:
+    child = train("--step-ms", "10")
+    watch.until(lambda w: child.pid in w.ranks and w.ranks[child.pid].step)
+    child.send_signal(number)
+    watch.until(lambda w: w.state(child.pid) == "gone")
+    child.wait()
+    wait_for(lambda: not list(runtime_dir.iterdir()))
+    assert watch.look().state(child.pid) == "gone"
+    assert watch.source.latest().notes == ()
+
+
+def test_a_killed_process_that_nobody_has_waited_for_is_gone_as_well(train: Start, watch: Watch) -> None:
+    child = train("--step-ms", "10")
+    watch.until(lambda w: child.pid in w.ranks)
+    child.kill()  # a zombie until the fixture waits for it
+    watch.until(lambda w: w.state(child.pid) == "gone")
+
+
+def test_a_process_that_became_another_program_is_gone(train: Start, watch: Watch) -> None:
+    child = train("--steps", "150", "--step-ms", "20", "--then", "exec")
+    watch.until(lambda w: child.pid in w.ranks)
+    watch.until(lambda w: w.state(child.pid) == "gone")
+    assert child.poll() is None
+
+
+def test_a_process_that_attaches_again_after_exec_is_one_rank(train: Start, watch: Watch) -> None:
+    child = train("--steps", "150", "--step-ms", "20", "--then", "reattach")
+    watch.until(lambda w: child.pid in w.ranks and (w.ranks[child.pid].step or 0) > 100)
+    watch.until(lambda w: child.pid in w.ranks and 5 < (w.ranks[child.pid].step or 0) < 100)
+    assert len(watch.source.latest().ranks) == 1
+
+
+def test_one_that_is_gone_is_forgotten_after_a_while(
+    train: Start, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps_module, "GONE_SECONDS", 0.5)
+    child = train("--step-ms", "10")
+    watch.until(lambda w: child.pid in w.ranks)
+    child.kill()
+    child.wait()
+    watch.until(lambda w: child.pid not in w.ranks)
+
+
+def test_two_monitors_at_once_both_see_every_step(train: Start, runtime_dir: Path) -> None:
+    sources = [StepsSource(runtime_dir, 0.1) for _ in range(2)]
+    watches = [Watch(source) for source in sources]
+    for source in sources:
+        source.start()
+    child = train("--steps", "50", "--step-ms", "5", "--then", "sleep")
+    for one in watches:
+        one.until(lambda w: child.pid in w.ranks and w.ranks[child.pid].step == 49)
+        assert [step.index for step in one.steps[child.pid]] == list(range(50))
+    for source in sources:
+        source.close()
+
+
+def test_ten_thousand_steps_a_second_are_all_told_or_counted_as_lost(train: Start, watch: Watch) -> None:
+    child = train("--start-after", "3", "--steps", "30000", "--step-ms", "0", "--then", "sleep")
+    watch.until(lambda w: child.pid in w.ranks and w.ranks[child.pid].step == 29_999)
+    got = [step.index for step in watch.steps[child.pid]]
+    assert got == sorted(set(got))
+    assert len(got) + watch.ranks[child.pid].lost == 30_000
+
+
+def test_engines_that_could_capture_it_are_named(train: Start, watch: Watch) -> None:
+    child = train("--step-ms", "10")
+    watch.until(lambda w: child.pid in w.ranks and w.ranks[child.pid].capturable)
+    assert "py-spy" in watch.ranks[child.pid].capturable
+
+
+def test_many_processes_at_once(runtime_dir: Path) -> None:
+    """64 attached processes: forked from one, so that the test starts 64 interpreters only once."""
+    program = (
+        "import os, time, llmtop\n"
+        "for rank in range(64):\n"
+        "    if os.fork() == 0:\n"
+        "        os.environ['RANK'] = str(rank)\n"
+        "        for i in range(100000):\n"
+        "            with llmtop.step(): time.sleep(0.5)\n"
+        "time.sleep(1000)\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program], env=environment(LLMTOP_DIR=str(runtime_dir)), start_new_session=True
+    )
+    source = StepsSource(runtime_dir, 0.2)
+    source.start()
+    try:
+        wait_for(lambda: sum(rank.step is not None for rank in source.latest().ranks) == 64, 60)
+        ranks = source.latest().ranks
+        assert len({rank.pid for rank in ranks}) == 64
+        assert json.dumps(source.latest().notes) == "[]"
+        os.killpg(parent.pid, signal.SIGKILL)
+        wait_for(lambda: all(rank.state == "gone" for rank in source.latest().ranks), 60)
+        wait_for(lambda: not list(runtime_dir.iterdir()), 60)
+    finally:
+        source.close()
+        os.killpg(parent.pid, signal.SIGKILL) if parent.poll() is None else None
+        parent.wait()
