@@ -42,6 +42,10 @@ def _put_own_packages_first() -> None:
     sys.path.insert(0, str(home if home.is_dir() else package.parent))
 
 
+class _ReaderGone(Exception):
+    """Whoever read our output has gone (`llmtop --json | head`): nothing more to say."""
+
+
 class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -56,6 +60,19 @@ class _Commands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+        # The bare command is the live monitor, so its options belong on the first page.
+        live = self.get_command(ctx, "live")
+        records = [param.get_help_record(ctx) for param in live.params] if live else []
+        with formatter.section("Options of the live monitor (llmtop without a command)"):
+            formatter.write_dl([record for record in records if record])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; a reader that has gone is no error, though click would exit 1 for it."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise _ReaderGone from error
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Let the bare command, and one that starts with an option of `live`, mean `live`."""
@@ -84,8 +101,8 @@ def main(argv: list[str] | None = None) -> Any:
         code = EXIT_USAGE
     except click.Abort:
         code = 130
-    except BrokenPipeError:
-        # The reader has gone (`llmtop --json | head`): nothing more to say, and no traceback at exit.
+    except _ReaderGone:
+        # What still lies in a buffer would raise once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     sys.exit(code)

@@ -1,0 +1,254 @@
+"""llmtop --once, --json, record and replay as programs, over the driver's stand-in and a real training."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmtop.recording import Reader, Writer
+from tests.support import nvml_stub
+from tests.support.processes import environment, wait_for
+from tests.support.snapshots import gpu, snapshot
+
+Llmtop = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    """Eight GPUs of which the fourth looks busy and is not."""
+    eight = nvml_stub.Scenario.eight_gpus()
+    eight.set(3, util=100, power_watts=120)
+    return eight.write(tmp_path / "scenario")
+
+
+@pytest.fixture
+def llmtop(runtime_dir: Path, scenario: Path) -> Iterator[Llmtop]:
+    """Start llmtop with these arguments; all are ended at the end."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str, **kwargs: Any) -> subprocess.Popen[str]:
+        env = nvml_stub.environment(nvml_stub.build(), scenario, **environment(LLMTOP_DIR=str(runtime_dir)))
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "llmtop", *arguments],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=kwargs.pop("stdout", subprocess.PIPE),
+                stderr=subprocess.PIPE,
+                text=True,
+                **kwargs,
+            )
+        )
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.poll() is None:
+            one.kill()
+        one.wait()
+
+
+def finished(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert "Traceback" not in err
+    return out, err
+
+
+def test_once_shows_gpus_and_a_training_on_a_page(llmtop: Llmtop, runtime_dir: Path) -> None:
+    training = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.toy_training", "--tokens", "100", "--step-ms", "5"],
+        env=environment(LLMTOP_DIR=str(runtime_dir), RANK="0", WORLD_SIZE="1"),
+        stdout=subprocess.DEVNULL,
+    )
+    wait_for(lambda: list(runtime_dir.iterdir()))
+    time.sleep(0.3)
+    out, err = finished(llmtop("--once"))
+    training.kill()
+    training.wait()
+    assert err == ""
+    assert max(map(len, out.splitlines())) <= 80
+    assert out.count("NVIDIA H200") == 8
+    assert "power 120 W of 700 W" in out
+    assert f"pid {training.pid}" in out
+    assert "Rank 0 of 1  running" in out
+    assert "forward" in out
+
+
+def test_once_json_is_one_object_with_rates_in_it(llmtop: Llmtop) -> None:
+    out, err = finished(llmtop("--once", "--json", "--gpus", "1,3"))
+    assert err == ""
+    (line,) = out.splitlines()
+    one = json.loads(line)
+    assert [each["index"] for each in one["gpus"]] == [1, 3]
+    assert one["gpus"][1]["power_watts"] == 120
+    assert one["gpus"][0]["sm_active_pct"] is not None  # needs two samples
+    assert one["host"]["cpu_pct"] is not None
+    assert one["source"] == "live"
+    assert set(one) == {"schema", "time", "source", "host", "gpus", "processes", "ranks", "alerts"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_json_gives_a_line_as_soon_as_it_is_known_and_ends_cleanly(llmtop: Llmtop, number: int) -> None:
+    stream = llmtop("--json", "--interval", "0.2")
+    assert stream.stdout is not None
+    times = [json.loads(stream.stdout.readline())["time"] for _ in range(4)]
+    assert times == sorted(times)
+    stream.send_signal(number)
+    out, err = finished(stream)
+    assert err == ""
+    for line in out.splitlines():
+        json.loads(line)  # none is cut
+
+
+def test_json_into_a_closed_pipe_ends_quietly(llmtop: Llmtop) -> None:
+    read, write = os.pipe()
+    stream = llmtop("--json", "--interval", "0.1", stdout=write)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        assert json.loads(pipe.readline())["schema"] == 1
+    _, err = stream.communicate(timeout=30)
+    assert stream.returncode == 0
+    assert err == ""
+
+
+def test_a_reader_that_stops_reading_holds_up_only_itself(llmtop: Llmtop) -> None:
+    stream = llmtop("--json", "--interval", "0.1")
+    assert stream.stdout is not None
+    stream.stdout.readline()
+    time.sleep(3)  # some hundred lines of many kilobytes: far over a pipe's 64 KiB
+    memory = int(Path(f"/proc/{stream.pid}/statm").read_text().split()[1])
+    stream.send_signal(signal.SIGTERM)
+    out, _ = finished(stream)
+    assert memory * 4096 < 200 << 20
+    times = [json.loads(line)["time"] for line in out.splitlines()]
+    assert times == sorted(times)
+
+
+def test_what_is_recorded_is_what_was_streamed(llmtop: Llmtop, tmp_path: Path) -> None:
+    path = tmp_path / "run.llmtop.gz"
+    stream = llmtop("--json", "--interval", "0.2", "--record", str(path))
+    assert stream.stdout is not None
+    lines = [stream.stdout.readline() for _ in range(6)]
+    stream.send_signal(signal.SIGTERM)
+    out, _ = finished(stream)
+    recorded = [one.time for _, one in Reader(path).snapshots()]
+    assert recorded == [json.loads(line)["time"] for line in [*lines, *out.splitlines()]]
+
+
+def test_record_then_replay(llmtop: Llmtop, tmp_path: Path) -> None:
+    path = tmp_path / "run.llmtop.gz"
+    out, err = finished(llmtop("record", str(path), "--seconds", "1.5", "--interval", "0.25", "--json"))
+    facts = json.loads(out)
+    assert facts["path"] == str(path)
+    assert facts["snapshots"] >= 4
+    assert "ctrl+c" in err
+    out, err = finished(llmtop("replay", str(path), "--json"))
+    assert err == ""
+    again = [json.loads(line) for line in out.splitlines()]
+    assert len(again) == facts["snapshots"]
+    assert {one["source"] for one in again} == {"replay"}
+    assert [gpu["index"] for gpu in again[-1]["gpus"]] == list(range(8))
+
+
+def test_record_ends_whole_on_a_signal(llmtop: Llmtop, tmp_path: Path) -> None:
+    path = tmp_path / "run.llmtop.gz"
+    recording = llmtop("record", str(path), "--interval", "0.1")
+    wait_for(lambda: path.exists() and path.stat().st_size > 2000)
+    recording.send_signal(signal.SIGINT)
+    _, err = finished(recording)
+    reader = Reader(path)
+    assert reader.damage is None
+    assert f"{reader.count} snapshots" in err
+
+
+def test_a_paced_replay_takes_the_time_that_was_recorded(llmtop: Llmtop, tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "r", host="node")
+    for i in range(9):
+        writer.write(snapshot(1000.0 + i, gpus=(gpu(),)))
+    writer.close()
+    started = time.monotonic()
+    out, _ = finished(llmtop("replay", str(tmp_path / "r"), "--json", "--speed", "8"))
+    assert len(out.splitlines()) == 9
+    assert time.monotonic() - started >= 1.0
+
+
+def test_the_disk_fills_and_the_stream_goes_on(llmtop: Llmtop, tmp_path: Path) -> None:
+    stream = llmtop(
+        "--json",
+        "--interval",
+        "0.1",
+        "--record",
+        str(tmp_path / "r"),
+        preexec_fn=_small_files,
+    )
+    assert stream.stdout is not None
+    notes = ""
+    for _ in range(100):
+        notes = " ".join(json.loads(stream.stdout.readline())["host"]["notes"])
+        if "failed" in notes:
+            break
+    assert "File too large" in notes
+    json.loads(stream.stdout.readline())
+    stream.send_signal(signal.SIGTERM)
+    _, err = finished(stream, 3)
+    assert err.count("\n") == 1
+    assert "what was written before is whole" in err
+    assert Reader(tmp_path / "r").damage is None
+
+
+def _small_files() -> None:
+    import resource
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "word"),
+    [
+        (("--interval", "0"), 2, "0.1"),
+        (("--interval", "nan", "--json"), 2, "0.1"),
+        (("--interval", "1e9", "--json"), 2, "3600"),
+        (("--gpus", "first", "--once"), 2, "nvidia-smi -L"),
+        (("no-such-command",), 2, "No such command"),
+        (("--no-such-option",), 2, "No such option"),
+        (("replay", "{tmp}/none", "--json"), 2, "cannot be opened"),
+        (("replay", "{tmp}", "--json"), 2, "cannot be opened"),
+        (("replay", "{empty}", "--json"), 2, "empty"),
+        (("replay", "{foreign}", "--json"), 2, "not a recording"),
+        (("replay", "{foreign}"), 2, "--json"),
+        (("record", "{foreign}"), 2, "--force"),
+        (("record", "{tmp}/no/folder"), 3, "cannot be written"),
+        (("--json", "--record", "{foreign}"), 2, "--force"),
+        ((), 2, "llmtop --json or llmtop --once"),
+        (("replay", "{foreign}", "--speed", "100", "--json"), 2, "16"),
+    ],
+)
+def test_wrong_usage_is_one_sentence_and_the_documented_code(
+    llmtop: Llmtop, tmp_path: Path, arguments: tuple[str, ...], code: int, word: str
+) -> None:
+    empty, foreign = tmp_path / "empty", tmp_path / "foreign"
+    empty.touch()
+    foreign.write_text("somebody's notes")
+    out, err = finished(
+        llmtop(*(each.format(tmp=tmp_path, empty=empty, foreign=foreign) for each in arguments)), code
+    )
+    assert out == ""
+    assert word in err
+    assert foreign.read_text() == "somebody's notes"
+
+
+def test_help_names_the_commands_and_the_options_of_the_monitor(llmtop: Llmtop) -> None:
+    out, _ = finished(llmtop("-h"))
+    for word in ("record", "replay", "demo", "--interval", "--gpus", "--once", "--json", "--record"):
+        assert word in out
