@@ -83,7 +83,7 @@ def remove_stale(path: Path) -> bool:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.setblocking(False)
             refused = probe.connect_ex(os.fspath(path)) == errno.ECONNREFUSED
-        if not refused or (_alive(int(match["pid"])) and age_s < _STALE_AFTER_S):
+        if not refused or (is_alive(int(match["pid"])) and age_s < _STALE_AFTER_S):
             return False
         os.unlink(path)
     except OSError:
@@ -91,7 +91,8 @@ def remove_stale(path: Path) -> bool:
     return True
 
 
-def _alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether a process of that pid exists, as this process's namespace counts."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import TypeVar
 
@@ -107,4 +108,14 @@ def attach(
         if value is not None:
             setattr(facts, name, value)
     facts.changed()
-    _recorder.attach()
+    if not _is_being_spawned():
+        _recorder.attach()
+
+
+def _is_being_spawned() -> bool:
+    """Whether a worker of multiprocessing is running the script again only to have its functions.
+
+    What it is for, a DataLoader or a rank, is not known yet: a rank attaches at its first step.
+    """
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and getattr(process.current_process(), "_inheriting", False)

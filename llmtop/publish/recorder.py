@@ -56,6 +56,7 @@ class Recorder:
         "cells",
         "chores_in",
         "facts",
+        "go_concurrent_next",
         "left_out",
         "manual_used",
         "mark",
@@ -105,6 +106,8 @@ class Recorder:
         """When the first phase after the last step began."""
         self.previous = -1
         self.next_index = 0
+        self.go_concurrent_next = False
+        """Tasks overlapped in the open step, so that from the next on each call is told by its task."""
         self.chores_in = 1
         self.run_chores: Callable[[int, int], int] | None = None
         """Called every `chores_in` steps with (index, now); returns after how many steps again."""
@@ -225,7 +228,9 @@ class Recorder:
         self.cells[node.slot] = self.cells[node.slot + 1] = 0
         for below in node.subtree():
             self.cells[below.slot] = self.cells[below.slot + 1] = 0
-        self._look_for_asyncio()
+        if _loop_runs():
+            self.go_concurrent_next = True
+            self.chores_in = 0
 
     def _close_open(self, down_to: Node) -> None:
         """Give up phases that are open, with their NVTX ranges."""
@@ -293,24 +298,26 @@ class Recorder:
         self.open_step = None
         self.pending = NEVER
 
-    def _look_for_asyncio(self) -> None:
-        events = sys.modules.get("asyncio.events")
-        if events is not None and events._get_running_loop() is not None:
-            self.go_concurrent()
-
     def go_concurrent(self) -> None:
         """From now on steps may overlap: every call is told by its thread and task. For good."""
+        self.go_concurrent_next = False
         if self.tracks is not None or self.off:
             return
-        from llmtop.publish.concurrent import Tracks
-
         self._forget_unfinished()
-        self.tracks = Tracks(self)
         self.thread = NO_THREAD
+        try:
+            from llmtop.publish.concurrent import Tracks
+
+            self.tracks = Tracks(self)
+        except Exception as error:  # noqa: BLE001 - no descriptor for the import, say: no step is recorded then
+            self.off = True
+            complain(error)
 
     def after_step(self, index: int, now: int) -> None:
         """What is not done at every step: chores when they are due, and a capture that counts steps."""
         try:
+            if self.go_concurrent_next:
+                self.go_concurrent()
             if self.chores_in <= 0:
                 self.chores_in = NEVER if self.run_chores is None else self.run_chores(index, now)
             if self.boundary_hook is not None:
@@ -333,7 +340,8 @@ class Recorder:
             startup.start(self)
         except Exception as error:  # noqa: BLE001 - nothing of ours may reach the training
             complain(error)
-        self._look_for_asyncio()
+        if _loop_runs():
+            self.go_concurrent()
 
 
 class Phase:
@@ -479,11 +487,18 @@ class Step:
 
 
 def prepare(recorder: Recorder, kind: Kind) -> None:
-    """Before a step: attach at the first one; requests may overlap."""
+    """Before a step: attach at the first one, whose kind is the process's; requests may overlap."""
     recorder.attach()
-    if kind != "step" and recorder.tracks is None:
-        recorder.facts.set_kind(kind)
+    if kind != "step":
+        if recorder.ring.count == 0:
+            recorder.facts.set_kind(kind)
         recorder.go_concurrent()
+
+
+def _loop_runs() -> bool:
+    """Whether the calling thread is inside a running asyncio loop."""
+    events = sys.modules.get("asyncio.events")
+    return events is not None and events._get_running_loop() is not None
 
 
 def complain(error: BaseException) -> None:

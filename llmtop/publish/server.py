@@ -38,6 +38,7 @@ HOLD_S = 0.012
 MAX_MONITORS = 32
 _SUBSCRIBE_WITHIN_S = 10.0
 _EXIT_WAIT_S = 0.5
+_EXIT_PATIENCE_S = 0.05
 _LOOK_AGAIN_S = 1.0
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
@@ -126,10 +127,11 @@ class Server:
     def _listen(self) -> None:
         directory = wire.runtime_dir()
         wire.make_dir(directory)
-        # Those of killed processes, which could not remove their own.
+        # Those of killed processes, which could not remove their own. The living are not knocked at.
         with contextlib.suppress(NotPossibleHere):
             for file in client.discover(directory):
-                client.remove_stale(file.path)
+                if not client.is_alive(file.pid):
+                    client.remove_stale(file.path)
         path = directory / f"{os.getpid()}-{secrets.token_hex(4)}.sock"
         self._listener.bind(os.fspath(path))
         self._path = path
@@ -140,8 +142,8 @@ class Server:
     def _run(self) -> None:
         try:
             while not self._stopping:
-                self._turn()
-            self._send_all()
+                self._turn(self._timeout())
+            self._finish()
         except Exception as error:  # noqa: BLE001 - nothing of ours may reach the training's stderr
             complain(error)
         finally:
@@ -152,8 +154,19 @@ class Server:
             _close(self._epoll)
             _close(self._listener)
 
-    def _turn(self) -> None:
-        for descriptor, events in self._epoll.poll(self._timeout()):
+    def _finish(self) -> None:
+        """Send the rest; a monitor that takes none of it for a moment holds up no exit."""
+        self._turn(0)  # a monitor that has just subscribed
+        self._send_all()
+        while any(monitor.behind for monitor in self._monitors.values()):
+            if not any(events & select.EPOLLOUT for _, events in self._epoll.poll(_EXIT_PATIENCE_S)):
+                return
+            self._turn(0)
+            self._send_all()
+
+    def _turn(self, timeout_s: float | None) -> None:
+        """Do what sockets, the training and the clock ask for, after sleeping until there is something."""
+        for descriptor, events in self._epoll.poll(timeout_s):
             if descriptor == self._wake_fd:
                 os.eventfd_read(self._wake_fd)
             elif descriptor == self._listener.fileno():

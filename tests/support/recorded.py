@@ -1,0 +1,40 @@
+"""What the recorder of this process holds, as a monitor would be sent it."""
+
+from __future__ import annotations
+
+from llmtop import wire
+from llmtop.publish.outbox import StepReader
+from llmtop.publish.recorder import Recorder, get
+
+
+class Recorded:
+    """The process's recorder, and what a monitor would be sent of it."""
+
+    def __init__(self) -> None:
+        self.recorder: Recorder = get()
+
+    @property
+    def steps(self) -> list[wire.StepDone]:
+        """All finished steps."""
+        return StepReader(self.recorder).read(0, 10_000)[1]
+
+    @property
+    def step(self) -> wire.StepDone:
+        """The only one."""
+        (only,) = self.steps
+        return only
+
+    @property
+    def left_out(self) -> list[str]:
+        """The reasons for which something is not in the numbers."""
+        return list(self.recorder.left_out)
+
+
+def names(step: wire.StepDone) -> list[str]:
+    """The phases of a step."""
+    return [phase.name for phase in step.phases]
+
+
+def top_level_ns(step: wire.StepDone) -> int:
+    """What the phases add up to that are not within another."""
+    return sum(phase.host_ns for phase in step.phases if "/" not in phase.name)
