@@ -95,7 +95,7 @@ class InProcessEngine:
         )
         try:
             connection = client.Connection.open(target.socket, history=0)
-        except client.Closed as error:
+        except (client.Closed, client.NoAnswer) as error:
             raise NotPossibleHere(f"{target.name} cannot be reached: {error}") from None
         try:
             connection.send(message)

@@ -88,7 +88,7 @@ def main(arguments: list[str]) -> None:
     end = _pidfd(int(watched))
     try:
         while end is not None:
-            host.serve_once(kineto.FRESH_SECONDS)
+            host.serve_once(kineto.POLL_SECONDS)
             if select.select([end], [], [], 0)[0] and not host.asked_lately():
                 break
     finally:

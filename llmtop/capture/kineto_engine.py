@@ -20,6 +20,9 @@ from llmtop.format import duration
 WRITE_SECONDS = 120.0
 """How long Kineto may take to write its file once it has begun to record; five steps took two seconds."""
 HOST_SECONDS = 5.0
+_GONE = (
+    "the process beside `llmtop run` that reaches Kineto has ended; another engine may still capture the training"
+)
 
 
 class HostConnection:
@@ -39,10 +42,7 @@ class HostConnection:
             _, uid = wire.peer_credentials(self._socket)
         except OSError as error:
             self._socket.close()
-            raise NotPossibleHere(
-                f"nothing of llmtop answers at {directory} ({error.strerror}): the helper beside `llmtop run` was "
-                "ended, so Kineto cannot be reached; the other engines can"
-            ) from None
+            raise NotPossibleHere(f"{_GONE} ({error.strerror} at {directory})") from None
         if not wire.peer_allowed(uid):
             self._socket.close()
             raise NotPossibleHere(f"{directory} is hosted by uid {uid}: run llmtop as that user")
@@ -60,7 +60,7 @@ class HostConnection:
         try:
             self._socket.sendall(msgspec.json.encode(message) + b"\n")
         except OSError as error:
-            raise NotPossibleHere(f"the Kineto host has gone: {error.strerror}") from None
+            raise NotPossibleHere(f"{_GONE} ({error.strerror})") from None
 
     def receive(self, seconds: float) -> kineto.Pollers | kineto.Sent | None:
         """Wait for one answer; None if none came in time.
@@ -75,9 +75,9 @@ class HostConnection:
             except (TimeoutError, BlockingIOError):
                 return None
             except OSError as error:
-                raise NotPossibleHere(f"the Kineto host has gone: {error.strerror}") from None
+                raise NotPossibleHere(f"{_GONE} ({error.strerror})") from None
             if not data:
-                raise NotPossibleHere("the Kineto host has hung up: has the training ended?")
+                raise NotPossibleHere(f"{_GONE} (it hung up)")
             self._buffer += data
         line, _, rest = bytes(self._buffer).partition(b"\n")
         self._buffer = bytearray(rest)

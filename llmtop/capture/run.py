@@ -224,12 +224,13 @@ def _report(job: Job, info: Info, recorded: Recorded) -> Any:
 
 
 def _analyse(job: Job, traces: list[Path]) -> Any:
-    from llmtop.diagnosis.capture import analyze, render_markdown
+    from llmtop.diagnosis.capture import analyze
+    from llmtop.diagnosis.render_markdown import render
     from llmtop.diagnosis.report import to_json
 
     # several ranks are judged together, which the folder stands for
     report = analyze(traces[0] if len(traces) == 1 else job.folder, steps=job.plan.steps)
-    _write_report(job.folder, render_markdown(report), to_json(report))
+    _write_report(job.folder, render(report), to_json(report))
     return report
 
 

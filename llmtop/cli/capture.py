@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shutil
 import signal
 import sys
 import threading
@@ -276,9 +277,7 @@ def _print_result(result: Result, as_json: bool) -> None:
         }
         click.echo(msgspec.json.encode(facts).decode())
         return
-    report = result.folder / "report.md"
-    if report.is_file():
-        click.echo(report.read_text(errors="replace"))
+    click.echo(_report_text(result))
     for note in result.info.notes:
         click.echo(f"note: {printable(note)}")
     slowest, usual = result.info.step_seconds.slowest_during, result.info.step_seconds.before_p50
@@ -287,6 +286,15 @@ def _print_result(result: Result, as_json: bool) -> None:
     click.echo(result.summary)
     click.echo(f"copy: {result.copy}")
     click.echo(f"open: {result.open}")
+
+
+def _report_text(result: Result) -> str:
+    if result.report is not None:
+        from llmtop.diagnosis import render_text
+
+        return render_text.render(result.report, shutil.get_terminal_size((100, 40)).columns)
+    written = result.folder / "report.md"
+    return written.read_text(errors="replace") if written.is_file() else ""
 
 
 def _print_fired(fired: Fired, as_json: bool) -> None:

@@ -14,6 +14,7 @@ import pickle
 import queue
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from threading import get_ident
@@ -32,6 +33,8 @@ MAX_STEPS = 1000
 MEMORY_ENTRIES = 200_000
 """Allocations kept by a memory snapshot; with Python stacks some 100 to 200 MB at most."""
 
+_ours: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Profilers of earlier captures; they lie in reference cycles until Python collects them."""
 _lock = threading.Lock()
 _running: Capture | None = None
 
@@ -235,7 +238,8 @@ def _own_profiler() -> bool:
     if torch.autograd._profiler_enabled():
         return True
     kinds = (torch.profiler.profile, torch.autograd.profiler.profile)
-    return any(issubclass(type(thing), kinds) for thing in gc.get_objects())
+    found = [thing for thing in gc.get_objects() if issubclass(type(thing), kinds)]
+    return any(thing not in _ours for thing in found)
 
 
 def _recording_of(request: wire.CaptureRequest, recorder: Recorder, steps: int) -> _Recording:
@@ -265,9 +269,11 @@ class _TorchProfiler:
             profile_memory=options.get("memory", False),
             with_stack=options.get("stacks", False),
         )
+        _ours.add(self._profile)
 
     def start(self) -> None:
         self._profile.start()
+        _ours.add(self._profile.profiler)
         self._annotations.put_in()
 
     def step(self) -> None:
@@ -279,6 +285,7 @@ class _TorchProfiler:
 
     def write(self, path: str) -> None:
         self._profile.export_chrome_trace(path)
+        self._profile.profiler = None  # which holds all events
 
 
 class _Annotations:

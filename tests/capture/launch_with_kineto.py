@@ -1,0 +1,13 @@
+"""Become a command after preparing it for Kineto captures, as `llmtop run` does: argv is the command."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from llmtop.capture.kineto_daemon import start_host
+
+if __name__ == "__main__":
+    environment = dict(os.environ)
+    assert start_host(environment, os.getpid())
+    os.execvpe(sys.argv[1], sys.argv[1:], environment)

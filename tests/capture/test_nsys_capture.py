@@ -1,0 +1,122 @@
+"""nsys captures of a real training by a real nsys."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from llmtop.capture import nsys, run
+from llmtop.capture.job import Plan, Target
+from tests.capture.conftest import Start, Training
+from tests.support.processes import environment, wait_for
+
+pytestmark = [pytest.mark.nsys, pytest.mark.usefixtures("real_nsys")]
+
+
+@pytest.fixture
+def training(start: Start, llmtop_run: tuple[str, ...]) -> Training:
+    """A training that a user started with `llmtop run --nsys`."""
+    return start(behind=(*llmtop_run, "--nsys", "--"))
+
+
+def plan(target: Target, parent: Path, **more: object) -> Plan:
+    return Plan(**{"engine": "nsys", "targets": (target,), "parent": parent, "steps": 5, **more})  # type: ignore[arg-type]
+
+
+def ranges(sqlite: Path, name: str) -> int:
+    """How many closed NVTX ranges of that name the export has."""
+    with closing(sqlite3.connect(sqlite)) as database:
+        (count,) = database.execute(
+            "SELECT count(*) FROM NVTX_EVENTS LEFT JOIN StringIds ON textId = id "
+            "WHERE coalesce(text, value) = ? AND end IS NOT NULL",
+            (name,),
+        ).fetchone()
+        return int(count)
+
+
+def session_state(target: Target) -> str:
+    return nsys.for_process(target.pid)[1].state
+
+
+def test_five_steps_are_captured_and_the_report_is_cut_to_five(training: Training, captures: Path) -> None:
+    target = training.wait_attached()
+    stages: list[str] = []
+    result = run.take(plan(target, captures), lambda progress: stages.append(progress.stage))
+    assert list(dict.fromkeys(stages)) == ["prepare", "start", "record", "stop", "export", "analyse", "done"]
+    assert result.trace is not None
+    assert 5 <= ranges(result.trace, "step") <= 12
+    assert ranges(result.trace, "forward") >= 5
+    assert result.report.steps.count == 5
+    assert result.info.state == "done"
+    assert result.info.notes == []
+    assert (result.folder / "report.md").is_file()
+    assert (result.folder / "trace.nsys-rep").is_file()
+    training.wait_for_steps(5)
+    assert session_state(target) == "Launched"
+    assert training.end() == 0
+
+
+def test_the_folder_says_what_was_captured(training: Training, captures: Path) -> None:
+    target = training.wait_attached()
+    result = run.take(plan(target, captures))
+    written = json.loads((result.folder / "capture.json").read_bytes())
+    assert written["pids"] == [training.pid]
+    assert written["command"].endswith("training.py")
+    assert written["steps"] >= 5
+    assert written["tool"]["nsys"].startswith("20")
+    assert written["git"]["commit"]
+    assert written["step_seconds"]["before_p50"] == pytest.approx(0.06, rel=0.5)
+    assert written["step_seconds"]["slowest_during"] is not None
+    names = {file["name"] for file in written["files"]}
+    assert {"trace.nsys-rep", "trace.sqlite", "report.md", "report.json"} <= names
+    assert str(result.folder) in result.copy
+    assert "trace.nsys-rep" in result.open
+
+
+def test_the_command_line_captures_and_prints_json_alone(training: Training, captures: Path) -> None:
+    training.wait_attached()
+    done = subprocess.run(
+        [sys.executable, "-m", "llmtop", "capture", "--steps", "5", "--json", "--out", str(captures)],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert 5 <= ranges(Path(facts["trace"]), "step") <= 12
+    assert facts["report"]["steps"]["count"] == 5
+    assert facts["capture"]["engine"] == "nsys"
+    assert facts["bytes"] > 0
+
+
+def test_a_training_under_plain_nsys_launch_is_found(start: Start, real_nsys: Path, captures: Path) -> None:
+    training = start(behind=(str(real_nsys), "launch", "--trace=nvtx"))
+    target = wait_for(lambda: next(iter(_attached()), None))
+    result = run.take(plan(target, captures, steps=3))
+    assert result.trace is not None
+    assert ranges(result.trace, "step") >= 3
+    training.wait_for_steps(3)
+
+
+def _attached() -> tuple[Target, ...]:
+    from llmtop.capture import targets
+
+    return targets.attached()
+
+
+def test_without_step_messages_the_clock_decides_and_an_empty_report_is_told(
+    start: Start, llmtop_run: tuple[str, ...], captures: Path
+) -> None:
+    training = start("--plain", behind=(*llmtop_run, "--nsys", "--"))
+    result = run.take(plan(Target(training.pid), captures, steps=None, seconds=0.5))
+    assert result.info.window_seconds == pytest.approx(0.5, abs=0.4)
+    assert result.info.steps is None
+    assert any("neither kernels nor NVTX ranges" in note for note in result.info.notes)

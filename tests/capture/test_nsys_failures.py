@@ -1,0 +1,151 @@
+"""Each known way in which nsys fails, told in one sentence that says what was kept and what to do."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from llmtop.capture import nsys, nsys_window, run
+from llmtop.capture.job import Cancelled, Plan, Progress, Target
+from llmtop.capture.lock import current
+from llmtop.errors import NotPossibleHere
+from tests.capture.conftest import Start, Training
+from tests.support.processes import wait_for
+
+FAKE = Path(__file__).with_name("fake_nsys.py")
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make the nsys of this process the failing one; returns where it keeps its state."""
+    folder = tmp_path / "fake"
+    folder.mkdir()
+    program = folder / "nsys"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("LLMTOP_NSYS", str(program))
+    monkeypatch.setenv("FAKE_NSYS_DIR", str(folder))
+    monkeypatch.setattr(nsys_window, "START_SECONDS", 1.5)
+    monkeypatch.setattr(nsys_window, "STOP_SECONDS", 1.0)
+    return folder
+
+
+@pytest.fixture
+def training(start: Start, state: Path) -> Training:
+    return start("--step-ms", "10", NSYS_PROFILING_SESSION_ID="4711")
+
+
+def take(training: Training, captures: Path, **more: object) -> run.Result:
+    plan = Plan("nsys", (Target(training.pid),), captures, seconds=0.1)
+    return run.take(plan, **more)  # type: ignore[arg-type]
+
+
+def test_nothing_fails(training: Training, captures: Path) -> None:
+    assert take(training, captures).info.state == "done"
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ("start crashes", r"nsys start failed with 139: .*; the training runs on; by hand: \S+ start"),
+        ("start refuses", r"nsys start failed with 1: Configuring is not allowed in this state\.; the training"),
+        ("start hangs", r"nsys start has not answered for 2 s; the training runs on"),
+        ("stop crashes", r"nsys stop ended with 139 and left no report: .*look with: \S+ sessions list"),
+        ("stop hangs", r"nsys stop has not finished for 1 s and is left to it \(pid \d+\).*stop --session=4711"),
+        (
+            "stop leaves raw data",
+            r"Importer error: no importer.*kept at \S+/trace\.qdstrm; by hand.*QdstrmImporter",
+        ),
+    ],
+)
+def test_a_failure_is_one_sentence_and_the_training_runs_on(
+    training: Training, captures: Path, monkeypatch: pytest.MonkeyPatch, how: str, sentence: str
+) -> None:
+    monkeypatch.setenv("FAKE_NSYS", how)
+    with pytest.raises(NotPossibleHere, match=sentence) as refused:
+        take(training, captures)
+    assert "\n" not in str(refused.value)
+    training.wait_for_steps(3)
+    assert current() == [], "the lock must be free again"
+
+
+@pytest.mark.parametrize("how", ["start hangs", "stop hangs"])
+def test_what_nsys_does_late_is_undone(
+    training: Training, captures: Path, state: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setenv("FAKE_NSYS", how)
+    with pytest.raises(NotPossibleHere):
+        take(training, captures)
+    wait_for((state / "stopped").exists, what="the holder to stop the late collection")
+    assert not (state / "collecting").exists()
+
+
+@pytest.mark.parametrize(
+    ("how", "note"),
+    [
+        ("export writes nothing", r"nsys export failed \(it wrote no file\); by hand: \S+ export --type sqlite"),
+        ("export on a full disk", r"nsys export failed \(database or disk is full\); by hand"),
+        ("export is cut off", r"nsys export failed \((database disk image is malformed|its file .*)\)"),
+        ("report is newer", r"nsys export failed \(The report was made by a newer version of Nsight Systems\.\)"),
+    ],
+)
+def test_a_report_that_cannot_be_exported_is_kept_and_the_way_out_told(
+    training: Training, captures: Path, monkeypatch: pytest.MonkeyPatch, how: str, note: str
+) -> None:
+    monkeypatch.setenv("FAKE_NSYS", how)
+    result = take(training, captures)
+    assert result.trace == result.folder / "trace.nsys-rep"
+    assert result.trace.is_file()
+    assert not (result.folder / "trace.sqlite").exists()
+    assert [one for one in result.info.notes if re.search(note, one)], result.info.notes
+
+
+def test_a_report_that_went_elsewhere_is_brought_home(
+    training: Training, captures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_NSYS", "report elsewhere")
+    assert (take(training, captures).folder / "trace.nsys-rep").read_bytes() == b"report"
+
+
+@pytest.mark.parametrize("stage", ["start", "record", "stop", "export"])
+def test_a_cancel_at_any_stage_leaves_nothing(training: Training, captures: Path, state: Path, stage: str) -> None:
+    cancelled = threading.Event()
+
+    def cancel(progress: Progress) -> None:
+        if progress.stage == stage:
+            cancelled.set()
+
+    with pytest.raises(Cancelled):
+        take(training, captures, on_progress=cancel, cancelled=cancelled)
+    assert list(captures.iterdir()) == []
+    assert not (state / "collecting").exists()
+    training.wait_for_steps(3)
+
+
+def test_an_old_nsys_is_refused_with_the_version_that_is_needed(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_NSYS_VERSION", "2022.4.2.1-df9881f")
+    with pytest.raises(NotPossibleHere, match=r"nsys 2022\.4\.2 at \S+ is too old, 2023\.4 is needed"):
+        nsys.find()
+
+
+def test_a_missing_nsys_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LLMTOP_NSYS", str(tmp_path / "none"))
+    with pytest.raises(NotPossibleHere, match="LLMTOP_NSYS"):
+        nsys.find()
+
+
+def test_an_ended_session_says_how_to_start_again(start: Start, state: Path, captures: Path) -> None:
+    training = start(NSYS_PROFILING_SESSION_ID="999")
+    with pytest.raises(NotPossibleHere, match=r"session 999 of process \d+ has ended.*llmtop run --nsys"):
+        take(training, captures)
+
+
+def test_a_training_outside_nsys_says_how_to_start_again(start: Start, state: Path, captures: Path) -> None:
+    with pytest.raises(NotPossibleHere, match="cannot attach; restart it with: llmtop run --nsys"):
+        take(start(), captures)

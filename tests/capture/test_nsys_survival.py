@@ -1,0 +1,217 @@
+"""What a capture with a real nsys must never do to a training, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from llmtop.capture import leftovers, nsys, run
+from llmtop.capture.job import Cancelled, Plan, Progress, Target
+from llmtop.capture.lock import CaptureLock, Holder
+from llmtop.errors import NotPossibleHere
+from tests.capture.conftest import Start, Training
+from tests.support.processes import REPOSITORY, environment, wait_for
+
+pytestmark = [pytest.mark.nsys, pytest.mark.usefixtures("real_nsys")]
+
+
+@pytest.fixture
+def training(start: Start, llmtop_run: tuple[str, ...]) -> Training:
+    """A training that a user started with `llmtop run --nsys`."""
+    return start(behind=(*llmtop_run, "--nsys", "--"))
+
+
+def plan(target: Target, parent: Path, **more: object) -> Plan:
+    return Plan(**{"engine": "nsys", "targets": (target,), "parent": parent, "steps": 5, **more})  # type: ignore[arg-type]
+
+
+def ranges(sqlite: Path, name: str) -> int:
+    """How many closed NVTX ranges of that name the export has."""
+    with closing(sqlite3.connect(sqlite)) as database:
+        (count,) = database.execute(
+            "SELECT count(*) FROM NVTX_EVENTS LEFT JOIN StringIds ON textId = id "
+            "WHERE coalesce(text, value) = ? AND end IS NOT NULL",
+            (name,),
+        ).fetchone()
+        return int(count)
+
+
+def session_state(target: Target) -> str:
+    return nsys.for_process(target.pid)[1].state
+
+
+def test_a_cancelled_capture_leaves_no_folder_and_no_collection(training: Training, captures: Path) -> None:
+    target = training.wait_attached()
+    cancelled = threading.Event()
+
+    def cancel_in_the_middle(progress: Progress) -> None:
+        if progress.stage == "record" and progress.steps == 2:
+            cancelled.set()
+
+    with pytest.raises(Cancelled):
+        run.take(plan(target, captures, steps=500), cancel_in_the_middle, cancelled)
+    assert list(captures.iterdir()) == []
+    wait_for(lambda: session_state(target) == "Launched")
+    training.wait_for_steps(5)
+    assert run.take(plan(target, captures)).info.state == "done"
+
+
+@pytest.mark.parametrize("stage", ["prepare", "start", "record", "stop", "export", "analyse"])
+def test_killing_llmtop_at_any_stage_leaves_the_training_running_and_not_collected(
+    training: Training, captures: Path, stage: str
+) -> None:
+    target = training.wait_attached()
+    victim = _capture_until(target, captures, stage)
+    assert victim.returncode == -signal.SIGKILL
+    training.wait_for_steps(5)
+    wait_for(lambda: session_state(target) == "Launched", what="the collection to be stopped")
+    result = run.take(plan(target, captures))
+    assert result.info.state == "done"
+    training.wait_for_steps(5)
+    assert training.end() == 0
+
+
+def _capture_until(target: Target, captures: Path, stage: str) -> subprocess.Popen[bytes]:
+    """Run a capture in a process that kills itself with SIGKILL when it reaches a stage."""
+    script = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from llmtop.capture import run, targets\n"
+        "from llmtop.capture.job import Plan\n"
+        "def die(progress):\n"
+        "    if progress.stage == sys.argv[1]:\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "plan = Plan('nsys', targets.choose([int(sys.argv[2])]), Path(sys.argv[3]), steps=5)\n"
+        "run.take(plan, die)\n"
+    )
+    victim = subprocess.Popen(
+        [sys.executable, "-c", script, stage, str(target.pid), str(captures)], env=environment(), cwd=REPOSITORY
+    )
+    victim.wait(60)
+    return victim
+
+
+def test_a_collection_whose_llmtop_and_holder_were_killed_is_found_and_stopped(
+    training: Training, captures: Path, real_nsys: Path, tmp_path: Path
+) -> None:
+    target = training.wait_attached()
+    tool, session = nsys.for_process(target.pid)
+    _abandon(tool, session, target, tmp_path)
+    assert any(session.id in sentence for sentence in leftovers.sentences())
+    outcomes = list(leftovers.stop_all())
+    assert all(isinstance(outcome, str) for outcome in outcomes)
+    assert session_state(target) == "Launched"
+    assert leftovers.sentences() == []
+    training.wait_for_steps(3)
+
+
+def test_the_next_capture_stops_what_a_killed_llmtop_left_collecting(
+    training: Training, captures: Path, tmp_path: Path
+) -> None:
+    target = training.wait_attached()
+    tool, session = nsys.for_process(target.pid)
+    _abandon(tool, session, target, tmp_path)
+    result = run.take(plan(target, captures))
+    assert result.report.steps.count == 5
+    training.wait_for_steps(3)
+
+
+def _abandon(tool: nsys.Nsys, session: nsys.Session, target: Target, folder: Path) -> None:
+    """Leave a session collecting as a `kill -9` of llmtop and all that it started would."""
+    lock = CaptureLock(
+        f"nsys-{session.id}",
+        Holder(pid=os.getpid(), engine="nsys", since=0.0, session=session.id, target=target.pid),
+    )
+    text = lock.path.read_bytes()
+    lock.release()
+    lock.path.write_bytes(text)
+    started = tool.run("start", f"--session={session.id}", "-o", str(folder / "left"), "-f", "true")
+    assert started.returncode == 0, started.stderr
+    assert nsys.for_process(target.pid)[1].collecting
+
+
+def test_a_collection_that_somebody_started_by_hand_is_left_alone(
+    training: Training, captures: Path, tmp_path: Path
+) -> None:
+    target = training.wait_attached()
+    tool, session = nsys.for_process(target.pid)
+    tool.run("start", f"--session={session.id}", "-o", str(tmp_path / "mine"), "-f", "true")
+    with pytest.raises(NotPossibleHere, match="something other than llmtop"):
+        run.take(plan(target, captures))
+    assert nsys.for_process(target.pid)[1].collecting
+    tool.run("stop", f"--session={session.id}", seconds=60)
+    assert (tmp_path / "mine.nsys-rep").is_file()
+
+
+def test_a_second_monitor_is_told(training: Training, captures: Path) -> None:
+    target = training.wait_attached()
+    recording, cancelled = threading.Event(), threading.Event()
+
+    def watch(progress: Progress) -> None:
+        if progress.stage == "record":
+            recording.set()
+
+    def first() -> None:
+        with pytest.raises(Cancelled):
+            run.take(plan(target, captures, steps=900), watch, cancelled)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert recording.wait(20)
+    with pytest.raises(NotPossibleHere, match=rf"another llmtop \(pid {os.getpid()}\) has been capturing"):
+        run.take(plan(target, captures))
+    cancelled.set()
+    thread.join(30)
+
+
+def test_a_training_that_ends_within_the_window_leaves_its_report(
+    start: Start, llmtop_run: tuple[str, ...], captures: Path
+) -> None:
+    training = start("--steps", "30", behind=(*llmtop_run, "--nsys", "--"))
+    target = training.wait_attached()
+    result = run.take(plan(target, captures, steps=500))
+    assert training.process.wait(20) == 0
+    assert any("ended within the window" in note for note in result.info.notes)
+    assert result.trace is not None
+    assert ranges(result.trace, "step") >= 1
+
+
+def test_a_stopped_training_is_captured_without_waiting_for_ever(training: Training, captures: Path) -> None:
+    target = training.wait_attached()
+    os.kill(training.pid, signal.SIGSTOP)
+    try:
+        result = run.take(plan(target, captures, steps=None, seconds=0.3))
+        assert result.info.state == "done"
+    finally:
+        os.kill(training.pid, signal.SIGCONT)
+    training.wait_for_steps(3)
+
+
+def test_a_full_disk_keeps_what_nsys_recorded_and_says_where(
+    training: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", str(small)], check=False)
+    if mounted.returncode != 0:
+        pytest.skip("a small disk needs root to be mounted")
+    try:
+        monkeypatch.setattr("llmtop.capture.nsys_window.MIN_FREE_BYTES", 0)
+        monkeypatch.setattr("llmtop.capture.folder.check_disk", lambda *_: 1)
+        target = training.wait_attached()
+        with pytest.raises(NotPossibleHere, match=r"raw data is kept at (/\S+\.qdstrm); by hand") as refused:
+            run.take(plan(target, small))
+        kept = Path(str(refused.value).partition("kept at ")[2].partition(";")[0])
+        assert kept.stat().st_size > 0
+        kept.unlink()
+        training.wait_for_steps(3)
+    finally:
+        subprocess.run(["umount", str(small)], check=True)

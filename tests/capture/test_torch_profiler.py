@@ -1,0 +1,234 @@
+"""torch.profiler captures that an attached training takes of itself, on its own thread."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from llmtop import client, wire
+from llmtop.capture import run
+from llmtop.capture.job import Cancelled, Plan, Progress, Target
+from llmtop.errors import NotPossibleHere
+from tests.capture.conftest import Start, Training
+from tests.support.processes import REPOSITORY, environment, wait_for
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module")
+def training(start_once: Start) -> Training:
+    """One for all tests that must leave it running."""
+    return start_once("--torch", "--step-ms", "50")
+
+
+def plan(target: Target, parent: Path, **more: object) -> Plan:
+    return Plan(**{"engine": "torch.profiler", "targets": (target,), "parent": parent, "steps": 5, **more})  # type: ignore[arg-type]
+
+
+def at(stage: str, act: Callable[[], None]) -> Callable[[Progress], None]:
+    """Act once when a stage is entered."""
+    done: list[bool] = []
+
+    def watch(progress: Progress) -> None:
+        if progress.stage == stage and not done:
+            done.append(True)
+            act()
+
+    return watch
+
+
+def test_five_whole_steps_with_their_phases(training: Training, captures: Path) -> None:
+    result = run.take(plan(training.wait_attached(), captures))
+    assert result.trace is not None
+    assert result.report.steps.count == 5
+    assert result.info.steps == 5
+    assert result.info.last_step - result.info.first_step == 4  # type: ignore[operator]
+    names = [event.get("name") for event in json.loads(result.trace.read_bytes())["traceEvents"]]
+    assert sum(1 for name in names if str(name).startswith("ProfilerStep#")) == 5
+    for phase in ("dataload", "forward", "backward", "optimizer"):
+        assert names.count(phase) == 5, phase
+    training.wait_for_steps(5)
+
+
+def test_captures_follow_one_another(training: Training, captures: Path) -> None:
+    target = training.wait_attached()
+    for steps in (1, 2, 3):
+        assert run.take(plan(target, captures, steps=steps)).report.steps.count == steps
+    training.wait_for_steps(3)
+
+
+def test_seconds_become_steps(training: Training, captures: Path) -> None:
+    training.wait_for_steps(10)
+    result = run.take(plan(training.wait_attached(), captures, steps=None, seconds=0.5))
+    assert 5 <= result.report.steps.count <= 15
+
+
+@pytest.mark.parametrize("stage", ["start", "record", "stop"])
+def test_a_cancel_leaves_nothing_and_the_training_running(training: Training, captures: Path, stage: str) -> None:
+    target = training.wait_attached()
+    cancelled = threading.Event()
+    with pytest.raises(Cancelled):
+        run.take(plan(target, captures, steps=40), at(stage, cancelled.set), cancelled)
+    assert list(captures.iterdir()) == []
+    training.wait_for_steps(5)
+    assert run.take(plan(target, captures)).report.steps.count == 5
+
+
+@pytest.mark.parametrize("stage", ["start", "record", "stop"])
+def test_killing_llmtop_leaves_the_training_running(training: Training, captures: Path, stage: str) -> None:
+    target = training.wait_attached()
+    script = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from llmtop.capture import run, targets\n"
+        "from llmtop.capture.job import Plan\n"
+        "def die(progress):\n"
+        "    if progress.stage == sys.argv[1]:\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "run.take(Plan('torch.profiler', targets.choose([int(sys.argv[2])]), Path(sys.argv[3]), steps=5), die)\n"
+    )
+    command = [sys.executable, "-c", script, stage, str(target.pid), str(captures)]
+    assert subprocess.run(command, env=environment(), cwd=REPOSITORY, check=False).returncode == -9
+    training.wait_for_steps(10)
+    result = wait_for(lambda: _try(target, captures), what="the process to be free for another capture")
+    assert result.report.steps.count == 5
+
+
+def _try(target: Target, captures: Path) -> run.Result | None:
+    try:
+        return run.take(plan(target, captures))
+    except NotPossibleHere as refusal:
+        if "is running in this process" not in str(refusal):
+            raise
+        return None
+
+
+def test_an_unwritable_path_is_told_and_the_training_runs_on(training: Training, captures: Path) -> None:
+    target = training.wait_attached()
+    captures.mkdir()
+
+    def remove_folder() -> None:
+        for folder in captures.iterdir():
+            folder.rename(captures.parent / "moved")
+
+    with pytest.raises((NotPossibleHere, FileNotFoundError), match="could not be written"):
+        run.take(plan(target, captures), at("record", remove_folder))
+    training.wait_for_steps(5)
+
+
+def test_a_captured_training_ends_as_ever(start: Start, captures: Path) -> None:
+    training = start("--torch", "--step-ms", "50")
+    run.take(plan(training.wait_attached(), captures, steps=2))
+    assert training.end() == 0
+
+
+def test_a_full_disk_is_told_and_no_half_file_is_left(start: Start, captures: Path) -> None:
+    # RLIMIT_FSIZE stands in for the full disk: write() fails in the same place, with another errno
+    limited = (sys.executable, "-c", "import os, resource, signal, sys\n"
+               "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+               "resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))\n"
+               "os.execv(sys.argv[1], sys.argv[1:])\n")  # fmt: skip
+    training = start("--torch", "--step-ms", "50", behind=limited)
+    target = training.wait_attached()
+    with pytest.raises(NotPossibleHere, match=r"could not be written|no whole file"):
+        run.take(plan(target, captures, steps=20))
+    assert not list(captures.glob("*/*.part"))
+    assert not list(captures.glob("*/*.json.part"))
+    training.wait_for_steps(5)
+
+
+def test_a_hung_training_is_told_and_can_be_captured_later(
+    training: Training, captures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import signal
+
+    target = training.wait_attached()
+    monkeypatch.setattr("llmtop.capture.inprocess.SILENCE_SECONDS", 1.0)
+    os.kill(training.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(NotPossibleHere, match=r"has ended no step for \d+ s|cannot be reached"):
+            run.take(plan(target, captures))
+    finally:
+        os.kill(training.pid, signal.SIGCONT)
+    training.wait_for_steps(5)
+    assert run.take(plan(target, captures)).report.steps.count == 5
+
+
+def test_a_script_with_a_profiler_of_its_own_is_left_alone(start: Start, captures: Path, tmp_path: Path) -> None:
+    script = tmp_path / "own.py"
+    script.write_text(
+        "import time, torch, llmtop\n"
+        "from torch.profiler import profile, schedule\n"
+        "own = profile(schedule=schedule(wait=1000, warmup=1, active=1))\n"
+        "own.start()\n"
+        "for index in range(100000):\n"
+        "    with llmtop.step():\n"
+        "        time.sleep(0.02)\n"
+        "    own.step()\n"
+    )
+    process = subprocess.Popen([sys.executable, str(script)], env=environment(), stdin=subprocess.DEVNULL)
+    try:
+        target = wait_for(lambda: _target(process.pid), what="the script to attach")
+        with pytest.raises(NotPossibleHere, match=r"has a torch\.profiler of its own"):
+            run.take(plan(target, captures))
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _target(pid: int) -> Target | None:
+    from llmtop.capture import targets
+
+    return next((target for target in targets.attached() if target.pid == pid), None)
+
+
+def test_a_request_while_one_runs_is_refused(training: Training, tmp_path: Path) -> None:
+    target = training.wait_attached()
+    assert target.socket is not None
+    with client.Connection.open(target.socket, history=0) as connection:
+        for name in ("first", "second"):
+            connection.send(
+                wire.CaptureRequest(id=name, engine="torch.profiler", path=str(tmp_path / name), steps=5)
+            )
+        states = _states(connection, "first")
+    assert states["first"][-1].state == "done"
+    assert states["second"][-1].state == "failed"
+    assert "is running in this process" in states["second"][-1].detail
+
+
+def _states(connection: client.Connection, until: str) -> dict[str, list[wire.CaptureState]]:
+    states: dict[str, list[wire.CaptureState]] = {}
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        for message in connection.receive(0.1):
+            if isinstance(message, wire.CaptureState):
+                states.setdefault(message.id, []).append(message)
+                if message.id == until and message.state in ("done", "failed"):
+                    return states
+    raise AssertionError(f"no end of {until} in {states}")
+
+
+@pytest.mark.parametrize(
+    ("engine", "path", "detail"),
+    [
+        ("no such engine", "/tmp/x", "is not offered"),
+        ("torch.profiler", "relative/x", "not absolute"),
+    ],
+)
+def test_a_request_that_cannot_be_met_is_answered(training: Training, engine: str, path: str, detail: str) -> None:
+    target = training.wait_attached()
+    assert target.socket is not None
+    with client.Connection.open(target.socket, history=0) as connection:
+        connection.send(wire.CaptureRequest(id="x", engine=engine, path=path, steps=5))
+        assert detail in _states(connection, "x")["x"][-1].detail
+    training.wait_for_steps(2)

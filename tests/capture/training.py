@@ -1,0 +1,81 @@
+"""A small training for the capture tests: steps of 60 ms with four phases, attached, and one line a step.
+
+usage: training.py [--steps N] [--step-ms MS] [--torch] [--slow-every N] [--plain]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import sys
+import time
+from typing import Any
+
+
+def main() -> None:
+    """Train until the steps are done or SIGTERM comes."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--step-ms", type=float, default=60.0)
+    parser.add_argument("--torch", action="store_true", help="do a little work with PyTorch in each step")
+    parser.add_argument(
+        "--slow-every", type=int, default=0, help="every so many steps one takes five times as long"
+    )
+    parser.add_argument("--plain", action="store_true", help="import nothing of llmtop")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+
+    work = _torch_work() if options.torch else None
+    step, phase = _plain() if options.plain else _attached()
+    for index in range(options.steps):
+        slow = options.slow_every and index % options.slow_every == options.slow_every - 1
+        seconds = options.step_ms / 1000 * (5 if slow else 1)
+        with step():
+            with phase("dataload"):
+                time.sleep(seconds / 4)
+            with phase("forward"):
+                time.sleep(seconds / 4)
+                loss = work.forward() if work else None
+            with phase("backward"):
+                time.sleep(seconds / 4)
+                if loss is not None:
+                    loss.backward()
+            with phase("optimizer"):
+                time.sleep(seconds / 4)
+                if work:
+                    work.optimizer_step()
+        print(index, flush=True)
+
+
+def _attached() -> tuple[Any, Any]:
+    import llmtop
+
+    llmtop.attach()
+    return llmtop.step, llmtop.phase
+
+
+def _plain() -> tuple[Any, Any]:
+    return contextlib.nullcontext, lambda name: contextlib.nullcontext()
+
+
+def _torch_work() -> Any:
+    import torch
+
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    class Work:
+        def forward(self) -> Any:
+            return model(torch.randn(8, 64)).sum()
+
+        def optimizer_step(self) -> None:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return Work()
+
+
+if __name__ == "__main__":
+    main()
