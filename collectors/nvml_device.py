@@ -28,6 +28,7 @@ from llmtop.snapshot import Gpu
 
 SLOW_SECONDS = 2.0
 """Between rounds of dear calls (15 to 20 ms a GPU, perhaps under one lock of the driver)."""
+SLOW_OFFSET_SECONDS, SLOW_SPACING_SECONDS = 0.03, 0.1
 PCIE_SECONDS = 2.0
 """Between NVML's own PCIe calls (42 ms a GPU), made only where GPM has no PCIe rates."""
 GPM_PATIENCE = 3
@@ -90,7 +91,9 @@ class DeviceSampler:
         self._uses: tuple[GpuUse, ...] = ()
         self._shares_since = (time.time_ns() - 1_000_000_000) // 1000
         self._slow_rounds = 0
-        offset = index * SLOW_SECONDS / 16  # so that the GPUs' dear calls do not queue up behind each other
+        # Dear calls keep the driver's lock for up to 25 ms (H200): they start between two fast rounds, which come
+        # at multiples of the interval, and not while another GPU's are queued.
+        offset = SLOW_OFFSET_SECONDS + index * SLOW_SPACING_SECONDS
         self._beats = {
             "fast": Beat(f"gpu{index}", self._fast_round, interval, at_end=self._end_fast),
             "slow": Beat(
