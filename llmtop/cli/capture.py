@@ -193,7 +193,7 @@ def _whole_machine() -> Iterator[TakeSnapshot]:
     from collectors.hub import live_hub
 
     latest: list[Snapshot | None] = [None]
-    hub = live_hub(interval=1.0, gpus="all")
+    hub = live_hub(interval=1.0)
 
     def keep(snapshot: Snapshot) -> None:
         latest[0] = snapshot
