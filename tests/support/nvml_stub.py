@@ -287,11 +287,12 @@ def environment(library: Path, scenario: Path, **extra: str) -> dict[str, str]:
     mine = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}
     return {
         **mine,
-        "LD_LIBRARY_PATH": str(library.parent),
-        SCENARIO_VARIABLE: str(scenario),
         "PYTHONPATH": repository,
         "PYTHONUNBUFFERED": "1",
         **extra,
+        # Last: `extra` may be a whole environment, with the scenario of a driver in this process.
+        "LD_LIBRARY_PATH": str(library.parent),
+        SCENARIO_VARIABLE: str(scenario),
     }
 
 
