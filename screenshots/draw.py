@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -74,6 +75,8 @@ PICTURES: tuple[Picture, ...] = (
     Picture("cpu-training-80x24", (80, 24), lambda: scene(gpus=0, ranks=2, notes=(_NO_DRIVER,))),
     Picture("idle-80x24", (80, 24), lambda: scene(gpus=2, ranks=0)),
     Picture("gpu-large-120x40", (120, 40), _anomaly, keys=("4",)),
+    Picture("processes-120x30", (120, 30), _anomaly, keys=("p", "down", "down")),
+    Picture("signal-80x24", (80, 24), _anomaly, keys=("p", "x", "down")),
     Picture("help-100x40", (100, 40), _alone, keys=("question_mark",)),
     Picture("light-120x30", (120, 30), _anomaly, app={"theme": "light"}),
     Picture("16-colors-120x30", (120, 30), _anomaly, environment={"TEXTUAL_COLOR_SYSTEM": "standard"}),
@@ -108,18 +111,8 @@ def png(drawn: str) -> bytes:
 
 def draw(picture: Picture, folder: Path) -> Path:
     """Draw one picture into the folder."""
-    kept = {name: os.environ.get(name) for name in picture.environment}
-    os.environ.update(picture.environment)
-    try:
-        drawn = asyncio.run(svg(picture))
-    finally:
-        for name, value in kept.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
     path = folder / f"{picture.name}.png"
-    path.write_bytes(png(drawn))
+    path.write_bytes(png(asyncio.run(svg(picture))))
     return path
 
 
@@ -128,8 +121,14 @@ def main(names: list[str]) -> None:
     os.environ.setdefault("TERM", "xterm-256color")
     os.environ.setdefault("COLORTERM", "truecolor")
     for picture in PICTURES:
-        if not names or picture.name in names:
+        if names and picture.name not in names:
+            continue
+        if all(os.environ.get(name) == value for name, value in picture.environment.items()):
             print(draw(picture, HERE))
+        else:
+            # Textual reads what the terminal can do once, when it is imported.
+            command = [sys.executable, "-m", "screenshots.draw", picture.name]
+            subprocess.run(command, env={**os.environ, **picture.environment}, check=True)
 
 
 if __name__ == "__main__":

@@ -67,6 +67,7 @@ class LlmtopApp(App[int]):
         self._ringing: set[tuple[str, str | None, int | None]] | None = None
         self.view = View(interval=feed.interval)
         self.set_reactive(App.theme, self._theme_named(theme))
+        self.stylesheet.set_variables(self.get_css_variables())
         self.look = self._make_look()
 
     # --- appearance -------------------------------------------------------------------------------------------
@@ -223,7 +224,7 @@ class LlmtopApp(App[int]):
         try:
             self.push_screen(getattr(import_module(module), attribute)(*arguments))
         except LlmtopError as error:
-            self.notify(str(error), severity="warning")
+            self.notify(str(error), severity="warning", markup=False)
 
     async def action_back(self) -> None:
         """Back to the screen before."""

@@ -6,13 +6,11 @@ charts alone (a key changes it). No sextants, no emoji.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from rich.cells import cell_len
 
 
-@dataclass(frozen=True)
-class Box:
+class Box(Struct, frozen=True):
     """The eight parts of a frame."""
 
     top_left: str
@@ -23,8 +21,7 @@ class Box:
     down: str
 
 
-@dataclass(frozen=True)
-class Glyphs:
+class Glyphs(Struct, frozen=True):
     """One set of characters; every string index is a level, every other member one cell wide."""
 
     ascii: bool
@@ -44,6 +41,7 @@ class Glyphs:
     shade: str
     selected: str
     more: str
+    less: str
     arrow: str
     dot: str
     times: str
@@ -68,6 +66,7 @@ UNICODE = Glyphs(
     shade="░",
     selected="▸",
     more="▾",
+    less="▴",
     arrow="→",
     dot="·",
     times="×",
@@ -92,6 +91,7 @@ ASCII = Glyphs(
     shade=".",
     selected=">",
     more="v",
+    less="^",
     arrow=">",
     dot="-",
     times="x",
@@ -104,7 +104,7 @@ ASCII = Glyphs(
 
 _PLAIN = {
     "–": "-", "—": "-", "…": "~", "µ": "u", "·": "-", "×": "x", "°": " ", "→": ">", "←": "<", "≥": ">", "≤": "<",
-    "▲": "!", "▾": "v", "▸": ">", "•": "*", "′": "'", "’": "'", "“": '"', "”": '"',
+    "▲": "!", "▾": "v", "▴": "^", "▸": ">", "•": "*", "′": "'", "’": "'", "“": '"', "”": '"',
 }  # fmt: skip
 
 

@@ -8,7 +8,8 @@ for a key that works everywhere, on the app).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 EVERYWHERE = "everywhere"
 MAIN = "main"
@@ -17,8 +18,7 @@ PROCESSES = "processes"
 HELP = "help"
 
 
-@dataclass(frozen=True)
-class Key:
+class Key(Struct, frozen=True):
     """One key, or several with the same meaning."""
 
     keys: str
@@ -43,9 +43,9 @@ class Key:
 
     def __post_init__(self) -> None:
         if self.screen and not self.action:
-            object.__setattr__(self, "action", f"open('{self.screen}')")
+            force_setattr(self, "action", f"open('{self.screen}')")
         if not self.shown:
-            object.__setattr__(self, "shown", self.keys.split(",")[0])
+            force_setattr(self, "shown", self.keys.split(",")[0])
 
     def works(self, screen: str, *, replaying: bool) -> bool:
         """Whether the key does something on this screen in this mode."""
@@ -70,6 +70,14 @@ KEYS: tuple[Key, ...] = (
         shown="1-9",
         where=(MAIN, GPU),
     ),
+    Key(
+        "p",
+        "",
+        "processes",
+        "Processes on the GPUs: sort, filter, send a signal.",
+        where=(MAIN, GPU),
+        screen="tui.screens.processes:ProcessesScreen",
+    ),
     Key("up,left,k", "select(-1)", "", "Select the GPU before.", shown="up left", where=(MAIN, GPU)),
     Key("down,right,j", "select(1)", "", "Select the next GPU.", shown="down right", where=(MAIN, GPU)),
     Key(
@@ -83,6 +91,22 @@ KEYS: tuple[Key, ...] = (
     Key("down,j", "scroll(1)", "", "One line down.", where=(HELP,)),
     Key("pageup", "scroll(-10)", "", "Ten lines up.", where=(HELP,)),
     Key("pagedown", "scroll(10)", "", "Ten lines down.", where=(HELP,)),
+    Key("up,k", "move(-1)", "", "The process above.", where=(PROCESSES,)),
+    Key("down,j", "move(1)", "", "The process below.", where=(PROCESSES,)),
+    Key("pageup", "move(-10)", "", "Ten processes up.", where=(PROCESSES,)),
+    Key("pagedown", "move(10)", "", "Ten processes down.", where=(PROCESSES,)),
+    Key(
+        "right",
+        "sort(1)",
+        "sort",
+        "Sort by the next column, or with the left arrow by the one before.",
+        shown="left right",
+        where=(PROCESSES,),
+    ),
+    Key("left", "sort(-1)", "", "Sort by the column before.", where=(PROCESSES,)),
+    Key("r", "turn", "reverse", "Turn the order round.", where=(PROCESSES,)),
+    Key("slash", "filter", "filter", "Show only what has these letters in it.", shown="/", where=(PROCESSES,)),
+    Key("x", "signal", "signal", "Send a signal to the process; asks first.", where=(PROCESSES,), replay=False),
     Key("tab", "next_rank(1)", "rank", "Show the steps of the next training process.", where=(MAIN,)),
     Key("shift+tab", "next_rank(-1)", "", "Show the steps of the training process before.", where=(MAIN,)),
     Key("g", "gpu_choice", "GPUs", "Show all GPUs, or only those that attached trainings use.", where=(MAIN,)),
@@ -122,6 +146,27 @@ KEYS: tuple[Key, ...] = (
 def for_screen(screen: str, *, replaying: bool = False) -> list[Key]:
     """The keys that work on a screen, in the footer's order."""
     return [key for key in KEYS if key.works(screen, replaying=replaying)]
+
+
+_TITLES = {MAIN: "on the main screen", GPU: "on one GPU", PROCESSES: "on processes", HELP: "on this help"}
+
+
+def groups(*, replaying: bool) -> list[tuple[str, list[Key]]]:
+    """The keys for the help: those that work everywhere, then by screen; a key of several screens comes once."""
+    found: dict[tuple[str, ...], list[Key]] = {}
+    for key in KEYS:
+        if key.replay in (None, replaying):
+            found.setdefault(key.where, []).append(key)
+    ordered = sorted(found, key=lambda where: where != (EVERYWHERE,))
+    return [(_where(where), found[where]) for where in ordered]
+
+
+def _where(names: tuple[str, ...]) -> str:
+    if EVERYWHERE in names:
+        return "everywhere"
+    if names == _OTHERS:
+        return "on every other screen"
+    return " and ".join(_TITLES.get(name, f"on {name}") for name in names)
 
 
 def alert_words() -> str:

@@ -7,9 +7,11 @@ drawn as full cards if that leaves the training enough room, else as two lines e
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 Form = Literal["full", "compact", "line"]
 
@@ -36,8 +38,7 @@ class Rect(NamedTuple):
     height: int
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """The main screen. A part that is None has no room, or nothing to show."""
 
     width: int

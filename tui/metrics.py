@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from llmtop import format as fmt
 from llmtop.snapshot import Gpu
@@ -14,8 +15,7 @@ GIB = 2**30
 GB = 1e9
 
 
-@dataclass(frozen=True)
-class Metric:
+class Metric(Struct, frozen=True):
     """One figure of a GPU."""
 
     key: str

@@ -7,9 +7,9 @@ terminal's own are used; without colour only bold, dim, reverse and underline, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import Struct
 from rich.style import Style
 from textual.color import Color
 from textual.theme import Theme
@@ -79,11 +79,10 @@ TERMINAL_THEME = "llmtop-terminal"
 
 _PHASES_DARK = ("#5a93d6", "#45a89a", "#9a7fd6", "#7fa854", "#c479a8", "#5fa8c9", "#a3935a", "#8791a3")
 _PHASES_LIGHT = ("#3f7cc4", "#2b8f82", "#8262c4", "#65913a", "#ad5b90", "#3f8cad", "#87773d", "#6d788a")
-_PHASES_16 = ("blue", "cyan", "magenta", "green", "bright_magenta", "bright_cyan", "white", "bright_blue")
+_PHASES_16 = ("bright_blue", "cyan", "magenta", "green", "white", "bright_cyan", "bright_green", "bright_white")
 
 
-@dataclass(frozen=True)
-class Palette:
+class Palette(Struct, frozen=True):
     """Every style that a painter may use."""
 
     name: str
@@ -109,6 +108,8 @@ class Palette:
     """What can be typed."""
     selected: Style
     """The frame and number of the selected GPU."""
+    cursor: Style
+    """The chosen line of a list."""
     info: Style
     warning: Style
     critical: Style
@@ -174,6 +175,7 @@ def _full(theme: Theme) -> Palette:
         transfer=on(towards(accent, 0.72)),
         code=on(primary),
         selected=on(foreground, bold=True),
+        cursor=on(foreground, background.blend(primary, 0.3), bold=True),
         info=on(primary),
         warning=on(warning, bold=True),
         critical=on(error, bold=True),
@@ -210,6 +212,7 @@ def _sixteen(name: str) -> Palette:
         energy=ink("green"),
         transfer=ink("magenta"),
         selected=ink(bold=True),
+        cursor=Style(reverse=True),
         info=ink("cyan"),
         warning=ink("yellow", bold=True),
         critical=ink("red", bold=True),
@@ -245,6 +248,7 @@ def _mono() -> Palette:
         energy=plain,
         transfer=plain,
         selected=Style(bold=True, underline=True),
+        cursor=reverse,
         info=plain,
         warning=bold,
         critical=bold,

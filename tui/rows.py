@@ -7,8 +7,8 @@ called, looked at and tested without an app.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
@@ -18,8 +18,7 @@ from tui.glyphs import ASCII, UNICODE, Box, Glyphs, to_ascii
 from tui.palette import Palette
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(Struct, frozen=True):
     """How things are drawn now: colours and characters."""
 
     palette: Palette

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from llmtop.snapshot import Gpu, Rank, Snapshot
 from tui.history import History
 
 
-@dataclass
-class View:
+class View(Struct):
     """Owned by the app; screens read it, keys change it."""
 
     history: History = field(default_factory=History)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.events import Resize
 from textual.screen import Screen
 
 from tui import keys
@@ -28,7 +27,7 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
     """
 
     NAME: ClassVar[str] = ""
-    AUTO_FOCUS = None
+    AUTO_FOCUS = ""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(name, f"app.press('{name}')", show=False)
         for name in dict.fromkeys(name for key in keys.KEYS for name in key.keys.split(","))
@@ -54,7 +53,7 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
 
     def compose(self) -> ComposeResult:
         """One board over the whole screen."""
-        yield Board()
+        yield Board(self.redraw)
 
     def parts(self, width: int, height: int) -> list[Placed]:
         """Paint the screen for this size, header and footer included (`around()` makes them)."""
@@ -62,13 +61,9 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
 
     def redraw(self) -> None:
         """Show the view as it is now. Called for each snapshot, each change of choice, and each resize."""
-        width, height = self.size
-        if width > 0 and height > 0:
-            self.query_one(Board).show(self.parts(width, height), self.look)
-
-    def on_resize(self, _event: Resize) -> None:
-        """Draw for the new size."""
-        self.redraw()
+        board = self.query_one(Board)
+        if board.size:
+            board.show(self.parts(*board.size), self.look)
 
     def on_screen_resume(self) -> None:
         """Catch up with what changed while another screen was on top."""

@@ -65,14 +65,12 @@ class HelpScreen(LlmtopScreen):
             for note in notes:
                 self._entry(rows, "", fmt.printable(note), width, palette.text)
             rows.append(Row(width))
-        rows.append(Row(width).add("Keys", palette.strong))
-        told: set[tuple[str, str]] = set()
-        for key in keys.KEYS:
-            live = key.replay in (None, self.llmtop.replaying)
-            if live and (key.shown, key.help) not in told:
-                told.add((key.shown, key.help))
+        for title, group in keys.groups(replaying=self.llmtop.replaying):
+            rows.append(Row(width).add(f"Keys {title}", palette.strong))
+            for key in group:
                 self._entry(rows, key.shown, key.help, width, palette.key)
-        rows += [Row(width), Row(width).add("Reading the screen", palette.strong)]
+            rows.append(Row(width))
+        rows.append(Row(width).add("Reading the screen", palette.strong))
         for name, text in _READING:
             self._entry(rows, name, text, width, palette.text)
         return rows

@@ -170,7 +170,7 @@ def no_gpu(view: View, width: int, height: int, look: Look) -> list[Row]:
     else:
         lines = [("No GPU to show.", True)]
         lines += [(fmt.printable(note), False) for note in view.snapshot.host.notes]
-        lines.append(("llmtop doctor  says what this machine allows, and the command that would change it", False))
+        lines.append(("llmtop doctor  says what this machine allows, and what would change it", False))
     inner = width - 4
     rows = [
         Row(inner).add(line, palette.strong if strong else palette.dim)
@@ -179,7 +179,9 @@ def no_gpu(view: View, width: int, height: int, look: Look) -> list[Row]:
     ]
     if height < 3:
         return [Row(width).add(" " + row.plain(), palette.dim).end(palette.text) for row in rows[:height]]
-    rows = rows[: height - 2]
+    if len(rows) > height - 2:
+        rows = rows[: height - 2]
+        rows[-1] = Row(inner).add(clip(rows[-1].plain() + " …", inner), palette.dim)
     above = max((height - 2 - len(rows)) // 2, 0) if height > 8 else 0
     content = [Row(inner) for _ in range(above)] + rows
     content += [Row(inner) for _ in range(height - 2 - len(content))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from rich.segment import Segment
@@ -27,8 +27,14 @@ class Board(Widget):
 
     ALLOW_SELECT = False
 
-    def __init__(self) -> None:
+    def __init__(self, on_size: Callable[[], None]) -> None:
+        """Make an empty board.
+
+        Args:
+            on_size: called when the size has changed, to paint anew.
+        """
         super().__init__()
+        self._on_size = on_size
         self._rects: list[Rect] = []
         self._rows: list[list[list[Segment]]] = []
         self._strips: list[Strip] = []
@@ -54,9 +60,14 @@ class Board(Widget):
         if changed:
             self.refresh(*regions)
 
+    def on_resize(self) -> None:
+        """Paint for the new size."""
+        self._on_size()
+
     def render_line(self, y: int) -> Strip:
-        """One line, as it was painted."""
-        return self._strips[y] if y < len(self._strips) else Strip.blank(self.size.width)
+        """One line, as it was painted; until it is painted for a new size, cut or filled to that."""
+        width = self.size.width
+        return self._strips[y].adjust_cell_length(width) if y < len(self._strips) else Strip.blank(width)
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """The lines as they were painted: they have all their styles, so none of Textual's is laid over them."""

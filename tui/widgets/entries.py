@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from llmtop import format as fmt
 from llmtop.snapshot import Alert, Gpu
@@ -80,8 +81,7 @@ def _width(metric: Metric) -> int:
     )
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(Struct, frozen=True):
     """One column of GPUs shown as lines."""
 
     title: str

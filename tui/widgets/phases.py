@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from llmtop import format as fmt
 from llmtop.snapshot import Phase, Rank
@@ -21,8 +22,7 @@ _USUAL = {
 """Phases that most trainings have keep their colour from run to run."""
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Struct, frozen=True):
     """One top-level phase, with its place in the table of colours."""
 
     phase: Phase

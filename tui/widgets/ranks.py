@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from llmtop import format as fmt
 from llmtop.snapshot import Alert, Rank
@@ -14,8 +14,7 @@ from tui.widgets.charts import nice_limit
 from tui.widgets.phases import bar, parts
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(Struct, frozen=True):
     """One column; those of higher `weight` go first when the table is narrow."""
 
     title: str

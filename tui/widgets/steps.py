@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from rich.style import Style
 
 from llmtop import format as fmt
@@ -23,6 +25,8 @@ _HINT = (
 _HINT_LINE = "no training attached: start it with  llmtop run -- python train.py"
 LEGEND = 48
 """Cells of the table of phases."""
+_NARROW = 34
+"""The same without shares."""
 
 
 def paint(view: View, width: int, height: int, look: Look) -> list[Row]:
@@ -175,19 +179,39 @@ def _details(
             row.used += right.used
             joined.append(row)
         return joined
-    if height < min(len(shown) + 2, 5) or not shown:
+    columns = 2 if width >= 2 * _NARROW + 3 else 1
+    needed = 1 + ceil(len(shown) / columns)
+    if height < needed + 1 or not shown:
         return _chart(rank, view, width, height, look)
-    most = min(len(shown) + 1, height - 1, 9)
-    legend = _legend(shown, total, most, look, width)
+    legend = _short_legend(shown, width, columns, look)
     return legend + _chart(rank, view, width, height - len(legend), look)
 
 
-def _legend(shown: list[Part], total: float, height: int, look: Look, width: int = LEGEND) -> list[Row]:
+def _short_legend(shown: list[Part], width: int, columns: int, look: Look) -> list[Row]:
+    """Phase by phase, times alone, in one or two columns; the shares can be read off the bars above."""
+    palette = look.palette
+    each = min((width - 3 * (columns - 1)) // columns, LEGEND)
+    name = each - 2 - 9 - 10
+    rows = [Row(width) for _ in range(1 + ceil(len(shown) / columns))]
+    for column in range(columns):
+        rows[0].to(column * (each + 3), palette.dim)
+        rows[0].add(pad("phase", name + 2) + f"{'host':>9}{'GPU':>10}", palette.dim)
+    for place, part in enumerate(shown):
+        column, line = divmod(place, len(rows) - 1)
+        row = rows[1 + line].to(column * (each + 3), palette.text)
+        row.add(_swatch(part, look), palette.phases[part.color])
+        row.add(pad(fmt.printable(part.phase.name), name), palette.text)
+        row.add(pad(fmt.duration(part.phase.host_seconds), 9, right=True), palette.text)
+        row.add(pad(fmt.duration(part.phase.gpu_seconds), 10, right=True), palette.text)
+    return rows
+
+
+def _legend(shown: list[Part], total: float, height: int, look: Look) -> list[Row]:
     """Phase by phase: time and share by both clocks. Phases without room are counted."""
     palette = look.palette
     if not shown or total <= 0:
         return []
-    width = min(width, LEGEND)
+    width = LEGEND
     name = width - 2 - 15 - 16
     rows = [Row(width).add(pad("phase", name + 2), palette.dim)]
     rows[0].add(f"{'host':>9}{'share':>6}{'GPU':>10}{'share':>6}", palette.dim)
@@ -198,9 +222,7 @@ def _legend(shown: list[Part], total: float, height: int, look: Look, width: int
         kept = {part.phase.name for part in largest[: max(room - 1, 0)]}
         fitting = [part for part in shown if part.phase.name in kept]
     for part in fitting:
-        row = Row(width).add(
-            look.glyphs.fills[0 if _filled(look) else part.color] + " ", palette.phases[part.color]
-        )
+        row = Row(width).add(_swatch(part, look), palette.phases[part.color])
         row.add(pad(fmt.printable(part.phase.name), name), palette.text)
         for seconds, gap in ((part.phase.host_seconds, 9), (part.phase.gpu_seconds, 10)):
             share = None if seconds is None else 100 * seconds / total
@@ -212,8 +234,10 @@ def _legend(shown: list[Part], total: float, height: int, look: Look, width: int
     return rows[:height]
 
 
-def _filled(look: Look) -> bool:
-    return look.palette.depth != "mono" and not look.glyphs.ascii
+def _swatch(part: Part, look: Look) -> str:
+    """What stands for a phase in the bars: a colour, or a pattern where there is none."""
+    filled = look.palette.depth != "mono" and not look.glyphs.ascii
+    return look.glyphs.fills[0 if filled else part.color] + " "
 
 
 def _chart(rank: Rank, view: View, width: int, height: int, look: Look) -> list[Row]:
