@@ -66,8 +66,7 @@ class LlmtopApp(App[int]):
         self._told = False
         self._ringing: set[tuple[str, str | None, int | None]] | None = None
         self.view = View(interval=feed.interval)
-        self.set_reactive(App.theme, self._theme_named(theme))
-        self.stylesheet.set_variables(self.get_css_variables())
+        self.theme = self._theme_named(theme)
         self.look = self._make_look()
 
     # --- appearance -------------------------------------------------------------------------------------------
@@ -321,6 +320,7 @@ def show(feed: Feed, *, ascii: bool = False, theme: str | None = None) -> int:
 
 
 def _unicode() -> bool:
-    import locale
-
-    return "utf" in locale.getpreferredencoding(False).lower()
+    """Whether the locale allows for more than ASCII; the bare C locale of containers says nothing either way."""
+    locale = next((os.environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name)), "")
+    charset = locale.partition(".")[2].lower()
+    return not charset or "utf" in charset

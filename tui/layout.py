@@ -183,7 +183,7 @@ def _without_gpus(ask: _Ask) -> Layout:
     """The reason why there is none, and the training, if any, below it."""
     body = ask.body
     if ask.ranks == 0 and body.height < 12:
-        rows = body.height
+        rows = body.height - (ask.demand.least if body.height > 3 else 0)
     elif ask.ranks == 0:
         rows = body.height - ask.demand.wanted
     else:

@@ -7,12 +7,13 @@ terminal's own are used; without colour only bold, dim, reverse and underline, a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from msgspec import Struct
 from rich.style import Style
 from textual.color import Color
-from textual.theme import Theme
+from textual.theme import BUILTIN_THEMES, Theme
 
 Depth = Literal["full", "16", "mono"]
 
@@ -57,19 +58,8 @@ THEMES: tuple[Theme, ...] = (
         surface="#101010",
         panel="#1c1c1c",
     ),
-    Theme(
-        name="llmtop-terminal",
-        primary="ansi_bright_blue",
-        secondary="ansi_cyan",
-        accent="ansi_magenta",
-        warning="ansi_yellow",
-        error="ansi_red",
-        success="ansi_green",
-        foreground="ansi_default",
-        background="ansi_default",
-        surface="ansi_default",
-        panel="ansi_default",
-        ansi=True,
+    replace(
+        BUILTIN_THEMES["ansi-dark"], name="llmtop-terminal", primary="ansi_bright_blue", accent="ansi_magenta"
     ),
 )
 """The key that changes the theme goes round these; the palette of commands has Textual's as well."""

@@ -1,0 +1,136 @@
+"""A program in a pseudo-terminal of its own, and the screen that it draws there."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import termios
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pyte
+
+from tests.support.processes import REPOSITORY, environment, wait_for
+
+
+class Terminal:
+    """Runs a command in a new pseudo-terminal and reads what it writes (a context manager)."""
+
+    def __init__(
+        self, command: Sequence[str], size: tuple[int, int] = (100, 30), *, controlling: bool = True, **extra: str
+    ) -> None:
+        """Start the command.
+
+        Args:
+            command: argv.
+            size: columns and lines.
+            controlling: whether it is the command's controlling terminal, so that hanging up sends SIGHUP.
+            extra: environment variables.
+        """
+        self._master, slave = pty.openpty()
+        self._reading = threading.Event()
+        self._reading.set()
+        self._lock = threading.Lock()
+        self.raw = b""
+        self.screen = pyte.Screen(*size)
+        self._stream = pyte.ByteStream(self.screen)
+        self._set_size(*size)
+        self.before = termios.tcgetattr(slave)
+        self._slave = slave
+
+        def own_terminal() -> None:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+        usual = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "LC_ALL": "C.UTF-8"}
+        env = environment(**{**usual, **extra})
+        self.process = subprocess.Popen(
+            list(command),
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            cwd=REPOSITORY,
+            env=env,
+            start_new_session=True,
+            preexec_fn=own_terminal if controlling else None,
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        self._reading.set()
+        for descriptor in (self._master, self._slave):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._master = self._slave = -1
+
+    def _read(self) -> None:
+        while self._master >= 0:
+            self._reading.wait()
+            try:
+                if not select.select([self._master], [], [], 0.05)[0]:
+                    continue
+                data = os.read(self._master, 65536)
+            except (OSError, ValueError):
+                return
+            with self._lock:
+                self.raw += data
+                self._stream.feed(data)
+
+    def stop_reading(self) -> None:
+        """Be a terminal that hangs: nothing is read, so writes block once the buffer is full."""
+        self._reading.clear()
+
+    def go_on_reading(self) -> None:
+        """Read again."""
+        self._reading.set()
+
+    def hang_up(self) -> None:
+        """Be gone, as a closed window or a lost connection."""
+        self._reading.set()
+        master, self._master = self._master, -1
+        slave, self._slave = self._slave, -1
+        os.close(slave)
+        os.close(master)
+
+    def keys(self, text: str) -> None:
+        """Type."""
+        os.write(self._master, text.encode())
+
+    def resize(self, columns: int, lines: int) -> None:
+        """Change the size, as a dragged window does."""
+        with self._lock:
+            self.screen.resize(lines, columns)
+        self._set_size(columns, lines)
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGWINCH)
+
+    def _set_size(self, columns: int, lines: int) -> None:
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def text(self) -> str:
+        """What is on the screen."""
+        with self._lock:
+            return "\n".join(self.screen.display)
+
+    def attributes(self) -> list[Any]:
+        """The terminal's settings now."""
+        return termios.tcgetattr(self._slave)
+
+    def shows(self, words: str, seconds: float = 20.0) -> None:
+        """Wait until these words are on the screen."""
+        wait_for(lambda: words in self.text(), seconds, f"{words!r} on:\n{self.text()}")
+
+    def ends(self, seconds: float = 20.0) -> int:
+        """Wait until the command has ended, and return its exit code."""
+        return self.process.wait(seconds)

@@ -1,0 +1,174 @@
+"""The program in real terminals: whatever ends it, the terminal is given back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from tests.support.processes import REPOSITORY, environment, wait_for
+from tests.support.terminal import Terminal
+
+SCREEN = [sys.executable, "-m", "tests.support.screen", "--gpus", "2", "--interval", "0.2"]
+SET, RESET = b"\x1b[?%dh", b"\x1b[?%dl"
+MODES = (1049, 1000, 1003, 1006, 1004, 2004)
+"""Alternate screen, mouse, focus, paste: what the app switches on and has to switch off."""
+
+
+def assert_given_back(terminal: Terminal) -> None:
+    """The settings are those of before, every mode is off, the cursor is shown, and there is no traceback."""
+    assert terminal.attributes() == terminal.before
+    wait_for(lambda: b"\x1b[?25h" in terminal.raw, what="the cursor shown again")
+    for mode in MODES:
+        assert terminal.raw.rfind(RESET % mode) > terminal.raw.rfind(SET % mode), mode
+    assert terminal.raw.rfind(b"\x1b[?25h") > terminal.raw.rfind(b"\x1b[?25l")
+    assert b"Traceback" not in terminal.raw
+
+
+@pytest.mark.parametrize("keys", ["q", "\x03"], ids=["q", "ctrl+c"])
+def test_a_key_ends_it_with_0(keys: str) -> None:
+    with Terminal(SCREEN) as terminal:
+        terminal.shows("tokens/s")
+        terminal.keys(keys)
+        assert terminal.ends() == 0
+        assert_given_back(terminal)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_ends_it_with_its_number(number: signal.Signals) -> None:
+    with Terminal(SCREEN) as terminal:
+        terminal.shows("tokens/s")
+        terminal.process.send_signal(number)
+        assert terminal.ends() == 128 + number
+        assert_given_back(terminal)
+
+
+@pytest.mark.parametrize("controlling", [True, False], ids=["with SIGHUP", "without"])
+def test_it_ends_when_its_terminal_is_gone(controlling: bool) -> None:
+    with Terminal(SCREEN, controlling=controlling) as terminal:
+        terminal.shows("tokens/s")
+        terminal.hang_up()
+        assert terminal.ends() == 128 + signal.SIGHUP
+
+
+def test_a_terminal_that_stops_reading_neither_grows_nor_outlives_a_signal() -> None:
+    with Terminal([*SCREEN, "--interval", "0.02"]) as terminal:
+        terminal.shows("tokens/s")
+        terminal.stop_reading()
+        process = psutil.Process(terminal.process.pid)
+        time.sleep(2)
+        size = process.memory_info().rss
+        time.sleep(2)
+        assert process.memory_info().rss < size + 20 * 2**20
+        terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.ends() == 128 + signal.SIGTERM
+        terminal.go_on_reading()
+        assert terminal.attributes() == terminal.before
+
+
+def test_a_terminal_that_reads_again_shows_the_present() -> None:
+    with Terminal([*SCREEN, "--interval", "0.02"]) as terminal:
+        terminal.shows("tokens/s")
+        terminal.stop_reading()
+        time.sleep(3)
+        terminal.go_on_reading()
+        terminal.keys("?")
+        terminal.shows("Keys everywhere")
+        terminal.keys("q")
+        terminal.shows("tokens/s")
+        terminal.keys("q")
+        assert terminal.ends() == 0
+        assert_given_back(terminal)
+
+
+def test_a_storm_of_sizes_ends_in_the_right_picture() -> None:
+    with Terminal(SCREEN) as terminal:
+        terminal.shows("tokens/s")
+        for number in range(120):
+            terminal.resize(20 + number * 7 % 180, 4 + number * 5 % 50)
+            time.sleep(0.005)
+        terminal.resize(90, 28)
+        terminal.shows("tokens/s")
+        wait_for(lambda: "? help" in terminal.text().splitlines()[27], what="the footer on the last line")
+        assert "llmtop" in terminal.text().splitlines()[0]
+        terminal.keys("q")
+        assert terminal.ends() == 0
+
+
+def test_sizes_below_the_smallest_still_say_something() -> None:
+    for size in ((40, 8), (20, 4), (8, 2)):
+        with Terminal(SCREEN, size) as terminal:
+            wait_for(lambda: terminal.text().strip(), what=f"something at {size}")
+            terminal.keys("q")
+            assert terminal.ends() == 0
+
+
+@pytest.fixture
+def tmux() -> Iterator[list[str]]:
+    if shutil.which("tmux") is None:
+        pytest.skip("tmux is not installed")
+    command = ["tmux", "-L", f"llmtop-{uuid.uuid4().hex[:8]}", "-f", "/dev/null"]
+    yield command
+    subprocess.run([*command, "kill-server"], check=False, capture_output=True)
+
+
+def started(tmux: list[str], *arguments: str, columns: int = 80, lines: int = 24) -> None:
+    run = f"{sys.executable} -m tests.support.screen {' '.join(arguments)}; echo left with $?; sleep 100"
+    size = ["-x", str(columns), "-y", str(lines)]
+    env = environment(LC_ALL="C.UTF-8")
+    subprocess.run([*tmux, "new-session", "-d", *size, run], check=True, cwd=REPOSITORY, env=env)
+
+
+def pane(tmux: list[str]) -> str:
+    return subprocess.run([*tmux, "capture-pane", "-p"], check=True, capture_output=True, text=True).stdout
+
+
+def test_in_tmux_keys_open_screens_and_q_leaves(tmux: list[str]) -> None:
+    started(tmux, "--gpus", "8", "--interval", "0.2")
+    wait_for(lambda: "backward" in pane(tmux), what="the main screen")
+    for key, words in (
+        ("p", "GPU mem"),
+        ("q", "backward"),
+        ("?", "Keys everywhere"),
+        ("q", "backward"),
+        ("3", "GPU 2"),
+    ):
+        subprocess.run([*tmux, "send-keys", key], check=True)
+        wait_for(lambda words=words: words in pane(tmux), what=f"{words!r} after {key}")
+    subprocess.run([*tmux, "send-keys", "q"], check=True)
+    wait_for(lambda: "backward" in pane(tmux), what="the main screen again")
+    subprocess.run([*tmux, "send-keys", "q"], check=True)
+    wait_for(lambda: "left with 0" in pane(tmux), what="the shell again")
+    assert "H200" not in pane(tmux)
+
+
+def test_in_tmux_an_alert_rings_and_names_itself_in_the_title(tmux: list[str]) -> None:
+    subprocess.run([*tmux, "new-session", "-d", "sleep 100"], check=True)
+    subprocess.run([*tmux, "set", "-g", "monitor-bell", "on"], check=True)
+    run = f"{sys.executable} -m tests.support.screen --gpus 4 --spinning 1 --interval 0.1; sleep 100"
+    env = environment(LC_ALL="C.UTF-8")
+    subprocess.run([*tmux, "new-window", "-d", "-n", "watch", run], check=True, cwd=REPOSITORY, env=env)
+
+    def state() -> str:
+        said = [*tmux, "list-windows", "-F", "#{window_name} #{window_bell_flag} #{pane_title}"]
+        return subprocess.run(said, check=True, capture_output=True, text=True).stdout
+
+    wait_for(lambda: "watch 1 BUSY BUT IDLE GPU 1" in state(), what="a bell and a title")
+
+
+def test_a_terminal_of_16_colors_and_a_locale_without_utf_8_are_served() -> None:
+    with Terminal([*SCREEN, "--spinning", "1"], TERM="xterm", COLORTERM="", LC_ALL="de_DE.ISO-8859-1") as terminal:
+        terminal.shows("BUSY BUT IDLE")
+        assert b"38;2;" not in terminal.raw
+        assert b"38;5;" not in terminal.raw
+        assert terminal.text().isascii()
+        os.kill(terminal.process.pid, signal.SIGTERM)
+        assert terminal.ends() == 143
