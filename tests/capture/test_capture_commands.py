@@ -1,0 +1,174 @@
+"""llmtop capture, captures and doctor, as a shell calls them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.capture.conftest import Start
+from tests.support.processes import environment, wait_for
+
+
+def llmtop(*arguments: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "llmtop", *arguments],
+        capture_output=True,
+        text=True,
+        env=environment(**variables),
+        cwd=cwd,
+        timeout=90,
+        check=False,
+    )
+
+
+def test_a_capture_in_words_names_folder_size_copy_and_open(start: Start, tmp_path: Path) -> None:
+    start().wait_attached()
+    done = llmtop("capture", "--engine", "py-spy", "--steps", "3", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (made,) = (tmp_path / "llmtop-captures").iterdir()
+    assert str(made) in done.stdout
+    assert "copy: scp -r " in done.stdout
+    assert "open: open https://www.speedscope.app" in done.stdout
+    assert "slowest step during the capture" in done.stdout
+    assert "free)" in done.stderr, "room is told before"
+    for stage in ("start", "record", "stop", "analyse"):
+        assert stage in done.stderr
+
+
+def test_json_stands_alone_on_stdout(start: Start, tmp_path: Path) -> None:
+    training = start()
+    training.wait_attached()
+    done = llmtop("capture", "-e", "py-spy", "--seconds", "0.3", "--json", "--out", str(tmp_path / "x"))
+    facts = json.loads(done.stdout)
+    assert facts["capture"]["pids"] == [training.pid]
+    assert facts["report"]["processes"]
+    assert Path(facts["folder"]).parent == tmp_path / "x"
+
+
+def test_captures_lists_and_removes(start: Start, tmp_path: Path) -> None:
+    start().wait_attached()
+    for _ in range(2):
+        llmtop("capture", "-e", "py-spy", "--seconds", "0.2", cwd=tmp_path)
+    listed = llmtop("captures", cwd=tmp_path)
+    assert listed.stdout.count("-py-spy") == 2
+    assert "2 captures, " in listed.stderr
+    lines = [json.loads(line) for line in llmtop("captures", "--json", cwd=tmp_path).stdout.splitlines()]
+    assert [line["state"] for line in lines] == ["done", "done"]
+    name = Path(lines[0]["folder"]).name
+    assert "removed" in llmtop("captures", "--remove", name, cwd=tmp_path).stdout
+    assert llmtop("captures", cwd=tmp_path).stdout.count("-py-spy") == 1
+    llmtop("captures", "--remove", "all", cwd=tmp_path)
+    assert "no captures in" in llmtop("captures", cwd=tmp_path).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (("--engine", "gdb"), 2, "there is no engine 'gdb'"),
+        (("--steps", "3", "--seconds", "1"), 2, "not both"),
+        (("--rank", "3"), 2, "no attached process is rank 3"),
+        (("--when", "step > 1x"), 2, "would fire at once"),
+        (("--option", "no-such"), 2, "there is no option 'no-such'"),
+        (("--steps", "0"), 2, "--steps"),
+        (("--engine", "nsys"), 3, "nsys cannot capture"),
+        (("--engine", "py-spy", "--out", "/proc/x"), 3, "/proc"),
+    ],
+)
+def test_a_capture_that_cannot_be_is_one_sentence_and_an_exit_code(
+    start: Start, arguments: tuple[str, ...], code: int, sentence: str
+) -> None:
+    training = start()
+    training.wait_attached()
+    done = llmtop("capture", *arguments)
+    assert done.returncode == code
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    training.wait_for_steps(2)
+
+
+def test_nothing_to_capture_is_told(runtime_dir: Path) -> None:
+    done = llmtop("capture", "--rank", "0")
+    assert done.returncode == 2
+    assert "attached ranks: none" in done.stderr
+
+
+def test_ctrl_c_gives_up_the_capture_and_not_the_training(start: Start, tmp_path: Path) -> None:
+    training = start()
+    training.wait_attached()
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "llmtop",
+            "capture",
+            "-e",
+            "py-spy",
+            "--seconds",
+            "60",
+            "--out",
+            str(tmp_path / "x"),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    wait_for(lambda: list(tmp_path.glob("x/*/capture.json")))
+    os.kill(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "cancelled; the training runs on" in said
+    assert list((tmp_path / "x").iterdir()) == []
+    training.wait_for_steps(3)
+
+
+def test_an_armed_capture_fires_and_prints_its_result(start: Start, tmp_path: Path) -> None:
+    start("--step-ms", "20", "--slow-every", "20").wait_attached()
+    done = llmtop(
+        "capture",
+        "-e",
+        "py-spy",
+        "--seconds",
+        "0.2",
+        "--when",
+        "step > 3x",
+        "--json",
+        "--out",
+        str(tmp_path / "x"),
+    )
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert facts["capture"]["reason"].startswith("step > 3x: step")
+    assert "armed: step > 3x" in done.stderr
+
+
+def test_options_are_listed_with_their_cost() -> None:
+    listed = llmtop("capture", "--option", "help")
+    assert listed.returncode == 0
+    for name in ("gpu-metrics", "cpu-sampling", "osrt", "memory-usage", "python-backtraces", "cuda-graphs-whole"):
+        assert f"{name}  (" in listed.stdout
+    assert listed.stdout.count("cost:") == listed.stdout.count("\n") // 3
+
+
+def test_the_doctor_says_for_each_process_and_engine_can_or_why_not(start: Start) -> None:
+    training = start()
+    training.wait_attached()
+    facts = json.loads(llmtop("doctor", "--json").stdout)
+    names = {check["name"] for check in facts["checks"]}
+    assert {"driver", "nsys", "py-spy", "ptrace", "CPU sampling", "GPU metrics", "sockets", "disk"} <= names
+    (found,) = [one for one in facts["trainings"] if one["pid"] == training.pid]
+    assert found["attached"]
+    engines = {one["engine"]: one for one in found["engines"]}
+    assert engines["py-spy"]["can"]
+    assert not engines["nsys"]["can"]
+    assert engines["nsys"]["because"]
+    text = llmtop("doctor")
+    assert text.returncode == 0
+    assert f"pid {training.pid}, attached" in text.stdout
+    assert "to change that:" in text.stdout

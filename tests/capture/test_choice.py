@@ -1,0 +1,202 @@
+"""Which engine can, why not the others, and the one command that would change it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from llmtop.capture import choice, nsys, options, proc, ptrace, targets
+from llmtop.capture.choice import Ability
+from llmtop.capture.job import Target
+from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.wire import Hello
+from tests.capture.conftest import Start
+
+
+def by_engine(target: Target) -> dict[str, Ability]:
+    return {ability.engine: ability for ability in choice.abilities(target)}
+
+
+def test_each_no_has_a_reason_and_the_command_that_would_change_it(start: Start) -> None:
+    target = start("--plain").pid
+    found = by_engine(Target(target))
+    assert list(found) == ["nsys", "torch.profiler", "kineto", "py-spy", "memory"]
+    for engine, flags in (("nsys", ""), ("torch.profiler", ""), ("kineto", "")):
+        assert not found[engine].can
+        assert found[engine].because
+        assert found[engine].command.startswith("llmtop run ") or engine == "nsys", flags
+    assert found["py-spy"].can
+
+
+def test_the_best_engine_is_the_first_that_can() -> None:
+    can = {"nsys": False, "torch.profiler": True, "kineto": True, "py-spy": True, "memory": True}
+    found = tuple(Ability(engine, yes, "") for engine, yes in can.items())
+    assert choice.best(found) == "torch.profiler"
+    assert choice.best(tuple(Ability(one.engine, one.engine == "memory", "") for one in found)) is None
+
+
+def test_an_attached_training_without_torch_says_so(start: Start) -> None:
+    found = by_engine(start().wait_attached())
+    assert found["torch.profiler"].because == "it has not imported torch"
+    assert not found["torch.profiler"].can
+
+
+def test_asking_for_an_engine_that_cannot_is_refused_with_the_way_out(start: Start) -> None:
+    target = start().wait_attached()
+    with pytest.raises(
+        NotPossibleHere, match=r"kineto cannot capture pid \d+: .*; to change that: llmtop run -- "
+    ):
+        choice.require(target, "kineto")
+    assert choice.best_for((target,)) == "py-spy"
+
+
+def test_a_gone_process_can_be_captured_by_nothing() -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    assert {ability.because for ability in choice.abilities(Target(gone.pid))} == {"the process has ended"}
+    with pytest.raises(NotPossibleHere, match="no engine can capture"):
+        choice.best_for((Target(gone.pid),))
+
+
+def test_capturable_is_the_names_of_those_that_can_and_is_remembered(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = start().wait_attached()
+    assert choice.capturable(target.pid, target.hello) == ("py-spy",)
+
+    def never(_target: Target) -> tuple[Ability, ...]:
+        raise AssertionError("it must not be asked again so soon")
+
+    monkeypatch.setattr(choice, "abilities", never)
+    assert choice.capturable(target.pid, target.hello) == ("py-spy",)
+    with pytest.raises(AssertionError):
+        choice.capturable(target.pid, Hello(engines=["torch.profiler"]))
+
+
+@pytest.mark.parametrize(
+    ("scope", "uid", "because", "command"),
+    [
+        (1, 0, "yama ptrace_scope is 1", "sudo sysctl kernel.yama.ptrace_scope=0"),
+        (2, 0, "yama ptrace_scope is 2", "sudo llmtop"),
+        (3, 0, "until the next boot", "reboot"),
+        (None, 1234, "belongs to uid 1234", "sudo llmtop"),
+    ],
+)
+def test_why_a_process_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, scope: int | None, uid: int, because: str, command: str
+) -> None:
+    monkeypatch.setattr(ptrace.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(ptrace, "yama_scope", lambda: scope)
+    monkeypatch.setattr(proc, "status", lambda pid: {"Uid": f"{uid} {uid} {uid} {uid}"})
+
+    def refused(*_: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(ptrace.os, "open", refused)
+    refusal = ptrace.refusal(1)
+    assert refusal is not None
+    assert because in refusal[0]
+    assert command in refusal[1]
+
+
+def test_in_a_container_the_capability_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ptrace, "yama_scope", lambda: None)
+    monkeypatch.setattr(ptrace, "in_container", lambda: True)
+    monkeypatch.setattr(proc, "status", lambda pid: {})
+
+    def refused(*_: object) -> int:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(ptrace.os, "open", refused)
+    assert ptrace.refusal(1) == (
+        "this container may not read other processes",
+        "docker run --cap-add=SYS_PTRACE …",
+    )
+
+
+def test_what_belongs_to_root_is_refused_to_others_with_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(choice, "profiling_restricted", lambda: True)
+    monkeypatch.setattr(choice, "perf_paranoid", lambda: 4)
+    metrics, sampling = choice.option_refusal("gpu-metrics"), choice.option_refusal("cpu-sampling")
+    assert metrics is not None
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in metrics[1]
+    assert sampling is not None
+    assert "perf_event_paranoid" in sampling[1]
+    monkeypatch.setattr(choice, "profiling_restricted", lambda: False)
+    assert choice.option_refusal("gpu-metrics") is None
+
+
+def test_every_option_says_what_it_costs() -> None:
+    for _, option in options.all_options():
+        assert option.summary
+        assert option.cost
+
+
+@pytest.mark.parametrize(
+    ("engine", "name", "sentence"),
+    [
+        ("nsys", "no-such", "llmtop capture --option help"),
+        ("nsys", "osrt", "llmtop run --nsys --with osrt"),
+        ("nsys", "stacks", "is an option of torch.profiler, not of nsys"),
+        ("py-spy", "gpu-metrics", "is an option of nsys"),
+    ],
+)
+def test_an_option_in_the_wrong_place_is_refused(engine: str, name: str, sentence: str) -> None:
+    with pytest.raises(UnusableInput, match=sentence):
+        options.check(engine, [name])
+
+
+def test_the_launch_line_has_what_was_asked_for() -> None:
+    tool = nsys.Nsys(Path("/x/nsys"), (2023, 4, 4))
+    line = nsys.launch_command("s-1", ["osrt", "cuda-graphs-whole"], tool)
+    assert line[:3] == ["/x/nsys", "launch", "--session-new=s-1"]
+    assert "--trace=cuda,nvtx,osrt" in line
+    assert "--cuda-graph-trace=graph" in line
+    assert "--cuda-graph-trace=node" in nsys.launch_command("s-1", [], tool)
+
+
+@pytest.mark.parametrize(
+    ("model", "knows", "trace"),
+    [
+        ("NVIDIA B200", True, "cuda-sw"),
+        ("NVIDIA GB200", True, "cuda-sw"),
+        ("NVIDIA GeForce RTX 5090", True, "cuda-sw"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", True, "cuda-sw"),
+        ("NVIDIA B200", False, "cuda"),
+        ("NVIDIA H200", True, "cuda"),
+        ("NVIDIA A100-SXM4-80GB", True, "cuda"),
+    ],
+)
+def test_blackwell_is_traced_in_software_where_nsys_can(
+    monkeypatch: pytest.MonkeyPatch, model: str, knows: bool, trace: str
+) -> None:
+    monkeypatch.setattr(proc, "gpu_models", lambda: (model,))
+    monkeypatch.setattr(nsys.Nsys, "knows", lambda self, command, word: knows)
+    assert f"--trace={trace},nvtx" in nsys.launch_command("s", [], nsys.Nsys(Path("/x/nsys"), (2025, 3, 1)))
+
+
+def test_a_training_is_chosen_by_pid_by_rank_or_by_being_the_only_one(start: Start) -> None:
+    zero = start(RANK="0", WORLD_SIZE="2", LOCAL_RANK="0")
+    assert [target.pid for target in targets.choose()] == [zero.pid]
+    one = start(RANK="1", WORLD_SIZE="2", LOCAL_RANK="1")
+    assert [target.pid for target in targets.choose()] == [zero.pid, one.pid], (
+        "ranks of one parent are one training"
+    )
+    assert [target.pid for target in targets.choose(ranks=[1])] == [one.pid]
+    assert [target.rank for target in targets.choose(pids=[zero.pid])] == [0]
+    with pytest.raises(UnusableInput, match="no attached process is rank 7; attached ranks: 0, 1"):
+        targets.choose(ranks=[7])
+    other = start()
+    with pytest.raises(UnusableInput, match=rf"several trainings run here: .*{other.pid}.*--pid or --rank"):
+        targets.choose()
+
+
+def test_a_pid_that_is_not_there_is_refused() -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    with pytest.raises(UnusableInput, match=f"there is no process {gone.pid}"):
+        targets.choose(pids=[gone.pid])

@@ -1,0 +1,148 @@
+"""Armed captures: what fires them, and what keeps them in bounds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from llmtop.capture import folder, trigger
+from llmtop.capture.job import Plan, Target
+from llmtop.capture.trigger import Fired, Limits, NewAlerts, OnAlert, SlowStep
+from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.snapshot import Alert, Host, Snapshot
+from tests.capture.conftest import Start
+
+
+@pytest.mark.parametrize(
+    ("text", "condition"),
+    [
+        ("step > 2x", SlowStep(medians=2.0)),
+        ("step>1.5x", SlowStep(medians=1.5)),
+        (" step > 800ms ", SlowStep(seconds=0.8)),
+        ("step > 1.5s", SlowStep(seconds=1.5)),
+        ("alert", OnAlert()),
+        ("alert:input_bound", OnAlert("input_bound")),
+    ],
+)
+def test_conditions_are_read(text: str, condition: trigger.Condition) -> None:
+    assert trigger.parse(text) == condition
+    assert trigger.parse(str(condition)) == condition
+
+
+@pytest.mark.parametrize(
+    "text", ["", "step", "step > x", "step > 1x", "step > 0.5x", "step < 2x", "alert:", "alert:A B"]
+)
+def test_what_is_no_condition_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(UnusableInput, match="step > 2x"):
+        trigger.parse(text)
+
+
+def plan(target: Target, parent: Path) -> Plan:
+    return Plan("py-spy", (target,), parent, seconds=0.3)
+
+
+def test_a_slow_step_fires_and_the_capture_says_why(start: Start, captures: Path) -> None:
+    training = start("--step-ms", "20", "--slow-every", "25")
+    target = training.wait_attached()
+    (fired,) = trigger.armed(plan(target, captures), [SlowStep(medians=3.0)], Limits(captures=1))
+    assert "step > 3x: step" in fired.reason
+    assert "took 1" in fired.reason
+    assert fired.result is not None
+    assert fired.result.info.reason == fired.reason
+    training.wait_for_steps(3)
+
+
+def test_an_even_training_fires_nothing(start: Start, captures: Path) -> None:
+    training = start("--step-ms", "20", "--steps", "80")
+    target = training.wait_attached()
+    with pytest.raises(NotPossibleHere, match="ended before the condition came true"):
+        list(trigger.armed(plan(target, captures), [SlowStep(seconds=2.0)], Limits()))
+    assert not captures.exists()
+
+
+def test_it_fires_at_most_so_often_and_waits_in_between(start: Start, captures: Path) -> None:
+    target = start("--step-ms", "20", "--slow-every", "15").wait_attached()
+    at: list[float] = []
+    for fired in trigger.armed(
+        plan(target, captures), [SlowStep(medians=2.0)], Limits(captures=2, cooldown_seconds=1.0)
+    ):
+        assert fired.result is not None
+        at.append(time.monotonic())
+    assert len(at) == 2
+    assert at[1] - at[0] >= 1.0
+    assert len(folder.listed(captures)) == 2
+
+
+def test_a_failed_capture_is_told_and_the_trigger_stays_armed(
+    start: Start, captures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = start("--step-ms", "20", "--slow-every", "15").wait_attached()
+    real, calls = trigger.run.take, []
+
+    def fail_once(*arguments: object, **more: object) -> object:
+        calls.append(1)
+        if len(calls) == 1:
+            raise NotPossibleHere("the disk is full")
+        return real(*arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(trigger.run, "take", fail_once)
+    fired: list[Fired] = list(
+        trigger.armed(plan(target, captures), [SlowStep(medians=2.0)], Limits(captures=2, cooldown_seconds=0))
+    )
+    assert [one.error for one in fired] == ["the disk is full", ""]
+
+
+def test_the_disk_limit_disarms_it(start: Start, captures: Path) -> None:
+    captures.mkdir()
+    (captures / "old").write_bytes(b"x" * 1000)
+    target = start().wait_attached()
+    with pytest.raises(NotPossibleHere, match=r"take 1000 B, the limit is 500 B: remove some .*--disk-limit"):
+        list(trigger.armed(plan(target, captures), [SlowStep(medians=2.0)], Limits(disk_bytes=500)))
+
+
+def test_disarming_ends_it_at_once(start: Start, captures: Path) -> None:
+    target = start().wait_attached()
+    cancelled = threading.Event()
+    threading.Timer(0.3, cancelled.set).start()
+    assert (
+        list(trigger.armed(plan(target, captures), [SlowStep(seconds=99.0)], Limits(), cancelled=cancelled)) == []
+    )
+
+
+def test_a_process_without_steps_is_refused_a_step_condition(start: Start, captures: Path) -> None:
+    training = start("--plain")
+    with pytest.raises(NotPossibleHere, match="tells no steps"):
+        list(trigger.armed(plan(Target(training.pid), captures), [SlowStep(medians=2.0)], Limits()))
+
+
+def snapshot(*alerts: Alert) -> Snapshot:
+    return Snapshot(time=1.0, host=Host(name="h"), alerts=alerts)
+
+
+def alert(id: str, pid: int = 1) -> Alert:
+    return Alert(id=id, severity="warning", since=1.0, summary=f"{id} holds", pid=pid)
+
+
+def test_only_an_alert_that_is_new_fires_and_may_come_again() -> None:
+    present = [snapshot(alert("straggler"))]
+    new = NewAlerts(OnAlert(), lambda: present[0])
+    assert new.check() is None, "it was there when the trigger was armed"
+    present[0] = snapshot(alert("straggler"), alert("input_bound"))
+    assert new.check() == "alert: input_bound holds"
+    assert new.check() is None
+    present[0] = snapshot()
+    assert new.check() is None
+    present[0] = snapshot(alert("straggler"))
+    assert new.check() == "alert: straggler holds"
+
+
+def test_other_alerts_do_not_fire_a_named_one() -> None:
+    present = [snapshot()]
+    new = NewAlerts(OnAlert("input_bound"), lambda: present[0])
+    present[0] = snapshot(alert("straggler"))
+    assert new.check() is None
+    present[0] = snapshot(alert("straggler"), alert("input_bound"))
+    assert new.check() == "alert:input_bound: input_bound holds"
