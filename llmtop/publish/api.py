@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from llmtop.publish.loader import Loader
-from llmtop.publish.recorder import Kind, Phase, Step, get, phase_of
+from llmtop.publish.recorder import Kind, Phase, Step, UnrecordedPhase, UnrecordedStep, get, phase_of
 
 T = TypeVar("T")
 
@@ -35,6 +35,8 @@ def step(
 
     A step within a step is ignored. A step that an exception leaves is not counted.
     """
+    if _recorder.compiling is not None and _recorder.compiling():
+        return UnrecordedStep()
     _recorder.manual_used = True
     return Step(tokens, samples, kind, index)
 
@@ -43,11 +45,14 @@ def phase(name: str) -> Phase:
     """Time one part of a step: ``with llmtop.phase("forward"):``; also a decorator. Phases nest.
 
     Host time; where the training uses CUDA, GPU time as well. A phase outside a step counts for the step that
-    follows. A phase in another thread than the steps' is left out.
+    follows. A phase in another thread than the steps' is left out, and one inside a function that torch.compile
+    compiles: it would break the graph.
 
     Args:
         name: up to 64 characters. "/" is the separator of nested phases and becomes ".".
     """
+    if _recorder.compiling is not None and _recorder.compiling():
+        return UnrecordedPhase(name)
     _recorder.manual_used = True
     return phase_of(name)
 
@@ -68,6 +73,8 @@ def log(**metrics: object) -> None:
     it and read when that copy has arrived, at most a few times a second: nothing waits for the GPU, and the shown
     value may be some steps old. Anything else is left out.
     """
+    if _recorder.compiling is not None and _recorder.compiling():
+        return
     known = _recorder.metrics
     for name, value in metrics.items():
         if len(known) >= _MAX_METRICS and name not in known:

@@ -12,6 +12,8 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractContextManager
 from typing import Any
 
+from llmtop.publish.recorder import get
+
 Timed = Callable[[], AbstractContextManager[Any]]
 
 
@@ -24,8 +26,12 @@ def decorate(function: Callable[..., Any], timed: Timed) -> Callable[..., Any]:
     if inspect.isgeneratorfunction(function):
         return _generator(function, timed)
 
+    recorder = get()
+
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
+        if recorder.compiling is not None and recorder.compiling():
+            return function(*args, **kwargs)
         with timed():
             return function(*args, **kwargs)
 

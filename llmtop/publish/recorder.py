@@ -55,6 +55,7 @@ class Recorder:
         "boundary_hook",
         "cells",
         "chores_in",
+        "compiling",
         "facts",
         "go_concurrent_next",
         "left_out",
@@ -108,6 +109,8 @@ class Recorder:
         self.next_index = 0
         self.go_concurrent_next = False
         """Tasks overlapped in the open step, so that from the next on each call is told by its task."""
+        self.compiling = is_compiling()
+        """Whether torch.compile is tracing the caller, as torch says; None without torch."""
         self.chores_in = 1
         self.run_chores: Callable[[int, int], int] | None = None
         """Called every `chores_in` steps with (index, now); returns after how many steps again."""
@@ -169,6 +172,11 @@ class Recorder:
             if self.mark is not None:
                 self.mark(HIDDEN, False)
             self._close_open(self.node.parent)
+
+    def forget_pending(self) -> None:
+        """Drop the phases since the last step: what a hook took for the beginning of the next one was not."""
+        if self.open_step is None and self.tracks is None and get_ident() == self.thread:
+            self._forget_unfinished()
 
     def log_other(self, name: str, value: object) -> None:
         """A metric that is not a plain number."""
@@ -333,6 +341,7 @@ class Recorder:
         if self.attached or self.off:
             return
         self.attached = True
+        self.compiling = is_compiling()
         self.step_push, self.step_pop = nvtx_ranges.pair(nvtx_ranges.STEP)
         try:
             from llmtop.publish import startup
@@ -493,6 +502,41 @@ def prepare(recorder: Recorder, kind: Kind) -> None:
         if recorder.ring.count == 0:
             recorder.facts.set_kind(kind)
         recorder.go_concurrent()
+
+
+class UnrecordedPhase(Phase):
+    """What phase() gives to code that torch.compile is tracing: nothing to trace, so that no graph breaks."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
+class UnrecordedStep(Step):
+    """The same for step()."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Step:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
+def is_compiling() -> Callable[[], bool] | None:
+    """torch's own question for code that may be traced, which torch.compile answers while tracing."""
+    compiler: Any = getattr(sys.modules.get("torch"), "compiler", None)
+    found: Callable[[], bool] | None = getattr(compiler, "is_dynamo_compiling", None)
+    return found
 
 
 def _loop_runs() -> bool:
