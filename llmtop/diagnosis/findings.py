@@ -15,7 +15,7 @@ from llmtop.diagnosis.gaps import Gaps
 from llmtop.diagnosis.lane import Lane
 from llmtop.diagnosis.nccl import Uneven
 from llmtop.diagnosis.report import ApiTime, CopyTime, Finding, KernelTime, PhaseTime, Steps
-from llmtop.diagnosis.verdict import BORDER_PCT, CAUSE_OF, Judgement
+from llmtop.diagnosis.verdict import BORDER_PCT, CAUSE_OF, NEAR_PCT, Judgement
 from llmtop.format import count, duration, percent, rate
 from llmtop.snapshot import Severity
 from llmtop.trace import model
@@ -96,7 +96,9 @@ def _lost(measured: Measured) -> list[Finding]:
             continue
         severity: Severity = "info"
         named = verdict == judgement.verdict or verdict == next(iter(judgement.lost))
-        if judgement.verdict != "gpu_bound" and (named or share >= BORDER_PCT):
+        # At the border nobody is warned: a healthy run lies there as often as not.
+        lost = judgement.verdict != "gpu_bound" and judgement.total >= BORDER_PCT + NEAR_PCT
+        if lost and (named or share >= BORDER_PCT):
             severity = "critical" if share >= CRITICAL_PCT else "warning"
         saves = share / 100 * lane.length / 1e6 / lane.counted if lane.counted else None
         evidence = _evidence(measured, lane, verdict, share)

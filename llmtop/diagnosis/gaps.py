@@ -137,16 +137,12 @@ def attribute(lane: Lane, others: Spans, phases: list[PhaseSpans]) -> Gaps:
 def _ending(lane: Lane, idle: Spans) -> Ns:
     """The op that starts where each gap ends."""
     starts = lane.ops.start
-    at = np.searchsorted(starts, idle.ends)
-    inside = at < len(starts)
-    found = np.minimum(at, max(len(starts) - 1, 0))
-    return np.where(inside & (idle.ends < lane.high), found, -1)
+    found = np.minimum(np.searchsorted(starts, idle.ends), len(starts) - 1)
+    return np.where(starts[found] == idle.ends, found, -1)
 
 
 def _launched_at(lane: Lane, idle: Spans, ending: Ns) -> Ns:
     """When the call that launched the op at the end of each gap returned, within the gap; its end if unknown."""
-    if not len(lane.ops):
-        return idle.ends
     call = np.where(ending >= 0, lane.launched_by[np.maximum(ending, 0)], -1)
     if not len(lane.trace.calls):
         return idle.ends
@@ -179,13 +175,10 @@ def _share_with_sync(
 
 def _held_up(lane: Lane, ending: Ns, host: Host) -> npt.NDArray[np.bool_]:
     """Which gaps begin while the host waits, or end in a value being read back."""
-    held = iv.contains(host.sync, lane.idle.starts)
-    ops = lane.ops
-    if len(ops):
-        row = np.maximum(ending, 0)
-        back = (ops.kind[row] == model.MEMCPY) & (ops.direction[row] == model.DEVICE_TO_HOST)
-        held |= (ending >= 0) & back & (ops.bytes[row] < BIG_COPY_BYTES)
-    return held
+    ops, row = lane.ops, np.maximum(ending, 0)
+    back = (ops.kind[row] == model.MEMCPY) & (ops.direction[row] == model.DEVICE_TO_HOST)
+    back &= (ending >= 0) & (ops.bytes[row] < BIG_COPY_BYTES)
+    return np.asarray(iv.contains(host.sync, lane.idle.starts) | back)
 
 
 def _owed(lane: Lane, waits: Spans, starts: Ns, idle: Ns) -> Ns:

@@ -8,6 +8,7 @@ import msgspec
 
 from llmtop.diagnosis.report import Report, from_json
 from llmtop.errors import UnusableInput
+from llmtop.format import printable
 from llmtop.trace.open import kind_of
 
 
@@ -38,10 +39,10 @@ def _read(path: Path) -> Report:
     try:
         return from_json(path.read_bytes())
     except msgspec.ValidationError as error:
-        raise UnusableInput(f"{path} is JSON but no report of llmtop and no trace ({error})") from None
+        raise UnusableInput(f"{path} is JSON but no report of llmtop and no trace ({printable(str(error), 160)})") from None
     except msgspec.DecodeError as error:
         raise UnusableInput(
-            f"{path} is damaged JSON ({error}): neither a trace nor a report can be read"
+            f"{path} is damaged JSON ({printable(str(error), 160)}): neither a trace nor a report can be read"
         ) from None
     except OSError as error:
         raise UnusableInput(f"{path} cannot be read: {error.strerror}") from None

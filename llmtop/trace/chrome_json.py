@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -25,11 +25,23 @@ _HEADER_LIMIT = 64 << 20
 _TRIES = 400
 """Places at which a damaged end of a file is tried, from its end backwards."""
 
+_NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+_BARE = b"{"
+"""Stands for the header of a file that is nothing but a list of events."""
+
 _typed = msgspec.json.Decoder(list[Event])
 _loose = msgspec.json.Decoder()
 
 
-def load(stream: IO[bytes], source: str) -> model.Trace:
+class Stream(Protocol):
+    """Where bytes come from."""
+
+    def read(self, size: int) -> bytes:
+        """So many bytes or, near the end only, fewer."""
+
+
+def load(stream: Stream, source: str) -> model.Trace:
     """Read one trace.
 
     Args:
@@ -47,6 +59,8 @@ def load(stream: IO[bytes], source: str) -> model.Trace:
         collector.add(events)
         rest = remaining
     tail, damage = _last(rest, collector)
+    if damage is None and header != _BARE and not tail.rstrip().endswith(b"}"):
+        damage = "the file is cut after its last event"
     if damage:
         notes.append(damage)
     if not collector.seen:
@@ -56,16 +70,16 @@ def load(stream: IO[bytes], source: str) -> model.Trace:
     return trace
 
 
-def _header(stream: IO[bytes], source: str) -> tuple[bytes, bytes]:
+def _header(stream: Stream, source: str) -> tuple[bytes, bytes]:
     """(what stands before the array of events, the first piece of the array)."""
-    buffer = _read(stream)
+    buffer = stream.read(_PIECE_BYTES)
     if buffer.lstrip()[:1] == b"[":
-        return b"{", buffer.lstrip()[1:]
+        return _BARE, buffer.lstrip()[1:]
     while True:
         found = _EVENTS_KEY.search(buffer)
         if found:
             return buffer[: found.start()], buffer[found.end() :]
-        more = _read(stream)
+        more = stream.read(_PIECE_BYTES)
         if not more or len(buffer) > _HEADER_LIMIT:
             raise UnusableInput(
                 f'{source} has no "traceEvents": it is not a trace of torch.profiler, or it is cut before them'
@@ -73,15 +87,7 @@ def _header(stream: IO[bytes], source: str) -> tuple[bytes, bytes]:
         buffer += more
 
 
-def _read(stream: IO[bytes]) -> bytes:
-    """The next piece; nothing at the end, and nothing where a gzip stream breaks off."""
-    try:
-        return stream.read(_PIECE_BYTES)
-    except (EOFError, OSError, ValueError):
-        return b""
-
-
-def _pieces(stream: IO[bytes], buffer: bytes) -> Iterator[tuple[list[Any], bytes]]:
+def _pieces(stream: Stream, buffer: bytes) -> Iterator[tuple[list[Any], bytes]]:
     """Yield (events, what is left of the buffer), until the stream is read to its end."""
     while True:
         if len(buffer) >= _PIECE_BYTES:
@@ -91,7 +97,7 @@ def _pieces(stream: IO[bytes], buffer: bytes) -> Iterator[tuple[list[Any], bytes
                     buffer = buffer[place.end() :]
                     yield events, buffer
                     break
-        more = _read(stream)
+        more = stream.read(_PIECE_BYTES)
         if not more:
             yield [], buffer
             return
@@ -103,13 +109,13 @@ def _parse(objects: bytes) -> list[Any] | None:
     text = b"[" + objects + b"]"
     try:
         return _typed.decode(text)
-    except msgspec.DecodeError:
+    except _NO_JSON:
         pass
     # Not what torch writes today: numbers that JSON has not, text that is not UTF-8, fields of another type.
     text = _NO_NUMBER.sub(b"null", text.decode("utf-8", "replace").encode())
     try:
         return [lenient(event) for event in _loose.decode(text)]
-    except (msgspec.DecodeError, TypeError):
+    except (*_NO_JSON, TypeError):
         return None
 
 
@@ -144,7 +150,7 @@ def _properties(part: bytes) -> dict[str, Any]:
     inside = inside if inside.endswith(b"}") and _balanced(inside) else inside + b"}"
     try:
         found = _loose.decode(inside)
-    except msgspec.DecodeError:
+    except _NO_JSON:
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -12,7 +12,7 @@ ABSENT = -(1 << 62)
 
 _HOLE_NS = 60_000_000_000
 _HOLE_RATIO = 20
-_MINORITY = 0.05
+_MAJORITY = 0.9
 
 
 def clean(trace: model.Trace) -> model.Trace:
@@ -37,21 +37,17 @@ def clean(trace: model.Trace) -> model.Trace:
 def _drop_far_ones(trace: model.Trace) -> None:
     """Leave out a few events that lie so far from all others that only a clock can have put them there."""
     starts = np.sort(np.concatenate([trace.ops.start, trace.calls.start, trace.ranges.start, trace.host.start]))
-    low, high = 0, len(starts)
-    for _ in range(8):  # each jump of a clock makes one hole
-        if high - low < 3:
-            break
-        hole = low + int(np.argmax(np.diff(starts[low:high])))
-        width = int(starts[hole + 1] - starts[hole])
-        left, right = hole + 1 - low, high - hole - 1
-        rest = int(starts[high - 1] - starts[hole + 1]) if right > left else int(starts[hole] - starts[low])
-        if width < _HOLE_NS or width < _HOLE_RATIO * rest or min(left, right) > _MINORITY * (high - low):
-            break
-        low, high = (hole + 1, high) if right > left else (low, hole + 1)
-    dropped = len(starts) - (high - low)
-    if not dropped:
+    if len(starts) < 3:
         return
+    holes = np.diff(starts)
+    edges = np.concatenate([[0], np.flatnonzero(holes >= _HOLE_NS) + 1, [len(starts)]])
+    largest = int(np.argmax(np.diff(edges)))
+    low, high = int(edges[largest]), int(edges[largest + 1])
     first, last = starts[low], starts[high - 1]
+    around = [int(holes[edge - 1]) for edge in (low, high) if 0 < edge < len(starts)]
+    dropped = len(starts) - (high - low)
+    if not around or high - low < _MAJORITY * len(starts) or min(around) < _HOLE_RATIO * (last - first):
+        return
     trace.notes.append(
         f"{dropped} events lie more than a minute from all others (the clock jumped?) and are left out"
     )

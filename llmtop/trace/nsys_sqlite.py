@@ -24,6 +24,9 @@ _BLOCK_ROWS = 100_000
 _NEVER = clean.ABSENT
 """Stands for NULL in a column of numbers."""
 
+_DAMAGED = (sqlite3.Error, UnicodeDecodeError)
+"""What reading a damaged file raises; the second for a name that is not UTF-8 any more."""
+
 _PUSH_POP, _START_END, _NVTXT_PUSH_POP, _NVTXT_START_END, _DOMAIN = 59, 60, 70, 71, 75
 """NVTX_EVENTS.eventType (ENUM_NSYS_EVENT_TYPE)."""
 
@@ -43,6 +46,11 @@ _METRICS = {
 _METRIC_BUCKETS = 120
 
 
+def _said(error: Exception) -> str:
+    """SQLite quotes the file in what it says, so its words are the file's."""
+    return printable(str(error), 120)
+
+
 class _Database:
     """The file, its tables and columns, and what could not be read of it."""
 
@@ -54,9 +62,9 @@ class _Database:
             self.connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             rows = self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
             self.columns = {name: self._columns(name) for (name,) in rows}
-        except sqlite3.Error as error:
+        except _DAMAGED as error:
             raise UnusableInput(
-                f"{path} cannot be read as an SQLite export of nsys ({error}); export it again: "
+                f"{path} cannot be read as an SQLite export of nsys ({_said(error)}); export it again: "
                 "nsys export --type sqlite REPORT.nsys-rep"
             ) from None
 
@@ -83,9 +91,9 @@ class _Database:
             cursor = self.connection.execute(query)
             while rows := cursor.fetchmany(_BLOCK_ROWS):
                 blocks.append(_block(rows, width))
-        except sqlite3.Error as error:
+        except _DAMAGED as error:
             read = sum(map(len, blocks))
-            self.notes.append(f"{table} is damaged ({error}): {read} of its rows were read, the rest is left out")
+            self.notes.append(f"{table} is damaged ({_said(error)}): {read} of its rows were read, the rest is left out")
         return blocks
 
     def rows(self, query: str, table: str) -> list[tuple[Any, ...]]:
@@ -94,8 +102,8 @@ class _Database:
             return []
         try:
             return self.connection.execute(query).fetchall()
-        except sqlite3.Error as error:
-            self.notes.append(f"{table} could not be read ({error}) and is left out")
+        except _DAMAGED as error:
+            self.notes.append(f"{table} could not be read ({_said(error)}) and is left out")
             return []
 
     def names(self, wanted: Iterable[Ns], into: model.Names) -> dict[int, int]:

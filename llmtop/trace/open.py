@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
-import shutil
 import tempfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.trace import chrome_json, model, nsys_sqlite
 from llmtop.trace.clean import clean
+from llmtop.trace.gunzip import Gunzip
 from llmtop.trace.merge import merge
 
 Kind: TypeAlias = Literal["nsys-sqlite", "nsys-report", "chrome-json", "recording", "json", "folder"]
@@ -106,8 +104,9 @@ def _open_file(path: Path) -> model.Trace:
             return nsys_sqlite.load(path, str(path))
         return _unpacked(path, lambda file: nsys_sqlite.load(file, str(path)))
     if kind == "chrome-json":
-        with _stream(path) as stream:
-            return chrome_json.load(stream, str(path))
+        with path.open("rb") as file:
+            packed = _head(path).startswith(_GZIP)
+            return chrome_json.load(Gunzip(file) if packed else file, str(path))
     raise UnusableInput(f"{path} is no capture but a {kind}")
 
 
@@ -119,35 +118,31 @@ def _head(path: Path) -> bytes:
         raise UnusableInput(f"{path} cannot be read: {error.strerror}") from None
 
 
-def _stream(path: Path) -> IO[bytes]:
-    if _head(path).startswith(_GZIP):
-        return gzip.open(path, "rb")  # type: ignore[return-value]  # a GzipFile is an IO[bytes] in all but name
-    return path.open("rb")
-
-
 def _unpacked_head(path: Path) -> bytes:
     """As much of the beginning as can be unpacked: the file may be cut right after it."""
-    try:
-        return zlib.decompressobj(31).decompress(_head(path), _HEAD_BYTES)
-    except zlib.error as error:
-        raise UnusableInput(f"{path} begins like a gzip file but cannot be unpacked ({error})") from None
+    with path.open("rb") as file:
+        head = Gunzip(file).read(_HEAD_BYTES)
+    if not head:
+        raise UnusableInput(f"{path} begins like a gzip file but cannot be unpacked")
+    return head
 
 
 def _unpacked(path: Path, load: Callable[[Path], model.Trace]) -> model.Trace:
     """Unpack a gzipped export beside nothing of the user's, load it, and remove it."""
     with tempfile.TemporaryDirectory(prefix="llmtop-") as folder:
         target = Path(folder) / path.name.removesuffix(".gz")
-        cut = False
         try:
-            with gzip.open(path, "rb") as packed, target.open("wb") as plain:
-                try:
-                    shutil.copyfileobj(packed, plain, 1 << 20)
-                except (EOFError, zlib.error, gzip.BadGzipFile):
-                    cut = True
+            with path.open("rb") as packed, target.open("wb") as plain:
+                stream = Gunzip(packed)
+                while piece := stream.read(1 << 20):
+                    plain.write(piece)
         except OSError as error:
             raise NotPossibleHere(f"{path} cannot be unpacked into {folder}: {error.strerror}") from None
-        trace = load(target)
-        if cut:
+        try:
+            trace = load(target)
+        except UnusableInput as error:
+            raise UnusableInput(str(error).replace(str(target), str(path))) from None
+        if stream.cut:
             trace.notes.insert(0, f"{path} is cut or damaged: only a part of it could be unpacked")
         return trace
 

@@ -8,8 +8,16 @@ import shutil
 import sqlite3
 from pathlib import Path
 
-# Kept as they are, whatever their size is: names, devices, processes, versions.
-_ALWAYS = ("StringIds", "TARGET_INFO", "META_DATA", "ENUM_", "ThreadNames", "PROCESSES", "ANALYSIS_DETAILS")
+# Besides these only names that they use stay: a capture also holds the machine's environment, paths and processes.
+_KEPT = (
+    "TARGET_INFO_GPU",
+    "TARGET_INFO_SESSION",
+    "TARGET_INFO_CUDA_DEVICE",
+    "META_DATA_EXPORT",
+    "ENUM_",
+    "StringIds",
+)
+_EVENTS = ("NVTX_EVENTS", "GPU_METRICS", "OSRT_API", "PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_RUNTIME")
 _ON_DEVICE = ("KERNEL", "MEMCPY", "MEMSET", "SYNCHRONIZATION")
 
 
@@ -53,21 +61,33 @@ def trim_sqlite(source: Path, target: Path, seconds: float) -> None:
                 database.execute(
                     f"DELETE FROM {table} WHERE end IS NOT NULL AND (start < ? OR end > ?)", (begin, end)
                 )
-    for table in tables:
-        known = table.startswith(_ALWAYS) or table in (runtime, "NVTX_EVENTS", "GPU_METRICS", "OSRT_API")
-        if not known and not any(kind in table for kind in _ON_DEVICE):
-            database.execute(f'DROP TABLE "{table}"')
-    # The machine's environment and other processes' names are nobody's business.
-    for table, where in (("TARGET_INFO_SYSTEM_ENV", ""), ("ThreadNames", ""), ("META_DATA_CAPTURE", "")):
-        if table in tables:
-            database.execute(f"DELETE FROM {table} {where}")
-    if "PROCESSES" in tables and runtime in tables:
-        database.execute("DELETE FROM PROCESSES WHERE globalPid NOT IN (SELECT process FROM kept)")
+    scrub(database)
     database.commit()
     database.execute("VACUUM")
     database.close()
     with source.open("rb") as plain, gzip.open(target, "wb", 9) as packed:
         shutil.copyfileobj(plain, packed)
+
+
+def scrub(database: sqlite3.Connection) -> None:
+    """Leave nothing in an export that says whose machine it was: only events, their names and the GPUs stay."""
+    database.execute("PRAGMA secure_delete = ON")
+    tables = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    for table in tables:
+        events = table in _EVENTS or any(kind in table for kind in _ON_DEVICE)
+        if not events and not table.startswith(_KEPT):
+            database.execute(f'DROP TABLE "{table}"')
+    if "META_DATA_EXPORT" in tables:
+        database.execute("DELETE FROM META_DATA_EXPORT WHERE name NOT IN ('EXPORT_PRODUCT_VERSION', "
+                         "'EXPORT_SCHEMA_VERSION')")  # fmt: skip
+    used: set[int] = set()
+    for table in tables:
+        for column in _columns(database, table) if table != "StringIds" else []:
+            if column in ("nameId", "shortName", "demangledName", "textId"):
+                used |= {row[0] for row in database.execute(f'SELECT DISTINCT {column} FROM "{table}"')}
+    if "StringIds" in tables:
+        unused = [row for row in database.execute("SELECT id FROM StringIds") if row[0] not in used]
+        database.executemany("DELETE FROM StringIds WHERE id = ?", unused)
 
 
 def trim_chrome_json(source: Path, target: Path) -> None:
