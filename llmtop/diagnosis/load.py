@@ -39,7 +39,9 @@ def _read(path: Path) -> Report:
     try:
         return from_json(path.read_bytes())
     except msgspec.ValidationError as error:
-        raise UnusableInput(f"{path} is JSON but no report of llmtop and no trace ({printable(str(error), 160)})") from None
+        raise UnusableInput(
+            f"{path} is JSON but no report of llmtop and no trace ({printable(str(error), 160)})"
+        ) from None
     except msgspec.DecodeError as error:
         raise UnusableInput(
             f"{path} is damaged JSON ({printable(str(error), 160)}): neither a trace nor a report can be read"

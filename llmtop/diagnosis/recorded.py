@@ -58,6 +58,8 @@ class _Seen:
     samples: dict[tuple[str, str], list[tuple[float, float]]] = field(default_factory=dict)
     power: dict[str, list[float]] = field(default_factory=dict)
     alerts: dict[tuple[str, str | None, int | None], _Held] = field(default_factory=dict)
+    up: set[tuple[str, str | None, int | None]] = field(default_factory=set)
+    """Alerts of the last snapshot."""
 
     def add(self, snapshot: Snapshot) -> None:
         """Take one more."""
@@ -80,10 +82,15 @@ class _Seen:
                 own.steps[step.index] = step
             while len(own.steps) > _MOST_STEPS:
                 del own.steps[next(iter(own.steps))]
+        up: set[tuple[str, str | None, int | None]] = set()
         for alert in snapshot.alerts:
-            held = self.alerts.setdefault((alert.id, alert.gpu, alert.pid), _Held(alert))
+            key = (alert.id, alert.gpu, alert.pid)
+            held = self.alerts.setdefault(key, _Held(alert))
             held.last = alert
-            held.seconds += passed
+            # Up at both ends of the interval; a series of snapshots does not say more.
+            held.seconds += passed if key in self.up else 0.0
+            up.add(key)
+        self.up = up
 
 
 def analyze_recording(path: str | Path) -> Report:

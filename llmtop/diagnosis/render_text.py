@@ -29,7 +29,7 @@ def render(report: Report, width: int = 100, style: _Style | None = None) -> str
     """
     paint = style or _plain
     width = max(60, min(width, 140))
-    lines = [paint(textwrap.shorten(headline(report), width * 2), "dim"), ""]
+    lines = [*(paint(line, "dim") for line in _wrapped(headline(report), width)), ""]
     role = "title" if report.verdict == "gpu_bound" else "warning"
     lines += [paint(line, role) for line in _wrapped(printable(report.summary, 2000), width)]
     lines += [paint(line, "dim") for text in step_lines(report) for line in _wrapped(text, width)]

@@ -93,7 +93,9 @@ class _Database:
                 blocks.append(_block(rows, width))
         except _DAMAGED as error:
             read = sum(map(len, blocks))
-            self.notes.append(f"{table} is damaged ({_said(error)}): {read} of its rows were read, the rest is left out")
+            self.notes.append(
+                f"{table} is damaged ({_said(error)}): {read} of its rows were read, the rest is left out"
+            )
         return blocks
 
     def rows(self, query: str, table: str) -> list[tuple[Any, ...]]:

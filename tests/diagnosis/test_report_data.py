@@ -40,7 +40,7 @@ def test_a_healthy_training_is_gpu_bound_without_a_warning(healthy: Report) -> N
 def test_the_host_s_clock_and_the_gpu_s_are_told_apart(healthy: Report) -> None:
     phases = {phase.name: phase for phase in healthy.phases}
     assert list(phases) == ["dataload", "forward", "backward", "optimizer"], "in the order of a step"
-    # The loader waits for the GPU: 88 % of the step by the host's clock, nothing on the GPU, which is not idle in it.
+    # The loader waits for the GPU: 88 % of the step by the host's clock, nothing on the GPU, which is busy then.
     assert (phases["dataload"].share_pct or 0) > 85
     assert (phases["dataload"].gpu_share_pct or 0) < 0.1
     assert (phases["dataload"].gpu_idle_seconds or 0) < 0.002
@@ -137,7 +137,7 @@ def test_the_timeline_shows_one_median_step(two_gpus: Report) -> None:
     assert timeline.seconds == pytest.approx(two_gpus.steps.seconds_p50 or 0, rel=0.02)
     lanes = [row.lane for row in timeline.rows]
     assert lanes.count("gpu") == 2, "work and NCCL"
-    assert {"gaps", "host", "phases"} <= set(lanes)
+    assert set(lanes) >= {"gaps", "host", "phases"}
     for row in timeline.rows:
         assert all(
             0 <= span.start and span.start + span.seconds <= timeline.seconds * 1.0001 for span in row.spans

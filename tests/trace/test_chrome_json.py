@@ -149,8 +149,8 @@ def test_gzip_is_seen_by_its_first_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("full", "short"),
     [
-        ("void at::native::vectorized_elementwise_kernel<4, at::native::F<float> >(int, float*)", "vectorized_elementwise_kernel"),
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
+        ("void at::native::vectorized_kernel<4, at::native::F<float> >(int, float*)", "vectorized_kernel"),
+        ("ncclDevKernel_AllReduce_Sum_f32(ncclDevKernelArgsStorage<4096ul>)", "ncclDevKernel_AllReduce_Sum_f32"),
         ("void at::native::(anonymous namespace)::CatArrayBatchedCopy<int>(int)", "CatArrayBatchedCopy"),
         ("nvjet_sm90_tst_64x8", "nvjet_sm90_tst_64x8"),
         ("void foo<bar::operator()(int) const::{lambda(int)#1}>(int)", "foo"),

@@ -1,0 +1,124 @@
+"""Several ranks: what of NCCL is exposed, who is judged, who holds the others up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llmtop.diagnosis.capture import analyze, analyze_trace
+from llmtop.diagnosis.lane import NCCL_KERNEL
+from llmtop.diagnosis.nccl import collective_of
+from llmtop.diagnosis.report import Report
+from llmtop.trace.open import open_trace
+from tests.support.traces import Capture, write_chrome, write_sqlite
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+def _rank(device: int, compute: float, beside: float, exposed: float, steps: int = 6, idle: float = 0) -> Capture:
+    """A rank whose step is compute (with NCCL beside its end), exposed NCCL, and idle time in a dataload range."""
+    capture = Capture(pid=100 + device, device=device)
+    period = compute + exposed + idle
+    for step in range(steps):
+        begin = step * period
+        capture.range("step", begin, begin + period)
+        capture.range("dataload", begin, begin + idle)
+        begin += idle
+        capture.kernel(begin + 5, begin + 5 + compute, launched=begin - 2 if idle else begin - 20, took=1)
+        capture.kernel(
+            begin + 5 + compute - beside, begin + 5 + compute + exposed, launched=begin, name=NCCL, stream=9
+        )
+    return capture
+
+
+def _report(folder: Path, *ranks: Capture) -> Report:
+    return analyze_trace(open_trace(write_sqlite(folder / "ranks.sqlite", list(ranks))))
+
+
+def test_overlapped_nccl_costs_nothing(tmp_path: Path) -> None:
+    report = _report(tmp_path, _rank(0, 990, 400, 10), _rank(1, 990, 400, 10))
+    assert report.verdict == "gpu_bound"
+    for device in report.devices:
+        assert device.nccl_pct == pytest.approx(41, abs=1)
+        assert device.nccl_exposed_pct == pytest.approx(1, abs=0.3)
+    assert report.collectives[0].name == "AllReduce"
+    assert report.collectives[0].exposed_ms_per_step == pytest.approx(0.01, rel=0.1)
+
+
+def test_nccl_with_nothing_beside_it_is_communication_bound(tmp_path: Path) -> None:
+    report = _report(tmp_path, _rank(0, 700, 0, 300), _rank(1, 700, 0, 300))
+    assert report.verdict == "communication_bound"
+    finding = report.findings[0]
+    assert finding.id == "communication_bound"
+    assert finding.share_pct == pytest.approx(30, abs=1)
+    assert finding.evidence["overlapped_pct_of_nccl"] == pytest.approx(0, abs=2)
+    assert not any(finding.id == "straggler" for finding in report.findings)
+
+
+def test_a_rank_that_waits_less_is_the_straggler_and_is_judged(tmp_path: Path) -> None:
+    report = _report(tmp_path, _rank(0, 700, 0, 300), _rank(1, 980, 0, 20))
+    assert report.verdict == "gpu_bound", "the others wait for rank 1, which waits for nobody"
+    finding = next(finding for finding in report.findings if finding.id == "straggler")
+    assert finding.evidence["culprit_device"] == 1
+    assert finding.severity == "critical"
+    assert "--" not in finding.summary
+    assert "GPU 1" in finding.summary
+    assert [device.judged for device in report.devices] == [False, True]
+
+
+def test_the_straggler_s_own_cause_is_the_verdict(tmp_path: Path) -> None:
+    report = _report(tmp_path, _rank(0, 600, 0, 400), _rank(1, 600, 0, 10, idle=390))
+    assert report.verdict == "input_bound"
+    assert any(finding.id == "straggler" for finding in report.findings)
+
+
+def test_a_process_that_only_touches_a_gpu_is_not_judged(tmp_path: Path) -> None:
+    passing = Capture(pid=900, device=0)
+    passing.kernel(100, 101, launched=50)
+    passing.kernel(5000, 5001, launched=4950)
+    worker = _rank(1, 980, 0, 0)
+    worker.ops = [op for op in worker.ops if op["name"] != NCCL]
+    report = _report(tmp_path, passing, worker)
+    assert [device.pid for device in report.devices if device.judged] == [101]
+    assert report.verdict == "gpu_bound"
+
+
+def test_one_rank_alone_is_told_to_be_so(tmp_path: Path) -> None:
+    path = write_chrome(
+        tmp_path / "rank0.json", _rank(0, 700, 0, 300), distributedInfo={"rank": 0, "world_size": 2}
+    )
+    report = analyze(path)
+    assert report.verdict == "communication_bound"
+    assert report.devices[0].rank == 0
+    assert any("alone" in note for note in report.notes)
+
+
+def test_ranks_are_named_where_the_files_name_them(tmp_path: Path) -> None:
+    for rank, capture in enumerate((_rank(0, 700, 0, 300), _rank(1, 980, 0, 20))):
+        write_chrome(tmp_path / f"r{rank}.json", capture, distributedInfo={"rank": rank + 4, "world_size": 8})
+    report = analyze(tmp_path)
+    finding = next(finding for finding in report.findings if finding.id == "straggler")
+    assert finding.summary.startswith("rank 5 (GPU 1)")
+    assert finding.evidence["culprit_rank"] == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "is_nccl"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", True),
+        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t", True),
+        ("ncclSymkDevKernel_AllGather_LL", True),
+        ("void ncclKernel_Broadcast", True),
+        ("my_nccl_like_Kernel", False),
+        ("gemm", False),
+    ],
+)
+def test_names_of_nccl_kernels(name: str, is_nccl: bool) -> None:
+    assert bool(NCCL_KERNEL.match(name)) is is_nccl
+
+
+def test_collectives_are_named() -> None:
+    assert collective_of("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL") == "ReduceScatter"
+    assert collective_of("ncclKernel_AllGather_RING_LL") == "AllGather"
+    assert collective_of("ncclSomethingNew") == "other"

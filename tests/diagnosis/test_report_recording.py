@@ -1,0 +1,135 @@
+"""A recording of snapshots gives a report too, and says what it cannot know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llmtop.diagnosis.load import load_report
+from llmtop.diagnosis.recorded import analyze_snapshots
+from llmtop.errors import UnusableInput
+from llmtop.recording import Writer
+from llmtop.snapshot import Alert, Gpu, Host, Phase, Rank, Snapshot, Step
+
+GPU = "GPU-1"
+
+
+def _step(index: int, seconds: float, idle: float | None) -> Step:
+    return Step(
+        index=index,
+        started_at=100.0 + index * seconds,
+        seconds=seconds,
+        interval_seconds=seconds,
+        gpu_idle_seconds=idle,
+        phases=(
+            Phase(name="dataload", host_seconds=seconds * 0.6, gpu_seconds=idle),
+            Phase(name="forward", host_seconds=seconds * 0.4, gpu_seconds=seconds - (idle or 0)),
+        ),
+        warmup=index < 2,
+    )
+
+
+def _snapshots(
+    count: int = 20, idle_share: float | None = 0.5, alert: str | None = "input_bound"
+) -> list[Snapshot]:
+    made = []
+    for second in range(count):
+        steps = tuple(
+            _step(second * 10 + i, 0.1, None if idle_share is None else 0.1 * idle_share) for i in range(10)
+        )
+        alerts = ()
+        if alert and second >= 2:
+            alerts = (
+                Alert(
+                    id=alert, severity="warning", pid=7, since=102.0, summary="it waits", evidence={"share": 0.5}
+                ),
+            )
+        made.append(
+            Snapshot(
+                time=100.0 + second,
+                host=Host(name="box"),
+                gpus=(
+                    Gpu(
+                        index=0, uuid=GPU, name="NVIDIA H200", util_pct=50.0, sm_active_pct=40.0, power_watts=300.0
+                    ),
+                ),
+                ranks=(Rank(pid=7, host="box", rank=0, gpu_uuid=GPU, new_steps=steps),),
+                alerts=alerts,
+            )
+        )
+    return made
+
+
+def _written(folder: Path, snapshots: list[Snapshot]) -> Path:
+    path = folder / "run.llmtop"
+    writer = Writer(path, host="box")
+    for snapshot in snapshots:
+        writer.write(snapshot)
+    writer.close()
+    return path
+
+
+def test_a_recording_gives_steps_phases_and_alerts(tmp_path: Path) -> None:
+    report = load_report(_written(tmp_path, _snapshots()))
+    assert report.engine == "recording"
+    assert report.verdict == "input_bound"
+    assert report.steps.count == 198, "two steps of warm-up are left out"
+    assert report.steps.seconds_p50 == pytest.approx(0.1)
+    assert [(row.name, round(row.share_pct or 0)) for row in report.phases] == [("dataload", 60), ("forward", 40)]
+    assert report.devices[0].idle_pct == pytest.approx(50)
+    finding = report.findings[0]
+    assert (finding.id, finding.evidence["up_seconds"]) == ("input_bound", 17.0)
+    assert {metric.name: metric.mean_pct for metric in report.metrics} == {"util": 50.0, "sm_active": 40.0}
+
+
+def test_it_says_what_it_cannot_know(tmp_path: Path) -> None:
+    report = load_report(_written(tmp_path, _snapshots()))
+    assert any("need a capture" in note for note in report.notes)
+    assert report.devices[0].kernels is None
+    assert report.devices[0].busy_pct is None
+    assert report.kernels == ()
+
+
+def test_a_busy_gpu_without_alerts_is_gpu_bound() -> None:
+    report = analyze_snapshots(_snapshots(idle_share=0.02, alert=None), "run")
+    assert report.verdict == "gpu_bound"
+    assert report.findings == ()
+
+
+def test_without_gpu_time_and_alerts_the_verdict_is_unknown() -> None:
+    report = analyze_snapshots(_snapshots(idle_share=None, alert=None), "run")
+    assert report.verdict == "unknown"
+    assert "not measured" in report.summary
+
+
+def test_idle_without_a_named_cause_is_unknown() -> None:
+    assert analyze_snapshots(_snapshots(idle_share=0.4, alert=None), "run").verdict == "unknown"
+
+
+def test_gpu_times_that_came_later_are_taken() -> None:
+    snapshots = _snapshots(count=3, idle_share=None, alert=None)
+    late = tuple(_step(index, 0.1, 0.03) for index in range(30))
+    rank = Rank(pid=7, host="box", rank=0, gpu_uuid=GPU, gpu_updates=late)
+    snapshots.append(Snapshot(time=103.0, host=Host(name="box"), ranks=(rank,)))
+    assert analyze_snapshots(snapshots, "run").devices[0].idle_pct == pytest.approx(30)
+
+
+def test_a_recording_without_a_training_still_has_the_gpu(tmp_path: Path) -> None:
+    bare = [Snapshot(time=snapshot.time, host=snapshot.host, gpus=snapshot.gpus) for snapshot in _snapshots()]
+    report = load_report(_written(tmp_path, bare))
+    assert report.verdict == "unknown"
+    assert len(report.metrics) == 2
+    assert "no attached training" in report.summary
+
+
+def test_a_cut_recording_says_so(tmp_path: Path) -> None:
+    path = _written(tmp_path, _snapshots(40))
+    path.write_bytes(path.read_bytes()[:-20])
+    report = load_report(path)
+    assert any("left out" in note for note in report.notes)
+
+
+def test_no_snapshot_at_all(tmp_path: Path) -> None:
+    with pytest.raises(UnusableInput, match="no snapshot"):
+        load_report(_written(tmp_path, []))

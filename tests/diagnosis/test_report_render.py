@@ -1,0 +1,159 @@
+"""Text, Markdown and HTML: everything there, nothing that a terminal or a browser would obey."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from llmtop.diagnosis import render_html, render_markdown, render_text
+from llmtop.diagnosis.capture import analyze, analyze_trace
+from llmtop.diagnosis.report import Finding, Report, Row, Span, Timeline, from_json, to_json
+from tests.support.data import LAUNCH_BOUND, TWO_GPUS
+from tests.support.traces import Capture
+
+EVIL = "x</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'`|*_[a](b)\x1b[2J\x07\u202e" + "y" * 300
+
+
+@pytest.fixture(scope="module")
+def launch_bound() -> Report:
+    return analyze(LAUNCH_BOUND)
+
+
+def _hostile(folder: Path) -> Report:
+    """A report of which every text that comes from a capture is hostile."""
+    capture = Capture()
+    for begin in range(0, 50_000, 1000):
+        capture.range("step", begin, begin + 1000)
+        capture.range(EVIL, begin + 100, begin + 900)
+        capture.kernel(begin + 500, begin + 950, launched=begin + 400, name=EVIL)
+    report = analyze_trace(capture.trace(folder))
+    # And as if it had come from a JSON file that somebody else wrote.
+    finding = Finding(
+        id=EVIL, severity="warning", summary=EVIL, evidence={EVIL: EVIL}, fix=EVIL, next=EVIL, confirm=EVIL
+    )
+    rows = (Row(label=EVIL, lane="gpu", spans=(Span(0.0, 0.5, EVIL, EVIL),)),)
+    return msgspec.structs.replace(
+        report,
+        source=EVIL,
+        tool_version=EVIL,
+        summary=EVIL,
+        findings=(*report.findings, finding),
+        notes=(EVIL,),
+        roofline=EVIL,
+        timeline=Timeline(step=0, seconds=1.0, rows=rows),
+    )
+
+
+def test_text_has_the_verdict_first_and_every_part(launch_bound: Report) -> None:
+    text = render_text.render(launch_bound)
+    assert text.split("\n\n")[1].startswith("launch_bound: ")
+    for part in ("Findings", "evidence:", "fix:", "next: py-spy", "saves at most", "Devices", "Phases",
+                 "Idle time by cause", "Longest gaps", "Kernels", "Copies", "CUDA calls", "GPU metrics"):  # fmt: skip
+        assert part in text, part
+
+
+def test_text_fits_the_width(launch_bound: Report) -> None:
+    for width in (80, 100, 120):
+        prose = render_text.render(launch_bound, width).split("\nDevices")[0]
+        assert max(map(len, prose.splitlines())) <= width
+
+
+def test_nothing_hostile_reaches_a_terminal(tmp_path: Path) -> None:
+    text = render_text.render(_hostile(tmp_path))
+    assert text.replace("\n", "").isprintable()
+
+
+def test_colour_never_says_anything_alone(launch_bound: Report) -> None:
+    colored = render_text.render(launch_bound, style=lambda text, role: f"<{role}>{text}</>")
+    assert "<critical>!! launch_bound (critical)" in colored
+    assert re.sub(r"<[a-z/]*>", "", colored) == render_text.render(launch_bound)
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scripts = 0
+        self.attributes: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.scripts += tag == "script"
+        self.attributes += [name for name, _ in attrs]
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+        assert tag != "img"
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_nothing_hostile_reaches_a_browser(tmp_path: Path) -> None:
+    page = render_html.render(_hostile(tmp_path))
+    tags = _Tags()
+    tags.feed(page)
+    assert tags.scripts == 1, "only the page's own"
+    assert tags.open == [], "every tag is closed"
+    assert not any(name.startswith("on") for name in tags.attributes)
+    assert page.replace("\n", "").isprintable()
+
+
+def test_the_page_needs_nothing_from_outside(launch_bound: Report) -> None:
+    page = render_html.render(launch_bound)
+    assert "default-src 'none'" in page
+    assert not re.search(r"(src|href)=", page)
+    assert page.count("<svg") == len(launch_bound.timeline.rows if launch_bound.timeline else ())
+    assert "GEMM" in page
+
+
+def test_hostile_text_stays_text_in_markdown(tmp_path: Path) -> None:
+    text = render_markdown.render(_hostile(tmp_path))
+    outside, inside = [], False
+    for line in text.splitlines():
+        if re.match(r"`{3,}", line):
+            inside = not inside
+        elif not inside:
+            outside.append(line)
+    prose = "\n".join(outside)
+    assert not inside, "every fence is closed"
+    assert not re.search(r"(?<!\\)<script", prose)
+    assert not re.search(r"(?<!\\)\[a(?<!\\)\]\(b\)", prose)
+    assert text.replace("\n", "").isprintable()
+
+
+def test_markdown_tables_keep_their_columns(tmp_path: Path) -> None:
+    rows = [line for line in render_markdown.render(_hostile(tmp_path)).splitlines() if line.startswith("| ")]
+    for line in rows:
+        cells = re.split(r"(?<!\\)\|", line)
+        assert len(cells) >= 5
+
+
+def test_a_report_survives_json(launch_bound: Report) -> None:
+    data = to_json(launch_bound)
+    assert from_json(data) == launch_bound
+    assert render_text.render(from_json(data)) == render_text.render(launch_bound)
+
+
+def test_a_report_of_a_later_version_can_still_be_read(launch_bound: Report) -> None:
+    raw = msgspec.json.decode(to_json(launch_bound))
+    raw["something_new"] = [1, 2]
+    raw["devices"][0]["more"] = {"a": 1}
+    assert from_json(msgspec.json.encode(raw)) == launch_bound
+
+
+def test_the_contract_s_fields_are_all_there() -> None:
+    raw = msgspec.json.decode(to_json(analyze(TWO_GPUS)))
+    assert {"schema", "source", "engine", "window_seconds", "devices", "phases", "kernels", "copies", "api", "gaps",
+            "verdict", "findings"} <= set(raw)  # fmt: skip
+    assert {"device", "pid", "busy_pct", "kernel_pct", "memcpy_pct", "nccl_pct", "nccl_exposed_pct", "kernels",
+            "kernels_under_10us_pct"} <= set(raw["devices"][0])  # fmt: skip
+    assert {"id", "severity", "share_pct", "summary", "evidence", "fix", "next"} <= set(raw["findings"][0])
+
+
+def test_an_empty_report_can_be_shown() -> None:
+    report = Report(source="nothing", engine="nsys", window_seconds=0.0)
+    for render in (render_text.render, render_markdown.render, render_html.render):
+        assert "nothing" in render(report)
