@@ -140,5 +140,5 @@ def test_the_timeline_shows_one_median_step(two_gpus: Report) -> None:
     assert set(lanes) >= {"gaps", "host", "phases"}
     for row in timeline.rows:
         assert all(
-            0 <= span.start and span.start + span.seconds <= timeline.seconds * 1.0001 for span in row.spans
+            span.start >= 0 and span.start + span.seconds <= timeline.seconds * 1.0001 for span in row.spans
         )

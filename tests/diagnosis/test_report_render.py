@@ -51,8 +51,9 @@ def _hostile(folder: Path) -> Report:
 def test_text_has_the_verdict_first_and_every_part(launch_bound: Report) -> None:
     text = render_text.render(launch_bound)
     assert text.split("\n\n")[1].startswith("launch_bound: ")
-    for part in ("Findings", "evidence:", "fix:", "next: py-spy", "saves at most", "Devices", "Phases",
-                 "Idle time by cause", "Longest gaps", "Kernels", "Copies", "CUDA calls", "GPU metrics"):  # fmt: skip
+    for part in ("Findings", "evidence:", "fix:", "next: py-spy", "saves at most", "Devices",
+                 "Phases", "Idle time by cause", "Longest gaps", "Kernels", "Copies",
+                 "CUDA calls", "GPU metrics"):  # fmt: skip
         assert part in text, part
 
 
@@ -146,8 +147,8 @@ def test_a_report_of_a_later_version_can_still_be_read(launch_bound: Report) -> 
 
 def test_the_contract_s_fields_are_all_there() -> None:
     raw = msgspec.json.decode(to_json(analyze(TWO_GPUS)))
-    assert {"schema", "source", "engine", "window_seconds", "devices", "phases", "kernels", "copies", "api", "gaps",
-            "verdict", "findings"} <= set(raw)  # fmt: skip
+    assert {"schema", "source", "engine", "window_seconds", "devices", "phases", "kernels", "copies", "api",
+            "gaps", "verdict", "findings"} <= set(raw)  # fmt: skip
     assert {"device", "pid", "busy_pct", "kernel_pct", "memcpy_pct", "nccl_pct", "nccl_exposed_pct", "kernels",
             "kernels_under_10us_pct"} <= set(raw["devices"][0])  # fmt: skip
     assert {"id", "severity", "share_pct", "summary", "evidence", "fix", "next"} <= set(raw["findings"][0])
