@@ -41,7 +41,7 @@ def live_hub(
     """
     gpu = NvmlSource(interval)
     names = _GpuNames(gpu)
-    ranks = StepsSource(directory, interval, names)
+    ranks = StepsSource(directory, names)
     return Hub(
         gpu=gpu,
         host=HostSource(interval),

@@ -30,6 +30,8 @@ class RankStats:
         self.metrics: dict[str, float] = {}
         self.memory: wire.Memory | None = None
         self.last: Step | None = None
+        self.received = 0
+        """Steps so far, on all connections."""
         self._lost_there = 0
         self._lost_before = 0
         self._lost_here = 0
@@ -52,6 +54,7 @@ class RankStats:
     def add_steps(self, message: wire.Steps) -> None:
         """Take finished steps; one that is known already (history after a reconnect) is passed over."""
         self._lost_there = max(self._lost_there, message.lost)
+        self.received += len(message.steps)
         self.metrics.update(message.metrics)
         for ordinal, done in enumerate(message.steps, message.first_ordinal):
             step = self._step(done, warmup=ordinal < self.hello.warmup_steps)

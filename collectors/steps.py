@@ -7,7 +7,6 @@ own, because a stopped process accepts nothing and would hold the others up.
 from __future__ import annotations
 
 import queue
-import selectors
 import threading
 import time
 from collections.abc import Callable
@@ -20,10 +19,12 @@ from llmtop import client, wire
 from llmtop.errors import LlmtopError, NotPossibleHere
 from llmtop.snapshot import Rank
 
-DISCOVER_SECONDS = 1.0
-"""How often the directory is looked at, and the state of the processes."""
-GATHER_SECONDS = 0.1
-"""After reading, so long is waited for more to come: ten short reads a second instead of one a message."""
+ROUND_SECONDS = 1.0
+"""How often the directory, the sockets and the processes are looked at. `latest()` reads the sockets as well; a
+reader that woke up for every message would cost more than all the rest of the monitor."""
+BUSY_STEPS = 500
+BUSY_SECONDS = 0.05
+"""Where so many steps came in one round, the next reading follows so soon: a socket holds some 200 KiB."""
 GONE_SECONDS = 300.0
 """A training that has ended is still shown for so long."""
 REFUSED_RETRY_SECONDS = 30.0
@@ -39,14 +40,11 @@ _Opened = tuple[Path, "client.Connection | LlmtopError | client.Closed"]
 class StepsSource:
     """A RankSource over the sockets in a directory."""
 
-    def __init__(
-        self, directory: Path | None = None, interval: float = 1.0, gpu_name: GpuName = lambda _uuid: None
-    ) -> None:
+    def __init__(self, directory: Path | None = None, gpu_name: GpuName = lambda _uuid: None) -> None:
         """Watch `directory`.
 
         Args:
             directory: `wire.runtime_dir()` if not given.
-            interval: seconds between calls of `latest()`: half of it, a step may wait to be read.
             gpu_name: the name of a GPU by UUID, for MFU.
         """
         self._directory = wire.runtime_dir() if directory is None else directory
@@ -57,10 +55,9 @@ class StepsSource:
         self._retry_at: dict[Path, float] = {}
         self._opening: set[Path] = set()
         self._opened: queue.SimpleQueue[_Opened] = queue.SimpleQueue()
-        self._selector = selectors.DefaultSelector()
-        self._closed = threading.Event()
+        self._closed = False
+        self._wake = threading.Event()
         self._scanned = False
-        self.set_interval(interval)
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -69,12 +66,12 @@ class StepsSource:
         self._thread.start()
 
     def set_interval(self, seconds: float) -> None:
-        """Follow another rate of `latest()`."""
-        self._gather = min(GATHER_SECONDS, seconds / 2)
+        """Nothing to change: `latest()` reads what has come, however often it is called."""
 
     def close(self) -> None:
         """Hang up everywhere."""
-        self._closed.set()
+        self._closed = True
+        self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout=1.0)
 
@@ -86,6 +83,8 @@ class StepsSource:
     def latest(self) -> RanksReading:
         """All trainings by rank; the steps in it are handed over once."""
         with self._lock:
+            for known in self._trainings.values():
+                self._drain(known, 1)
             ranks = [training.take(self._gpu_name) for training in self._trainings.values()]
             notes = tuple(dict.fromkeys(self._notes.values()))
         return RanksReading(ranks=tuple(sorted(ranks, key=_order)), notes=notes)
@@ -96,22 +95,24 @@ class StepsSource:
             return tuple(training.pid for training in self._trainings.values() if not training.gone)
 
     def _run(self) -> None:
-        next_look = 0.0
-        while not self._closed.is_set():
+        next_round = time.monotonic()
+        while not self._closed:
+            self._wake.clear()
             now = time.monotonic()
             try:
-                if now >= next_look:
-                    next_look = now + DISCOVER_SECONDS
-                    self._look(now)
                 self._take_opened()
-                if self._read(max(0.0, min(next_look - time.monotonic(), 0.05 if self._opening else 0.5))):
-                    self._closed.wait(self._gather)
+                if now >= next_round:
+                    next_round = now + ROUND_SECONDS
+                    self._look(now)
+                busy = self._read() >= BUSY_STEPS
             except Exception as error:  # noqa: BLE001  one odd training must not end the watch over the others
+                busy = False
                 self._notes[Path()] = f"a fault in llmtop itself (steps: {error!r}); a training may be missing"
-                self._closed.wait(DISCOVER_SECONDS)
-        for training in self._trainings.values():
-            training.hang_up()
-        self._selector.close()
+            rest = max(0.0, next_round - time.monotonic())
+            self._wake.wait(min(rest, BUSY_SECONDS) if busy else rest)
+        with self._lock:
+            for training in self._trainings.values():
+                training.hang_up()
 
     def _look(self, now: float) -> None:
         found = self._discover()
@@ -169,6 +170,7 @@ class StepsSource:
         except LlmtopError as error:
             outcome = error
         self._opened.put((path, outcome))
+        self._wake.set()
 
     def _take_opened(self) -> None:
         while not self._opened.empty():
@@ -193,14 +195,13 @@ class StepsSource:
         for other in [p for p, t in self._trainings.items() if t.pid == training.pid and p != path]:
             if self._trainings[other].connection is None:
                 del self._trainings[other]
-        self._selector.register(connection, selectors.EVENT_READ, training)
-        self._drain(training)
+        self._drain(training, _READS)
 
     def _turned_away(self, path: Path, error: LlmtopError | client.Closed) -> None:
         now = time.monotonic()
         known = self._trainings.get(path)
         if isinstance(error, client.Closed):
-            self._retry_at[path] = now + DISCOVER_SECONDS
+            self._retry_at[path] = now + ROUND_SECONDS
             if known is not None:
                 known.end()
         elif isinstance(error, client.NoAnswer):
@@ -214,21 +215,23 @@ class StepsSource:
             self._retry_at[path] = now + REFUSED_RETRY_SECONDS
             self._notes[path] = str(error)
 
-    def _read(self, timeout: float) -> bool:
-        """Take in what has come; returns whether there was something."""
-        events = self._selector.select(timeout)
-        with self._lock:
-            for key, _ in events:
-                self._drain(key.data)
-        return bool(events)
+    def _read(self) -> int:
+        """Take in what has come; returns the most steps that any one training sent."""
+        most = 0
+        for training in list(self._trainings.values()):
+            with self._lock:
+                before = training.stats.received
+                self._drain(training, _READS)
+                most = max(most, training.stats.received - before)
+        return most
 
-    def _drain(self, training: Training) -> None:
-        """Read from one training; the caller holds the lock."""
+    def _drain(self, training: Training, times: int) -> None:
+        """Read from one training up to so many times; the caller holds the lock."""
         connection = training.connection
         if connection is None:
             return
         try:
-            for _ in range(_READS):
+            for _ in range(times):
                 messages = connection.receive(0.0)
                 if not messages:
                     break
@@ -241,7 +244,6 @@ class StepsSource:
             self._retry_at[connection.path] = time.monotonic() + REFUSED_RETRY_SECONDS
 
     def _drop(self, training: Training, connection: client.Connection) -> None:
-        self._selector.unregister(connection)
         training.hang_up()
         if not training.is_alive():
             training.end()

@@ -68,7 +68,7 @@ class Watch:
 
 @pytest.fixture
 def watch(runtime_dir: Path) -> Iterator[Watch]:
-    source = StepsSource(runtime_dir, 0.1)
+    source = StepsSource(runtime_dir)
     source.start()
     yield Watch(source)
     source.close()
@@ -99,7 +99,7 @@ def test_a_monitor_that_comes_late_gets_the_history_first(train: Start, runtime_
     assert child.stdout is not None
     while child.stdout.readline() != "done\n":
         pass
-    source = StepsSource(runtime_dir, 0.1)
+    source = StepsSource(runtime_dir)
     source.start()
     wait_for(source.settled)
     (rank,) = source.latest().ranks
@@ -220,7 +220,7 @@ def test_one_that_is_gone_is_forgotten_after_a_while(
 
 
 def test_two_monitors_at_once_both_see_every_step(train: Start, runtime_dir: Path) -> None:
-    sources = [StepsSource(runtime_dir, 0.1) for _ in range(2)]
+    sources = [StepsSource(runtime_dir) for _ in range(2)]
     watches = [Watch(source) for source in sources]
     for source in sources:
         source.start()
@@ -260,7 +260,7 @@ def test_many_processes_at_once(runtime_dir: Path) -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", program], env=environment(LLMTOP_DIR=str(runtime_dir)), start_new_session=True
     )
-    source = StepsSource(runtime_dir, 0.2)
+    source = StepsSource(runtime_dir)
     source.start()
     try:
         wait_for(lambda: sum(rank.step is not None for rank in source.latest().ranks) == 64, 60)

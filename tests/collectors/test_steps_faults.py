@@ -41,7 +41,7 @@ def peer(runtime_dir: Path) -> Iterator[Peer]:
 
 @pytest.fixture
 def source(runtime_dir: Path) -> Iterator[StepsSource]:
-    source = StepsSource(runtime_dir, 0.1)
+    source = StepsSource(runtime_dir)
     yield source
     source.close()
 
@@ -166,7 +166,7 @@ def test_a_directory_that_others_can_write_is_refused_until_it_is_mended(
 def test_a_directory_that_is_a_link_is_refused(runtime_dir: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(runtime_dir)
-    source = StepsSource(link, 0.1)
+    source = StepsSource(link)
     source.start()
     wait_for(lambda: source.latest().notes)
     assert "symbolic link" in source.latest().notes[0]
@@ -174,7 +174,7 @@ def test_a_directory_that_is_a_link_is_refused(runtime_dir: Path, tmp_path: Path
 
 
 def test_no_directory_yet_is_no_fault_and_is_found_when_it_comes(tmp_path: Path) -> None:
-    source = StepsSource(tmp_path / "later", 0.1)
+    source = StepsSource(tmp_path / "later")
     source.start()
     wait_for(source.settled)
     assert source.latest().notes == ()
