@@ -1,6 +1,6 @@
 """What the monitor costs, beside nvitop in the same run: processor time, memory, time to the first frame.
 
-Eight GPUs (the driver's stand-in, which answers at once) and eight attached trainings, in terminals of 200x50.
+Eight GPUs (the driver's stand-in, which answers at once), an attached training on each, terminals of 200x50.
 LLMTOP_BENCH_SECONDS (60) is how long processor time and memory are watched; 600 shows that memory stays flat.
 """
 
@@ -52,23 +52,28 @@ def run() -> Iterator[Result]:
     if shutil.which("tmux") is None or shutil.which("gcc") is None:
         raise SkipBenchmark("tmux and gcc are needed")
     with tempfile.TemporaryDirectory(prefix="lt-") as directory:
-        env = _environment(Path(directory))
-        with _trainings(env):
+        scenario = nvml_stub.Scenario.eight_gpus()
+        env = _environment(scenario, Path(directory))
+        with _trainings(env) as pids:
+            for gpu, pid in enumerate(pids):
+                scenario.process(gpu, pid, 90 << 30, sm=95)
+            scenario.write(Path(directory) / "scenario")
             yield from _running(env, float(os.environ.get("LLMTOP_BENCH_SECONDS", "60")))
             yield from _starting(env)
 
 
-def _environment(directory: Path) -> dict[str, str]:
-    scenario = nvml_stub.Scenario.eight_gpus().write(directory / "scenario")
+def _environment(scenario: nvml_stub.Scenario, directory: Path) -> dict[str, str]:
     return nvml_stub.environment(
         nvml_stub.build(),
-        scenario,
+        scenario.write(directory / "scenario"),
         **environment(LLMTOP_DIR=str(directory), TERM="xterm-256color", COLORTERM="truecolor", LC_ALL="C.UTF-8"),
     )
 
 
 @contextmanager
-def _trainings(env: dict[str, str]) -> Iterator[None]:
+def _trainings(env: dict[str, str]) -> Iterator[list[int]]:
+    """One training a GPU; their pids."""
+    pids = []
     with ExitStack() as running:
         for rank in range(RANKS):
             ranked = {**env, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS)}
@@ -76,7 +81,8 @@ def _trainings(env: dict[str, str]) -> Iterator[None]:
             training = subprocess.Popen([_PYTHON, *program], env=ranked, stdout=subprocess.DEVNULL)
             running.callback(training.wait)
             running.callback(training.kill)
-        yield
+            pids.append(training.pid)
+        yield pids
 
 
 class _Pane:

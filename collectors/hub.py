@@ -2,56 +2,63 @@
 
 from __future__ import annotations
 
+import platform
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from collectors import base, stage
-from collectors.base import GpuReading, GpuSource, RankSource, RanksReading
+from collectors import stage
+from collectors.base import GpuReading, GpuSource, HostSource, ProcessSource, RankSource, RanksReading
 from collectors.gpu_selection import GpuSelection
-from collectors.host import HostSource
-from collectors.nvml import NvmlSource
-from collectors.processes import ProcessSource
 from collectors.stage import Stage
-from collectors.steps import StepsSource
-from llmtop.diagnosis.live import Rules
 from llmtop.snapshot import Host, Process, Snapshot
 
 ONCE_SECONDS = 4.0
 """How long `Hub.once` waits for values that need two samples (rates, shares of time)."""
 
 
-def live_hub(
-    *,
-    interval: float = 1.0,
-    selection: GpuSelection | None = None,
-    directory: Path | None = None,
-    taps: Sequence[Stage] = (),
-) -> Hub:
-    """The hub over this machine: its GPUs, itself, the processes and the attached trainings.
+class Sources(NamedTuple):
+    """What a hub puts together, and the rules that judge it."""
+
+    gpu: GpuSource
+    host: HostSource
+    processes: ProcessSource
+    ranks: RankSource
+    rules: Stage
+
+
+def live_sources(interval: float, directory: Path | None = None) -> Sources:
+    """This machine: its GPUs, itself, the processes and the attached trainings.
 
     Args:
         interval: seconds between snapshots.
-        selection: which GPUs to show; by default those of CUDA_VISIBLE_DEVICES, or all.
         directory: of the trainings' sockets, `llmtop.wire.runtime_dir()` by default.
-        taps: stages after the rules.
     """
+    # The driver's binding, psutil and the rules take some 60 ms to import: a screen paints its first frame before.
+    from collectors.host import HostSource
+    from collectors.nvml import NvmlSource
+    from collectors.processes import ProcessSource
+    from collectors.steps import StepsSource
+    from llmtop.diagnosis.live import Rules
+
     gpu = NvmlSource(interval)
-    names = _GpuNames(gpu)
-    ranks = StepsSource(directory, names)
-    return Hub(
+    ranks = StepsSource(directory, _GpuNames(gpu))
+    return Sources(
         gpu=gpu,
         host=HostSource(interval),
         processes=ProcessSource(lambda: gpu.latest().uses, ranks.pids, interval),
         ranks=ranks,
         rules=Rules().apply,
-        interval=interval,
-        selection=selection or GpuSelection.default(),
-        taps=taps,
     )
+
+
+def live_hub(*, interval: float = 1.0, selection: GpuSelection | None = None, taps: Sequence[Stage] = ()) -> Hub:
+    """A hub over this machine; arguments as of `Hub`."""
+    return Hub(live_sources, interval=interval, selection=selection, taps=taps)
 
 
 class _GpuNames:
@@ -76,31 +83,27 @@ class Hub:
 
     def __init__(
         self,
+        make_sources: Callable[[float], Sources],
         *,
-        gpu: GpuSource,
-        host: base.HostSource,
-        processes: base.ProcessSource,
-        ranks: RankSource,
-        rules: Stage,
         interval: float = 1.0,
         selection: GpuSelection | None = None,
         taps: Sequence[Stage] = (),
     ) -> None:
-        """Take the sources over; `start()` or `snapshots()` starts them, `close()` closes them.
+        """Remember how to make the sources; that is done by the thread that starts them.
 
         Args:
-            rules: adds the alerts.
+            make_sources: called once, with the interval.
             interval: seconds between snapshots.
-            selection: which GPUs to show; all, if not given.
+            selection: which GPUs to show; by default those of CUDA_VISIBLE_DEVICES, or all.
             taps: stages after the rules, in order.
         """
-        self._gpu, self._host, self._processes, self._ranks = gpu, host, processes, ranks
-        self._stages: tuple[Stage, ...] = (rules, *taps)
-        self._selection = selection or GpuSelection()
+        self._make_sources = make_sources
+        self._taps = tuple(taps)
+        self._selection = selection or GpuSelection.default()
         self._interval = interval
         self._wake = threading.Condition()
         self._closed = False
-        self._started = False
+        self._sources: Sources | None = None
         self._thread: threading.Thread | None = None
 
     @property
@@ -113,8 +116,9 @@ class Hub:
         with self._wake:
             self._interval = seconds
             self._wake.notify_all()
-        for source in self._sources():
-            source.set_interval(seconds)
+            if self._sources is not None:
+                for source in self._sources[:4]:
+                    source.set_interval(seconds)
 
     @property
     def selection(self) -> str:
@@ -131,12 +135,7 @@ class Hub:
 
     def start(self, on_snapshot: Callable[[Snapshot], None]) -> None:
         """Call `on_snapshot` in a thread of the hub's own at every interval."""
-
-        def run() -> None:
-            for snapshot in self.snapshots():
-                on_snapshot(snapshot)
-
-        self._thread = threading.Thread(target=run, name="llmtop-hub", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(on_snapshot,), name="llmtop-hub", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -146,45 +145,38 @@ class Hub:
             self._wake.notify_all()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=2.0)
-        if self._started:
-            for source in self._sources():
+        if self._sources is not None:
+            for source in self._sources[:4]:
                 source.close()
-
-    def snapshots(self) -> Iterator[Snapshot]:
-        """Yield a snapshot at every interval until `close()`, in the caller's thread."""
-        self._start_sources()
-        due = time.monotonic()
-        while not self._closed:
-            yield self.poll()
-            due = self._wait_for_next(due)
 
     def once(self, seconds: float = ONCE_SECONDS) -> Snapshot:
         """Start the sources and return the first snapshot in which rates are known.
 
         Rates and shares of time need two samples of each source; after `seconds`, what there is has to do.
         """
-        self._start_sources()
+        sources = self._started()
         deadline = time.monotonic() + seconds
         sampled: dict[str, set[float | None]] = {}
         while not self._closed:
-            reading, host = self._gpu.latest(), self._host.latest()
+            reading, host = sources.gpu.latest(), sources.host.latest()
             for gpu in reading.gpus:
                 sampled.setdefault(gpu.uuid, set()).add(gpu.sampled_at)
             gpus_ready = bool(reading.gpus or reading.notes) and all(
                 gpu.error is not None or len(sampled[gpu.uuid] - {None}) > 1 for gpu in reading.gpus
             )
-            ready = gpus_ready and host.cpu_pct is not None and self._ranks.settled()
+            ready = gpus_ready and host.cpu_pct is not None and sources.ranks.settled()
             if ready or time.monotonic() >= deadline:
                 break
             self._pause(0.05)
         return self.poll()
 
     def poll(self) -> Snapshot:
-        """Make one snapshot from what the sources have now."""
-        reading, host = self._gpu.latest(), self._host.latest()
-        ranks, processes = self._ranks.latest(), self._processes.latest()
+        """Make one snapshot from what the sources have now; starts them if nothing has."""
+        sources = self._started()
+        reading, host = sources.gpu.latest(), sources.host.latest()
+        ranks, processes = sources.ranks.latest(), sources.processes.latest()
         snapshot = self._compose(reading, host, processes, ranks)
-        return stage.run(self._stages, snapshot)
+        return stage.run((sources.rules, *self._taps), snapshot)
 
     def _compose(
         self, reading: GpuReading, host: Host, processes: tuple[Process, ...], ranks: RanksReading
@@ -207,14 +199,25 @@ class Hub:
             ranks=ranks.ranks,
         )
 
-    def _sources(self) -> tuple[GpuSource, base.HostSource, base.ProcessSource, RankSource]:
-        return self._gpu, self._host, self._processes, self._ranks
+    def _run(self, on_snapshot: Callable[[Snapshot], None]) -> None:
+        try:
+            self._started()
+        except Exception as error:  # noqa: BLE001  a screen without a word would be all that is seen of it
+            note = f"a fault in llmtop itself: nothing can be watched ({error!r})"
+            on_snapshot(Snapshot(time=time.time(), host=Host(name=platform.node(), notes=(note,))))
+            return
+        due = time.monotonic()
+        while not self._closed:
+            on_snapshot(self.poll())
+            due = self._wait_for_next(due)
 
-    def _start_sources(self) -> None:
-        if not self._started:
-            self._started = True
-            for source in self._sources():
-                source.start()
+    def _started(self) -> Sources:
+        with self._wake:
+            if self._sources is None:
+                self._sources = self._make_sources(self._interval)
+                for source in self._sources[:4]:
+                    source.start()
+            return self._sources
 
     def _wait_for_next(self, due: float) -> float:
         """Sleep until the next round is due and return when that was, or as soon as the hub is closed."""

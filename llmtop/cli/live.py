@@ -82,14 +82,13 @@ def live(
     """Watch the GPUs and the attached trainings of this machine."""
     from collectors.gpu_selection import GpuSelection
     from collectors.hub import live_hub
-    from collectors.recorder import Recorder
 
     selection = GpuSelection.parse(gpus) if gpus is not None else None
     if not (once or as_json):
         _need_terminal("llmtop --json or llmtop --once")
     code = EXIT_DONE
     with ExitStack() as closing:
-        recorder = Recorder(record_to, host=platform.node(), overwrite=force) if record_to else None
+        recorder = _recorder(record_to, force) if record_to else None
         if recorder:
             closing.callback(recorder.close)
         hub = live_hub(interval=interval, selection=selection, taps=[recorder] if recorder else [])
@@ -125,12 +124,11 @@ def record(
 
     from collectors.gpu_selection import GpuSelection
     from collectors.hub import live_hub
-    from collectors.recorder import Recorder
     from llmtop.cli.stream import Stream
     from llmtop.recording import Reader
 
     selection = GpuSelection.parse(gpus) if gpus is not None else None
-    recorder = Recorder(file, host=platform.node(), overwrite=force)
+    recorder = _recorder(file, force)
     stream = Stream()
 
     def consume(_snapshot: object) -> None:
@@ -246,6 +244,12 @@ def _print_once(snapshot: Any, as_json: bool) -> None:
         write_json(snapshot)
     else:
         click.echo(render(snapshot), nl=False)
+
+
+def _recorder(path: Path, force: bool) -> Recorder:
+    from collectors.recorder import Recorder
+
+    return Recorder(path, host=platform.node(), overwrite=force)
 
 
 def _recorded(recorder: Recorder | None) -> int:

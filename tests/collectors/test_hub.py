@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from collectors.base import Feed, GpuChoice, GpuReading, RanksReading
 from collectors.gpu_selection import GpuSelection
-from collectors.hub import Hub
+from collectors.hub import Hub, Sources
 from llmtop.errors import UnusableInput
 from llmtop.snapshot import Alert, Host, Process, Snapshot
 from tests.support.processes import wait_for
@@ -55,15 +55,11 @@ class Machine:
         self.processes: Given[tuple[Process, ...]] = Given(())
         self.ranks = GivenRanks(RanksReading())
         self.rules = hub.pop("rules", lambda snapshot: snapshot)
-        self.hub = Hub(
-            gpu=self.gpu,
-            host=self.host,
-            processes=self.processes,
-            ranks=self.ranks,
-            rules=self.rules,  # type: ignore[arg-type]  # tests pass any callable
-            interval=interval,
-            **hub,  # type: ignore[arg-type]
-        )
+        self.hub = Hub(self.sources, interval=interval, **hub)  # type: ignore[arg-type]  # what a test passes
+
+    def sources(self, interval: float) -> Sources:
+        self.made_for = interval
+        return Sources(self.gpu, self.host, self.processes, self.ranks, self.rules)  # type: ignore[arg-type]
 
 
 def test_a_snapshot_holds_what_all_sources_know() -> None:
@@ -163,6 +159,32 @@ def test_a_new_interval_holds_from_the_next_snapshot_on() -> None:
     wait_for(lambda: len(got) > 3)
     assert machine.hub.interval == 0.02
     machine.hub.close()
+
+
+def test_sources_are_made_by_the_thread_that_runs_them_at_the_rate_of_then() -> None:
+    machine = Machine(5.0)
+    machine.hub.set_interval(0.5)
+    assert machine.gpu.started == 0
+    got: list[Snapshot] = []
+    machine.hub.start(got.append)
+    wait_for(lambda: got)
+    assert machine.made_for == 0.5
+    assert machine.gpu.started == 1
+    machine.hub.set_interval(0.25)
+    assert machine.gpu.interval == 0.25
+    machine.hub.close()
+
+
+def test_sources_that_cannot_be_made_are_said_on_the_screen() -> None:
+    def broken(_interval: float) -> Sources:
+        raise ImportError("no module named pynvml")
+
+    got: list[Snapshot] = []
+    hub = Hub(broken)
+    hub.start(got.append)
+    wait_for(lambda: got)
+    assert "pynvml" in got[0].host.notes[0]
+    hub.close()
 
 
 def test_once_waits_for_a_second_sample_of_each_gpu() -> None:
