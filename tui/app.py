@@ -101,11 +101,12 @@ class LlmtopApp(App[int]):
         return MainScreen()
 
     def on_mount(self) -> None:
-        """Start the feed once the first frame can be drawn."""
+        """Start the feed once the first frame is drawn."""
         self.theme_changed_signal.subscribe(self, self._theme_changed)
         if isinstance(self._feed, ReplayControls):
             self._feed.on_jump(self._jumped)
-        self._feed.start(self._receive)
+        # Not before the first frame is out: the live feed imports its sources when it starts.
+        self.call_after_refresh(self._feed.start, self._receive)
 
     def on_unmount(self) -> None:
         """Stop the feed; nothing is shown any more."""
