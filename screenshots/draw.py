@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from llmtop.snapshot import Snapshot
+from screenshots import captures
 from screenshots.scenes import scene
 
 HERE = Path(__file__).parent
@@ -53,6 +54,10 @@ class Picture:
     keys: tuple[str, ...] = ()
     app: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    before: Callable[[Any], None] | None = None
+    """Called with the app before the keys are pressed."""
+    then: Callable[[Any], None] | None = None
+    """The same after them."""
 
 
 def _anomaly() -> list[Snapshot]:
@@ -77,6 +82,18 @@ PICTURES: tuple[Picture, ...] = (
     Picture("gpu-large-120x40", (120, 40), _anomaly, keys=("4",)),
     Picture("processes-120x30", (120, 30), _anomaly, keys=("p", "down", "down")),
     Picture("signal-80x24", (80, 24), _anomaly, keys=("p", "x", "down")),
+    Picture("capture-dialog-120x30", (120, 30), captures.training, ("c", "down"), before=captures.dialog),
+    Picture("capture-dialog-80x24", (80, 24), captures.training, ("c",), before=captures.dialog),
+    Picture("capture-progress-120x30", (120, 30), captures.training, ("c",), before=captures.under_way),
+    Picture(
+        "capture-result-120x40",
+        (120, 40),
+        captures.training,
+        ("c",),
+        before=captures.under_way,
+        then=captures.finished,
+    ),
+    Picture("stacks-100x24", (100, 24), captures.training, ("s",), before=captures.stacks),
     Picture("help-100x40", (100, 40), _alone, keys=("question_mark",)),
     Picture("light-120x30", (120, 30), _anomaly, app={"theme": "light"}),
     Picture("16-colors-120x30", (120, 30), _anomaly, environment={"TEXTUAL_COLOR_SYSTEM": "standard"}),
@@ -93,9 +110,14 @@ async def svg(picture: Picture) -> str:
     app = LlmtopApp(Still(picture.scene()), **picture.app)
     async with app.run_test(size=picture.size) as pilot:
         await pilot.pause()
+        if picture.before:
+            picture.before(app)
         for key in picture.keys:
             await pilot.press(key)
-            await pilot.pause()
+            await pilot.pause(0.1)
+        if picture.then:
+            picture.then(app)
+            await pilot.pause(0.1)
         return app.export_screenshot(title="llmtop")
 
 

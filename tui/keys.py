@@ -16,6 +16,8 @@ MAIN = "main"
 GPU = "gpu"
 PROCESSES = "processes"
 HELP = "help"
+CAPTURE = "capture"
+STACKS = "stacks"
 
 
 class Key(Struct, frozen=True):
@@ -53,7 +55,7 @@ class Key(Struct, frozen=True):
         return here and self.replay in (None, replaying)
 
 
-_OTHERS = (GPU, PROCESSES, HELP)
+_OTHERS = (GPU, PROCESSES, HELP, STACKS)
 
 # In the order of the footer; what comes last there is always shown, so it is the help.
 KEYS: tuple[Key, ...] = (
@@ -78,6 +80,54 @@ KEYS: tuple[Key, ...] = (
         where=(MAIN, GPU),
         screen="tui.screens.processes:ProcessesScreen",
     ),
+    Key(
+        "c",
+        "",
+        "capture",
+        "Capture a focused window of a training: a dialog filled with the best choice; enter captures.",
+        where=(MAIN, GPU, PROCESSES, STACKS),
+        screen="tui.screens.capture:CaptureScreen",
+        alert="capture",
+        replay=False,
+    ),
+    Key(
+        "C",
+        "",
+        "",
+        "Repeat the last capture without asking.",
+        where=(MAIN, GPU, PROCESSES, STACKS),
+        screen="tui.screens.capture:RepeatScreen",
+        replay=False,
+    ),
+    Key(
+        "s",
+        "",
+        "stacks",
+        "What the Python threads of a training are doing now, refreshed every second.",
+        where=(MAIN, GPU),
+        screen="tui.screens.stacks:StacksScreen",
+        alert="Python stacks",
+        replay=False,
+    ),
+    Key("enter", "go", "capture", "Capture what the dialog says; afterwards, ask again.", where=(CAPTURE,)),
+    Key("up,k", "field(-1)", "", "The line above.", where=(CAPTURE,)),
+    Key("down,j", "field(1)", "choose", "The line below.", shown="up down", where=(CAPTURE,)),
+    Key("left", "change(-1)", "", "The value before.", where=(CAPTURE,)),
+    Key("right", "change(1)", "change", "The next value.", shown="left right", where=(CAPTURE,)),
+    Key("pageup", "field(-10)", "", "Ten lines up.", where=(CAPTURE,)),
+    Key("pagedown", "field(10)", "", "Ten lines down.", where=(CAPTURE,)),
+    Key(
+        "escape,x",
+        "cancel",
+        "cancel",
+        "Call the capture off, or disarm it; the training runs on.",
+        shown="x",
+        where=(CAPTURE,),
+    ),
+    Key("q,backspace", "back", "back", "Back; a capture under way goes on.", where=(CAPTURE,)),
+    Key("w", "waiting", "waiting", "Show or hide the threads that wait.", where=(STACKS,)),
+    Key("tab", "next_rank(1)", "rank", "The stacks of the next rank.", where=(STACKS,)),
+    Key("shift+tab", "next_rank(-1)", "", "The stacks of the rank before.", where=(STACKS,)),
     Key("up,left,k", "select(-1)", "", "Select the GPU before.", shown="up left", where=(MAIN, GPU)),
     Key("down,right,j", "select(1)", "", "Select the next GPU.", shown="down right", where=(MAIN, GPU)),
     Key(
@@ -87,10 +137,10 @@ KEYS: tuple[Key, ...] = (
         "Draw charts with braille or with blocks, for fonts without braille.",
         where=(GPU,),
     ),
-    Key("up,k", "scroll(-1)", "", "One line up.", where=(HELP,)),
-    Key("down,j", "scroll(1)", "", "One line down.", where=(HELP,)),
-    Key("pageup", "scroll(-10)", "", "Ten lines up.", where=(HELP,)),
-    Key("pagedown", "scroll(10)", "", "Ten lines down.", where=(HELP,)),
+    Key("up,k", "scroll(-1)", "", "One line up.", where=(HELP, STACKS)),
+    Key("down,j", "scroll(1)", "", "One line down.", where=(HELP, STACKS)),
+    Key("pageup", "scroll(-10)", "", "Ten lines up.", where=(HELP, STACKS)),
+    Key("pagedown", "scroll(10)", "", "Ten lines down.", where=(HELP, STACKS)),
     Key("up,k", "move(-1)", "", "The process above.", where=(PROCESSES,)),
     Key("down,j", "move(1)", "", "The process below.", where=(PROCESSES,)),
     Key("pageup", "move(-10)", "", "Ten processes up.", where=(PROCESSES,)),
@@ -148,7 +198,14 @@ def for_screen(screen: str, *, replaying: bool = False) -> list[Key]:
     return [key for key in KEYS if key.works(screen, replaying=replaying)]
 
 
-_TITLES = {MAIN: "on the main screen", GPU: "on one GPU", PROCESSES: "on processes", HELP: "on this help"}
+_TITLES = {
+    MAIN: "on the main screen",
+    GPU: "on one GPU",
+    PROCESSES: "on processes",
+    HELP: "on this help",
+    CAPTURE: "on a capture",
+    STACKS: "on stacks",
+}
 
 
 def groups(*, replaying: bool) -> list[tuple[str, list[Key]]]:

@@ -10,28 +10,25 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sqlite3
 import subprocess
 import time
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmtop.capture import nsys as nsys_module
-from llmtop.capture import proc
+from llmtop.capture import nsys_export, proc
 from llmtop.capture.folder import MIN_FREE_BYTES, check_disk
 from llmtop.capture.job import Cancelled, Job, Recorded, Target
 from llmtop.capture.lock import CaptureLock, Holder
 from llmtop.capture.nsys import Nsys, Session
 from llmtop.capture.window import wait_window
-from llmtop.errors import LlmtopError, NotPossibleHere
+from llmtop.errors import NotPossibleHere
 
 START_SECONDS = 30.0
 """Measured: 0.25 s, 1.0 s with GPU metrics."""
 STOP_SECONDS = 120.0
 """Measured: 2.9 to 3.5 s for a window of one second; 110 s with CPU sampling."""
 STOP_SECONDS_SAMPLED = 600.0
-EXPORT_SECONDS = 300.0
 _POLL = 0.02
 
 _HOLD = """
@@ -128,7 +125,11 @@ class NsysEngine:
             job.stage("export")
             recorded = Recorded(notes=notes, open_with="nsys-ui")
             for collection, report in zip(collections, reports, strict=True):
-                _export(job, collection, report, recorded)
+                recorded.tool.update(_tool(collection))
+                exported, notes = nsys_export.export(collection.nsys, report, _uses_gpu(collection))
+                job.check()
+                recorded.traces.append(exported)
+                recorded.notes += notes
         except Cancelled:
             _undo(job, collections)
             raise
@@ -330,74 +331,13 @@ def _importer(nsys: Nsys) -> str:
     return "QdstrmImporter"
 
 
-def _export(job: Job, collection: Collection, report: Path, recorded: Recorded) -> None:
-    """Make the SQLite beside the report and note what it lacks. The report is kept whatever goes wrong."""
-    tool = {
-        "nsys": collection.nsys.version_text,
-        "path": str(collection.nsys.path),
-        "session": collection.session.id,
-    }
-    recorded.tool.update(tool)
-    sqlite = report.with_suffix(".sqlite")
-    by_hand = f"{collection.nsys.path} export --type sqlite -o {sqlite} {report}"
-    try:
-        done = collection.nsys.run(
-            "export", "--type=sqlite", "--force-overwrite=true", "--quiet=true", f"--output={sqlite}", str(report),
-            seconds=EXPORT_SECONDS,
-        )  # fmt: skip
-    except LlmtopError as error:
-        sqlite.unlink(missing_ok=True)
-        recorded.traces.append(report)
-        recorded.notes.append(f"the report is kept at {report}, but {error}")
-        return
-    job.check()
-    said = (done.stderr or "").strip().splitlines()
-    lack = _lack(sqlite) or ("it reports an error" if any("xception" in line for line in said) else None)
-    if lack is None:
-        recorded.traces.append(sqlite)
-        recorded.notes += _missing(sqlite, collection)
-        return
-    sqlite.unlink(missing_ok=True)
-    recorded.traces.append(report)
-    reason = said[-1].split("] = ")[-1].strip() if said else lack
-    recorded.notes.append(f"the report is kept at {report}, but nsys export failed ({reason}); by hand: {by_hand}")
+def _tool(collection: Collection) -> dict[str, str]:
+    nsys = collection.nsys
+    return {"nsys": nsys.version_text, "path": str(nsys.path), "session": collection.session.id}
 
 
-def _lack(sqlite: Path) -> str | None:
-    """Why that file cannot be read as an export; None if it can. nsys answers 0 when the disk was full."""
-    try:
-        if not sqlite.is_file():
-            return "it wrote no file"
-        with closing(sqlite3.connect(f"file:{sqlite}?mode=ro", uri=True)) as database:
-            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type='table'")}
-            if not tables & {"StringIds", "META_DATA_EXPORT", "EXPORT_META_DATA"}:
-                return "its file is empty or cut off"
-    except sqlite3.Error as error:
-        return str(error)
-    return None
-
-
-def _missing(sqlite: Path, collection: Collection) -> list[str]:
-    """What the window should hold and does not: silence here has hidden lost kernels before."""
-    with closing(sqlite3.connect(f"file:{sqlite}?mode=ro", uri=True)) as database:
-        kernels = _count(database, "CUPTI_ACTIVITY_KIND_KERNEL") + _count(
-            database, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
-        )
-        ranges = _count(database, "NVTX_EVENTS")
-        calls = _count(database, "CUPTI_ACTIVITY_KIND_RUNTIME")
-    if kernels == 0 and ranges == 0:
-        return ["the report holds neither kernels nor NVTX ranges: nothing of the training was recorded"]
-    notes = []
-    if kernels == 0 and (calls or any(proc.uses_gpu(target.pid) for target in collection.targets)):
-        notes.append("the report holds no kernels although the process uses a GPU: nsys has lost them")
-    if ranges == 0:
-        notes.append("the report holds no NVTX ranges: no steps or phases can be told from it")
-    return notes
-
-
-def _count(database: sqlite3.Connection, table: str) -> int:
-    known = database.execute("SELECT 1 FROM sqlite_master WHERE type='table' AND name=?", (table,)).fetchone()
-    return int(database.execute(f"SELECT count(*) FROM {table}").fetchone()[0]) if known else 0
+def _uses_gpu(collection: Collection) -> bool:
+    return any(proc.uses_gpu(target.pid) for target in collection.targets)
 
 
 def _undo(job: Job, collections: list[Collection]) -> None:

@@ -82,8 +82,8 @@ def dump(pid: int) -> tuple[stacks.Thread, ...]:
 def _said(pid: int, text: str) -> str:
     if not proc.alive(pid):
         return f"process {pid} has ended"
-    lines = [line.strip() for line in text.splitlines() if line.strip() and "backtrace" not in line.lower()]
-    reason = printable("; ".join(lines[:3]).removeprefix("Error: ")) or "it gave no reason"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    reason = printable(lines[0].removeprefix("Error: ")) if lines else "it gave no reason"
     return f"py-spy cannot read process {pid} ({reason}); is it a Python process?"
 
 

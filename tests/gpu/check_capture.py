@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from llmtop.capture import nsys, targets
+from llmtop.capture import nsys, proc, targets
 from llmtop.capture.job import Target
 from llmtop.capture.steps import StepWatch
 from tests.support.processes import REPOSITORY, environment, wait_for
@@ -68,9 +68,7 @@ class Check:
             yield self._ready(process, ranks, attached)
             assert process.poll() is None, f"the training ended with {process.returncode}: {log.name}"
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait(30)
+            end(process)
             log.close()
 
     def _ready(self, process: subprocess.Popen[bytes], ranks: int, attached: bool) -> tuple[Target, ...]:
@@ -97,6 +95,17 @@ class Check:
         if done.returncode != 0:
             return took, {"error": done.stderr.strip().splitlines()[-1:], "returncode": done.returncode}
         return took, json.loads(done.stdout)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a training with all below it: torchrun puts its workers into sessions of their own."""
+    family = [process.pid]
+    for pid in family:
+        family += proc.children(pid)
+    for pid in family:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait(30)
 
 
 def _old_nvtx(cpu: bool) -> list[str]:

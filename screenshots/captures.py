@@ -1,0 +1,116 @@
+"""Moments of a capture for pictures: the dialog, one under way, its result from a recorded H200, and stacks."""
+
+from __future__ import annotations
+
+import gzip
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from llmtop.capture.choice import GIVES, Ability
+from llmtop.capture.folder import Info, StepTimes
+from llmtop.capture.job import Plan, Progress, Target
+from llmtop.capture.run import Result
+from llmtop.capture.stacks import Frame, Thread
+from llmtop.snapshot import Snapshot
+from llmtop.wire import Hello
+from screenshots.scenes import START, scene
+from tui import capture_form, capturing
+from tui.capture_form import Prospect
+
+_RECORDED = Path(__file__).parents[1] / "tests" / "data" / "h200" / "nsys" / "launch_bound.sqlite.gz"
+_COMMAND = "python train_gpt.py --batch 8 --sequence 2048"
+_FOLDER = Path("/data/runs/gpt/llmtop-captures/20260528-142233-nsys")
+
+
+def training() -> list[Snapshot]:
+    """The machine beside it."""
+    return scene(gpus=2, ranks=2)
+
+
+def _targets() -> tuple[Target, ...]:
+    ranks = [rank for rank in training()[-1].ranks if rank.rank is not None]
+    return tuple(
+        Target(rank.pid, rank.rank, Hello(command=_COMMAND, engines=["torch.profiler", "memory"], torch="2.11"))
+        for rank in ranks
+    )
+
+
+def _prospects() -> tuple[Prospect, ...]:
+    refused = {"kineto": ("it was not started for Kineto captures", f"llmtop run --kineto -- {_COMMAND}")}
+    abilities = tuple(
+        Ability(name, name not in refused, *refused.get(name, (text, ""))) for name, text in GIVES.items()
+    )
+    return tuple(Prospect(target, abilities) for target in _targets())
+
+
+def dialog(app: Any) -> None:
+    """Let the dialog find the ranks of the scene."""
+    import tui.screens.capture as screen
+
+    screen.prospects = _prospects  # type: ignore[attr-defined]
+    capture_form.folder.PARENT = str(_FOLDER.parent)
+    del app
+
+
+def under_way(app: Any) -> None:
+    """An nsys capture that records."""
+    now = capturing.of(app, lambda: None)
+    now.state, now.plan = "running", Plan("nsys", _targets(), _FOLDER.parent, steps=5)
+    now.stages = {"prepare": 0.0, "start": 0.02, "record": 0.27}
+    now.progress = Progress("record", "", 3, 5, 0.63)
+
+
+def finished(app: Any) -> None:
+    """The same, done, with the report of a recorded capture."""
+    from llmtop.diagnosis.capture import analyze
+
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "trace.sqlite"
+        copy.write_bytes(gzip.decompress(_RECORDED.read_bytes()))
+        report = replace(analyze(copy, steps=5), source=str(_FOLDER / "trace.sqlite"))
+    now = capturing.of(app, lambda: None)
+    info = Info(
+        engine="nsys",
+        state="done",
+        started_at=START,
+        steps=6,
+        step_seconds=StepTimes(before_p50=0.0571, slowest_during=0.0713, after_p50=0.0570),
+    )
+    now.result = Result(_FOLDER, info, 5_130_000, _FOLDER / "trace.sqlite", report, "nsys-ui")
+    now.state = "done"
+    if now.watching is not None:
+        now.watching()
+
+
+def stacks(app: Any) -> None:
+    """What py-spy says of a rank that waits for its loader."""
+    import tui.screens.stacks as screen
+
+    main = (
+        ("Condition.wait", "/usr/lib/python3.12/threading.py", 359),
+        ("Queue.get", "/usr/lib/python3.12/queue.py", 180),
+        (
+            "_MultiProcessingDataLoaderIter._get_data",
+            "/opt/venv/site-packages/torch/utils/data/dataloader.py",
+            1299,
+        ),
+        (
+            "_MultiProcessingDataLoaderIter._next_data",
+            "/opt/venv/site-packages/torch/utils/data/dataloader.py",
+            1462,
+        ),
+        ("_BaseDataLoaderIter.__next__", "/opt/venv/site-packages/torch/utils/data/dataloader.py", 741),
+        ("train", "/home/ada/gpt/train_gpt.py", 118),
+        ("main", "/home/ada/gpt/train_gpt.py", 164),
+        ("<module>", "/home/ada/gpt/train_gpt.py", 171),
+    )
+    threads = (
+        Thread("MainThread", 41200, False, False, tuple(Frame(*frame) for frame in main)),
+        Thread("llmtop-server", 41231, False, False, ()),
+        Thread("pin memory", 41244, False, False, ()),
+    )
+    screen.py_spy = type("Canned", (), {"dump": staticmethod(lambda pid: threads)})  # type: ignore[attr-defined]
+    del app

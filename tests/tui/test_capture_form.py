@@ -1,0 +1,109 @@
+"""The capture dialog's answers, without a screen."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmtop.capture.choice import GIVES, Ability
+from llmtop.capture.job import Target
+from llmtop.capture.trigger import SlowStep
+from llmtop.wire import Hello
+from tui.capture_form import ENGINE, LENGTH, OPTIONS, WHEN, WHOM, Form, Prospect
+
+
+def prospect(pid: int, rank: int | None = None, *, can: tuple[str, ...], attached: bool = True) -> Prospect:
+    abilities = tuple(Ability(name, name in can, "" if name in can else f"{name} is not here") for name in GIVES)
+    return Prospect(Target(pid, rank, Hello() if attached else None), abilities)
+
+
+def go_to(form: Form, kind: str, name: str = "") -> None:
+    form.at = form.fields().index((kind, name))
+
+
+def test_it_is_filled_with_the_best_choice() -> None:
+    form = Form((prospect(7, can=("torch.profiler", "py-spy", "memory")),))
+    plan = form.plan()
+    assert plan is not None
+    assert (plan.engine, plan.steps, plan.seconds, [t.pid for t in plan.targets]) == (
+        "torch.profiler",
+        5,
+        None,
+        [7],
+    )
+    assert form.condition is None
+
+
+def test_ranks_of_one_nsys_session_are_captured_together() -> None:
+    both = tuple(prospect(pid, rank, can=("nsys", "torch.profiler", "py-spy")) for rank, pid in enumerate((7, 8)))
+    plan = Form(both, pid=8).plan()
+    assert plan is not None
+    assert [target.pid for target in plan.targets] == [7, 8]
+
+
+def test_without_nsys_the_rank_that_is_looked_at_is_captured() -> None:
+    both = tuple(prospect(pid, rank, can=("torch.profiler", "py-spy")) for rank, pid in enumerate((7, 8)))
+    plan = Form(both, pid=8).plan()
+    assert plan is not None
+    assert [target.pid for target in plan.targets] == [8]
+
+
+def test_an_engine_must_be_able_for_all_that_are_chosen() -> None:
+    form = Form((prospect(7, 0, can=("nsys", "py-spy")), prospect(8, 1, can=("py-spy",))))
+    assert form.engine == "py-spy"
+    assert [ability.engine for ability in form.abilities() if ability.can] == ["py-spy"]
+    go_to(form, WHOM)
+    form.change(1)
+    go_to(form, ENGINE)
+    form.change(-1)
+    assert form.engine == "nsys", "rank 0 alone can"
+
+
+def test_changing_the_engine_goes_round_those_that_can_and_drops_its_options() -> None:
+    form = Form((prospect(7, can=("nsys", "py-spy")),))
+    go_to(form, OPTIONS, "gpu-metrics")
+    form.change(1)
+    assert form.plan().options == {"gpu-metrics"}  # type: ignore[union-attr]
+    go_to(form, ENGINE)
+    form.change(1)
+    assert form.plan().options == frozenset()  # type: ignore[union-attr]
+    assert form.engine == "py-spy"
+    form.change(1)
+    assert form.engine == "nsys"
+
+
+def test_a_process_that_tells_no_steps_is_captured_by_the_clock() -> None:
+    form = Form((prospect(7, can=("py-spy",), attached=False),))
+    assert (form.plan().steps, form.plan().seconds) == (None, 2.0)  # type: ignore[union-attr]
+    assert all(steps is None for steps, _ in form.lengths())
+
+
+def test_kineto_counts_the_steps_of_a_process_that_tells_none() -> None:
+    form = Form((prospect(7, can=("kineto",), attached=False),))
+    assert form.plan().steps == 5  # type: ignore[union-attr]
+
+
+def test_lengths_have_ends() -> None:
+    form = Form((prospect(7, can=("py-spy",)),))
+    go_to(form, LENGTH)
+    for _ in range(50):
+        form.change(-1)
+    assert form.length == (1, None)
+    for _ in range(50):
+        form.change(1)
+    assert form.length == (None, 30.0)
+
+
+def test_a_condition_arms_it() -> None:
+    form = Form((prospect(7, can=("py-spy",)),))
+    go_to(form, WHEN)
+    form.change(2)
+    assert form.condition == SlowStep(medians=2.0)
+
+
+@pytest.mark.parametrize("known", [(), (prospect(7, can=()),)])
+def test_nothing_to_capture_makes_no_plan_and_no_crash(known: tuple[Prospect, ...]) -> None:
+    form = Form(known)
+    for step in (1, -1):
+        form.change(step)
+        form.move(step)
+    assert form.plan() is None

@@ -1,0 +1,306 @@
+"""The capture dialog and the stacks, driven by keys, on a real training; and the whole of it in a real tmux."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from textual.pilot import Pilot
+
+from llmtop.snapshot import Rank, Snapshot
+from screenshots import captures as pictured
+from screenshots.draw import Still
+from screenshots.scenes import scene
+from tests.capture.conftest import NVTX, TRAINING, Start, Training, captures, llmtop_run, real_nsys, start
+from tests.support.processes import REPOSITORY, environment, wait_for
+from tui import capturing
+from tui.app import LlmtopApp
+from tui.widgets.board import Board
+
+__all__ = ["captures", "llmtop_run", "real_nsys", "start"]
+
+
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.chdir(tmp_path)  # where the dialog's captures go
+
+
+def beside(training: Training) -> list[Snapshot]:
+    """A scene in which the training is the one rank."""
+    snapshots = scene(gpus=1, ranks=1)
+    rank = snapshots[-1].ranks[0]
+    mine = Rank(pid=training.pid, host=rank.host, command="training.py", step=1, state="running")
+    return [*snapshots[:-1], replace(snapshots[-1], ranks=(mine,))]
+
+
+@asynccontextmanager
+async def running(
+    snapshots: list[Snapshot], size: tuple[int, int] = (120, 30)
+) -> AsyncIterator[tuple[LlmtopApp, Pilot[int]]]:
+    app = LlmtopApp(Still(snapshots))
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        yield app, pilot
+        capturing.of(app, lambda: None).end()
+
+
+def text(app: LlmtopApp) -> str:
+    board = app.screen.query_one(Board)
+    return "\n".join(board.render_line(y).text for y in range(board.size.height))
+
+
+async def shows(app: LlmtopApp, pilot: Pilot[int], *words: str, seconds: float = 30.0) -> str:
+    """Wait until all the words are on the screen."""
+    deadline = time.monotonic() + seconds
+    while not all(word in text(app) for word in words):
+        assert time.monotonic() < deadline, f"no {words} in\n{text(app)}"
+        await asyncio.sleep(0.02)
+        await pilot.pause()
+    return text(app)
+
+
+async def test_c_opens_a_filled_dialog_and_enter_captures_and_shows_the_report(
+    start: Start, tmp_path: Path
+) -> None:
+    training = start()
+    training.wait_attached()
+    async with running(beside(training)) as (app, pilot):
+        await pilot.press("c")
+        asked = await shows(app, pilot, "whom", "‹ pid", "py-spy", "5 steps", "GiB free")
+        assert "no  nsys" in asked
+        assert "llmtop run" in asked, "the command that would change it"
+        await pilot.press("enter")
+        await shows(app, pilot, "record the window")
+        shown = await shows(
+            app, pilot, "py-spy: ", "copy  scp -r", "open  open https://www.speedscope.app", "MainThread"
+        )
+        assert "whole steps in" in shown
+        (made,) = (tmp_path / "llmtop-captures").iterdir()
+        assert str(made) in shown.replace("\n", "") or made.name in shown
+    training.wait_for_steps(2)
+
+
+async def test_capital_c_repeats_the_last_capture_without_asking(start: Start, tmp_path: Path) -> None:
+    training = start()
+    training.wait_attached()
+    async with running(beside(training)) as (app, pilot):
+        await pilot.press("c")
+        await shows(app, pilot, "‹ pid")
+        await pilot.press("enter")
+        await shows(app, pilot, "copy  scp")
+        await pilot.press("q")
+        await pilot.press("C")
+        await shows(app, pilot, "copy  scp")
+        assert len(list((tmp_path / "llmtop-captures").iterdir())) == 2
+
+
+@pytest.mark.parametrize("key", ["escape", "x"])
+async def test_a_capture_under_way_is_called_off(start: Start, tmp_path: Path, key: str) -> None:
+    training = start()
+    training.wait_attached()
+    async with running(beside(training)) as (app, pilot):
+        await pilot.press("c")
+        await shows(app, pilot, "‹ pid")
+        await pilot.press("down", "down")
+        await pilot.press(*["right"] * 4)
+        await shows(app, pilot, "‹ 100 steps ›")
+        await pilot.press("enter")
+        await shows(app, pilot, "of 100 steps")
+        await pilot.press(key)
+        await shows(app, pilot, "cancelled; the training runs on")
+        assert list((tmp_path / "llmtop-captures").iterdir()) == []
+        await pilot.press(key)
+        await pilot.pause()
+        assert len(app.screen_stack) == 1, "with nothing to call off it goes back"
+    training.wait_for_steps(2)
+
+
+async def test_a_capture_goes_on_without_its_dialog_and_is_there_again(start: Start) -> None:
+    training = start()
+    training.wait_attached()
+    async with running(beside(training)) as (app, pilot):
+        await pilot.press("c")
+        await shows(app, pilot, "‹ pid")
+        await pilot.press("down", "down", "right", "enter")
+        await shows(app, pilot, "of 10 steps")
+        await pilot.press("q")
+        await pilot.pause()
+        assert len(app.screen_stack) == 1
+        await pilot.press("c")
+        await shows(app, pilot, "copy  scp")
+
+
+async def test_the_switch_arms_a_trigger_that_fires_by_itself(start: Start, tmp_path: Path) -> None:
+    training = start("--step-ms", "20", "--slow-every", "20")
+    training.wait_attached()
+    async with running(beside(training)) as (app, pilot):
+        await pilot.press("c")
+        await shows(app, pilot, "‹ pid")
+        await pilot.press(*["down"] * 8, "right", "right")
+        await shows(app, pilot, "‹ step > 2x ›", "at most 3 times")
+        await pilot.press("enter")
+        await shows(app, pilot, "Armed: waits for step > 2x", "step > 2x: step")
+        await pilot.press("x")
+        await shows(app, pilot, "disarmed; the training runs on")
+        assert len(list((tmp_path / "llmtop-captures").glob("*/report.md"))) >= 1
+
+
+async def test_a_failure_is_shown_as_one_sentence_and_the_monitor_goes_on(start: Start, tmp_path: Path) -> None:
+    training = start()
+    training.wait_attached()
+    (tmp_path / "llmtop-captures").write_text("in the way")
+    async with running(beside(training)) as (app, pilot):
+        await pilot.press("c")
+        await shows(app, pilot, "‹ pid")
+        await pilot.press("enter")
+        await shows(app, pilot, "choose another folder with --out")
+        await pilot.press("q")
+        await pilot.pause()
+        assert len(app.screen_stack) == 1
+
+
+async def test_nothing_to_capture_says_how_to_start_one(
+    runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmtop.capture.targets.unattached", lambda known=frozenset(): ())
+    async with running(scene(gpus=1, ranks=0)) as (app, pilot):
+        await pilot.press("c")
+        await shows(app, pilot, "No training can be captured", "llmtop run -- COMMAND")
+        await pilot.press("enter", "right", "down")
+        await pilot.press("q")
+        await pilot.pause()
+        assert len(app.screen_stack) == 1
+
+
+@pytest.mark.parametrize("size", [(60, 15), (80, 24), (120, 30), (200, 50)])
+@pytest.mark.parametrize("moment", [pictured.dialog, pictured.under_way, pictured.stacks])
+async def test_at_every_size_nothing_is_wider_than_the_screen_and_the_line_in_question_is_seen(
+    size: tuple[int, int], moment: Callable[[object], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tui.screens.capture
+    import tui.screens.stacks
+
+    monkeypatch.setattr(tui.screens.capture, "prospects", tui.screens.capture.prospects)
+    monkeypatch.setattr(tui.screens.stacks, "py_spy", tui.screens.stacks.py_spy)
+    monkeypatch.setattr("llmtop.capture.folder.PARENT", "llmtop-captures")
+    async with running(pictured.training(), size) as (app, pilot):
+        moment(app)
+        await pilot.press("s" if moment is pictured.stacks else "c")
+        await shows(app, pilot, "▸")
+        for _ in range(10):
+            await pilot.press("down")
+            lines = text(app).splitlines()
+            assert all(len(line) == size[0] for line in lines)
+            if moment is pictured.dialog:
+                assert sum("‹" in line and "▸" in line for line in lines) == 1
+
+
+async def test_s_shows_the_main_thread_first_with_the_scripts_own_line_marked(start: Start) -> None:
+    training = start()
+    training.wait_attached()
+    async with running(beside(training)) as (app, pilot):
+        await pilot.press("s")
+        shown = await shows(app, pilot, "MainThread", "main (training.py:")
+        marked = [line for line in shown.splitlines() if "▸" in line]
+        assert len(marked) == 1
+        assert "main (training.py:" in marked[0]
+        assert "llmtop-server" not in shown
+        await pilot.press("w")
+        await shows(app, pilot, "llmtop-server")
+
+
+async def test_the_stacks_are_those_of_now(start: Start) -> None:
+    training = start("--step-ms", "400")
+    training.wait_attached()
+    seen: set[str] = set()
+    async with running(beside(training)) as (app, pilot):
+        await pilot.press("s")
+        await shows(app, pilot, "MainThread")
+        deadline = time.monotonic() + 30
+        while len(seen) < 2:
+            assert time.monotonic() < deadline, seen
+            seen |= {line for line in text(app).splitlines() if "▸" in line}
+            await asyncio.sleep(0.1)
+            await pilot.pause()
+
+
+async def test_stacks_that_cannot_be_read_say_why() -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        async with running(beside(Training(process))) as (app, pilot):  # type: ignore[arg-type]
+            await pilot.press("s")
+            await shows(app, pilot, "py-spy cannot read process", "is it a Python process?")
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def tmux() -> Iterator[list[str]]:
+    if shutil.which("tmux") is None:
+        pytest.skip("tmux is not installed")
+    command = ["tmux", "-L", f"llmtop-{uuid.uuid4().hex[:8]}", "-f", "/dev/null"]
+    yield command
+    subprocess.run([*command, "kill-server"], check=False, capture_output=True)
+
+
+@pytest.mark.tmux
+@pytest.mark.nsys
+def test_the_key_in_a_real_tmux_captures_five_steps_with_the_real_nsys(
+    tmux: list[str], runtime_dir: Path, real_nsys: Path, tmp_path: Path
+) -> None:
+    # the training in one pane, llmtop in the other, as a person has them
+    where = environment(
+        LC_ALL="C.UTF-8",
+        LLMTOP_DIR=str(runtime_dir),
+        LLMTOP_NSYS=str(real_nsys),
+        PYTHONPATH=os.pathsep.join([str(NVTX), str(REPOSITORY)]),
+    )
+    run = (
+        f"{sys.executable} -m llmtop run --no-auto --nsys -- {sys.executable} {TRAINING}; echo ended $?; sleep 100"
+    )
+    watch = f"cd {tmp_path}; {sys.executable} -m llmtop; echo left with $?; sleep 100"
+    subprocess.run([*tmux, "new-session", "-d", "-x", "130", "-y", "60", run], check=True, env=where)
+    subprocess.run([*tmux, "split-window", "-l", "40", watch], check=True, env=where)
+
+    def pane(number: int) -> str:
+        shown = [*tmux, "capture-pane", "-p", "-t", str(number)]
+        return subprocess.run(shown, check=True, capture_output=True, text=True).stdout
+
+    def press(key: str) -> None:
+        subprocess.run([*tmux, "send-keys", "-t", "1", key], check=True)
+
+    wait_for(lambda: "forward" in pane(1), 60, "the training on the monitor")
+    press("c")
+    wait_for(lambda: "‹ pid" in pane(1) and "can nsys" in pane(1), 30, "the dialog")
+    press("Enter")
+    wait_for(lambda: "copy  scp" in pane(1), 60, "the result")
+    assert "5 whole steps" in pane(1)
+    (folder,) = (tmp_path / "llmtop-captures").iterdir()
+    with closing(sqlite3.connect(folder / "trace.sqlite")) as database:
+        (steps,) = database.execute(
+            "SELECT count(*) FROM NVTX_EVENTS LEFT JOIN StringIds ON textId = id "
+            "WHERE coalesce(text, value) = 'step' AND end IS NOT NULL"
+        ).fetchone()
+    assert 5 <= steps <= 12
+    press("q")
+    wait_for(lambda: "q quit" in pane(1), what="the main screen")
+    press("q")
+    wait_for(lambda: "left with 0" in pane(1), what="the end of llmtop")
+    before = pane(0)
+    wait_for(lambda: pane(0) != before, what="the training to go on")
+    assert "ended" not in pane(0)

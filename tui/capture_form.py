@@ -1,0 +1,170 @@
+"""What the capture dialog asks: whom, with what, how long, what more, and whether to wait for a condition.
+
+A plain object without a screen; the dialog paints it and moves through it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llmtop.capture import choice, folder, options, targets
+from llmtop.capture.choice import Ability
+from llmtop.capture.job import DEFAULT_STEPS, Plan, Target
+from llmtop.capture.nsys import Option
+from llmtop.capture.trigger import Condition, OnAlert, SlowStep
+
+STEPS = (1, 2, 3, 5, 10, 20, 50, 100)
+SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+CONDITIONS: tuple[Condition | None, ...] = (
+    None,
+    SlowStep(medians=1.5),
+    SlowStep(medians=2.0),
+    SlowStep(medians=3.0),
+    OnAlert(),
+)
+WHOM, ENGINE, LENGTH, OPTIONS, WHEN = "whom", "engine", "length", "options", "when"
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """A process, and what each engine says to it."""
+
+    target: Target
+    abilities: tuple[Ability, ...]
+
+
+def prospects() -> tuple[Prospect, ...]:
+    """Whom one could capture; asks every training and every tool, so it takes up to a few seconds."""
+    attached = targets.attached()
+    others = targets.unattached(frozenset(target.pid for target in attached))
+    return tuple(Prospect(target, choice.abilities(target)) for target in (*attached, *others))
+
+
+@dataclass
+class Form:
+    """The dialog's answers, filled with the best choice from the beginning."""
+
+    known: tuple[Prospect, ...]
+    parent: Path = field(default_factory=lambda: Path(folder.PARENT).absolute())
+    pid: int | None = None
+    """The process that the person was looking at."""
+    whom: int = 0
+    engine: str = ""
+    length: tuple[int | None, float | None] = (DEFAULT_STEPS, None)
+    chosen: set[str] = field(default_factory=set)
+    when: int = 0
+    at: int = 0
+    """Which line the person is on."""
+
+    def __post_init__(self) -> None:
+        self.groups = self._groups()
+        looked_at = [i for i, group in enumerate(self.groups) if [p.target.pid for p in group] == [self.pid]]
+        together = len(self.groups) > 1 and len(self.groups[0]) > 1
+        self.whom = 0 if together else next(iter(looked_at), 0)
+        self.engine = self._best()
+        if together and looked_at and self.engine != "nsys":
+            self.whom = looked_at[0]  # one file a rank is more than most want
+            self.engine = self._best()
+        if not self._tells_steps():
+            self.length = (None, 2.0)
+
+    def _groups(self) -> list[tuple[Prospect, ...]]:
+        """What can be captured at once: all ranks of the training together, and each process alone."""
+        ranked = tuple(one for one in self.known if one.target.rank is not None)
+        each: list[tuple[Prospect, ...]] = [(one,) for one in self.known]
+        return [ranked, *each] if len(ranked) > 1 else each
+
+    @property
+    def group(self) -> tuple[Prospect, ...]:
+        """Who is chosen."""
+        return self.groups[self.whom] if self.groups else ()
+
+    def group_name(self, group: tuple[Prospect, ...]) -> str:
+        """How to call them."""
+        if len(group) == 1:
+            return group[0].target.name
+        return f"all {len(group)} ranks"
+
+    def abilities(self) -> list[Ability]:
+        """What each engine says to all that are chosen: yes when it can capture every one."""
+        together = []
+        for index, first in enumerate(self.group[0].abilities if self.group else ()):
+            each = [prospect.abilities[index] for prospect in self.group]
+            together.append(next((ability for ability in each if not ability.can), first))
+        return together
+
+    def _best(self) -> str:
+        return choice.best(tuple(self.abilities())) or ""
+
+    def _tells_steps(self) -> bool:
+        """Whether steps can be counted: by the process itself, or by the engine in it."""
+        return all(one.target.hello is not None for one in self.group) or self.engine == "kineto"
+
+    def available_options(self) -> list[Option]:
+        """What more the engine can record."""
+        return options.of(self.engine)
+
+    def fields(self) -> list[tuple[str, str]]:
+        """(kind, name) of each line that can be changed, from top to bottom."""
+        lines = [(WHOM, ""), (ENGINE, ""), (LENGTH, "")]
+        lines += [(OPTIONS, option.name) for option in self.available_options()]
+        return [*lines, (WHEN, "")]
+
+    def move(self, step: int) -> None:
+        """To another line."""
+        self.at = min(max(self.at + step, 0), len(self.fields()) - 1)
+
+    def change(self, step: int) -> None:
+        """Another value on this line."""
+        if not self.groups:
+            return
+        kind, name = self.fields()[min(self.at, len(self.fields()) - 1)]
+        if kind == WHOM:
+            self.whom = (self.whom + step) % len(self.groups)
+            self._take_engine(self.engine)
+        elif kind == ENGINE:
+            able = [ability.engine for ability in self.abilities() if ability.can]
+            if able:
+                index = able.index(self.engine) if self.engine in able else 0
+                self._take_engine(able[(index + step) % len(able)])
+        elif kind == LENGTH:
+            lengths = self.lengths()
+            index = lengths.index(self.length) if self.length in lengths else 0
+            self.length = lengths[min(max(index + step, 0), len(lengths) - 1)]
+        elif kind == OPTIONS:
+            self.chosen ^= {name}
+        else:
+            self.when = (self.when + step) % len(CONDITIONS)
+
+    def _take_engine(self, engine: str) -> None:
+        able = {ability.engine for ability in self.abilities() if ability.can}
+        self.engine = engine if engine in able else self._best()
+        self.chosen &= {option.name for option in self.available_options()}
+        if self.length not in self.lengths():
+            self.length = (DEFAULT_STEPS, None) if self._tells_steps() else (None, 2.0)
+
+    def lengths(self) -> list[tuple[int | None, float | None]]:
+        """The lengths there are: steps where they can be counted, and seconds."""
+        steps: list[tuple[int | None, float | None]] = [(number, None) for number in STEPS]
+        seconds: list[tuple[int | None, float | None]] = [(None, number) for number in SECONDS]
+        return [*steps, *seconds] if self._tells_steps() else seconds
+
+    @property
+    def condition(self) -> Condition | None:
+        """What to wait for; None: nothing."""
+        return CONDITIONS[self.when]
+
+    def plan(self) -> Plan | None:
+        """What to do; None when nothing can be done."""
+        if not self.group or not self.engine:
+            return None
+        steps, seconds = self.length
+        return Plan(
+            engine=self.engine,
+            targets=tuple(one.target for one in self.group),
+            parent=self.parent,
+            steps=steps,
+            seconds=seconds,
+            options=frozenset(self.chosen),
+        )

@@ -1,0 +1,152 @@
+"""The key of the program: a dialog filled with the best choice, the stages of the capture, and what it says."""
+
+from __future__ import annotations
+
+import threading
+
+from llmtop.capture.job import Plan
+from tui import capturing, keys
+from tui.capture_form import Form, Prospect, prospects
+from tui.capturing import Capturing
+from tui.layout import Rect
+from tui.rows import Row
+from tui.screens.base import LlmtopScreen
+from tui.widgets import capture_pane
+from tui.widgets.board import Placed
+
+_last: dict[str, Plan] = {}
+"""The plan of the capture before, for the key that repeats it."""
+
+
+class CaptureScreen(LlmtopScreen):
+    """Asks, captures, shows."""
+
+    NAME = keys.CAPTURE
+    CSS_PATH = "capture.tcss"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._form: Form | None = None
+        self._looking = False
+        self._asks = False
+        self._top = 0
+
+    @property
+    def _capturing(self) -> Capturing:
+        app = self.llmtop  # asked for here: the thread of a capture knows of no active app
+        return capturing.of(app, lambda: app.view.snapshot)
+
+    def on_mount(self) -> None:
+        """Show the capture that runs, or look whom one could capture."""
+        self._capturing.watching = self._changed
+        if not self._capturing.busy:
+            self._ask()
+
+    def on_unmount(self) -> None:
+        """A capture goes on without its dialog."""
+        self._capturing.watching = None
+
+    def _ask(self) -> None:
+        """Fill the form; asking every process and tool is done in a thread."""
+        self._asks, self._looking, self._top = True, True, 0
+        threading.Thread(target=self._look, name="llmtop-prospects", daemon=True).start()
+
+    def _look(self) -> None:
+        found = prospects()
+        self.app.call_later(self._fill, found)
+
+    def _fill(self, found: tuple[Prospect, ...]) -> None:
+        self._looking = False
+        rank = self.view.rank()
+        self._form = Form(found, pid=None if rank is None else rank.pid)
+        self.redraw()
+
+    def _changed(self) -> None:
+        self.redraw()
+
+    def parts(self, width: int, height: int) -> list[Placed]:
+        """The form, the stages, or the result, scrolled so that the line in question is seen."""
+        placed, body = self.around(width, height)
+        rows, cursor = self._rows(body.width)
+        room = body.height
+        if cursor is not None:
+            seen = room - 1 if len(rows) > room else room  # the last line may say how much more there is
+            self._top = max(min(self._top, cursor), cursor - seen + 1)
+        self._top = max(min(self._top, len(rows) - room), 0)
+        shown = rows[self._top : self._top + room]
+        below = len(rows) - self._top - room
+        if below > 0 and shown:
+            shown[-1] = Row(width).add(f"   {below + 1} more lines {self.look.glyphs.more}", self.look.palette.dim)
+        shown += [Row(width) for _ in range(room - len(shown))]
+        return [*placed, Placed(Rect(0, body.y, width, room), [row.end(self.look.palette.text) for row in shown])]
+
+    def _rows(self, width: int) -> tuple[list[Row], int | None]:
+        look, now = self.look, self._capturing
+        if now.busy:
+            return capture_pane.under_way(now, width, look), None
+        if not self._asks and now.state != "idle":
+            return capture_pane.ended(now, width, look), None
+        title = Row(width).add(" Capture", look.palette.strong).end(look.palette.text)
+        if self._form is None or self._looking:
+            text = "   looking which processes can be captured, and how"
+            return [title, Row(width), Row(width).add(text, look.palette.dim)], None
+        rows, cursor = capture_pane.form(self._form, width, look)
+        return [title, Row(width), *rows], cursor + 2
+
+    def action_field(self, step: int) -> None:
+        """Another line of the form; another part of the report."""
+        if self._asking:
+            assert self._form is not None
+            self._form.move(step)
+        else:
+            self._top += step
+        self.redraw()
+
+    def action_change(self, step: int) -> None:
+        """Another value of this line."""
+        if self._asking:
+            assert self._form is not None
+            self._form.change(step)
+            self.redraw()
+
+    @property
+    def _asking(self) -> bool:
+        return self._asks and self._form is not None and not self._looking and not self._capturing.busy
+
+    def action_go(self) -> None:
+        """Capture what the form says; after a capture, ask again."""
+        if self._capturing.busy:
+            return
+        if not self._asks:
+            self._ask()
+            self.redraw()
+            return
+        plan = self._form.plan() if self._asking and self._form else None
+        if plan is not None and self._form is not None:
+            self._begin(plan, self._form)
+
+    def _begin(self, plan: Plan, form: Form) -> None:
+        _last["plan"] = plan
+        self._asks, self._top = False, 0
+        self._capturing.begin(plan, form.condition)
+        self.redraw()
+
+    async def action_cancel(self) -> None:
+        """Call the capture off; where there is none, go back."""
+        if self._capturing.busy:
+            self._capturing.cancel()
+        else:
+            await self.llmtop.action_back()
+
+
+class RepeatScreen(CaptureScreen):
+    """The same without the dialog: repeats the last capture at once, or asks when there was none."""
+
+    def on_mount(self) -> None:
+        """Begin."""
+        plan = _last.get("plan")
+        self._capturing.watching = self._changed
+        if plan is None:
+            self._ask()
+        elif not self._capturing.busy:
+            self._capturing.begin(plan)

@@ -1,0 +1,139 @@
+"""The live Python stacks of a rank, by py-spy: what its threads are doing now, the script's own line marked."""
+
+from __future__ import annotations
+
+import threading
+import time
+from textwrap import wrap
+
+from llmtop import format as fmt
+from llmtop.capture import py_spy
+from llmtop.capture.stacks import Thread
+from llmtop.errors import LlmtopError
+from tui import keys
+from tui.layout import Rect
+from tui.rows import Look, Row
+from tui.screens.base import LlmtopScreen
+from tui.widgets.board import Placed
+
+REFRESH_SECONDS = 1.0
+"""py-spy takes 0.05 s of another core for each look and does not pause the training."""
+
+
+class StacksScreen(LlmtopScreen):
+    """One process; tab goes to the next rank."""
+
+    NAME = keys.STACKS
+    CSS_PATH = "stacks.tcss"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pid: int | None = None
+        self._threads: tuple[Thread, ...] | None = None
+        self._error = ""
+        self._looked_at = 0.0
+        self._looking = False
+        self._top = 0
+        self._all = False
+
+    def on_mount(self) -> None:
+        """Look at the rank whose steps were shown, and again every second while nothing is frozen."""
+        rank = self.view.rank()
+        self._pid = None if rank is None else rank.pid
+        self.set_interval(REFRESH_SECONDS, self._refresh)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        if self._pid is None or self._looking or (self.view.paused and self._threads is not None):
+            return
+        self._looking = True
+        threading.Thread(target=self._look, args=(self._pid,), name="llmtop-stacks", daemon=True).start()
+
+    def _look(self, pid: int) -> None:
+        try:
+            found, error = py_spy.dump(pid), ""
+        except LlmtopError as refusal:
+            found, error = (), str(refusal)
+        self.app.call_later(self._show, pid, found, error)
+
+    def _show(self, pid: int, found: tuple[Thread, ...], error: str) -> None:
+        self._looking = False
+        if pid == self._pid:
+            self._threads, self._error, self._looked_at = found, error, time.time()
+            self.redraw()
+
+    def parts(self, width: int, height: int) -> list[Placed]:
+        """The threads, main first, as many lines as fit from where the person has scrolled to."""
+        placed, body = self.around(width, height)
+        rows = self._rows(width)
+        self._top = max(min(self._top, len(rows) - body.height), 0)
+        shown = rows[self._top : self._top + body.height]
+        below = len(rows) - self._top - body.height
+        if below > 0 and shown:
+            shown[-1] = Row(width).add(f"   {below + 1} more lines {self.look.glyphs.more}", self.look.palette.dim)
+        shown += [Row(width) for _ in range(body.height - len(shown))]
+        lines = [row.end(self.look.palette.text) for row in shown]
+        return [*placed, Placed(Rect(0, body.y, width, body.height), lines)]
+
+    def _rows(self, width: int) -> list[Row]:
+        look = self.look
+        palette = look.palette
+        title = Row(width).add(" Python stacks", palette.strong)
+        if self._pid is None:
+            why = "   no training is attached; py-spy dump --pid PID shows any Python process"
+            return [title, Row(width), Row(width).add(why, palette.text)]
+        rank = next((one for one in self.view.ranks() if one.pid == self._pid), None)
+        name = "" if rank is None or rank.rank is None else f"rank {rank.rank}, "
+        title.add(f" {look.glyphs.dot} {name}pid {self._pid}", palette.text)
+        command = "" if rank is None else fmt.printable(rank.command or "")
+        title.add(f" {look.glyphs.dot} {command}", palette.dim)
+        rows = [title, Row(width)]
+        if self._error:
+            lines = wrap(fmt.printable(self._error), max(width - 6, 20))
+            return [*rows, *(Row(width).add(f"   {line}", palette.warning) for line in lines)]
+        if self._threads is None:
+            return [*rows, Row(width).add("   asking py-spy", palette.dim)]
+        busy = [one for one in self._threads if self._all or one.active or one is self._threads[0]]
+        for thread in busy:
+            rows += thread_rows(thread, width, look)
+        hidden = len(self._threads) - len(busy)
+        if hidden:
+            rows.append(Row(width).add(f"   and {hidden} waiting threads; w shows them", palette.dim))
+        return rows
+
+    def action_waiting(self) -> None:
+        """Show or hide the threads that wait."""
+        self._all = not self._all
+        self.redraw()
+
+    def action_scroll(self, step: int) -> None:
+        """Move the text."""
+        self._top += step
+        self.redraw()
+
+    def action_next_rank(self, step: int) -> None:
+        """The stacks of another rank."""
+        ranks = self.view.ranks()
+        pids = [rank.pid for rank in ranks]
+        if pids:
+            at = pids.index(self._pid) if self._pid in pids else -step
+            self._pid = pids[(at + step) % len(pids)]
+            self._threads, self._error, self._top = None, "", 0
+            self._looking = False
+            self._refresh()
+            self.redraw()
+
+
+def thread_rows(thread: Thread, width: int, look: Look) -> list[Row]:
+    """One thread: its name and state, then its frames, innermost first; the script's own line stands out."""
+    palette = look.palette
+    state = ", ".join(word for word, holds in (("running", thread.active), ("GIL", thread.owns_gil)) if holds)
+    head = Row(width).add(f" {thread.name}", palette.strong).add(f"  {thread.os_id}  ", palette.dim)
+    rows = [head.add(state or "waiting", palette.info if thread.active else palette.dim)]
+    here = thread.own_frame()
+    for index, frame in enumerate(thread.frames):
+        mark = f" {look.glyphs.selected} " if index == here else "   "
+        style = palette.cursor if index == here else palette.text if frame.own else palette.dim
+        rows.append(Row(width).add(mark, palette.selected).add(frame.text, style))
+    rows.append(Row(width))
+    return rows

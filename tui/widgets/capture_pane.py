@@ -1,0 +1,252 @@
+"""The capture dialog as rows: the form, the stages of one under way, and what came of it."""
+
+from __future__ import annotations
+
+import re
+from textwrap import wrap
+
+from rich.style import Style
+
+from llmtop import format as fmt
+from llmtop.capture import choice, folder
+from llmtop.capture.job import STAGES, Plan, Progress
+from llmtop.capture.run import Result
+from llmtop.diagnosis import render_text
+from llmtop.errors import NotPossibleHere
+from tui.capture_form import CONDITIONS, ENGINE, LENGTH, OPTIONS, WHEN, WHOM, Form
+from tui.capturing import ARMED_LIMITS, Capturing
+from tui.rows import Look, Row, pad
+
+_LABEL = 10
+_STAGE_WORDS = {
+    "prepare": "look for the way in",
+    "start": "start recording",
+    "record": "record the window",
+    "stop": "stop, write the file",
+    "export": "export and check it",
+    "analyse": "read it",
+}
+_PIECE = re.compile("\x00(\\w+)\x01([^\x02]*)\x02")
+
+
+def form(asked: Form, width: int, look: Look) -> tuple[list[Row], int]:
+    """The form, and the number of the row that the person is on."""
+    lines: list[Row] = []
+    cursor = 0
+    current = asked.fields()[min(asked.at, len(asked.fields()) - 1)]
+
+    def line(kind: str, name: str, label: str, text: str, note: str = "") -> None:
+        nonlocal cursor
+        here = (kind, name) == current
+        if here:
+            cursor = len(lines)
+        row = Row(width).add(f" {look.glyphs.selected if here else ' '} ", look.palette.selected)
+        row.add(pad(label, _LABEL), look.palette.dim)
+        row.add(f"‹ {text} ›" if here else f"  {text}  ", look.palette.cursor if here else look.palette.strong)
+        lines.append(row.add(f"  {note}", look.palette.dim).end(look.palette.text))
+
+    if not asked.groups:
+        return _nobody(width, look), 0
+    whom = asked.group_name(asked.group)
+    commands = {fmt.printable(one.target.command or "?") for one in asked.group}
+    line(WHOM, "", "whom", whom, " ".join(sorted(commands)))
+    line(ENGINE, "", "engine", asked.engine or "none can", choice.GIVES.get(asked.engine, ""))
+    _engines(asked, lines, width, look)
+    line(LENGTH, "", "length", length_words(asked.length), "whole steps" if asked.length[0] else "by the clock")
+    for number, option in enumerate(asked.available_options()):
+        on = option.name in asked.chosen
+        refused = choice.option_refusal(option.name) if asked.engine == "nsys" else None
+        note = f"cost: {option.cost}" if refused is None else f"not here: {refused[0]}"
+        line(OPTIONS, option.name, "more" if number == 0 else "", f"[{'x' if on else ' '}] {option.name}", note)
+    when = "now" if asked.condition is None else str(asked.condition)
+    much = (
+        ""
+        if asked.condition is None
+        else f"armed: at most {ARMED_LIMITS.captures} times, {ARMED_LIMITS.cooldown_seconds:.0f} s apart, "
+        f"{fmt.size(ARMED_LIMITS.disk_bytes)} in all"
+    )
+    line(WHEN, "", "when", when, much or f"or wait for one of {len(CONDITIONS) - 1} conditions")
+    lines.append(_room(asked, width, look))
+    lines.append(Row(width).end(look.palette.text))
+    for text in _details(asked, current):
+        lines += _paragraph(text, width, look.palette.text, look)
+    return lines, cursor
+
+
+def _details(asked: Form, current: tuple[str, str]) -> list[str]:
+    """All about the line that the person is on, where the line itself had to be cut."""
+    kind, name = current
+    if kind == OPTIONS:
+        option = next(one for one in asked.available_options() if one.name == name)
+        refused = choice.option_refusal(name) if asked.engine == "nsys" else None
+        no = "" if refused is None else f" Not here: {refused[0]}; to change that: {refused[1]}"
+        return [fmt.printable(f"{name}: {option.summary}. Cost: {option.cost}.{no}")]
+    if kind == ENGINE:
+        cannot = [ability for ability in asked.abilities() if not ability.can]
+        return [
+            fmt.printable(
+                f"{one.engine} cannot: {one.because}." + (f" To change that: {one.command}" * bool(one.command))
+            )
+            for one in cannot
+        ]
+    if kind == WHEN:
+        return ["An armed capture fires by itself; it begins after the slow step or the alert that set it off."]
+    return []
+
+
+def _nobody(width: int, look: Look) -> list[Row]:
+    text = (
+        "No training can be captured. Start one with: llmtop run -- COMMAND (with --nsys for nsys as well), or "
+        "call llmtop.attach() in it."
+    )
+    return _paragraph(text, width, look.palette.text, look)
+
+
+def _engines(asked: Form, lines: list[Row], width: int, look: Look) -> None:
+    """Every engine: can, or cannot because …, and the command that would change it."""
+    palette = look.palette
+    for ability in asked.abilities():
+        row = Row(width).add(" " * (_LABEL + 5), palette.text)
+        row.add("can " if ability.can else "no  ", palette.strong if ability.can else palette.dim)
+        row.add(pad(ability.engine, 15), palette.strong if ability.engine == asked.engine else palette.text)
+        if not ability.can:
+            row.add(fmt.printable(ability.because), palette.dim)
+            if ability.command:
+                row.add(f" {look.glyphs.arrow} ", palette.dim).add(fmt.printable(ability.command), palette.code)
+        lines.append(row.end(palette.text))
+
+
+def _room(asked: Form, width: int, look: Look) -> Row:
+    row = Row(width).add(" " * 3, look.palette.text).add(pad("into", _LABEL + 2), look.palette.dim)
+    row.add(fmt.printable(str(asked.parent)), look.palette.text)
+    try:
+        free = folder.check_disk(asked.parent)
+    except NotPossibleHere as error:
+        return row.add(f"  {error}", look.palette.warning).end(look.palette.text)
+    return row.add(f"  {fmt.size(free)} free; a window takes 1 to 20 MB", look.palette.dim).end(look.palette.text)
+
+
+def length_words(length: tuple[int | None, float | None]) -> str:
+    """ "5 steps" or "2.00 s"."""
+    steps, seconds = length
+    return f"{steps} step{'' if steps == 1 else 's'}" if steps else fmt.duration(seconds)
+
+
+def under_way(capturing: Capturing, width: int, look: Look) -> list[Row]:
+    """The stages of a capture, those done with their seconds, the present one with how far it is."""
+    palette = look.palette
+    plan, progress = capturing.plan, capturing.progress
+    rows = [_headline(plan, width, look), Row(width).end(palette.text)]
+    if capturing.state == "armed" and progress is None:
+        rows += _paragraph(f"Armed: waits for {capturing.condition}.", width, palette.info, look)
+        rows += [Row(width).add(f"   {fmt.printable(text)}", palette.text) for text in capturing.fired]
+        return rows
+    order = [name for name in STAGES if name != "done" and (name != "export" or _exports(plan))]
+    for name in order:
+        began = capturing.stages.get(name)
+        following = [
+            capturing.stages[later] for later in order[order.index(name) + 1 :] if later in capturing.stages
+        ]
+        ended = following[0] if following else None
+        now = progress if progress is not None and progress.stage == name else None
+        rows.append(_stage(name, (began, ended), now, width, look))
+    return rows
+
+
+def _exports(plan: Plan | None) -> bool:
+    return plan is not None and plan.engine == "nsys"
+
+
+def _stage(
+    name: str, times: tuple[float | None, float | None], progress: Progress | None, width: int, look: Look
+) -> Row:
+    """One stage; `progress` is set for the present one, `times` are when it began and ended."""
+    palette, (began, ended) = look.palette, times
+    row = Row(width)
+    words = pad(_STAGE_WORDS[name], 22)
+    if began is not None and ended is not None:
+        row.add("   done  ", palette.dim).add(words, palette.text).add(fmt.duration(ended - began), palette.dim)
+    elif progress is not None and began is not None:
+        row.add(f" {look.glyphs.selected} now   ", palette.info).add(words, palette.strong)
+        if progress.steps is not None and progress.wanted:
+            row.add(_gauge(progress.steps / progress.wanted, look), palette.compute_line)
+            row.add(f" {progress.steps} of {progress.wanted} steps  ", palette.text)
+        row.add(f"{progress.elapsed - began:.1f} s  ", palette.dim).add(
+            fmt.printable(progress.detail), palette.dim
+        )
+    else:
+        row.add("         ", palette.dim).add(words, palette.dim)
+    return row.end(palette.text)
+
+
+def _gauge(share: float, look: Look) -> str:
+    full = round(20 * min(max(share, 0.0), 1.0))
+    return look.glyphs.gauge_full * full + look.glyphs.gauge_empty * (20 - full)
+
+
+def _headline(plan: Plan | None, width: int, look: Look) -> Row:
+    row = Row(width).add(" Capture", look.palette.strong)
+    if plan is not None:
+        names = ", ".join(target.name for target in plan.targets[:4])
+        more = "" if len(plan.targets) <= 4 else f" and {len(plan.targets) - 4} more"
+        text = f" {look.glyphs.dot} {plan.engine} {look.glyphs.dot} {length_words((plan.steps, plan.seconds))} of "
+        row.add(f"{text}{names}{more}", look.palette.text)
+    return row.end(look.palette.text)
+
+
+def ended(capturing: Capturing, width: int, look: Look) -> list[Row]:
+    """What came of it: one sentence, or the report."""
+    rows = [_headline(capturing.plan, width, look), Row(width).end(look.palette.text)]
+    if capturing.error:
+        style = look.palette.warning if capturing.state == "failed" else look.palette.text
+        rows += _paragraph(fmt.printable(capturing.error), width, style, look)
+    if capturing.result is not None:
+        rows += result(capturing.result, width, look)
+    return rows
+
+
+def result(taken: Result, width: int, look: Look) -> list[Row]:
+    """Where it is, how it gets elsewhere, and its report."""
+    palette = look.palette
+    rows = [
+        Row(width).add(f"   {taken.summary}", palette.strong),
+        Row(width).add("   copy  ", palette.dim).add(taken.copy, palette.code),
+        Row(width).add("   open  ", palette.dim).add(taken.open, palette.code),
+    ]
+    slowest, usual = taken.info.step_seconds.slowest_during, taken.info.step_seconds.before_p50
+    if slowest is not None:
+        text = f"   slowest step during the capture {fmt.duration(slowest)}, median before {fmt.duration(usual)}"
+        rows.append(Row(width).add(text, palette.dim))
+    for note in taken.info.notes:
+        rows += _paragraph(f"note: {fmt.printable(note)}", width, palette.warning, look)
+    rows.append(Row(width))
+    if taken.report is not None:
+        text = render_text.render(taken.report, width - 4, style=lambda piece, role: f"\x00{role}\x01{piece}\x02")
+        rows += [_styled(line, width, look) for line in text.splitlines()]
+    else:
+        written = taken.folder / "report.md"
+        lines = written.read_text(errors="replace").splitlines() if written.is_file() else []
+        rows += [Row(width).add(f"  {fmt.printable(line)}", palette.text) for line in lines if line != "```"]
+    return rows
+
+
+def _styled(line: str, width: int, look: Look) -> Row:
+    """A line of the report, whose pieces carry their roles."""
+    palette = look.palette
+    roles: dict[str, Style] = {
+        "title": palette.strong,
+        "critical": palette.critical,
+        "warning": palette.warning,
+        "info": palette.info,
+        "dim": palette.dim,
+    }
+    row, last = Row(width).add("  ", palette.text), 0
+    for piece in _PIECE.finditer(line):
+        row.add(line[last : piece.start()], palette.text)
+        row.add(piece[2], roles.get(piece[1], palette.text))
+        last = piece.end()
+    return row.add(line[last:], palette.text)
+
+
+def _paragraph(text: str, width: int, style: Style, look: Look) -> list[Row]:
+    return [Row(width).add(f"   {line}", style).end(look.palette.text) for line in wrap(text, max(width - 6, 20))]
