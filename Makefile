@@ -23,6 +23,11 @@ $(VENV)/dev: pyproject.toml $(VENV)/app
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
+# What ours is measured beside.
+$(VENV)/bench: pyproject.toml $(VENV)/app
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[bench]'
+	@touch $@
+
 # A real nsys for the tests of captures, where apt-get can bring one; elsewhere they skip and say why.
 $(VENV)/nsys: tests/fetch_nsys.sh $(VENV)/app
 	@PYTHON=$(abspath $(BIN))/python tests/fetch_nsys.sh
@@ -44,7 +49,7 @@ format: $(VENV)/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/dev
+bench: $(VENV)/bench
 	$(BIN)/python -m benchmarks
 
 screenshots: $(VENV)/dev

@@ -200,6 +200,8 @@ class Hub:
         )
 
     def _run(self, on_snapshot: Callable[[Snapshot], None]) -> None:
+        if self._closed:
+            return
         try:
             self._started()
         except Exception as error:  # noqa: BLE001  a screen without a word would be all that is seen of it

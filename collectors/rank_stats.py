@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections import deque
-from collections.abc import Sequence
 from sys import intern
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from collectors.step_window import StepWindow
 from llmtop import wire
 from llmtop.snapshot import Phase, Step, StepKind
 
-RECENT_STEPS = 200
-"""Percentiles, rates and phase means are taken over the last so many steps after warm-up."""
 PENDING_STEPS = 4096
 """How many steps may wait to be handed over; beyond it the oldest count as lost."""
 HISTORY_STEPS = 512
@@ -35,7 +31,7 @@ class RankStats:
         self._lost_there = 0
         self._lost_before = 0
         self._lost_here = 0
-        self._recent: deque[Step] = deque(maxlen=RECENT_STEPS)
+        self._recent = StepWindow()
         self._known: dict[int, Step] = {}
         self._new: dict[tuple[int, float], Step] = {}
         self._updates: dict[tuple[int, float], Step] = {}
@@ -82,31 +78,16 @@ class RankStats:
     def figures(self) -> dict[str, Any]:
         """Fields of `Rank` made of the recent steps: percentiles, rates, phases, the GPU's idle share."""
         if self._figures is None:
-            self._figures = self._work_out() if self._recent else {}
+            self._figures = self._recent.figures()
         return self._figures
 
     def seconds_a_step(self) -> float | None:
         """Mean cost of a recent step, gaps included."""
-        return mean_interval(self._recent)
+        return self._recent.interval()
 
     def _is_known(self, step: Step) -> bool:
         known = self._known.get(step.index)
         return known is not None and known.started_at == step.started_at
-
-    def _work_out(self) -> dict[str, Any]:
-        recent = self._recent
-        ordered = sorted(step.seconds for step in recent)
-        interval = mean_interval(recent)
-        return {
-            "step_seconds_p50": percentile(ordered, 50),
-            "step_seconds_p95": percentile(ordered, 95),
-            "step_seconds_p99": percentile(ordered, 99),
-            "steps_per_s": 1 / interval if interval else None,
-            "tokens_per_s": _per_second([step.tokens for step in recent], interval),
-            "samples_per_s": _per_second([step.samples for step in recent], interval),
-            "phases": mean_phases(recent),
-            "gpu_idle_pct": idle_share_pct(recent),
-        }
 
     def _step(self, done: wire.StepDone, *, warmup: bool) -> Step:
         kind: StepKind = "request" if self.hello.kind == "request" else "step"
@@ -132,9 +113,9 @@ class RankStats:
         if not step.warmup:
             if not self._recent and step.interval_seconds is not None and self.hello.warmup_steps:
                 # Its interval is the cost of the last warm-up step, a compilation perhaps.
-                self._recent.append(replace(step, interval_seconds=None))
+                self._recent.add(replace(step, interval_seconds=None))
             else:
-                self._recent.append(step)
+                self._recent.add(step)
         self._new[step.index, step.started_at] = step
         self._lost_here += _drop_first_beyond(PENDING_STEPS, self._new)
 
@@ -147,10 +128,7 @@ class RankStats:
         else:
             self._updates[key] = step
             _drop_first_beyond(PENDING_STEPS, self._updates)
-        for place in range(len(self._recent) - 1, -1, -1):
-            if self._recent[place].index == step.index:
-                self._recent[place] = replace(step, interval_seconds=self._recent[place].interval_seconds)
-                break
+        self._recent.update(step)
 
 
 K = TypeVar("K")
@@ -172,62 +150,3 @@ def _with_gpu_times(step: Step, times: wire.GpuTime) -> Step:
     )
     idle = None if times.idle_ns is None else times.idle_ns / 1e9
     return replace(step, gpu_seconds=times.gpu_ns / 1e9, gpu_idle_seconds=idle, phases=phases)
-
-
-def percentile(ordered: Sequence[float], pct: float) -> float | None:
-    """The percentile of values in ascending order, linear between neighbours (numpy's default method)."""
-    if not ordered:
-        return None
-    place = (len(ordered) - 1) * pct / 100
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
-
-
-def mean_interval(steps: Sequence[Step] | deque[Step]) -> float | None:
-    """Mean seconds from the start of one step to the start of the next, so that time between steps counts.
-
-    With a single step there is no interval yet: its own length is the best that is known.
-    """
-    intervals = [step.interval_seconds for step in steps if step.interval_seconds is not None]
-    if intervals:
-        return sum(intervals) / len(intervals)
-    return sum(step.seconds for step in steps) / len(steps) if steps else None
-
-
-def _per_second(amounts: Sequence[float | None], interval: float | None) -> float | None:
-    known = [amount for amount in amounts if amount is not None]
-    return sum(known) / len(amounts) / interval if known and interval else None
-
-
-def mean_phases(steps: Sequence[Step] | deque[Step]) -> tuple[Phase, ...]:
-    """Mean seconds of each phase a step, in the order in which they first came.
-
-    On the host's clock a step without the phase counts as 0, so that the means add up to the mean step; on the
-    GPU's clock the mean is over the steps whose GPU times are known.
-    """
-    host: dict[str, float] = {}
-    gpu: dict[str, list[float]] = {}
-    for step in steps:
-        for phase in step.phases:
-            host[phase.name] = host.get(phase.name, 0.0) + phase.host_seconds
-            if phase.gpu_seconds is not None:
-                gpu.setdefault(phase.name, []).append(phase.gpu_seconds)
-    measured = sum(step.gpu_seconds is not None for step in steps)
-    return tuple(
-        Phase(
-            name=name,
-            host_seconds=seconds / len(steps),
-            gpu_seconds=sum(gpu[name]) / measured if name in gpu and measured else None,
-        )
-        for name, seconds in host.items()
-    )
-
-
-def idle_share_pct(steps: Sequence[Step] | deque[Step]) -> float | None:
-    """Share of the measured steps' GPU time in which the training's stream had nothing to do."""
-    known = [
-        (s.gpu_idle_seconds, s.gpu_seconds) for s in steps if s.gpu_idle_seconds is not None and s.gpu_seconds
-    ]
-    total = sum(seconds for _, seconds in known)
-    return 100 * sum(idle for idle, _ in known) / total if total else None

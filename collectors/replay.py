@@ -66,8 +66,9 @@ class ReplayFeed:
 
     @property
     def position(self) -> float:
-        """Seconds from the first snapshot to the one shown now."""
-        return self._position
+        """Seconds from the first snapshot to the one shown now, or to where a jump is under way."""
+        jump = self._jump_to
+        return self._position if jump is None else jump
 
     @property
     def length(self) -> float:

@@ -16,6 +16,8 @@ from llmtop.snapshot import Rank, RankState
 STALLED_SECONDS = 60.0
 STALLED_STEPS = 5.0
 """Stalled is: alive, and no step for max(STALLED_SECONDS, STALLED_STEPS times the median step)."""
+ENGINES_SECONDS = 5.0
+"""How often it is asked what can capture a process."""
 _HOST = platform.node()
 _HISTORY_SECONDS = 0.5  # a process that has no step to tell sends no history: it has had its chance by then
 
@@ -35,6 +37,8 @@ class Training:
         self._quiet_since: float | None = None
         self._capturable: tuple[str, ...] = ()
         self._asked_engines = False
+        self._ask_engines_at = 0.0
+        self._seen = 0
 
     @property
     def silent(self) -> bool:
@@ -57,6 +61,7 @@ class Training:
         self.connection = connection
         self._connected_at = time.monotonic()
         self._gone_at = None
+        self._ask_engines_at = 0.0
         self.stats.hello = connection.hello
         if connection.host_pid == 0:
             self.pid = connection.hello.pid
@@ -75,7 +80,7 @@ class Training:
                     self.stats.memory = message
                 case wire.Hello():
                     self.stats.hello = message
-                    self.look_at_process()
+                    self._ask_engines_at = 0.0  # it may offer others now
 
     def hang_up(self) -> None:
         """Close the connection, whoever ended it."""
@@ -98,16 +103,20 @@ class Training:
         return 0.0 if self._gone_at is None else now - self._gone_at
 
     def look_at_process(self) -> None:
-        """Ask the system for the process's state."""
-        self._status = _status(self._process)
+        """Ask the system for the process's state; one that has made a step since the last look is not stopped."""
+        stepped, self._seen = self.stats.received > self._seen, self.stats.received
+        self._status = psutil.STATUS_RUNNING if stepped else _status(self._process)
 
     def look_at_engines(self) -> None:
-        """Find out how it can be captured; needs no lock, and up to 0.1 s where nsys must be asked."""
+        """Find out, now and then, how it can be captured; takes up to 0.1 s where nsys must be asked."""
+        now = time.monotonic()
+        if now < self._ask_engines_at:
+            return
+        self._ask_engines_at = now + ENGINES_SECONDS
         # Here and not above: a monitor without a training is spared the engines.
         from llmtop.capture.choice import capturable
 
-        gone = self._gone_at is not None or self.silent
-        self._capturable = () if gone else capturable(self.pid, self.stats.hello)
+        self._capturable = () if self.gone or self.silent else capturable(self.pid, self.stats.hello)
         self._asked_engines = True
 
     def is_alive(self) -> bool:
@@ -123,7 +132,7 @@ class Training:
 
     def is_stopped(self) -> bool:
         """Whether a signal (or a debugger) holds the process."""
-        self.look_at_process()
+        self._status = _status(self._process)
         return self._status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
     def take(self, gpu_name: Callable[[str], str | None]) -> Rank:
@@ -150,7 +159,7 @@ class Training:
             metrics=dict(stats.metrics),
             lost=stats.lost,
             warmup_steps=hello.warmup_steps,
-            capturable=self._capturable,
+            capturable=() if state == "gone" else self._capturable,
             state=state,
             last_step_at=None if last is None else last.started_at + last.seconds,
             attached_at=hello.started_at or None,

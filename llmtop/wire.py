@@ -104,8 +104,13 @@ class GpuTime(msgspec.Struct, array_like=True):
 
     index: int
     gpu_ns: int
+    """From the stream's arrival at the step's first boundary to its arrival at the last."""
     idle_ns: int | None = None
+    """Of that, time in which the stream certainly had nothing to do; None where `host_paced_ns` is over 5 %."""
     phases: list[tuple[str, int]] = []
+    host_paced_ns: int = 0
+    """Of that, time in which the GPU kept up with the host from boundary to boundary: it was busy for some of
+    it and idle between kernels, and events cannot tell how much of each. Large when launch-bound."""
 
 
 class GpuTimes(msgspec.Struct, tag="gpu", kw_only=True):

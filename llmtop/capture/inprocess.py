@@ -67,6 +67,7 @@ class InProcessEngine:
             job.window = (begun, time.time_ns())
             job.stage("stop", "the training writes its file")
             _follow(job, requests, until=_ENDED)
+            job.check()  # a small file may have been there before anybody could look
         except BaseException:
             _call_off(requests)
             raise
@@ -90,7 +91,8 @@ class InProcessEngine:
             id=secrets.token_hex(4),
             engine=self.name,
             path=str(job.folder / f"{target.stem}{self._suffix}"),
-            steps=_steps(job),
+            # By the device's clock a step ends where the next begins, so the last one needs a step after it.
+            steps=_steps(job) + (1 if self._analysed else 0),
             options=dict.fromkeys(sorted(job.plan.options), True),
         )
         try:

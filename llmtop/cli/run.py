@@ -23,8 +23,13 @@ from llmtop.errors import UnusableInput
     metavar="OPTION",
     help="What nsys shall be able to record, besides CUDA and NVTX.",
 )
+@click.option(
+    "--kineto/--no-kineto",
+    default=None,
+    help="Host the Kineto fabric, for captures of what llmtop is not attached to (default: with --no-auto).",
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGS]...")
-def run(auto: bool, nsys: bool, extras: tuple[str, ...], command: tuple[str, ...]) -> None:
+def run(auto: bool, nsys: bool, extras: tuple[str, ...], kineto: bool | None, command: tuple[str, ...]) -> None:
     """Start COMMAND so that llmtop sees its steps, and can capture it.
 
     The command takes this process's place, so its terminal, streams, signals, job control and exit code are its
@@ -50,6 +55,12 @@ def run(auto: bool, nsys: bool, extras: tuple[str, ...], command: tuple[str, ...
         raise not_started(command[0], FileNotFoundError())  # before anything is started for it
     if nsys:
         environment.update(_nsys_session(environment, extras))
+    if kineto or (kineto is None and not auto and not nsys):
+        # Not beside auto, where torch.profiler does it: every process of the training asks the fabric once a
+        # second, and a compiled optimizer gets one more graph break. Not beside nsys: CUPTI has one listener.
+        from llmtop.capture.kineto_daemon import start_host
+
+        start_host(environment, os.getpid())
     exec_in_place(command, environment)
 
 

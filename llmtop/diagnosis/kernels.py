@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import numpy as np
@@ -61,6 +62,7 @@ _KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
 )
 
 
+@functools.lru_cache(maxsize=4096)
 def kind_of_kernel(full_name: str) -> str:
     """GEMM, attention, normalisation, elementwise, reduction, NCCL, optimizer or other, by the kernel's name."""
     # Parameters repeat the types of the template and can be thousands of characters long.

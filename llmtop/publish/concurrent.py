@@ -75,6 +75,7 @@ class Tracks:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._commit = threading.Lock()
+        self._thread: int | None = None
         self._current: ContextVar[Track | None] = ContextVar("llmtop-step", default=None)
 
     def open_step(self) -> Step | None:
@@ -158,7 +159,8 @@ class Tracks:
             self._recorder.count_left_out("steps left by an exception")
         else:
             with self._commit:
-                self._write(track, step, now)
+                index = self._write(track, step, now)
+            self._after_step(index, now)
         track.step = None
         track.pending = None
         track.times = {}
@@ -184,7 +186,16 @@ class Tracks:
         while track.stack:
             nvtx_ranges.end(track.stack.pop().range)
 
-    def _write(self, track: Track, step: Step, now: int) -> None:
+    def _after_step(self, index: int, now: int) -> None:
+        """Chores and a capture's hook, which must always have the same thread: that of the first step."""
+        recorder = self._recorder
+        if self._thread is None:
+            self._thread = get_ident()
+        recorder.chores_in -= 1
+        if self._thread == get_ident() and (recorder.chores_in <= 0 or recorder.boundary_hook is not None):
+            recorder.after_step(index, now)
+
+    def _write(self, track: Track, step: Step, now: int) -> int:
         recorder = self._recorder
         ring = recorder.ring
         index = recorder.next_index if step.index is None else step.index
@@ -208,3 +219,4 @@ class Tracks:
         if recorder.waiting:
             recorder.waiting = False
             recorder.wake()
+        return index

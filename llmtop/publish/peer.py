@@ -20,8 +20,10 @@ class Monitor:
         "channel",
         "cursor",
         "facts_version",
+        "gpu_cursor",
         "history_until",
         "lost",
+        "memory_version",
         "metrics",
         "since",
         "subscribed",
@@ -40,6 +42,8 @@ class Monitor:
         """Steps below this number had finished when it subscribed."""
         self.lost = 0
         self.facts_version = -1
+        self.gpu_cursor = 0
+        self.memory_version = 0
         self.metrics: dict[str, float] = {}
 
     @property

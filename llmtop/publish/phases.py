@@ -19,6 +19,8 @@ MAX_NAME = 64
 
 HIDDEN = 0
 """The slot of what is not reported: a phase within itself, or one over the limits."""
+STEP = -1
+"""The slot that stands for the step itself, where boundaries are marked for the GPU clock."""
 
 
 class Paths:

@@ -25,12 +25,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from llmtop.publish import nvtx_ranges, values
+from llmtop.publish.compiling import is_compiling
 from llmtop.publish.facts import Facts
-from llmtop.publish.phases import HIDDEN, Node, Paths
+from llmtop.publish.phases import HIDDEN, STEP, Node, Paths
 from llmtop.publish.ring import MASK, Ring
 
 if TYPE_CHECKING:
     from llmtop.publish.concurrent import Track, Tracks
+    from llmtop.publish.gpu_clock import GpuClock
+    from llmtop.publish.gpu_metrics import GpuMetrics
+    from llmtop.publish.memory import Reading
     from llmtop.publish.server import Server
 
 Kind = Literal["step", "request"]
@@ -55,12 +59,16 @@ class Recorder:
         "boundary_hook",
         "cells",
         "chores_in",
+        "clock",
         "compiling",
         "facts",
         "go_concurrent_next",
+        "gpu_metrics",
         "left_out",
         "manual_used",
         "mark",
+        "memory",
+        "memory_version",
         "metrics",
         "next_index",
         "node",
@@ -116,6 +124,10 @@ class Recorder:
         """Called every `chores_in` steps with (index, now); returns after how many steps again."""
         self.mark: Callable[[int, bool], None] | None = None
         """In a step whose GPU time is taken: called at each boundary with (slot, whether it begins)."""
+        self.clock: GpuClock | None = None
+        self.gpu_metrics: GpuMetrics | None = None
+        self.memory: Reading | None = None
+        self.memory_version = 0
         self.waiting = False
         """Set by the server thread when it has sent all there is and wants to be woken."""
         self.wake: Callable[[], None] = _nobody_waits
@@ -169,8 +181,8 @@ class Recorder:
             if self.tracks is not None:
                 self.tracks.cancel(name)
         elif self.node.name == name and self.node is not self.root:
-            if self.mark is not None:
-                self.mark(HIDDEN, False)
+            if self.mark is not None and self.clock is not None:
+                self.clock.unmark(self.node.slot)
             self._close_open(self.node.parent)
 
     def forget_pending(self) -> None:
@@ -180,6 +192,14 @@ class Recorder:
 
     def log_other(self, name: str, value: object) -> None:
         """A metric that is not a plain number."""
+        if getattr(value, "is_cuda", False):
+            if self.gpu_metrics is not None and get_ident() == self.thread:
+                try:
+                    self.gpu_metrics.take(name, value)
+                except Exception as error:  # noqa: BLE001 - a failing device fails in the training's own calls
+                    self.gpu_metrics = None
+                    complain(error)
+            return
         number = values.number(value)
         if number is not None:
             self.metrics[name] = number
@@ -279,6 +299,8 @@ class Recorder:
             self.cells[target] += self.cells[slot]
             self.cells[target + 1] += self.cells[slot + 1]
             self.cells[slot] = self.cells[slot + 1] = 0
+            if self.mark is not None and self.clock is not None:
+                self.clock.move(slot, target)
 
     def enter_step_elsewhere(self, step: Step) -> None:
         """A step begins, and the calling thread is not the owner."""
@@ -313,6 +335,7 @@ class Recorder:
             return
         self._forget_unfinished()
         self.thread = NO_THREAD
+        self.mark = self.clock = None
         try:
             from llmtop.publish.concurrent import Tracks
 
@@ -331,7 +354,7 @@ class Recorder:
             if self.boundary_hook is not None:
                 self.boundary_hook(index)
         except Exception as error:  # noqa: BLE001 - nothing of ours may reach the training
-            self.run_chores = self.boundary_hook = None
+            self.run_chores = self.boundary_hook = self.mark = None
             complain(error)
 
     # --- once ----------------------------------------------------------------------------------------------------
@@ -434,7 +457,7 @@ class Step:
             r.drop_open()
         r.step_push()
         if r.mark is not None:
-            r.mark(HIDDEN, True)
+            r.mark(STEP, True)
         now = perf_counter_ns()
         r.begun = r.pending if r.pending < now else now
         return self
@@ -454,7 +477,7 @@ class Step:
             r.forget_step()
             return
         if r.mark is not None:
-            r.mark(HIDDEN, False)
+            r.mark(STEP, False)
         r.step_pop(None, None, None)
         ring = r.ring
         count = ring.count
@@ -530,13 +553,6 @@ class UnrecordedStep(Step):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         return None
-
-
-def is_compiling() -> Callable[[], bool] | None:
-    """torch's own question for code that may be traced, which torch.compile answers while tracing."""
-    compiler: Any = getattr(sys.modules.get("torch"), "compiler", None)
-    found: Callable[[], bool] | None = getattr(compiler, "is_dynamo_compiling", None)
-    return found
 
 
 def _loop_runs() -> bool:

@@ -25,6 +25,7 @@ import msgspec
 
 from llmtop import client, wire
 from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.publish.gpu_times import gpu_time
 from llmtop.publish.hello import captures, hello
 from llmtop.publish.outbox import StepReader, encode_steps
 from llmtop.publish.peer import Monitor
@@ -201,6 +202,7 @@ class Server:
         return min(due) if due else None
 
     def _has_news(self, monitor: Monitor) -> bool:
+        # Figures of the GPU come after steps and are no reason of their own to wake.
         recorder = self._recorder
         return monitor.ready and (
             monitor.cursor < recorder.ring.count
@@ -296,6 +298,8 @@ class Server:
                 self._greet(monitor)
             while self._has_news(monitor) and monitor.channel.fileno() in self._monitors:
                 self._send_steps(monitor)
+            if monitor.ready:
+                self._send_gpu(monitor)
 
     def _send_steps(self, monitor: Monitor) -> None:
         """Send the next few steps, and the metrics if they changed."""
@@ -317,6 +321,18 @@ class Server:
             first_ordinal=first,
         )
         self._write(monitor, encode_steps(message))
+
+    def _send_gpu(self, monitor: Monitor) -> None:
+        """Send what the training thread read of the GPU. It comes after the steps that it is about."""
+        recorder = self._recorder
+        if monitor.memory_version != recorder.memory_version and recorder.memory is not None:
+            monitor.memory_version = recorder.memory_version
+            self._write(monitor, wire.encode(wire.Memory(**recorder.memory._asdict())))
+        clock = recorder.clock
+        if clock is not None and monitor.gpu_cursor < clock.timed.count and monitor.ready:
+            monitor.gpu_cursor, timed = clock.timed.read(monitor.gpu_cursor)
+            names = recorder.paths.names
+            self._write(monitor, wire.encode(wire.GpuTimes(times=[gpu_time(step, names) for step in timed])))
 
     def _greet(self, monitor: Monitor) -> None:
         monitor.facts_version = self._recorder.facts.version

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from llmtop.publish import identity
+from llmtop.publish.chores import Chores
 
 if TYPE_CHECKING:
     from llmtop.publish.recorder import Recorder
@@ -21,6 +22,7 @@ def start(recorder: Recorder) -> None:
     facts = recorder.facts
     facts.started_at = time.time()
     facts.rank, facts.local_rank, facts.world_size = identity.from_environment()
+    recorder.run_chores = Chores(recorder)
     # msgspec first comes in here: a script that only imports llmtop never pays for it.
     from llmtop.publish.server import Server
 

@@ -8,6 +8,8 @@ Names of categories changed over the years ("Kernel", "Runtime", "Operator" in 2
 from __future__ import annotations
 
 import re
+from array import array
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -79,7 +81,9 @@ _KINDS = {
     "python_function": _PYTHON,
     "overhead": _OVERHEAD,
 }
-_BLOCK_ROWS = 100_000
+_LATEST_US = 9e15
+"""No clock of a capture gets there; in ns it still fits into 64 bits."""
+_NO_ARGS = Args()
 _COPY = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?")
 _COPY_DIRECTIONS = {
     "HtoD": model.HOST_TO_DEVICE,
@@ -98,39 +102,41 @@ _MEMORIES = {text.title().replace("-", " "): number for number, text in model.ME
 _RANGE_NAMES = re.compile(r"ProfilerStep#|Optimizer\.(step|zero_grad)#|enumerate\(DataLoader\)#|\[pl\]\[profile\]")
 
 
+@dataclass(frozen=True)
+class _What:
+    """What all events of one category and name have in common."""
+
+    kind: int
+    """-1 for a category that is of no use here."""
+    name: int = 0
+    full_name: int = 0
+    direction: int = 0
+    source_memory: int = model.MEMORY_UNKNOWN
+    target_memory: int = model.MEMORY_UNKNOWN
+
+
 class Collector:
-    """Takes events in any order and makes a trace of them."""
+    """Takes events in any order and makes a trace of them.
+
+    Rows go flat into arrays of machine integers: as Python objects they would take ten times the memory.
+    """
 
     def __init__(self) -> None:
         self.seen = 0
-        self._done: dict[type[model.Table], list[model.Table]] = {}
         self.names = model.Names()
         self._broken = 0
-        self._numbers: dict[str, int] = {}
-        self._short: dict[int, int] = {}
+        self._what: dict[tuple[str | None, str | None], _What] = {}
         self._threads: dict[tuple[Number, Number], tuple[int, int]] = {}
-        self._ops: list[tuple[int, ...]] = []
-        self._calls: list[tuple[int, ...]] = []
-        self._ranges: list[tuple[int, ...]] = []
-        self._host: list[tuple[int, ...]] = []
-        self._overhead: list[tuple[int, ...]] = []
+        self._ops, self._calls, self._ranges, self._host, self._overhead = (array("q") for _ in range(5))
         self._open: dict[tuple[Number, Number], list[Event]] = {}
         self._process_names: dict[int, str] = {}
-        self._kind_of: dict[str | None, int | None] = {}
 
     def add(self, events: list[Event]) -> None:
         """Take some events; what is neither timed nor known is counted or passed over."""
-        for table, rows in self._tables():
-            if len(rows) > _BLOCK_ROWS:
-                self._flush(table, rows)
+        self.seen += len(events)
         for event in events:
-            self.seen += 1
             if event.ph == "X":
-                if event.ts is None or event.dur is None:
-                    self._broken += 1
-                    continue
-                start = round(event.ts * 1000)
-                self._timed(event, start, start + round(event.dur * 1000))
+                self._timed(event, event.ts, event.dur)
             elif event.ph in ("B", "E"):
                 self._half(event)
             elif event.ph == "M" and event.name == "process_name" and event.args is not None:
@@ -143,76 +149,86 @@ class Collector:
         stack = self._open.setdefault((event.pid, event.tid), [])
         if event.ph == "B":
             stack.append(event)
-        elif stack and event.ts is not None:
+        elif stack:
             begun = stack.pop()
-            if begun.ts is not None:
-                self._timed(begun, round(begun.ts * 1000), round(event.ts * 1000))
+            known = begun.ts is not None and event.ts is not None
+            self._timed(begun, begun.ts, (event.ts or 0) - (begun.ts or 0) if known else None)
 
-    def _timed(self, event: Event, start: int, end: int) -> None:
-        kind = self._kind(event.cat)
-        if kind is None:
+    def _timed(self, event: Event, begin: float | None, took: float | None) -> None:
+        what = self._what.get((event.cat, event.name)) or self._learn(event.cat, event.name)
+        kind = what.kind
+        if kind < 0:
             return
-        name = self._number(event.name or "")
+        if (
+            begin is None
+            or took is None
+            or not (-_LATEST_US < begin < _LATEST_US and -_LATEST_US < took < _LATEST_US)
+        ):
+            self._broken += 1
+            return
+        start = round(begin * 1000)
+        end = start + round(took * 1000)
         if kind <= _MEMSET:
-            self._op(event, kind, name, start, end)
-            return
-        if kind == _OVERHEAD:
-            self._overhead.append((start, end))
-            return
-        process, thread = self._owner(event)
-        if kind == _CALL:
+            self._op(event, what, start, end)
+        elif kind == _CALL:
             correlation = _whole(event.args.correlation, -1) if event.args else -1
-            self._calls.append((start, end, process, thread, name, correlation))
-        elif kind == _RANGE or (kind == _OPERATOR and _RANGE_NAMES.match(event.name or "")):
-            self._ranges.append((start, end, process, thread, name, 0, model.PUSH_POP))
+            self._calls.extend((start, end, *self._owner(event), what.name, correlation))
+        elif kind == _RANGE:
+            self._ranges.extend((start, end, *self._owner(event), what.name, 0, model.PUSH_POP))
+        elif kind == _OVERHEAD:
+            self._overhead.extend((start, end))
         else:
-            self._host.append(
-                (start, end, process, thread, name, model.PYTHON if kind == _PYTHON else model.OPERATOR)
-            )
+            host = model.PYTHON if kind == _PYTHON else model.OPERATOR
+            self._host.extend((start, end, *self._owner(event), what.name, host))
 
-    def _kind(self, category: str | None) -> int | None:
-        if category not in self._kind_of:
-            self._kind_of[category] = _KINDS.get((category or "").lower().replace(" ", "_"))
-        return self._kind_of[category]
-
-    def _op(self, event: Event, kind: int, name: int, start: int, end: int) -> None:
-        arguments = event.args or Args()
+    def _op(self, event: Event, what: _What, start: int, end: int) -> None:
+        arguments = event.args or _NO_ARGS
         device = _whole(arguments.device if arguments.device is not None else arguments.inDevice, -1)
         if device < 0:
             device = max(_whole(event.pid, 0), 0)
         stream = _whole(arguments.stream if arguments.stream is not None else event.tid, 0)
-        correlation, size = _whole(arguments.correlation, -1), max(_whole(arguments.bytes, 0), 0)
-        full, direction, source, target = name, 0, model.MEMORY_UNKNOWN, model.MEMORY_UNKNOWN
-        if kind == _MEMCPY:
-            name, direction, source, target = self._copy(event.name or "")
-            full = name
-        elif kind == _MEMSET:
-            name = full = self.names.number("memset")
-        else:
-            name = self._short_name(full)
+        size = max(_whole(arguments.bytes, 0), 0)
         # The order of model.DeviceOps; the process is filled in when all launches are known.
-        self._ops.append(
-            (start, end, kind, device, -1, stream, name, full, correlation, size, direction, source, target)
+        self._ops.extend(
+            (
+                start,
+                end,
+                what.kind,
+                device,
+                -1,
+                stream,
+                what.name,
+                what.full_name,
+                _whole(arguments.correlation, -1),
+            )
         )
+        self._ops.extend((size, what.direction, what.source_memory, what.target_memory))
 
-    def _copy(self, text: str) -> tuple[int, int, int, int]:
+    def _learn(self, category: str | None, text: str | None) -> _What:
+        """The first event of its category and name."""
+        kind = _KINDS.get((category or "").lower().replace(" ", "_"), -1)
+        if kind == _OPERATOR and _RANGE_NAMES.match(text or ""):
+            kind = _RANGE
+        number = self.names.number
+        if kind == _MEMCPY:
+            what = self._copy(text or "")
+        elif kind == _MEMSET:
+            what = _What(kind, number("memset"), number("memset"))
+        elif kind == _KERNEL:
+            full = printable(text or "")
+            what = _What(kind, number(short_kernel_name(full)), number(full))
+        else:
+            what = _What(kind, number(printable(text or "")) if kind >= 0 else 0)
+        self._what[(category, text)] = what
+        return what
+
+    def _copy(self, text: str) -> _What:
         found = _COPY.match(text)
         direction = _COPY_DIRECTIONS.get(found[1], model.UNKNOWN) if found else model.UNKNOWN
         source = _MEMORIES.get(found[2] or "", model.MEMORY_UNKNOWN) if found else model.MEMORY_UNKNOWN
         target = _MEMORIES.get(found[3] or "", model.MEMORY_UNKNOWN) if found else model.MEMORY_UNKNOWN
-        return self.names.number(f"memcpy {model.DIRECTIONS[direction]}"), direction, source, target
-
-    def _number(self, text: str) -> int:
-        number = self._numbers.get(text)
-        if number is None:
-            number = self._numbers[text] = self.names.number(printable(text))
-        return number
-
-    def _short_name(self, full: int) -> int:
-        short = self._short.get(full)
-        if short is None:
-            short = self._short[full] = self.names.number(short_kernel_name(self.names.all[full]))
-        return short
+        name = self.names.number(f"memcpy {model.DIRECTIONS[direction]}")
+        return _What(_MEMCPY, name, name, direction, source, target)
 
     def _owner(self, event: Event) -> tuple[int, int]:
         """(process, thread). Ids are numbers as a rule; a name gets a number below zero."""
@@ -223,27 +239,6 @@ class Collector:
             owner = self._threads[key] = (_whole(event.pid, invented), _whole(event.tid, invented))
         return owner
 
-    def _tables(self) -> tuple[tuple[type[model.Table], list[tuple[int, ...]]], ...]:
-        return (
-            (model.DeviceOps, self._ops),
-            (model.ApiCalls, self._calls),
-            (model.Ranges, self._ranges),
-            (model.HostSpans, self._host),
-            (model.Table, self._overhead),
-        )
-
-    def _flush(self, table: type[model.Table], rows: list[tuple[int, ...]]) -> None:
-        """Rows as Python objects take ten times the memory of columns."""
-        if rows:
-            columns = zip(table.__dataclass_fields__, zip(*rows, strict=True), strict=True)
-            self._done.setdefault(table, []).append(model.build(table, dict(columns)))
-            rows.clear()
-
-    def _joined(self, table: type[model.TableT]) -> model.TableT:
-        parts: Any = self._done.pop(table, None)
-        found: model.TableT = model.joined(parts) if parts else model.empty(table)
-        return found
-
     def trace(self, source: str, properties: dict[str, Any]) -> model.Trace:
         """Everything taken so far.
 
@@ -253,13 +248,11 @@ class Collector:
         """
         trace = model.Trace(source=source, engine="kineto", names=self.names.all)
         base = _whole(properties.get("baseTimeNanoseconds"), 0)
-        for table, rows in self._tables():
-            self._flush(table, rows)
-        trace.ops = self._joined(model.DeviceOps)
-        trace.calls = self._joined(model.ApiCalls)
-        trace.ranges = self._joined(model.Ranges)
-        trace.host = self._joined(model.HostSpans)
-        trace.overhead = self._joined(model.Table)
+        trace.ops = _table(model.DeviceOps, self._ops)
+        trace.calls = _table(model.ApiCalls, self._calls)
+        trace.ranges = _table(model.Ranges, self._ranges)
+        trace.host = _table(model.HostSpans, self._host)
+        trace.overhead = _table(model.Table, self._overhead)
         trace.origin_unix_ns = base or None
         if self._broken:
             trace.notes.append(f"{self._broken} events have no time and are left out")
@@ -269,6 +262,14 @@ class Collector:
             p: n for p, n in self._process_names.items() if p in set(trace.calls.process.tolist())
         }
         return trace
+
+
+def _table(kind: type[model.TableT], flat: array[int]) -> model.TableT:
+    """Rows that lie one after another in `flat` as columns; `flat` is emptied."""
+    names = list(kind.__dataclass_fields__)
+    rows = np.array(flat, dtype=np.int64).reshape(-1, len(names))
+    del flat[:]
+    return model.build(kind, {name: np.ascontiguousarray(rows[:, i]) for i, name in enumerate(names)})
 
 
 def _give_processes(trace: model.Trace) -> None:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.rank_stats import HISTORY_STEPS, PENDING_STEPS, RECENT_STEPS, RankStats, percentile
+from collectors.rank_stats import HISTORY_STEPS, PENDING_STEPS, RankStats
+from collectors.step_window import RECENT_STEPS, percentile
 from llmtop import wire
 
 MS = 1_000_000
@@ -182,6 +183,48 @@ def test_memory_stays_bounded_over_many_steps() -> None:
         stats.take_new()
     assert len(stats._known) == HISTORY_STEPS
     assert len(stats._recent) == RECENT_STEPS
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0.1, 1e4),
+            st.one_of(st.none(), st.floats(0, 1e6)),
+            st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 10**9)), max_size=4),
+            st.one_of(st.none(), st.integers(1, 10**9)),
+        ),
+        min_size=1,
+        max_size=3 * RECENT_STEPS,
+    )
+)
+def test_sums_kept_as_steps_come_and_go_equal_sums_made_anew(
+    told: list[tuple[float, float | None, list[tuple[str, int]], int | None]],
+) -> None:
+    stats = RankStats()
+    for i, (ms, tokens, phases, gpu_ns) in enumerate(told):
+        names = [wire.PhaseTime(name, ns) for name, ns in dict(phases).items()]
+        stats.add_steps(wire.Steps(steps=[done(i, ms=ms, gap_ms=1.0, start_ms=i, tokens=tokens, phases=names)]))
+        if gpu_ns is not None:
+            gpu = [(phase.name, phase.host_ns // 2) for phase in names]
+            stats.add_gpu_times(wire.GpuTimes(times=[wire.GpuTime(i, gpu_ns, gpu_ns // 3, gpu)]))
+    figures, recent = stats.figures(), told[-RECENT_STEPS:]
+    amounts = [tokens for _, tokens, _, _ in recent if tokens is not None]
+    intervals = [(ms + 1) / 1000 for i, (ms, *_) in enumerate(told) if i > 0][-RECENT_STEPS:]
+    if intervals and amounts:
+        rate = sum(amounts) / len(recent) / (sum(intervals) / len(intervals))
+        assert figures["tokens_per_s"] == pytest.approx(rate, rel=1e-6, abs=1e-6)
+    sums: dict[str, float] = {}
+    for _, _, phases, _ in recent:
+        for name, ns in dict(phases).items():
+            sums[name] = sums.get(name, 0.0) + ns / 1e9
+    assert {phase.name: phase.host_seconds for phase in figures["phases"]} == pytest.approx(
+        {name: total / len(recent) for name, total in sums.items()}, abs=1e-9
+    )
+    measured = [gpu_ns for *_, gpu_ns in recent if gpu_ns is not None]
+    if sum(measured) > 10_000:
+        assert figures["gpu_idle_pct"] == pytest.approx(100 / 3, rel=0.01)
+    elif not measured:
+        assert figures["gpu_idle_pct"] is None
 
 
 def test_metrics_keep_the_latest_value_of_each_name() -> None:

@@ -114,6 +114,19 @@ def test_a_jump_past_either_end_lands_on_it(feed: ReplayFeed) -> None:
     assert watch.jumps[1] == []
 
 
+def test_jumps_in_quick_succession_add_up(feed: ReplayFeed) -> None:
+    """As when a key is held: the next jump starts from where the last one goes, not from what is still shown."""
+    for _ in range(4):
+        feed.seek(feed.position + 2.0)
+    assert feed.position == pytest.approx(8.0)
+    watch = Watch(feed)
+    feed.toggle()
+    feed.start(watch)
+    wait_for(lambda: watch.shown)
+    assert watch.shown == [pytest.approx(8.0)]
+    assert feed.position == pytest.approx(8.0)
+
+
 def test_a_jump_from_the_end_plays_again_and_so_does_toggle(feed: ReplayFeed) -> None:
     watch = Watch(feed)
     feed.start(watch)

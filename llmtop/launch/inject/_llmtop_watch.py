@@ -110,9 +110,9 @@ def _make_importable() -> bool:
 def _instrument() -> None:
     try:
         if _make_importable():
-            from importlib import import_module
+            from llmtop.publish import auto
 
-            import_module("llmtop.publish.auto").install()
+            auto.install()
     except Exception as error:  # noqa: BLE001
         # Whatever is wrong with llmtop or with a torch it does not know, the training must run as without it.
         _say(f"not instrumented: {type(error).__name__}: {error}")

@@ -1,0 +1,69 @@
+"""Waiting for other ranks, as far as the host does the waiting."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from llmtop.publish.auto.loop import Loop
+
+COLLECTIVES = (
+    "all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_to_all", "all_to_all_single",
+    "barrier", "broadcast", "broadcast_object_list", "gather", "gather_object", "monitored_barrier", "recv",
+    "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send",
+)  # fmt: skip
+
+_is_compiling = torch.compiler.is_compiling
+_listening = False
+
+
+def mark_end_of(tensors: Any, loop: Loop) -> Any:
+    """Have the loop told when the gradients of this backward pass are computed; returns what is to be removed.
+
+    The autograd engine runs callbacks at the end of a pass in the order in which they were queued. DDP and FSDP
+    queue theirs, in which they wait, during the pass; one queued at its very beginning runs just before. A hook on
+    the loss is that beginning.
+    """
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() < 2:
+        return None
+    if not _listening:
+        _listen(loop)
+    if not isinstance(tensors, torch.Tensor) or not tensors.requires_grad:
+        return None
+    engine: Any = torch.autograd.Variable._execution_engine  # the one that FSDP queues its callback with
+
+    def queue(_gradient: Any) -> None:
+        if not _is_compiling():
+            engine.queue_callback(loop.gradients_are_computed)
+
+    return tensors.register_hook(queue)
+
+
+def _listen(loop: Loop) -> None:
+    """Time collectives that block, and waits for those that do not."""
+    global _listening
+    _listening = True
+    c10d = dist.distributed_c10d
+    for name in COLLECTIVES:
+        collective = getattr(c10d, name, None)
+        if collective is not None:
+            timed = _timed(collective, loop)
+            setattr(c10d, name, timed)
+            setattr(dist, name, timed)
+    dist.Work.wait = _timed(dist.Work.wait, loop)
+
+
+def _timed(collective: Callable[..., Any], loop: Loop) -> Callable[..., Any]:
+    @functools.wraps(collective)
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        phase = None if _is_compiling() or kwargs.get("async_op") or loop.stands_down() else loop.waits()
+        if phase is None:
+            return collective(*args, **kwargs)
+        with phase:
+            return collective(*args, **kwargs)
+
+    return timed

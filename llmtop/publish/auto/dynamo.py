@@ -1,0 +1,74 @@
+"""Keeping torch.compile from compiling llmtop.
+
+Where a compiled function breaks its graph (to call backward, say), what Python runs there is offered to the
+compiler frame by frame. torch's own files are on its list of files to leave alone, ours are not; and in a compiled
+hook `is_compiling()` is always true, so it would record nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+
+def keep_out() -> None:
+    """Have torch.compile run the functions of llmtop and nvtx that are loaded now as they are.
+
+    Where a compiled function calls one of them it may still look into it, so that breaks no graph.
+    """
+    skip = _skip()
+    if skip is None:
+        return
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file is not None and name.partition(".")[0] in ("llmtop", "nvtx"):
+            for code in _codes(vars(module).values(), file):
+                skip(code)
+
+
+class Paused:
+    """Offer nothing to the compiler within ``with``: for what is done once and loads or looks at a lot."""
+
+    def __enter__(self) -> None:
+        eval_frame: Any = sys.modules.get("torch._C._dynamo.eval_frame")
+        self._set: Callable[[Any], Any] = getattr(eval_frame, "set_eval_frame", lambda _: None)
+        self._before = self._set(None)
+
+    def __exit__(self, *_: object) -> None:
+        self._set(self._before)
+
+
+def _skip() -> Callable[[CodeType], Any] | None:
+    """What `torch._dynamo.decorators.skip` does, without loading torch._dynamo for it (1 to 2 s)."""
+    eval_frame: Any = sys.modules.get("torch._C._dynamo.eval_frame")
+    if hasattr(eval_frame, "skip_code"):
+        skip: Callable[[CodeType], Any] = eval_frame.skip_code
+        return skip
+    try:
+        action = eval_frame._FrameAction
+        strategy = eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT)
+        set_strategy = eval_frame.set_code_exec_strategy
+    except AttributeError:
+        return None  # a torch that does it another way: steps within one compiled function are then not seen
+    return lambda code: set_strategy(code, strategy)
+
+
+def _codes(things: Iterable[Any], file: str) -> Iterator[CodeType]:
+    """The code of functions, methods and properties that were written in that file."""
+    for thing in list(things):
+        if isinstance(thing, FunctionType):
+            if thing.__code__.co_filename == file:
+                yield from _with_inner(thing.__code__)
+        elif isinstance(thing, property):
+            yield from _codes([thing.fget], file)
+        elif isinstance(thing, type) and getattr(sys.modules.get(thing.__module__), "__file__", None) == file:
+            yield from _codes(vars(thing).values(), file)
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _with_inner(constant)

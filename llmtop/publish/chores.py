@@ -1,0 +1,107 @@
+"""What the training thread does between steps now and then: the GPU clock, the allocator, who it is.
+
+These need the thread that trains: its current device and stream, and no question to CUDA while it captures a
+graph.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from llmtop.publish import gpu_events, memory
+from llmtop.publish.compiling import is_compiling
+from llmtop.publish.gpu_clock import GpuClock
+from llmtop.publish.gpu_metrics import GpuMetrics
+
+if TYPE_CHECKING:
+    from llmtop.publish.recorder import Recorder
+
+LOOK_EVERY_NS = 250_000_000
+MOST_STEPS = 1024
+"""Steps may become longer all of a sudden."""
+LOOK_AT_EVENTS_AFTER = 4
+
+
+class Chores:
+    """Called by the recorder after some steps; says after how many it wants to be called again."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._cuda: Any = None
+        self._last_count = 0
+        self._last_ns: int | None = None
+        self._step_ns = float(LOOK_EVERY_NS)
+        self._look_at_ns = 0
+        self._memory_at_ns = 0
+        self._since_timed = 0
+
+    def __call__(self, index: int, now: int) -> int:
+        """After step `index`, which ended at `now` (perf_counter ns)."""
+        recorder = self._recorder
+        self._measure_pace(recorder.ring.count, now)
+        clock = recorder.clock
+        if clock is not None and recorder.mark is not None:
+            recorder.mark = None
+            clock.end(index, recorder.previous)
+            self._since_timed = 0
+        if now >= self._look_at_ns:
+            self._look_at_ns = now + LOOK_EVERY_NS
+            self._look(now)
+        wait = min(MOST_STEPS, max(1, int(LOOK_EVERY_NS / self._step_ns)))
+        return wait if clock is None else min(wait, self._time_steps(clock))
+
+    def _measure_pace(self, count: int, now: int) -> None:
+        steps = count - self._last_count
+        if self._last_ns is not None and steps > 0:
+            self._step_ns = max(1.0, (now - self._last_ns) / steps)
+        self._last_count, self._last_ns = count, now
+        self._since_timed += steps
+
+    def _time_steps(self, clock: GpuClock) -> int:
+        """Read events, and have the next step timed if it is its turn; returns when to look again."""
+        clock.read()
+        rest = clock.steps_between(self._step_ns) - self._since_timed
+        if rest <= 1 and clock.is_full:
+            return LOOK_AT_EVENTS_AFTER
+        if rest <= 1:
+            clock.begin()
+            self._recorder.mark = clock.mark
+            return 1
+        return min(rest - 1, LOOK_AT_EVENTS_AFTER) if clock.is_waiting else rest - 1
+
+    def _look(self, now: int) -> None:
+        recorder = self._recorder
+        if recorder.compiling is None:
+            recorder.compiling = is_compiling()
+        self._ask_distributed()
+        if self._cuda is None:
+            self._cuda = gpu_events.initialised_cuda()
+            if self._cuda is None:
+                return
+            self._meet_gpu(self._cuda)
+        if self._cuda.is_current_stream_capturing():
+            return
+        if recorder.gpu_metrics is not None:
+            recorder.gpu_metrics.collect(recorder.metrics)
+        if now >= self._memory_at_ns:
+            self._memory_at_ns = now + memory.EVERY_NS
+            recorder.memory = memory.read(self._cuda)
+            recorder.memory_version += 1
+
+    def _meet_gpu(self, cuda: Any) -> None:
+        recorder = self._recorder
+        recorder.facts.gpu_uuid = gpu_events.uuid(cuda)
+        recorder.facts.changed()
+        recorder.gpu_metrics = GpuMetrics(cuda)
+        if recorder.tracks is None:  # steps that overlap share the stream: their GPU times cannot be told apart
+            recorder.clock = GpuClock(gpu_events.CudaEvents(cuda))
+
+    def _ask_distributed(self) -> None:
+        """torch.distributed knows the rank even where no launcher put it into the environment."""
+        dist: Any = sys.modules.get("torch.distributed")
+        facts = self._recorder.facts
+        if facts.rank is not None or dist is None or not dist.is_available() or not dist.is_initialized():
+            return
+        facts.rank, facts.world_size = dist.get_rank(), dist.get_world_size()
+        facts.changed()

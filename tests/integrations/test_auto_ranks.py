@@ -1,0 +1,144 @@
+"""Several ranks under torchrun and gloo: who they are, and who waits for whom."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from llmtop import client, wire
+from tests.support.processes import environment, wait_for
+from tests.support.steps import read
+
+pytestmark = pytest.mark.torch
+
+TRAINING = """
+import sys, time, torch
+import torch.distributed as dist
+from torch import nn
+
+kind, steps = sys.argv[1], int(sys.argv[2])
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(32, 32)
+        self.second = nn.Linear(32, 1)
+    def forward(self, x):
+        if rank == 1:
+            time.sleep(0.05)
+        return self.second(self.first(x).relu())
+
+net = Net()
+if kind == "ddp":
+    net = nn.parallel.DistributedDataParallel(net)
+elif kind == "fsdp":
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    net = FullyShardedDataParallel(net, device_id=torch.device("cpu"))
+elif kind == "fsdp2":
+    from torch.distributed.fsdp import fully_shard
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2,))
+    fully_shard(fully_shard(net.first, mesh=mesh) and net, mesh=mesh)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(steps):
+    net(torch.randn(8, 32)).sum().backward()
+    if kind == "by hand":
+        for parameter in net.parameters():
+            dist.all_reduce(parameter.grad)
+    optimizer.step()
+    optimizer.zero_grad()
+from tests.support.steps import show
+for turn in range(2):
+    if turn == rank:
+        show()
+    dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def torchrun(path: Path, kind: str, steps: int) -> list[str]:
+    path.write_text(TRAINING)
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(path), kind, str(steps)]
+    return [sys.executable, "-m", "llmtop", "run", "--", sys.executable, *launch]
+
+
+@pytest.mark.usefixtures("runtime_dir")
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "fsdp2", "by hand"])
+def test_the_rank_that_holds_the_other_up_waits_least(kind: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        torchrun(tmp_path / "train.py", kind, 6),
+        env=environment(OMP_NUM_THREADS="1"),
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    by_rank = [read(line)["steps"] for line in done.stdout.splitlines() if line.startswith("recorded: ")]
+    assert [len(steps) for steps in by_rank] == [5, 5]
+    waited = [
+        sum(
+            seconds
+            for step in steps
+            for path, (_, seconds) in step.phases.items()
+            if path.endswith("communication")
+        )
+        for steps in by_rank
+    ]
+    forward = sum(step.time("forward") for step in by_rank[1])
+    assert waited[0] > 5 * 0.04, "rank 0 waits for rank 1 at each step"
+    assert waited[1] < waited[0] / 2
+    assert forward > 5 * 0.05
+    for steps in by_rank:
+        for step in steps:
+            top = [seconds for path, (_, seconds) in step.phases.items() if "/" not in path]
+            assert sum(top) <= step.seconds
+
+
+@pytest.fixture
+def training(runtime_dir: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        torchrun(tmp_path / "train.py", "ddp", 100_000),
+        env=environment(OMP_NUM_THREADS="1"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    yield process
+    process.terminate()  # torchrun ends its workers
+    process.wait(60)
+
+
+def test_a_monitor_sees_two_ranks_and_no_launcher(training: subprocess.Popen[bytes], runtime_dir: Path) -> None:
+    files = wait_for(
+        lambda: [*client.discover(runtime_dir)] if len([*runtime_dir.glob("*.sock")]) == 2 else [],
+        60,
+        "two sockets, and none of torchrun itself",
+    )
+    hellos = []
+    for file in files:
+        with client.Connection.open(file.path) as connection:
+            hellos.append(connection.hello)
+            steps: list[wire.StepDone] = []
+            wait_for(
+                lambda connection=connection, steps=steps: (
+                    steps.extend(
+                        step
+                        for message in connection.receive(1.0)
+                        if isinstance(message, wire.Steps)
+                        for step in message.steps
+                    )
+                    or steps
+                ),
+                30,
+                "steps of a rank",
+            )
+            assert {"forward", "backward", "communication", "optimizer"} <= {p.name for p in steps[-1].phases}
+    assert sorted((hello.rank, hello.local_rank, hello.world_size, hello.auto) for hello in hellos) == [
+        (0, 0, 2, True),
+        (1, 1, 2, True),
+    ]

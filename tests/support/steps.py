@@ -1,0 +1,95 @@
+"""What a training in a child process has recorded, as the process itself finds it in its ring."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.support.processes import environment
+
+_MARK = "recorded: "
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One finished step."""
+
+    index: int
+    seconds: float
+    tokens: float | None
+    samples: float | None
+    phases: dict[str, tuple[int, float]]
+    """path -> (how often, seconds)"""
+
+    def count(self, path: str) -> int:
+        """How often that phase was entered."""
+        return self.phases.get(path, (0, 0.0))[0]
+
+    def time(self, path: str) -> float:
+        """Seconds in that phase."""
+        return self.phases.get(path, (0, 0.0))[1]
+
+
+def show() -> None:
+    """In the child: print all steps and what was left out, on a line that `read` finds."""
+    from llmtop.publish import recorder
+
+    r = recorder.get()
+    steps: list[dict[str, Any]] = []
+    for head, cells in r.ring.read(0, 1 << 20)[1]:
+        phases = {
+            r.paths.names[slot // 2]: (cells[slot + 1], cells[slot] / 1e9)
+            for slot in range(2, len(cells), 2)
+            if cells[slot + 1]
+        }
+        steps.append(
+            {"index": head[0], "seconds": head[2] / 1e9, "tokens": head[4], "samples": head[5], "phases": phases}
+        )
+    facts = {
+        "auto": r.facts.auto,
+        "total_steps": r.facts.total_steps,
+        "metrics": r.metrics,
+        "attached": r.attached,
+    }
+    print(_MARK + json.dumps({"steps": steps, "left_out": r.left_out, **facts}), flush=True)
+
+
+def read(output: str) -> dict[str, Any]:
+    """What `show` printed; with several processes, the first."""
+    line = next(line for line in output.splitlines() if line.startswith(_MARK))
+    found: dict[str, Any] = json.loads(line.removeprefix(_MARK))
+    found["steps"] = [
+        Recorded(**{**step, "phases": {path: tuple(pair) for path, pair in step["phases"].items()}})
+        for step in found["steps"]
+    ]
+    return found
+
+
+def train(path: Path, source: str, *options: str, **variables: str) -> dict[str, Any]:
+    """Run a program under `llmtop run` and return what it recorded; it ends with `show()`.
+
+    Args:
+        path: where to write the program.
+        source: the program.
+        options: of `llmtop run`.
+        variables: for its environment.
+
+    Raises:
+        AssertionError: it failed; its stderr is in the message.
+    """
+    path.write_text(source + "\nfrom tests.support.steps import show; show()\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "llmtop", "run", *options, "--", sys.executable, str(path)],
+        env=environment(OMP_NUM_THREADS="1", **variables),
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "llmtop:" not in done.stderr, done.stderr
+    return {**read(done.stdout), "stdout": done.stdout, "stderr": done.stderr}
