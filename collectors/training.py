@@ -120,9 +120,12 @@ class Training:
         self._asked_engines = True
 
     def is_alive(self) -> bool:
-        """Whether the process that attached still runs; taken for alive where it cannot be seen from here."""
+        """Whether the process that attached still runs; taken for alive where it cannot be seen from here.
+
+        Then the next contact tells: nothing listens for one that has ended.
+        """
         if self._process is None:
-            return self.pid == 0
+            return True
         try:
             return self._process.is_running() and self._process.status() != psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
