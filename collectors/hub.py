@@ -188,7 +188,7 @@ class Hub:
             time=time.time(),
             host=replace(
                 host,
-                notes=tuple(dict.fromkeys(notes)),
+                notes=tuple(dict.fromkeys(map(stage.encodable, notes))),
                 driver_version=reading.driver_version or host.driver_version,
                 cuda_version=reading.cuda_version or host.cuda_version,
             ),

@@ -14,7 +14,12 @@ Stage = Callable[[Snapshot], Snapshot]
 
 def with_note(snapshot: Snapshot, note: str) -> Snapshot:
     """The snapshot with one more sentence for the person at the screen."""
-    return replace(snapshot, host=replace(snapshot.host, notes=(*snapshot.host.notes, note)))
+    return replace(snapshot, host=replace(snapshot.host, notes=(*snapshot.host.notes, encodable(note))))
+
+
+def encodable(text: str) -> str:
+    """`text` without what UTF-8, and so JSON, cannot hold: a path may have bytes that are no text at all."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def run(stages: Iterable[Stage], snapshot: Snapshot) -> Snapshot:

@@ -181,7 +181,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """Why there is no MFU, or which peak it was divided by."""
     total_steps: int | None = None
     eta_seconds: float | None = None
-    metrics: dict[str, float] = {}
+    metrics: dict[str, float | None] = {}
+    """What the script passed to log(); None for what is not finite, which JSON cannot say."""
     lost: int = 0
     """Steps that this monitor did not receive: the ring had turned over, or the monitor was too slow."""
     warmup_steps: int = 0
