@@ -20,14 +20,14 @@ RECENT_STEPS = 200
 
 
 class _Sum:
-    """Adds up values that may be absent."""
+    """Adds up values that may be absent, or not a number: one NaN would never leave the sum again."""
 
     def __init__(self) -> None:
         self.total = 0.0
         self.count = 0
 
     def add(self, value: float | None, sign: int) -> None:
-        if value is not None:
+        if value is not None and math.isfinite(value):
             self.total += sign * value
             self.count += sign
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 import time
 from collections.abc import Iterable
@@ -117,7 +118,7 @@ def _rank(rank: Rank, snapshot: Snapshot, width: int) -> list[str]:
         f"memory allocated {fmt.size(rank.memory_allocated_bytes)}",
         f"reserved {fmt.size(rank.memory_reserved_bytes)}",
     ]
-    items += [f"{fmt.printable(key, 40)} {value:.4g}" for key, value in rank.metrics.items()]
+    items += [f"{fmt.printable(key, 40)} {_metric(value)}" for key, value in rank.metrics.items()]
     items += [f"lost {rank.lost} {what}s"] if rank.lost else []
     lines = [_head(f"{name}  {rank.state}", f"pid {rank.pid}  GPU {gpu}", width), *_items(items, width)]
     if rank.phases:
@@ -126,6 +127,10 @@ def _rank(rank: Rank, snapshot: Snapshot, width: int) -> list[str]:
     if rank.note:
         lines += _text(rank.note, width)
     return lines
+
+
+def _metric(value: float | None) -> str:
+    return "not finite" if value is None or not math.isfinite(value) else f"{value:.4g}"
 
 
 def _phase(phase: Phase) -> str:

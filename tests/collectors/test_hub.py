@@ -14,7 +14,7 @@ from collectors.base import Feed, GpuChoice, GpuReading, RanksReading
 from collectors.gpu_selection import GpuSelection
 from collectors.hub import Hub, Sources
 from llmtop.errors import UnusableInput
-from llmtop.snapshot import Alert, Host, Process, Snapshot
+from llmtop.snapshot import Alert, Host, Process, Snapshot, to_json
 from tests.support.processes import wait_for
 from tests.support.snapshots import gpu, rank
 
@@ -97,6 +97,12 @@ def test_a_fault_in_the_rules_is_said_and_the_figures_go_on() -> None:
     snapshot = Machine(rules=broken).hub.poll()
     assert len(snapshot.gpus) == 4
     assert "KeyError('power')" in snapshot.host.notes[-1]
+
+
+def test_a_note_with_bytes_that_are_no_text_can_be_written_as_json() -> None:
+    machine = Machine()
+    machine.ranks.value = RanksReading(notes=("/tmp/\udcff is a symbolic link",))
+    assert b"/tmp/? is a symbolic link" in to_json(machine.hub.poll())
 
 
 def test_rounds_come_until_closed_and_then_no_more() -> None:

@@ -81,6 +81,11 @@ def test_no_tokens_is_no_rate_and_never_zero() -> None:
     assert figures["samples_per_s"] is None
 
 
+def test_a_token_count_that_is_no_number_spoils_no_rate() -> None:
+    stats = fed([done(i, tokens=float("nan") if i == 3 else 100.0) for i in range(10)])
+    assert stats.figures()["tokens_per_s"] == pytest.approx(0.9 * 100 / 0.010)
+
+
 def test_before_the_first_step_there_are_no_figures() -> None:
     assert RankStats().figures() == {}
     assert RankStats().seconds_a_step() is None

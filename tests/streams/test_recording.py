@@ -21,7 +21,7 @@ from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.recording import MEMBER_SNAPSHOTS, Reader, Writer
 from llmtop.snapshot import Snapshot, from_json
 from tests.support.processes import environment
-from tests.support.snapshots import gpu, snapshot
+from tests.support.snapshots import gpu, rank, snapshot
 
 
 def write(path: Path, snapshots: list[Snapshot]) -> Path:
@@ -57,6 +57,12 @@ def test_seeking_gives_the_first_snapshot_at_or_after_the_position(tmp_path: Pat
     assert position >= start
     assert position - start < 0.5
     assert first.time == pytest.approx(1000 + position)
+
+
+def test_a_loss_that_is_no_number_any_more_can_be_recorded(tmp_path: Path) -> None:
+    diverged = snapshot(1000.0, ranks=(rank(1, metrics={"loss": float("nan"), "lr": 0.1}),))
+    (back,) = played(Reader(write(tmp_path / "r", [diverged])))
+    assert back.ranks[0].metrics == {"loss": None, "lr": 0.1}
 
 
 def test_seeking_unpacks_only_what_it_needs(tmp_path: Path) -> None:
@@ -183,7 +189,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_whole_members(tmp_path: Path) ->
         "import resource, signal, sys\n"
         "from llmtop.errors import NotPossibleHere\n"
         "from llmtop.recording import Writer\n"
-        "from tests.support.snapshots import gpu, snapshot\n"
+        "from tests.support.snapshots import gpu, rank, snapshot\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "writer = Writer(sys.argv[1], host='node')\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))\n"
