@@ -149,4 +149,10 @@ def _with_gpu_times(step: Step, times: wire.GpuTime) -> Step:
         for phase in step.phases
     )
     idle = None if times.idle_ns is None else times.idle_ns / 1e9
-    return replace(step, gpu_seconds=times.gpu_ns / 1e9, gpu_idle_seconds=idle, phases=phases)
+    return replace(
+        step,
+        gpu_seconds=times.gpu_ns / 1e9,
+        gpu_idle_seconds=idle,
+        gpu_host_paced_seconds=times.host_paced_ns / 1e9,
+        phases=phases,
+    )

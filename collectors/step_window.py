@@ -43,6 +43,7 @@ class StepWindow:
         self._samples = _Sum()
         self._gpu = _Sum()
         self._idle = _Sum()
+        self._host_paced = _Sum()
         self._gpu_of_idle = _Sum()  # GPU time of the steps of which the idle time is known
         self._phases: dict[str, tuple[_Sum, _Sum]] = {}  # host's clock, GPU's clock
 
@@ -89,16 +90,22 @@ class StepWindow:
             "samples_per_s": self._per_second(self._samples, interval),
             "phases": self._mean_phases(),
             "gpu_idle_pct": self._idle_pct(),
+            "gpu_host_paced_pct": self._host_paced_pct(),
         }
 
     def _per_second(self, amount: _Sum, interval: float | None) -> float | None:
         return amount.total / len(self._steps) / interval if amount.count and interval else None
 
     def _idle_pct(self) -> float | None:
-        """Share of the measured steps' GPU time in which the training's stream had nothing to do."""
-        if not self._idle.count or self._gpu_of_idle.total <= 0:
+        """Share of GPU time in which the training's stream had nothing to do, if most measured steps tell it."""
+        if self._idle.count * 2 < max(1, self._gpu.count) or self._gpu_of_idle.total <= 0:
             return None
         return 100 * max(0.0, self._idle.total) / self._gpu_of_idle.total
+
+    def _host_paced_pct(self) -> float | None:
+        if self._gpu.total <= 0:
+            return None
+        return 100 * max(0.0, self._host_paced.total) / self._gpu.total
 
     def _mean_phases(self) -> tuple[Phase, ...]:
         """Mean seconds of each phase a step, in the order in which they first came.
@@ -122,6 +129,7 @@ class StepWindow:
         self._samples.add(step.samples, sign)
         self._idle.add(step.gpu_idle_seconds, sign)
         self._gpu.add(step.gpu_seconds, sign)
+        self._host_paced.add(step.gpu_host_paced_seconds, sign)
         self._gpu_of_idle.add(None if step.gpu_idle_seconds is None else step.gpu_seconds, sign)
         for phase in step.phases:
             sums = self._phases.get(phase.name)

@@ -138,6 +138,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     gpu_seconds: float | None = None
     gpu_idle_seconds: float | None = None
     """Time within the step in which the training's stream had nothing to do, by CUDA events."""
+    gpu_host_paced_seconds: float | None = None
+    """Time within the step in which the GPU kept up with the host from boundary to boundary: busy for some of it
+    and idle between kernels, in shares that events cannot tell. Large when launch-bound."""
     tokens: float | None = None
     samples: float | None = None
     phases: tuple[Phase, ...] = ()
@@ -170,7 +173,11 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     steps_per_s: float | None = None
     phases: tuple[Phase, ...] = ()
     gpu_idle_pct: float | None = None
-    """Share of the recent steps' time in which the training's stream was empty, by CUDA events."""
+    """Share of the recent steps' time in which the training's stream was empty, by CUDA events; a lower bound.
+    None where that cannot be told for most steps because the host set the pace (`gpu_host_paced_pct`)."""
+    gpu_host_paced_pct: float | None = None
+    """Share of the recent steps' GPU time in which the GPU waited for the host again and again; for how long in
+    all, events cannot tell (see `Step.gpu_host_paced_seconds`)."""
     memory_allocated_bytes: int | None = None
     memory_reserved_bytes: int | None = None
     memory_peak_bytes: int | None = None

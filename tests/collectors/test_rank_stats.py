@@ -141,6 +141,16 @@ def test_gpu_times_that_come_later_go_to_their_steps_and_into_the_figures() -> N
     assert stats.take_updates() == ()
 
 
+def test_an_idle_share_that_most_steps_cannot_tell_is_not_told() -> None:
+    """A launch-bound training: the GPU keeps pace with the host, and its idle time hides between the kernels."""
+    stats = fed([done(i) for i in range(9)])
+    paced = [wire.GpuTime(i, 10 * MS, None, [], 8 * MS) for i in range(5)]
+    ahead = [wire.GpuTime(i, 10 * MS, 1 * MS, []) for i in range(5, 9)]
+    stats.add_gpu_times(wire.GpuTimes(times=[*paced, *ahead]))
+    assert stats.figures()["gpu_idle_pct"] is None
+    assert stats.figures()["gpu_host_paced_pct"] == pytest.approx(100 * 40 / 90)
+
+
 def test_gpu_times_of_a_step_not_yet_handed_over_come_with_it() -> None:
     stats = fed([done(0), done(1)])
     stats.add_gpu_times(wire.GpuTimes(times=[wire.GpuTime(1, 7 * MS)]))

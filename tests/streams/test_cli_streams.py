@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pexpect
 import pytest
 
 from llmtop.recording import Reader, Writer
@@ -143,6 +144,29 @@ def test_what_is_recorded_is_what_was_streamed(llmtop: Llmtop, tmp_path: Path) -
     out, _ = finished(stream)
     recorded = [one.time for _, one in Reader(path).snapshots()]
     assert recorded == [json.loads(line)["time"] for line in [*lines, *out.splitlines()]]
+
+
+def test_the_screen_records_too_and_the_recording_plays_on_it(
+    runtime_dir: Path, scenario: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.llmtop.gz"
+    env = nvml_stub.environment(nvml_stub.build(), scenario, **environment(LLMTOP_DIR=str(runtime_dir)))
+    env |= {"TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
+
+    def watch(*arguments: str) -> None:
+        screen = pexpect.spawn(
+            sys.executable, ["-m", "llmtop", *arguments], env=env, dimensions=(45, 140), timeout=60
+        )
+        screen.expect_exact("H200")
+        time.sleep(1.5)
+        screen.send("q")
+        screen.expect(pexpect.EOF)
+        screen.close()
+        assert screen.exitstatus == 0
+
+    watch("--interval", "0.25", "--record", str(path))
+    assert Reader(path).count >= 3
+    watch("replay", str(path))
 
 
 def test_record_then_replay(llmtop: Llmtop, tmp_path: Path) -> None:
