@@ -21,20 +21,37 @@ METRICS_OF_A_RANK = 16
 NAN = math.nan
 
 
-class Series:
-    """The last values of one figure, as 32-bit floats."""
+def level(value: float | None, limit: float | None) -> int:
+    """How high to draw a value in a row of eighth blocks: 0 absent, 1 up to 1/8 of the limit, 8 from 7/8 on."""
+    if value is None or value != value or not limit or limit < 0:  # noqa: PLR0124  (NaN)
+        return 0
+    return 1 if value <= 0 else min(1 + int(value * 8.0 / limit), 8)
 
-    __slots__ = ("_keep", "values")
+
+class Series:
+    """The last values of one figure, as 32-bit floats, and how high each is drawn in one row.
+
+    The height is worked out once, when the value comes: a hundred histories are drawn with every frame.
+    """
+
+    __slots__ = ("_keep", "levels", "values")
 
     def __init__(self, keep: int, missed: int = 0) -> None:
         self._keep = keep
         self.values = array("f", [NAN] * min(missed, keep))
+        self.levels = bytearray(min(missed, keep))
 
-    def add(self, value: float | None) -> None:
-        """Append one value; the oldest go when twice as many as needed are there."""
+    def add(self, value: float | None, limit: float | None = None) -> None:
+        """Append one value; the oldest go when twice as many as needed are there.
+
+        Args:
+            limit: the upper end of the axis on which `levels` are drawn.
+        """
         self.values.append(NAN if value is None else value)
+        self.levels.append(level(value, limit))
         if len(self.values) >= 2 * self._keep:
             del self.values[: -self._keep]
+            del self.levels[: -self._keep]
 
     def last(self, count: int) -> array[float]:
         """Up to so many of the newest values, oldest first."""
@@ -105,14 +122,17 @@ class History:
             gpu = present.get(uuid)
             series = known.series
             for metric in METRICS:
-                series[metric.key].add(None if gpu is None else metric.value(gpu))
+                if gpu is None:
+                    series[metric.key].add(None)
+                else:
+                    series[metric.key].add(metric.value(gpu), metric.limit(gpu))
         self.times.append(snapshot.time)
         if len(self.times) >= 2 * SAMPLES:
             del self.times[:-SAMPLES]
         self._add_ranks(snapshot.ranks)
 
     def _add_host(self, host: Host) -> None:
-        self.cpu.add(host.cpu_pct)
+        self.cpu.add(host.cpu_pct, 100.0)
 
     def _add_ranks(self, ranks: tuple[Rank, ...]) -> None:
         present = {(rank.host, rank.pid) for rank in ranks}
@@ -129,6 +149,11 @@ class History:
         """The newest values of one figure of one GPU."""
         known = self.gpus.get(uuid)
         return known.series[key].last(count) if known is not None else array("f")
+
+    def levels(self, uuid: str, key: str, count: int) -> bytearray:
+        """How high the newest values of one figure of one GPU are drawn, 0 to 8."""
+        known = self.gpus.get(uuid)
+        return known.series[key].levels[-count:] if known is not None and count > 0 else bytearray()
 
     def rank(self, rank: Rank) -> RankHistory:
         """Of one training process; empty when nothing is known."""

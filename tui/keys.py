@@ -15,6 +15,7 @@ EVERYWHERE = "everywhere"
 MAIN = "main"
 GPU = "gpu"
 PROCESSES = "processes"
+RANKS = "ranks"
 HELP = "help"
 CAPTURE = "capture"
 STACKS = "stacks"
@@ -55,7 +56,7 @@ class Key(Struct, frozen=True):
         return here and self.replay in (None, replaying)
 
 
-_OTHERS = (GPU, PROCESSES, HELP, STACKS)
+_OTHERS = (GPU, PROCESSES, RANKS, HELP, STACKS)
 
 # In the order of the footer; what comes last there is always shown, so it is the help.
 KEYS: tuple[Key, ...] = (
@@ -128,6 +129,7 @@ KEYS: tuple[Key, ...] = (
     Key("w", "waiting", "waiting", "Show or hide the threads that wait.", where=(STACKS,)),
     Key("tab", "next_rank(1)", "rank", "The stacks of the next rank.", where=(STACKS,)),
     Key("shift+tab", "next_rank(-1)", "", "The stacks of the rank before.", where=(STACKS,)),
+    Key("r", "", "ranks", "All ranks in one table.", where=(MAIN, GPU), screen="tui.screens.ranks:RanksScreen"),
     Key("up,left,k", "select(-1)", "", "Select the GPU before.", shown="up left", where=(MAIN, GPU)),
     Key("down,right,j", "select(1)", "", "Select the next GPU.", shown="down right", where=(MAIN, GPU)),
     Key(
@@ -137,10 +139,10 @@ KEYS: tuple[Key, ...] = (
         "Draw charts with braille or with blocks, for fonts without braille.",
         where=(GPU,),
     ),
-    Key("up,k", "scroll(-1)", "", "One line up.", where=(HELP, STACKS)),
-    Key("down,j", "scroll(1)", "", "One line down.", where=(HELP, STACKS)),
-    Key("pageup", "scroll(-10)", "", "Ten lines up.", where=(HELP, STACKS)),
-    Key("pagedown", "scroll(10)", "", "Ten lines down.", where=(HELP, STACKS)),
+    Key("up,k", "scroll(-1)", "", "One line up.", where=(RANKS, HELP, STACKS)),
+    Key("down,j", "scroll(1)", "", "One line down.", where=(RANKS, HELP, STACKS)),
+    Key("pageup", "scroll(-10)", "", "Ten lines up.", where=(RANKS, HELP, STACKS)),
+    Key("pagedown", "scroll(10)", "", "Ten lines down.", where=(RANKS, HELP, STACKS)),
     Key("up,k", "move(-1)", "", "The process above.", where=(PROCESSES,)),
     Key("down,j", "move(1)", "", "The process below.", where=(PROCESSES,)),
     Key("pageup", "move(-10)", "", "Ten processes up.", where=(PROCESSES,)),
@@ -202,6 +204,7 @@ _TITLES = {
     MAIN: "on the main screen",
     GPU: "on one GPU",
     PROCESSES: "on processes",
+    RANKS: "on ranks",
     HELP: "on this help",
     CAPTURE: "on a capture",
     STACKS: "on stacks",

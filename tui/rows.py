@@ -16,6 +16,7 @@ from textual.strip import Strip
 
 from tui.glyphs import ASCII, UNICODE, Box, Glyphs, to_ascii
 from tui.palette import Palette
+from tui.strips import CompactStrip
 
 
 class Look(Struct, frozen=True):
@@ -23,11 +24,21 @@ class Look(Struct, frozen=True):
 
     palette: Palette
     glyphs: Glyphs
+    hues: dict[str, Style]
+    """The style of a history, by the kind of figure (tui/metrics.py, Hue)."""
+    lines: dict[str, Style]
+    """The same for thin lines."""
 
     @classmethod
     def of(cls, palette: Palette, *, ascii_only: bool) -> Look:
         """The look for a palette, with or without characters beyond ASCII."""
-        return cls(palette, ASCII if ascii_only else UNICODE)
+        hues = {"compute": palette.compute, "energy": palette.energy, "transfer": palette.transfer}
+        lines = {
+            "compute": palette.compute_line,
+            "energy": palette.energy_line,
+            "transfer": palette.transfer_line,
+        }
+        return cls(palette, ASCII if ascii_only else UNICODE, hues, lines)
 
 
 class Row:
@@ -55,6 +66,18 @@ class Row:
             self.used += width
         return self
 
+    def put(self, text: str, style: Style, width: int) -> Row:
+        """Append text whose width is known and known to fit: the quick way, for what every frame draws often."""
+        self.segments.append(Segment(text, style))
+        self.used += width
+        return self
+
+    def join(self, other: Row) -> Row:
+        """Append another row, which is known to fit."""
+        self.segments += other.segments
+        self.used += other.used
+        return self
+
     def to(self, column: int, style: Style, char: str = " ") -> Row:
         """Fill up to a column."""
         missing = min(column, self.limit) - self.used
@@ -79,8 +102,8 @@ class Row:
     def strip(self, *, ascii_only: bool) -> Strip:
         """As Textual draws it."""
         if ascii_only:
-            return Strip([Segment(to_ascii(text), style) for text, style, _ in self.segments], self.used)
-        return Strip(self.segments, self.used)
+            return CompactStrip([Segment(to_ascii(text), style) for text, style, _ in self.segments], self.used)
+        return CompactStrip(self.segments, self.used)
 
 
 def clip(text: str, width: int) -> str:
@@ -161,11 +184,12 @@ def frame(
         _insert(top, right, room + 1, edge, bar)
     top.to(width - 1, edge, shape.across).add(shape.top_right, edge)
     rows = [top]
+    left_edge, right_edge = Segment(shape.down + " ", line), Segment(" " + shape.down, line)
     for row in content:
-        framed = Row(width).add(shape.down + " ", line)
-        framed.segments += row.segments
-        framed.used += row.used
-        framed.to(2 + inner, look.palette.text).add(" " + shape.down, line)
+        framed = Row(width)
+        missing = [Segment(" " * (inner - row.used), look.palette.text)] if row.used < inner else []
+        framed.segments = [left_edge, *row.segments, *missing, right_edge]
+        framed.used = width
         rows.append(framed)
     bottom = Row(width).add(shape.bottom_left + shape.across, line)
     _insert(bottom, foot, room, line, None)

@@ -88,9 +88,7 @@ class MainScreen(LlmtopScreen):
         row = Row(plan.titles.width)
         for x, width in sorted({(rect.x, rect.width) for _, rect in plan.cards}):
             row.to(x, self.look.palette.text)
-            part = entries.titles(width, self.look)
-            row.segments += part.segments
-            row.used += part.used
+            row.join(entries.titles(width, self.look))
         return row.end(self.look.palette.text)
 
     def _training(self, plan: Layout) -> Iterator[Placed]:

@@ -35,11 +35,7 @@ def header(view: View, width: int, look: Look) -> Row:
         for text in _machine(view, view.snapshot):
             if left.left >= len(text) + len(dot):
                 left.add(dot + text, palette.header_dim)
-    row.segments += left.end(palette.header).segments
-    row.used += left.used
-    row.segments += right.segments
-    row.used += right.used
-    return row
+    return row.join(left.end(palette.header)).join(right)
 
 
 def _machine(view: View, snapshot: Snapshot) -> list[str]:
@@ -66,7 +62,7 @@ def host(view: View, width: int, look: Look) -> Row:
     now = view.snapshot.host
     row.add(" CPU ", palette.dim).add(f"{fmt.percent(now.cpu_pct):>4} ", palette.text)
     cells = 12 if width >= 100 else 6
-    row.add(spark(view.history.cpu.last(cells), cells, 100.0, look.glyphs), palette.compute)
+    row.add(spark(view.history.cpu.levels[-cells:], cells, look.glyphs), palette.compute)
     for label, text, cells in _host_figures(now):
         if len(label) + cells + 5 > row.left:
             break  # a later one that is shorter would stand beside a label that is not its own

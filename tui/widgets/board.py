@@ -47,18 +47,16 @@ class Board(Widget):
         rows = [[row.segments for row in part.rows] for part in placed]
         width, height = self.size
         if rects == self._rects and look is self._drawn_with and len(self._strips) == height:
-            regions = _changes(rects, self._rows, rows)
-            lines = {y for region in regions for y in range(region.y, region.bottom)}
+            lines = _changed_lines(rects, self._rows, rows)
         else:
-            regions, lines = [], set(range(height))
+            lines = set(range(height))
             self._strips = [Strip.blank(width)] * height
-        changed = bool(lines)
         self._rects, self._rows, self._drawn_with = rects, rows, look
         for y, strip in _strips(placed, lines, width, look):
             if y < height:
                 self._strips[y] = strip
-        if changed:
-            self.refresh(*regions)
+        if lines:
+            self.refresh(*_regions(lines, width))
 
     def on_resize(self) -> None:
         """Paint for the new size."""
@@ -77,20 +75,27 @@ class Board(Widget):
         return [line.crop(*crop.column_span) for line in lines]
 
 
-def _changes(
+def _changed_lines(
     rects: list[Rect], before: list[list[list[Segment]]], after: list[list[list[Segment]]]
-) -> list[Region]:
-    """The regions whose rows differ, neighbours put together."""
-    regions = []
-    for rect, old, new in zip(rects, before, after, strict=True):
-        start: int | None = None
-        for index in range(len(new) + 1):
-            differs = index < len(new) and (index >= len(old) or old[index] != new[index])
-            if differs and start is None:
-                start = index
-            elif not differs and start is not None:
-                regions.append(Region(rect.x, rect.y + start, rect.width, index - start))
-                start = None
+) -> set[int]:
+    """The lines of the screen on which something differs."""
+    return {
+        rect.y + index
+        for rect, old, new in zip(rects, before, after, strict=True)
+        for index, (one, other) in enumerate(zip(old, new, strict=True))
+        if one != other
+    }
+
+
+def _regions(lines: set[int], width: int) -> list[Region]:
+    """The lines as regions over the whole width, neighbours put together."""
+    regions: list[Region] = []
+    for y in sorted(lines):
+        if regions and regions[-1].bottom == y:
+            last = regions.pop()
+            regions.append(Region(0, last.y, width, last.height + 1))
+        else:
+            regions.append(Region(0, y, width, 1))
     return regions
 
 

@@ -11,19 +11,13 @@ from llmtop import format as fmt
 from llmtop.snapshot import Alert, Gpu, Rank
 from tui import alerts
 from tui.layout import CELL, card_height
-from tui.metrics import HEROES, Hue, Metric, for_card, short_name
-from tui.rows import Look, Row, flow, frame, pad
+from tui.metrics import HEROES, Metric, for_card, short_name
+from tui.rows import Look, Row, clip, flow, frame
 from tui.view import View
 from tui.widgets.charts import area, spark
 
 LABEL = 7
 VALUE = 11
-
-
-def hue(look: Look, name: Hue) -> Style:
-    """The style of a kind of figure."""
-    palette = look.palette
-    return {"compute": palette.compute, "energy": palette.energy, "transfer": palette.transfer}[name]
 
 
 def paint(gpu: Gpu, view: View, width: int, height: int, look: Look, alert: Alert | None) -> list[Row]:
@@ -77,18 +71,18 @@ def _figures(gpu: Gpu, view: View, inner: int, height: int, look: Look) -> list[
 
 def _tall(metric: Metric, gpu: Gpu, view: View, width: int, height: int, look: Look) -> list[Row]:
     """One figure over the whole width, its history several rows high."""
-    palette = look.palette
+    bottom = Row(width)
+    if height == 1:
+        _cell(bottom, metric, gpu, view, width, look, look.palette.strong)
+        return [bottom]
     room = width - LABEL - VALUE - 2
     values = view.history.gpu(gpu.uuid, metric.key, room)
-    drawn = area(values, room, height, metric.limit(gpu), look.glyphs)
-    rows = []
-    for index, line in enumerate(drawn):
-        row = Row(width)
-        if index == height - 1:
-            row.add(pad(metric.label, LABEL + 1), palette.dim)
-            row.add(pad(metric.text(gpu), VALUE, right=True) + " ", palette.strong)
-        rows.append(row.to(LABEL + VALUE + 2, palette.text).add(line, hue(look, metric.hue)))
-    return rows
+    *upper, last = area(values, room, height, metric.limit(gpu), look.glyphs)
+    hue = look.hues[metric.hue]
+    blank = " " * (LABEL + VALUE + 2)
+    rows = [Row(width).put(blank, look.palette.text, len(blank)).put(line, hue, room) for line in upper]
+    _name_and_value(bottom, metric, gpu, look, look.palette.strong)
+    return [*rows, bottom.put(last, hue, room)]
 
 
 def _columns(metrics: Sequence[Metric], gpu: Gpu, view: View, width: int, columns: int, look: Look) -> list[Row]:
@@ -99,17 +93,21 @@ def _columns(metrics: Sequence[Metric], gpu: Gpu, view: View, width: int, column
         column, line = divmod(place, height)
         start = column * (width + 2) // columns
         end = (column + 1) * (width + 2) // columns - 2
-        _cell(rows[line].to(start, look.palette.text), metric, gpu, view, end - start, look)
+        _cell(rows[line].to(start, look.palette.text), metric, gpu, view, end - start, look, look.palette.text)
     return rows
 
 
-def _cell(row: Row, metric: Metric, gpu: Gpu, view: View, width: int, look: Look) -> None:
-    palette = look.palette
+def _cell(row: Row, metric: Metric, gpu: Gpu, view: View, width: int, look: Look, style: Style) -> None:
     room = width - LABEL - VALUE - 2
-    row.add(pad(metric.label, LABEL + 1), palette.dim)
-    row.add(pad(metric.text(gpu), VALUE, right=True) + " ", palette.text)
-    values = view.history.gpu(gpu.uuid, metric.key, room)
-    row.add(spark(values, room, metric.limit(gpu), look.glyphs), hue(look, metric.hue))
+    _name_and_value(row, metric, gpu, look, style)
+    levels = view.history.levels(gpu.uuid, metric.key, room)
+    row.put(spark(levels, room, look.glyphs), look.hues[metric.hue], room)
+
+
+def _name_and_value(row: Row, metric: Metric, gpu: Gpu, look: Look, style: Style) -> None:
+    row.put(metric.label.ljust(LABEL + 1), look.palette.dim, LABEL + 1)
+    text = metric.text(gpu)
+    row.put((text if len(text) <= VALUE else clip(text, VALUE)).rjust(VALUE) + " ", style, VALUE + 1)
 
 
 def _words(gpu: Gpu, view: View, width: int, look: Look, alert: Alert | None, most: int) -> list[Row]:

@@ -3,49 +3,42 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import floor, log10
 
 from tui.glyphs import Glyphs
 
 
-def spark(values: Sequence[float], width: int, limit: float | None, glyphs: Glyphs) -> str:
+def spark(levels: Iterable[int], width: int, glyphs: Glyphs) -> str:
     """One row of eighth blocks, newest at the right; an absent sample is a blank, a zero the lowest block.
+
+    Args:
+        levels: at most `width` heights as `tui.history.level` makes them.
+    """
+    table = glyphs.levels
+    return "".join([table[level] for level in levels]).rjust(width)
+
+
+def area(values: Sequence[float], width: int, height: int, limit: float | None, glyphs: Glyphs) -> list[str]:
+    """The same over several rows, top first.
 
     Args:
         values: at most `width` of the newest are drawn; NaN is absent.
         limit: the upper end of the axis; without one nothing can be drawn to scale.
     """
-    if width <= 0:
-        return ""
-    if not limit or limit <= 0:
-        return " " * width
-    levels = glyphs.levels
-    scale = 8.0 / limit
-    cells = [
-        levels[1 if v <= 0.0 else min(1 + int(v * scale), 8)] if v == v else " "  # noqa: PLR0124  (NaN)
-        for v in values[-width:]
-    ]
-    return "".join(cells).rjust(width)
-
-
-def area(values: Sequence[float], width: int, height: int, limit: float | None, glyphs: Glyphs) -> list[str]:
-    """The same over several rows, top first."""
-    if height == 1:
-        return [spark(values, width, limit, glyphs)]
     if not limit or limit <= 0:
         return [" " * width] * height
-    levels = glyphs.levels
-    scale = 8.0 * height / limit
+    table = glyphs.levels
+    most = 8 * height
+    scale = most / limit
     heights = [
-        (1 if v <= 0.0 else min(1 + int(v * scale), 8 * height)) if v == v else 0  # noqa: PLR0124  (NaN)
-        for v in values[-width:]
+        (1 if v <= 0.0 else min(1 + int(v * scale), most)) if v == v else 0  # noqa: PLR0124  (NaN)
+        for v in (values[-width:] if width > 0 else ())
     ]
-    rows = []
-    for row in range(height - 1, -1, -1):
-        floor = row * 8
-        rows.append("".join(levels[min(max(h - floor, 0), 8)] for h in heights).rjust(width))
-    return rows
+    return [
+        "".join([table[min(max(h - base, 0), 8)] for h in heights]).rjust(width)
+        for base in range(most - 8, -8, -8)
+    ]
 
 
 _DOTS = ((0x40, 0x80), (0x04, 0x20), (0x02, 0x10), (0x01, 0x08))

@@ -12,7 +12,7 @@ from tui import alerts
 from tui.metrics import BY_KEY, GIB, Metric, power_text, short_name
 from tui.rows import Look, Row, clip, pad
 from tui.view import View
-from tui.widgets.card import hue, users
+from tui.widgets.card import users
 from tui.widgets.charts import spark
 
 
@@ -44,8 +44,8 @@ def paint_compact(gpu: Gpu, view: View, width: int, look: Look, alert: Alert | N
         cells = sparks // 3 + (index < sparks % 3)
         first.add(metric.label + " ", palette.dim).add(pad(metric.text(gpu), value, right=True), palette.strong)
         if cells > 0:
-            values = view.history.gpu(gpu.uuid, metric.key, cells)
-            first.add(" " + spark(values, cells, metric.limit(gpu), look.glyphs), hue(look, metric.hue))
+            levels = view.history.levels(gpu.uuid, metric.key, cells)
+            first.put(" " + spark(levels, cells, look.glyphs), look.hues[metric.hue], cells + 1)
         if index < 2:
             first.add("  ", palette.text)
     _second_line(gpu, view, look, alert, second)
@@ -177,8 +177,8 @@ def paint_line(gpu: Gpu, view: View, width: int, look: Look, alert: Alert | None
         )
         if spark_cells and row.used + spark_cells + 1 <= end:
             metric = BY_KEY[column.key]
-            values = view.history.gpu(gpu.uuid, column.key, spark_cells)
-            row.add(" " + spark(values, spark_cells, metric.limit(gpu), look.glyphs), hue(look, metric.hue))
+            levels = view.history.levels(gpu.uuid, column.key, spark_cells)
+            row.put(" " + spark(levels, spark_cells, look.glyphs), look.hues[metric.hue], spark_cells + 1)
     if said:
         row.to(end + 1, palette.text).add(f" {said} ", fill or palette.critical)
     return row.end(palette.text)

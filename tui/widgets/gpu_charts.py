@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from math import ceil
 from typing import Literal
 
-from rich.style import Style
-
 from llmtop import format as fmt
 from llmtop.snapshot import Gpu
 from tui.layout import Rect
-from tui.metrics import METRICS, Hue, Metric
+from tui.metrics import METRICS, Metric
 from tui.rows import Look, Row, pad
 from tui.view import View
 from tui.widgets.charts import area, braille, finite
@@ -64,18 +62,13 @@ def paint(metric: Metric, gpu: Gpu, view: View, rect: Rect, look: Look, marker: 
         row = Row(width).add(pad(_tick(metric, limit, index, lines), _AXIS - 1, right=True), palette.dim)
         ticked = index in (0, lines - 1) or (lines >= 5 and index == lines // 2)
         row.add(" " + (look.glyphs.tick if ticked else look.glyphs.axis), palette.faint)
-        rows.append(row.add(line, _ink(look, metric.hue)).end(palette.text))
+        rows.append(row.add(line, look.lines[metric.hue]).end(palette.text))
     return rows
 
 
 def _dense(look: Look, marker: Marker) -> bool:
     """Whether a cell holds two samples."""
     return marker == "braille" and not look.glyphs.ascii
-
-
-def _ink(look: Look, hue: Hue) -> Style:
-    palette = look.palette
-    return {"compute": palette.compute_line, "energy": palette.energy_line, "transfer": palette.transfer_line}[hue]
 
 
 def _title(metric: Metric, gpu: Gpu, known: Sequence[float], width: int, look: Look) -> Row:

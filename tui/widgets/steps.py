@@ -9,6 +9,7 @@ from rich.style import Style
 from llmtop import format as fmt
 from llmtop.snapshot import Rank
 from tui import alerts
+from tui.history import level
 from tui.layout import FRAMED_STEPS
 from tui.rows import Look, Row, frame, pad, rule
 from tui.view import View
@@ -45,12 +46,10 @@ def paint(view: View, width: int, height: int, look: Look) -> list[Row]:
     if height >= FRAMED_STEPS:
         return frame(_content(rank, view, width - 4, height - 2, look), width, look, title=title, right=right)
     ruled = height >= 3
-    content = []
-    for row in _content(rank, view, width - 2, height - ruled, look):
-        inset = Row(width).add(" ", palette.text)
-        inset.segments += row.segments
-        inset.used += row.used
-        content.append(inset.end(palette.text))
+    content = [
+        Row(width).add(" ", palette.text).join(row).end(palette.text)
+        for row in _content(rank, view, width - 2, height - ruled, look)
+    ]
     return [rule(width, look, title, right), *content] if ruled else content
 
 
@@ -171,13 +170,8 @@ def _details(
         chart = _chart(rank, view, width - LEGEND - 3, height, look)
         joined = []
         for left, right in zip(legend + [Row(LEGEND) for _ in range(height - len(legend))], chart, strict=True):
-            left.to(LEGEND + 0, look.palette.text)
-            row = Row(width)
-            row.segments, row.used = left.segments, left.used
-            row.add("   ", look.palette.text)
-            row.segments += right.segments
-            row.used += right.used
-            joined.append(row)
+            row = Row(width).join(left.to(LEGEND, look.palette.text)).add("   ", look.palette.text)
+            joined.append(row.join(right))
         return joined
     columns = 2 if width >= 2 * _NARROW + 3 else 1
     needed = 1 + ceil(len(shown) / columns)
@@ -286,6 +280,6 @@ def _logged(rank: Rank, view: View, width: int, look: Look) -> Row:
 def _course(values: list[float], width: int, look: Look) -> str:
     known = [v for v in values if v == v]  # noqa: PLR0124  (NaN)
     if not known or max(known) == min(known):
-        return spark([1.0 if v == v else v for v in values], width, 8.0, look.glyphs)  # noqa: PLR0124
+        return spark([2 if v == v else 0 for v in values], width, look.glyphs)  # noqa: PLR0124
     low, high = min(known), max(known)
-    return spark([(v - low) / (high - low) for v in values], width, 1.0, look.glyphs)
+    return spark([level(v - low, high - low) for v in values], width, look.glyphs)

@@ -1,0 +1,32 @@
+"""All ranks, in a table that scrolls."""
+
+from __future__ import annotations
+
+from tui import keys
+from tui.screens.base import LlmtopScreen
+from tui.widgets import ranks
+from tui.widgets.board import Placed
+
+
+class RanksScreen(LlmtopScreen):
+    """The table of ranks over the whole screen."""
+
+    NAME = keys.RANKS
+    CSS_PATH = "ranks.tcss"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._top = 0
+
+    def parts(self, width: int, height: int) -> list[Placed]:
+        """The table from the first rank shown on; its frame says how many there are."""
+        placed, body = self.around(width, height)
+        room = max(body.height - 3, 1)
+        self._top = max(min(self._top, len(self.view.ranks()) - room), 0)
+        rows = ranks.paint(self.view, *body[2:], self.look, framed=body.height >= 4, top=self._top)
+        return [*placed, Placed(body, rows)]
+
+    def action_scroll(self, step: int) -> None:
+        """Move the table."""
+        self._top += step
+        self.redraw()
