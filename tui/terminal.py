@@ -15,14 +15,13 @@ import signal
 import sys
 import termios
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 GRACE_SECONDS = 2.0
 """How long the app may take to leave by itself."""
-
-HUNG_UP = 128 + signal.SIGHUP
 
 _BACK = (
     "\x1b[?2026l"  # end of a synchronised update
@@ -39,65 +38,71 @@ class TerminalGuard:
         """Remember the terminal as it is now.
 
         Args:
-            ask_to_leave: called with the exit code, in any thread; must return at once.
+            ask_to_leave: called with the exit code, in a thread of the guard's; must return at once.
         """
         self._ask = ask_to_leave
-        self._asked = False
         self._input = sys.__stdin__.fileno() if sys.__stdin__ is not None else 0
         self._output = sys.__stderr__.fileno() if sys.__stderr__ is not None else 2
         self._attributes: list[Any] | None = None
         with contextlib.suppress(termios.error):
             self._attributes = termios.tcgetattr(self._input)
         self._handlers: dict[int, Any] = {}
-        self._timer: threading.Timer | None = None
+        # Numbers of signals, or 0 for a normal end. A handler may interrupt anything, so it only writes a byte.
+        self._heard, self._tell = os.pipe2(os.O_CLOEXEC)
+        self._watcher = threading.Thread(target=self._watch, name="llmtop-tty", daemon=True)
 
     def __enter__(self) -> TerminalGuard:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             self._handlers[number] = signal.signal(number, self._on_signal)
-        # A daemon: nothing wakes it at a normal end.
-        threading.Thread(target=self._watch, name="llmtop-tty", daemon=True).start()
+        self._watcher.start()
         self._write(_SAVE_TITLE)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._write(_RESTORE_TITLE)
+        os.write(self._tell, b"\0")
+        self._watcher.join()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
+        os.close(self._heard)
+        os.close(self._tell)
+        self._write(_RESTORE_TITLE)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        self.leave(128 + number)
-
-    def leave(self, code: int) -> None:
-        """Have the app leave with this exit code, and see to it that the process ends in any case."""
-        if self._asked:
-            return
-        self._asked = True
-        self._timer = threading.Timer(GRACE_SECONDS, self._end, (code,))
-        self._timer.daemon = True
-        self._timer.start()
-        self._ask(code)
+        os.write(self._tell, bytes([number]))
 
     def _watch(self) -> None:
-        """Sleep until the terminal is gone; costs nothing until then."""
+        """Sleep until a signal comes, the terminal is gone, or the program ends; costs nothing until then."""
         poll = select.poll()
+        poll.register(self._heard, select.POLLIN)
         poll.register(self._input, 0)  # hang-up and error are always reported
-        poll.poll()
-        self.leave(HUNG_UP)
+        ready = dict(poll.poll())
+        number = os.read(self._heard, 1)[0] if self._heard in ready else signal.SIGHUP
+        if number == 0:
+            return
+        self._ask(128 + number)
+        deadline = time.monotonic() + GRACE_SECONDS
+        while select.select([self._heard], [], [], max(deadline - time.monotonic(), 0))[0]:
+            if os.read(self._heard, 1) == b"\0":
+                return
+        self._end(128 + number)
 
     def _end(self, code: int) -> None:
-        """Put the terminal back without the app's help and end the process."""
-        with contextlib.suppress(termios.error):
-            termios.tcflush(self._output, termios.TCOFLUSH)
+        """Put the terminal back without the app's help, if it lets itself be put back, and end the process."""
+        restoring = threading.Thread(target=self._restore, daemon=True)
+        restoring.start()
+        restoring.join(0.5)
+        os._exit(code)
+
+    def _restore(self) -> None:
         if self._attributes is not None:
             with contextlib.suppress(termios.error):
                 termios.tcsetattr(self._input, termios.TCSANOW, self._attributes)
+        with contextlib.suppress(termios.error):
+            termios.tcflush(self._output, termios.TCOFLUSH)
         self._write(_BACK + _RESTORE_TITLE)
-        os._exit(code)
 
     def _write(self, text: str) -> None:
-        """Write, if that does not mean to wait for a terminal that has stopped reading."""
+        """Write, if the terminal seems to read; a write that is too long for what it takes still waits."""
         with contextlib.suppress(OSError, ValueError):
             if os.isatty(self._output) and select.select([], [self._output], [], 0)[1]:
                 os.write(self._output, text.encode())
