@@ -178,10 +178,10 @@ def _kineto(target: Target) -> tuple[str, str] | None:
     try:
         directory = kineto_engine.directory_of(target.pid)
         if directory is None:
-            return ("it was not started for Kineto captures", restart(target))
+            return ("it was not started for Kineto captures", restart(target, "--kineto "))
         asking = {poller.pid for poller in kineto_engine.pollers(directory)}
     except NotPossibleHere as refusal:
-        return (str(refusal).partition(";")[0], restart(target))
+        return (str(refusal).partition(";")[0], restart(target, "--kineto "))
     if target.pid not in asking:
         return ("it has not imported torch, or its torch is built without Kineto", "")
     return None

@@ -184,7 +184,7 @@ def _ask(job: Job, target: Target) -> _Wait:
     directory = directory_of(target.pid)
     if directory is None:
         raise NotPossibleHere(
-            f"{target.name} was not started for Kineto captures; restart it with: llmtop run -- COMMAND"
+            f"{target.name} was not started for Kineto captures; restart it with: llmtop run --kineto -- COMMAND"
         )
     host = HostConnection(directory)
     path = job.folder / f"{target.stem}.json"

@@ -47,7 +47,7 @@ def test_an_attached_training_without_torch_says_so(start: Start) -> None:
 def test_asking_for_an_engine_that_cannot_is_refused_with_the_way_out(start: Start) -> None:
     target = start().wait_attached()
     with pytest.raises(
-        NotPossibleHere, match=r"kineto cannot capture pid \d+: .*; to change that: llmtop run -- "
+        NotPossibleHere, match=r"kineto cannot capture pid \d+: .*; to change that: llmtop run --kineto -- "
     ):
         choice.require(target, "kineto")
     assert choice.best_for((target,)) == "py-spy"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -98,18 +100,47 @@ def test_the_command_line_captures_and_prints_json_alone(training: Training, cap
 
 
 def test_a_training_under_plain_nsys_launch_is_found(start: Start, real_nsys: Path, captures: Path) -> None:
-    training = start(behind=(str(real_nsys), "launch", "--trace=nvtx"))
+    session = nsys.new_session_name()
+    training = start(behind=(str(real_nsys), "launch", f"--session-new={session}", "--trace=nvtx"))
     target = wait_for(lambda: next(iter(_attached()), None))
-    result = run.take(plan(target, captures, steps=3))
-    assert result.trace is not None
-    assert ranges(result.trace, "step") >= 3
-    training.wait_for_steps(3)
+    try:
+        result = run.take(plan(target, captures, steps=3))
+        assert result.trace is not None
+        assert ranges(result.trace, "step") >= 3
+        training.wait_for_steps(3)
+    finally:
+        os.kill(
+            target.pid, signal.SIGTERM
+        )  # nsys launch would not pass a signal on, and its agent stays without it
+        training.process.wait(20)
 
 
 def _attached() -> tuple[Target, ...]:
     from llmtop.capture import targets
 
     return targets.attached()
+
+
+def test_the_ranks_of_one_launch_are_in_one_report_and_elsewhere_a_file_each(
+    start: Start, llmtop_run: tuple[str, ...], captures: Path
+) -> None:
+    both = 'RANK=0 WORLD_SIZE=2 "$0" "$@" & RANK=1 WORLD_SIZE=2 "$0" "$@"; wait'
+    start(behind=(*llmtop_run, "--nsys", "--", "sh", "-c", both))
+    ranks = wait_for(lambda: found if len(found := _attached()) == 2 else None)
+    together = run.take(Plan("nsys", ranks, captures, steps=3))
+    assert together.info.ranks == [0, 1]
+    assert together.trace is not None
+    assert {path.name for path in together.folder.glob("*.nsys-rep")} == {"trace.nsys-rep"}
+    with closing(sqlite3.connect(together.trace)) as database:
+        pids = {
+            pid for (pid,) in database.execute("SELECT DISTINCT (globalTid >> 24) & 0xFFFFFF FROM NVTX_EVENTS")
+        }
+    assert pids == {target.pid for target in ranks}
+    apart = run.take(Plan("py-spy", ranks, captures, seconds=0.3))
+    assert {path.name for path in apart.folder.glob("*.speedscope.json")} == {
+        "rank0.speedscope.json",
+        "rank1.speedscope.json",
+    }
 
 
 def test_without_step_messages_the_clock_decides_and_an_empty_report_is_told(

@@ -18,12 +18,14 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
+from llmtop.capture import nsys
 from llmtop.snapshot import Rank, Snapshot
 from screenshots import captures as pictured
 from screenshots.draw import Still
 from screenshots.scenes import scene
 from tests.capture.conftest import NVTX, TRAINING, Start, Training, captures, llmtop_run, real_nsys, start
 from tests.support.processes import REPOSITORY, environment, wait_for
+from tests.support.terminal import Terminal
 from tui import capturing
 from tui.app import LlmtopApp
 from tui.widgets.board import Board
@@ -304,3 +306,26 @@ def test_the_key_in_a_real_tmux_captures_five_steps_with_the_real_nsys(
     before = pane(0)
     wait_for(lambda: pane(0) != before, what="the training to go on")
     assert "ended" not in pane(0)
+
+
+@pytest.mark.nsys
+@pytest.mark.usefixtures("real_nsys")
+def test_leaving_the_monitor_calls_the_capture_off(
+    start: Start, llmtop_run: tuple[str, ...], tmp_path: Path
+) -> None:
+    training = start(behind=(*llmtop_run, "--nsys", "--"))
+    target = training.wait_attached()
+    with Terminal(["sh", "-c", f"cd {tmp_path} && exec {sys.executable} -m llmtop"], (120, 40)) as terminal:
+        terminal.shows("forward")
+        terminal.keys("c")
+        terminal.shows("‹ pid")
+        for key in ("\x1b[B", "\x1b[B", *["\x1b[C"] * 4, "\r"):
+            terminal.keys(key)
+        terminal.shows("of 100 steps")
+        terminal.keys("q")
+        terminal.shows("q quit")
+        terminal.keys("q")
+        assert terminal.ends() == 0
+    assert nsys.for_process(target.pid)[1].state == "Launched"
+    assert list((tmp_path / "llmtop-captures").iterdir()) == []
+    training.wait_for_steps(3)
