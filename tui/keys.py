@@ -19,6 +19,9 @@ RANKS = "ranks"
 HELP = "help"
 CAPTURE = "capture"
 STACKS = "stacks"
+REPORT = "report"
+TIMELINE = "timeline"
+COMPARISON = "comparison"
 
 
 class Key(Struct, frozen=True):
@@ -56,7 +59,7 @@ class Key(Struct, frozen=True):
         return here and self.replay in (None, replaying)
 
 
-_OTHERS = (GPU, PROCESSES, RANKS, HELP, STACKS)
+_OTHERS = (GPU, PROCESSES, RANKS, HELP, STACKS, REPORT, TIMELINE, COMPARISON)
 
 # In the order of the footer; what comes last there is always shown, so it is the help.
 KEYS: tuple[Key, ...] = (
@@ -130,6 +133,48 @@ KEYS: tuple[Key, ...] = (
     Key("tab", "next_rank(1)", "rank", "The stacks of the next rank.", where=(STACKS,)),
     Key("shift+tab", "next_rank(-1)", "", "The stacks of the rank before.", where=(STACKS,)),
     Key("r", "", "ranks", "All ranks in one table.", where=(MAIN, GPU), screen="tui.screens.ranks:RanksScreen"),
+    Key(
+        "o",
+        "",
+        "report",
+        "What the newest capture says: findings with evidence, a step drawn, the comparison with a baseline.",
+        where=(MAIN, GPU, PROCESSES, CAPTURE),
+        screen="tui.screens.report:ReportScreen",
+    ),
+    Key(
+        "enter",
+        "unfold",
+        "evidence",
+        "The chosen finding with its evidence, fix and next command.",
+        where=(REPORT,),
+    ),
+    Key("up,k", "finding(-1)", "", "The finding above.", where=(REPORT,)),
+    Key("down,j", "finding(1)", "", "The finding below.", where=(REPORT,)),
+    Key("pageup", "scroll(-10)", "", "Ten lines up.", where=(REPORT, COMPARISON)),
+    Key("pagedown", "scroll(10)", "scroll", "Ten lines down.", shown="pgdn", where=(REPORT, COMPARISON)),
+    Key("up,k", "scroll(-1)", "", "One line up.", where=(COMPARISON,)),
+    Key("down,j", "scroll(1)", "", "One line down.", where=(COMPARISON,)),
+    Key("l", "timeline", "timeline", "One step drawn: GPU, idle time, the host's calls, phases.", where=(REPORT,)),
+    Key(
+        "b",
+        "baseline",
+        "baseline",
+        "Mark this capture as the baseline that later ones are held against.",
+        where=(REPORT,),
+    ),
+    Key("v", "compare", "compare", "This capture against the baseline, line by line.", where=(REPORT,)),
+    Key("up,k", "zoom(0.5)", "zoom in", "Look closer at the middle.", where=(TIMELINE,)),
+    Key("down,j", "zoom(2)", "zoom out", "Look at more of the step.", where=(TIMELINE,)),
+    Key(
+        "left",
+        "pan(-0.25)",
+        "pan",
+        "A quarter of the window back; with the right arrow, on.",
+        shown="left right",
+        where=(TIMELINE,),
+    ),
+    Key("right", "pan(0.25)", "", "A quarter of the window on.", where=(TIMELINE,)),
+    Key("0,home", "whole", "whole step", "The whole step again.", where=(TIMELINE,)),
     Key("up,left,k", "select(-1)", "", "Select the GPU before.", shown="up left", where=(MAIN, GPU)),
     Key("down,right,j", "select(1)", "", "Select the next GPU.", shown="down right", where=(MAIN, GPU)),
     Key(
@@ -208,6 +253,9 @@ _TITLES = {
     HELP: "on this help",
     CAPTURE: "on a capture",
     STACKS: "on stacks",
+    REPORT: "on a report",
+    TIMELINE: "on a timeline",
+    COMPARISON: "on a comparison",
 }
 
 

@@ -70,7 +70,7 @@ def _advised(
     return Finding(
         id=kind,
         severity=severity,
-        share_pct=None if share is None else round(share, 2),
+        share_pct=None if share is None else round(share, 4),
         summary=summary,
         evidence={key: _rounded(value) for key, value in evidence.items() if value is not None},
         fix=advice.fix,

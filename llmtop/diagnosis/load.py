@@ -9,7 +9,7 @@ import msgspec
 from llmtop.diagnosis.report import Report, from_json
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
-from llmtop.trace.open import kind_of
+from llmtop.trace.kind import kind_of
 
 
 def load_report(path: Path, steps: int | tuple[int, int] | None = None) -> Report:
@@ -32,7 +32,14 @@ def load_report(path: Path, steps: int | tuple[int, int] | None = None) -> Repor
         return analyze_recording(path)
     from llmtop.diagnosis.capture import analyze
 
-    return analyze(path, steps)
+    try:
+        return analyze(path, steps)
+    except UnusableInput:
+        # An engine that records stacks leaves no trace, but its folder has a report.
+        written = path / "report.json"
+        if kind == "folder" and written.is_file():
+            return _read(written)
+        raise
 
 
 def _read(path: Path) -> Report:

@@ -31,7 +31,7 @@ def step_timeline(lane: Lane, gaps: Gaps, phases: list[PhaseSpans]) -> Timeline:
         Row(label="NCCL", lane="gpu", spans=_gpu(lane, low, high, nccl=True)),
         Row(label="idle", lane="gaps", spans=_gaps(gaps, low, high)),
         *_host(lane, low, high),
-        Row(label="phases", lane="phases", spans=_phases(phases, low, high)),
+        Row(label="phases (host)", lane="phases", spans=_phases(phases, low, high)),
     ]
     return Timeline(step=step, seconds=(high - low) / 1e9, rows=tuple(row for row in rows if row.spans))
 

@@ -1,59 +1,19 @@
-"""From a path to a trace: what kind of file it is, unpacked or exported first where it must be, several as one."""
+"""From a path to a trace: unpacked or exported first where it must be, the files of several ranks as one."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.trace import chrome_json, model, nsys_sqlite
 from llmtop.trace.clean import clean
 from llmtop.trace.gunzip import Gunzip
+from llmtop.trace.kind import is_packed, kind_of
 from llmtop.trace.merge import merge
 
-Kind: TypeAlias = Literal["nsys-sqlite", "nsys-report", "chrome-json", "recording", "json", "folder"]
-"""``json`` is a JSON file that is no trace: a report, perhaps."""
-
-_SQLITE = b"SQLite format 3\0"
-_GZIP = b"\x1f\x8b"
-_RECORDING = b"\x1f\x8b\x08\x04"
-"""gzip with an extra field: what llmtop.recording writes."""
-_NSYS_REPORT = b"NVIDIA Tegra Profiler Report"
 _NOT_TRACES = ("capture.json", "report.json")
-_HEAD_BYTES = 1 << 20
-
-
-def kind_of(path: Path) -> Kind:
-    """What a file is, by what is in it.
-
-    Raises:
-        UnusableInput: it is not there, cannot be read, is empty, or is none of what llmtop reads.
-    """
-    if path.is_dir():
-        return "folder"
-    head = _head(path)
-    if not head:
-        raise UnusableInput(f"{path} is empty")
-    if head.startswith(_RECORDING) and head[12:14] == b"LT":
-        return "recording"
-    if head.startswith(_GZIP):
-        head = _unpacked_head(path)
-    if head.startswith(_SQLITE):
-        return "nsys-sqlite"
-    if head.startswith(_NSYS_REPORT) or path.suffix == ".nsys-rep":
-        return "nsys-report"
-    if path.suffix == ".qdstrm":
-        raise UnusableInput(f"{path} is what nsys leaves when it cannot write its report; run: nsys import {path}")
-    start = head.lstrip()[:1]
-    if start == b"[" or (start == b"{" and b'"traceEvents"' in head):
-        return "chrome-json"
-    if start == b"{":
-        return "json"
-    raise UnusableInput(
-        f"{path} is neither a capture (.nsys-rep, .sqlite, trace .json or .json.gz), a recording nor a report"
-    )
 
 
 def open_trace(path: Path) -> model.Trace:
@@ -100,31 +60,14 @@ def _open_file(path: Path) -> model.Trace:
     if kind == "nsys-report":
         return _through_nsys(path)
     if kind == "nsys-sqlite":
-        if _head(path).startswith(_SQLITE):
+        if not is_packed(path):
             return nsys_sqlite.load(path, str(path))
         return _unpacked(path, lambda file: nsys_sqlite.load(file, str(path)))
     if kind == "chrome-json":
+        packed = is_packed(path)
         with path.open("rb") as file:
-            packed = _head(path).startswith(_GZIP)
             return chrome_json.load(Gunzip(file) if packed else file, str(path))
     raise UnusableInput(f"{path} is no capture but a {kind}")
-
-
-def _head(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(_HEAD_BYTES)
-    except OSError as error:
-        raise UnusableInput(f"{path} cannot be read: {error.strerror}") from None
-
-
-def _unpacked_head(path: Path) -> bytes:
-    """As much of the beginning as can be unpacked: the file may be cut right after it."""
-    with path.open("rb") as file:
-        head = Gunzip(file).read(_HEAD_BYTES)
-    if not head:
-        raise UnusableInput(f"{path} begins like a gzip file but cannot be unpacked")
-    return head
 
 
 def _unpacked(path: Path, load: Callable[[Path], model.Trace]) -> model.Trace:

@@ -1,0 +1,152 @@
+"""What a capture says: findings first, enter shows the evidence; from here to the timeline and the comparison."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from textual.message import Message
+
+from llmtop.diagnosis.compare import Comparison, compare_reports
+from llmtop.errors import LlmtopError
+from tui import keys, reports
+from tui.layout import Rect
+from tui.reports import Loaded
+from tui.rows import Row
+from tui.screens.base import LlmtopScreen
+from tui.widgets import report_pane
+from tui.widgets.board import Placed
+
+
+class Read(Message):
+    """The report is there, or a sentence why not."""
+
+    def __init__(self, result: Loaded | LlmtopError) -> None:
+        super().__init__()
+        self.result = result
+
+
+class ReportScreen(LlmtopScreen):
+    """One report; scrolls."""
+
+    NAME = keys.REPORT
+    CSS_PATH = "report.tcss"
+
+    def __init__(self, path: Path | None = None) -> None:
+        """Show the report of a capture.
+
+        Args:
+            path: a capture's folder or file; None: the newest under llmtop-captures.
+
+        Raises:
+            UnusableInput: no path is given and there is no capture.
+        """
+        super().__init__()
+        self.path = path or reports.newest()
+        self._loaded: Loaded | None = None
+        self._refusal = ""
+        self._chosen = 0
+        self._unfolded: set[int] = set()
+        self._top = 0
+        self._follow = True
+
+    def on_mount(self) -> None:
+        """Read it in a thread."""
+        reports.read(self.path, self._post)
+
+    def _post(self, result: Loaded | LlmtopError) -> None:
+        """In the reading thread."""
+        self.post_message(Read(result))
+
+    def on_read(self, message: Read) -> None:
+        """Show it."""
+        if isinstance(message.result, LlmtopError):
+            self._refusal = str(message.result)
+        else:
+            self._loaded = message.result
+        self.redraw()
+
+    def parts(self, width: int, height: int) -> list[Placed]:
+        """The part of the text that the chosen finding, or the person's scrolling, is at."""
+        placed, body = self.around(width, height)
+        rows, places = self._rows(body.width)
+        if self._follow and places:
+            end = places[self._chosen + 1] if self._chosen + 1 < len(places) else places[self._chosen] + 1
+            self._top = max(min(self._top, places[self._chosen]), end - body.height)
+        self._top = max(min(self._top, len(rows) - body.height), 0)
+        shown = rows[self._top : self._top + body.height]
+        below = len(rows) - self._top - body.height
+        if below > 0 and shown:
+            more = f"   {below + 1} more lines {self.look.glyphs.more}"
+            shown[-1] = Row(body.width).add(more, self.look.palette.dim)
+        shown += [Row(body.width) for _ in range(body.height - len(shown))]
+        text = self.look.palette.text
+        return [*placed, Placed(Rect(0, body.y, width, body.height), [row.end(text) for row in shown])]
+
+    def _rows(self, width: int) -> tuple[list[Row], list[int]]:
+        palette = self.look.palette
+        if self._loaded is None:
+            said = self._refusal or f"reading {self.path} …"
+            style = palette.warning if self._refusal else palette.dim
+            return [Row(width), *report_pane.sentence(said, width, style)], []
+        report = self._loaded.report
+        against, comparison = self._comparison()
+        rows = report_pane.verdict(report, self._loaded.name, against, comparison, width, self.look)
+        found, places = report_pane.findings(report, self._chosen, self._unfolded, width, self.look)
+        places = [place + len(rows) for place in places]
+        return [*rows, *found, *report_pane.details(report, width, self.look)], places
+
+    def _comparison(self) -> tuple[str, Comparison | None]:
+        before = reports.baseline()
+        if before is None or self._loaded is None:
+            return "", None
+        if before.path == self._loaded.path:
+            return before.name, None
+        return before.name, compare_reports(before.report, self._loaded.report)
+
+    def action_finding(self, step: int) -> None:
+        """Choose another finding."""
+        if self._loaded is not None and self._loaded.report.findings:
+            self._chosen = min(max(self._chosen + step, 0), len(self._loaded.report.findings) - 1)
+            self._follow = True
+            self.redraw()
+
+    def action_unfold(self) -> None:
+        """Show the evidence and the advice of the chosen finding, or fold them away."""
+        self._unfolded ^= {self._chosen}
+        self._follow = True
+        self.redraw()
+
+    def action_scroll(self, step: int) -> None:
+        """Move the text."""
+        self._top += step
+        self._follow = False
+        self.redraw()
+
+    def action_baseline(self) -> None:
+        """Mark this capture as baseline; at the second press, none."""
+        before = reports.baseline()
+        if self._loaded is not None:
+            same = before is not None and before.path == self._loaded.path
+            reports.mark(None if same else self._loaded)
+            self.redraw()
+
+    def action_timeline(self) -> None:
+        """One step of it, drawn."""
+        from tui.screens.timeline import TimelineScreen
+
+        if self._loaded is None:
+            return
+        if self._loaded.report.timeline is None:
+            self.notify("This capture has no device activity to draw a step from.", severity="warning")
+            return
+        self.app.push_screen(TimelineScreen(self._loaded))
+
+    def action_compare(self) -> None:
+        """Line by line against the baseline."""
+        from tui.screens.comparison import ComparisonScreen
+
+        before = reports.baseline()
+        if before is None or self._loaded is None or before.path == self._loaded.path:
+            self.notify("Mark another capture as baseline first: open its report and press b.", severity="warning")
+            return
+        self.app.push_screen(ComparisonScreen(before, self._loaded))

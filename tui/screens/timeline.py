@@ -1,0 +1,58 @@
+"""One step of a capture, drawn: the GPU, why it lay idle, what the host called, the phases. Zooms and pans."""
+
+from __future__ import annotations
+
+from tui import keys
+from tui.layout import Rect
+from tui.reports import Loaded
+from tui.rows import Row
+from tui.screens.base import LlmtopScreen
+from tui.widgets import timeline_pane
+from tui.widgets.board import Placed
+from tui.widgets.timeline_pane import Window
+
+
+class TimelineScreen(LlmtopScreen):
+    """The step of median length."""
+
+    NAME = keys.TIMELINE
+    CSS_PATH = "report.tcss"
+
+    def __init__(self, loaded: Loaded) -> None:
+        super().__init__()
+        assert loaded.report.timeline is not None
+        self._name = loaded.name
+        self.timeline = loaded.report.timeline
+        self.window = Window(0.0, self.timeline.seconds)
+
+    def parts(self, width: int, height: int) -> list[Placed]:
+        """A title, then the rows of the window."""
+        placed, body = self.around(width, height)
+        look = self.look
+        step = "the beginning" if self.timeline.step is None else f"step {self.timeline.step} of the whole ones"
+        title = Row(width).add(" Timeline ", look.palette.strong).add(f"{self._name} ", look.palette.text)
+        title.add(f"{look.glyphs.dot} {step}, the one of median length", look.palette.dim)
+        rows = [title, Row(width), *timeline_pane.paint(self.timeline, self.window, body, look)]
+        if len(rows) > body.height and body.height > 0:
+            rows = rows[: body.height]
+            rows[-1] = Row(width).add(
+                f" more lines {look.glyphs.more} (a taller window shows them)", look.palette.dim
+            )
+        rows += [Row(width) for _ in range(body.height - len(rows))]
+        ended = [row.end(look.palette.text) for row in rows]
+        return [*placed, Placed(Rect(0, body.y, width, body.height), ended)]
+
+    def action_pan(self, share: float) -> None:
+        """Move by a share of what is shown."""
+        self.window = self.window.moved(share, self.timeline.seconds)
+        self.redraw()
+
+    def action_zoom(self, factor: float) -> None:
+        """Show more or less of the step."""
+        self.window = self.window.zoomed(factor, self.timeline.seconds)
+        self.redraw()
+
+    def action_whole(self) -> None:
+        """The whole step."""
+        self.window = Window(0.0, self.timeline.seconds)
+        self.redraw()

@@ -1,0 +1,142 @@
+"""A report on the screen: the verdict, the findings as a list that unfolds, then the tables."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+
+from rich.style import Style
+
+from llmtop import format as fmt
+from llmtop.diagnosis.compare import Comparison
+from llmtop.diagnosis.report import Finding, Report
+from llmtop.diagnosis.tables import Text, evidence_text, headline, step_lines, tables
+from tui.rows import Look, Row, clip, pad
+
+_INDENT = 6
+
+
+def verdict(
+    report: Report, name: str, baseline: str, comparison: Comparison | None, width: int, look: Look
+) -> list[Row]:
+    """What was read, the verdict in a sentence, and how it stands against the baseline.
+
+    Args:
+        report: to show.
+        name: of the capture.
+        baseline: name of the capture that is marked as baseline; empty: none is.
+        comparison: with that, unless it is this one itself.
+        width: of the rows.
+        look: how to draw.
+    """
+    palette = look.palette
+    title = Row(width).add(" Report ", palette.strong).add(fmt.printable(name), palette.text)
+    about = headline(report).rpartition(" (")[2].rstrip(")")
+    title.add(f" {look.glyphs.dot} {about}", palette.dim)
+    rows = [title.end(palette.text), Row(width)]
+    style = palette.strong if report.verdict == "gpu_bound" else palette.warning
+    rows += _wrapped(fmt.printable(report.summary), width, style, 1)
+    for line in step_lines(report):
+        rows += _wrapped(line, width, palette.dim, 1)
+    for note in report.notes:
+        rows += _wrapped(f"Note: {fmt.printable(note)}", width, palette.dim, 1)
+    if comparison is not None:
+        said = f"Against the baseline {fmt.printable(baseline)}: {fmt.printable(comparison.summary)}"
+        rows += [Row(width), *_wrapped(said, width, palette.info, 1)]
+    elif baseline:
+        rows += [Row(width), *_wrapped("This is the baseline.", width, palette.info, 1)]
+    return rows
+
+
+def findings(
+    report: Report, chosen: int, unfolded: set[int], width: int, look: Look
+) -> tuple[list[Row], list[int]]:
+    """The findings, the chosen one marked; returns the rows and at which of them each finding begins."""
+    palette = look.palette
+    rows = [Row(width), Row(width).add(" Findings", palette.strong)]
+    if not report.findings:
+        return [*rows, Row(width).add("   none: nothing is lost that is worth a word", palette.dim)], []
+    places = []
+    for index, finding in enumerate(report.findings):
+        places.append(len(rows))
+        rows += _finding(finding, index == chosen, index in unfolded, width, look)
+    return rows, places
+
+
+def _finding(finding: Finding, chosen: bool, unfolded: bool, width: int, look: Look) -> list[Row]:
+    palette, glyphs = look.palette, look.glyphs
+    sign, style = {
+        "critical": (glyphs.critical, palette.critical),
+        "warning": (glyphs.warning, palette.warning),
+    }.get(finding.severity, (glyphs.info, palette.info))
+    share = fmt.percent(finding.share_pct, 1) if finding.share_pct is not None else ""
+    row = Row(width)
+    row.add(f" {glyphs.selected if chosen else ' '} ", palette.cursor if chosen else palette.text)
+    row.add(f"{sign} ", style).add(pad(f"{finding.severity}", 9), style)
+    row.add(pad(fmt.printable(finding.id), 20), palette.strong).add(pad(share, 6, right=True), palette.text)
+    room = row.left - 2
+    said = fmt.printable(finding.summary)
+    if not unfolded:
+        row.add("  " + clip(said, room), palette.cursor if chosen else palette.text)
+        return [row]
+    rows = [row, *_wrapped(said, width, palette.text, _INDENT)]
+    for label, text, kind in (
+        ("evidence", evidence_text(finding), palette.text),
+        ("fix", fmt.printable(finding.fix), palette.text),
+        ("saves", _saving(finding), palette.text),
+        ("confirm", fmt.printable(finding.confirm), palette.text),
+        ("next", fmt.printable(finding.next), palette.code),
+    ):
+        if text:
+            rows += _labelled(label, text, width, kind, look)
+    return [*rows, Row(width)]
+
+
+def _saving(finding: Finding) -> str:
+    if finding.saves_at_most_ms is None:
+        return ""
+    return f"at most {fmt.duration(finding.saves_at_most_ms / 1e3)} a step"
+
+
+def _labelled(label: str, text: str, width: int, style: Style, look: Look) -> list[Row]:
+    rows = []
+    for index, line in enumerate(wrap(text, max(width - _INDENT - 12, 20), break_on_hyphens=False)):
+        head = label if index == 0 else ""
+        rows.append(Row(width).add(" " * _INDENT + pad(head, 10), look.palette.dim).add(line, style))
+    return rows
+
+
+def details(report: Report, width: int, look: Look) -> list[Row]:
+    """Ceilings and all tables."""
+    palette = look.palette
+    rows: list[Row] = []
+    if report.roofline:
+        rows += [Row(width), Row(width).add(" Ceilings", palette.strong)]
+        rows += _wrapped(fmt.printable(report.roofline), width, palette.text, 3)
+    for table in tables(report, name_width=max(20, width - 62)):
+        rows += [Row(width), Row(width).add(f" {table.title}", palette.strong), *_table(table, width, look)]
+    return rows
+
+
+def _table(table: Text, width: int, look: Look) -> list[Row]:
+    columns = list(zip(table.header, *table.shown, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    rows = []
+    for number, cells in enumerate([table.header, *table.shown]):
+        row = Row(width).add("   ", look.palette.text)
+        style = look.palette.dim if number == 0 else look.palette.text
+        for index, cell in enumerate(cells):
+            row.add(pad(cell, widths[index], right=index >= table.left) + "  ", style)
+        rows.append(row)
+    if table.more:
+        rows.append(Row(width).add(f"   and {table.more} more {look.glyphs.more}", look.palette.dim))
+    return rows
+
+
+def sentence(text: str, width: int, style: Style) -> list[Row]:
+    """One sentence over as many lines as it takes."""
+    return _wrapped(fmt.printable(text), width, style, 1)
+
+
+def _wrapped(text: str, width: int, style: Style, indent: int) -> list[Row]:
+    lines = wrap(text, max(width - indent - 1, 20), break_on_hyphens=False)
+    return [Row(width).add(" " * indent + line, style) for line in lines]
