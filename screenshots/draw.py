@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from llmtop.snapshot import Snapshot
-from screenshots import captures
+from screenshots import captures, reports
 from screenshots.scenes import scene
 
 HERE = Path(__file__).parent
@@ -94,6 +94,11 @@ PICTURES: tuple[Picture, ...] = (
         then=captures.finished,
     ),
     Picture("stacks-100x24", (100, 24), captures.training, ("s",), before=captures.stacks),
+    Picture("report-120x40", (120, 40), _alone, ("enter",), before=reports.of(reports.LAUNCH_BOUND)),
+    Picture("report-80x24", (80, 24), _alone, ("down",), before=reports.of(reports.LAUNCH_BOUND)),
+    Picture("timeline-120x30", (120, 30), _alone, ("l",), before=reports.of(reports.TWO_GPUS)),
+    Picture("timeline-zoom-120x30", (120, 30), _alone, ("l", *("up",) * 4), before=reports.of(reports.TWO_GPUS)),
+    Picture("compare-120x40", (120, 40), _alone, ("v",), before=reports.of(reports.HEALTHY, reports.LAUNCH_BOUND)),
     Picture("help-100x40", (100, 40), _alone, keys=("question_mark",)),
     Picture("light-120x30", (120, 30), _anomaly, app={"theme": "light"}),
     Picture("16-colors-120x30", (120, 30), _anomaly, environment={"TEXTUAL_COLOR_SYSTEM": "standard"}),

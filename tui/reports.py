@@ -14,6 +14,7 @@ from llmtop.errors import LlmtopError, UnusableInput
 if TYPE_CHECKING:
     from llmtop.diagnosis.report import Report
 
+
 class Loaded(Struct, frozen=True):
     """A report that was read."""
 

@@ -1,0 +1,31 @@
+"""Reports of recorded H200s, for pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# From the repository's root, so that no picture shows whose machine it was drawn on.
+_DATA = Path("tests") / "data"
+LAUNCH_BOUND = _DATA / "h200" / "nsys" / "launch_bound.sqlite.gz"
+HEALTHY = _DATA / "h200" / "nsys" / "healthy.sqlite.gz"
+TWO_GPUS = _DATA / "h200x2" / "nsys" / "healthy.sqlite.gz"
+
+
+def of(path: Path, against: Path | None = None) -> Callable[[Any], None]:
+    """Open the report of a capture, held against another one as baseline."""
+
+    def push(app: Any) -> None:
+        from llmtop.diagnosis.load import load_report
+        from tui import reports
+        from tui.reports import Loaded
+        from tui.screens.report import ReportScreen
+
+        reports.mark(None if against is None else Loaded(against, load_report(against)))
+        screen = ReportScreen(path)
+        # Read here and now: a picture waits for no thread.
+        screen._loaded = Loaded(path, load_report(path))
+        app.push_screen(screen)
+
+    return push
