@@ -70,6 +70,9 @@ class RankSource(Source[RanksReading], Protocol):
     def settled(self) -> bool:
         """Whether the trainings that were there at the start have been heard, or have had their chance."""
 
+    def pids(self) -> tuple[int, ...]:
+        """This host's pids of the trainings that have not ended."""
+
 
 class Feed(Protocol):
     """Where a screen or a stream gets its snapshots: the live hub, or a recording being replayed."""

@@ -157,16 +157,7 @@ class Hub:
         sources = self._started()
         deadline = time.monotonic() + seconds
         sampled: dict[str, set[float | None]] = {}
-        while not self._closed:
-            reading, host = sources.gpu.latest(), sources.host.latest()
-            for gpu in reading.gpus:
-                sampled.setdefault(gpu.uuid, set()).add(gpu.sampled_at)
-            gpus_ready = bool(reading.gpus or reading.notes) and all(
-                gpu.error is not None or len(sampled[gpu.uuid] - {None}) > 1 for gpu in reading.gpus
-            )
-            ready = gpus_ready and host.cpu_pct is not None and sources.ranks.settled()
-            if ready or time.monotonic() >= deadline:
-                break
+        while not self._closed and time.monotonic() < deadline and not _has_rates(sources, sampled):
             self._pause(0.05)
         return self.poll()
 
@@ -237,3 +228,21 @@ class Hub:
         with self._wake:
             if not self._closed:
                 self._wake.wait(seconds)
+
+
+def _has_rates(sources: Sources, sampled: dict[str, set[float | None]]) -> bool:
+    """Whether every source has what needs two samples; `sampled` remembers the GPUs' samples between calls."""
+    reading = sources.gpu.latest()
+    for gpu in reading.gpus:
+        sampled.setdefault(gpu.uuid, set()).add(gpu.sampled_at)
+    if not (reading.gpus or reading.notes):
+        return False
+    if not all(gpu.error is not None or len(sampled[gpu.uuid] - {None}) > 1 for gpu in reading.gpus):
+        return False
+    if sources.host.latest().cpu_pct is None or not sources.ranks.settled():
+        return False
+    processes = sources.processes.latest()
+    if not set(sources.ranks.pids()) <= {process.pid for process in processes}:
+        return False
+    # One of which nothing can be seen from here (another pid namespace) never has a CPU share.
+    return all(process.cpu_pct is not None or process.started_at is None for process in processes)

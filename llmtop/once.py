@@ -156,7 +156,8 @@ def _process(process: Process, gpu: str) -> str:
         f"{fmt.size(process.gpu_mem_bytes):>9} {fmt.percent(process.gpu_sm_pct):>5} "
         f"{fmt.percent(process.cpu_pct):>6} {fmt.size(process.rss_bytes):>9}  "
     )
-    return line + (process.command or fmt.DASH)
+    program, _, arguments = (process.command or fmt.DASH).partition(" ")
+    return f"{line}{program.rsplit('/', 1)[-1]} {arguments}"
 
 
 def _alert(alert: Alert, snapshot: Snapshot, width: int) -> list[str]:

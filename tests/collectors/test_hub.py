@@ -45,6 +45,9 @@ class GivenRanks(Given[RanksReading]):
     def settled(self) -> bool:
         return True
 
+    def pids(self) -> tuple[int, ...]:
+        return tuple(one.pid for one in self.value.ranks)
+
 
 class Machine:
     """Four sources and the hub over them."""
@@ -203,6 +206,23 @@ def test_once_waits_for_a_second_sample_of_each_gpu() -> None:
     machine.gpu.value = GpuReading(gpus=(gpu(0, sampled_at=1.0), gpu(1, error="lost")))
     threading.Thread(target=second_sample).start()
     assert machine.hub.once(20.0).gpus[0].util_pct == 50.0
+    machine.hub.close()
+
+
+def test_once_waits_for_the_processor_share_of_each_training() -> None:
+    machine = Machine()
+    machine.gpu.value = GpuReading(notes=("no NVIDIA driver here",))
+    machine.ranks.value = RanksReading(ranks=(rank(7), rank(8)))
+    machine.processes.value = (Process(pid=7, started_at=1.0),)
+
+    def go_on() -> None:
+        time.sleep(0.2)
+        machine.processes.value = (Process(pid=7, started_at=1.0, cpu_pct=5.0),)
+        time.sleep(0.2)
+        machine.processes.value += (Process(pid=8), Process(pid=9))
+
+    threading.Thread(target=go_on).start()
+    assert [one.pid for one in machine.hub.once(20.0).processes] == [7, 8, 9]
     machine.hub.close()
 
 
