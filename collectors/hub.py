@@ -217,17 +217,25 @@ class Hub:
         with self._wake:
             while not self._closed:
                 now = time.monotonic()
-                missed = max(0, int((now - due) / self._interval))
-                next_due = due + self._interval * max(1, missed)
-                if now >= next_due:
-                    return next_due
-                self._wake.wait(next_due - now)
+                following = next_round(due, now, self._interval)
+                if now >= following:
+                    return following
+                self._wake.wait(following - now)
         return due
 
     def _pause(self, seconds: float) -> None:
         with self._wake:
             if not self._closed:
                 self._wake.wait(seconds)
+
+
+def next_round(due: float, now: float, interval: float) -> float:
+    """When the round after the one due at `due` is: a whole number of intervals later, so that nothing drifts.
+
+    Of the rounds that a slow consumer made impossible only the latest is held, at once.
+    """
+    missed = max(0, int((now - due) / interval))
+    return due + interval * max(1, missed)
 
 
 def _has_rates(sources: Sources, sampled: dict[str, set[float | None]]) -> bool:

@@ -237,13 +237,13 @@ def _stream(feed: Feed | ReplayFeed) -> None:
 
 
 def _print_once(snapshot: Any, as_json: bool) -> None:
-    from llmtop.cli.stream import write_json
+    from llmtop.cli.stream import write_json, write_out
     from llmtop.once import render
 
     if as_json:
         write_json(snapshot)
     else:
-        click.echo(render(snapshot), nl=False)
+        write_out(render(snapshot).encode(getattr(sys.stdout, "encoding", "utf-8"), "replace"))
 
 
 def _recorder(path: Path, force: bool) -> Recorder:

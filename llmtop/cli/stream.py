@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
 
+from llmtop.errors import NotPossibleHere
 from llmtop.snapshot import Snapshot, to_json
 
 
@@ -67,10 +68,27 @@ class Stream:
 
 
 def write_json(snapshot: Snapshot) -> None:
-    """Write one line to standard output, past every buffer, so that a reader has it at once and whole."""
-    line = memoryview(to_json(snapshot) + b"\n")
-    while line:
-        line = line[os.write(sys.stdout.fileno(), line) :]
+    """Write one line to standard output; errors as of `write_out`."""
+    write_out(to_json(snapshot) + b"\n")
+
+
+def write_out(data: bytes) -> None:
+    """Write to standard output, past every buffer, so that a reader has it at once and whole.
+
+    Raises:
+        BrokenPipeError: the reader has gone.
+        NotPossibleHere: it is closed, or cannot be written, as on a full disk.
+    """
+    if sys.stdout is None:  # closed by the caller; its number may belong to a socket by now
+        raise NotPossibleHere("standard output is closed")
+    rest = memoryview(data)
+    try:
+        while rest:
+            rest = rest[os.write(sys.stdout.fileno(), rest) :]
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise NotPossibleHere(f"standard output cannot be written: {error.strerror}") from None
 
 
 @contextmanager

@@ -8,11 +8,13 @@ from itertools import pairwise
 from typing import Generic, TypeVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from collectors.base import Feed, GpuChoice, GpuReading, RanksReading
 from collectors.gpu_selection import GpuSelection
-from collectors.hub import Hub, Sources
+from collectors.hub import Hub, Sources, next_round
 from llmtop.errors import UnusableInput
 from llmtop.snapshot import Alert, Host, Process, Snapshot, to_json
 from tests.support.processes import wait_for
@@ -141,22 +143,21 @@ def test_a_slow_consumer_gets_fewer_snapshots_and_never_two_at_once() -> None:
     assert all(later - earlier >= 0.1 for earlier, later in pairwise(starts))
 
 
-def test_the_schedule_does_not_drift() -> None:
-    """Each round takes a third of the interval; a schedule that slept a whole interval after it would drift."""
-    machine = Machine(0.06)
-    starts: list[float] = []
-
-    def work(_snapshot: Snapshot) -> None:
-        starts.append(time.monotonic())
-        time.sleep(0.02)
-
-    machine.hub.start(work)
-    wait_for(lambda: len(starts) >= 20)
-    machine.hub.close()
-    # Late wake-ups make single rounds late, never early ones: the earliest seen phase of the grid is its true one.
-    phases = [(start - starts[0]) % 0.06 for start in starts]
-    near_grid = [phase for phase in phases if phase < 0.015 or phase > 0.045]
-    assert len(near_grid) > len(phases) / 2
+@given(
+    interval=st.sampled_from([0.1, 0.5, 1.0, 60.0]),
+    work=st.lists(st.floats(0.0, 5.0), min_size=1, max_size=50),
+)
+def test_rounds_stay_on_the_grid_however_long_each_takes(interval: float, work: list[float]) -> None:
+    due = now = 0.0
+    for share in work:
+        now += share * interval
+        following = next_round(due, now, interval)
+        assert following > due
+        assert (following / interval) == pytest.approx(round(following / interval), abs=1e-6)
+        # Never early, and never more than one interval behind: what was missed is left out.
+        assert now - following < interval * (1 + 1e-9)
+        now = max(now, following)
+        due = following
 
 
 def test_a_new_interval_holds_from_the_next_snapshot_on() -> None:

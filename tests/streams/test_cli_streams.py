@@ -122,6 +122,13 @@ def test_json_into_a_closed_pipe_ends_quietly(llmtop: Llmtop) -> None:
     assert err == ""
 
 
+@pytest.mark.parametrize("arguments", [("--json",), ("--once",), ("--once", "--json")])
+def test_an_output_that_is_full_is_one_sentence(llmtop: Llmtop, arguments: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        _, err = finished(llmtop(*arguments, stdout=full), 3)
+    assert err == "llmtop: standard output cannot be written: No space left on device\n"
+
+
 def test_a_reader_that_stops_reading_holds_up_only_itself(llmtop: Llmtop) -> None:
     stream = llmtop("--json", "--interval", "0.1")
     assert stream.stdout is not None
