@@ -2,9 +2,10 @@
 
     python -m tests.gpu.pack FOLDER tests/data/labelled/NAME.tar.xz [LEAVE_OUT]
 
-LEAVE_OUT is a regular expression over names. FOLDER holds the unpacked captures-*.tar and labels-*.json. The archive has the captures, thinned further (operators
-that wait for nothing are dropped from Chrome traces), and labels.json with the verdict that each capture must get.
-One archive for all: captures of the same program repeat each other, and xz sees that.
+LEAVE_OUT is a regular expression over names. FOLDER holds the unpacked captures-*.tar and labels-*.json. The
+archive has the captures, thinned further (operators that wait for nothing are dropped from Chrome traces),
+and labels.json with the verdict that each capture must get. One archive for all: captures of the same program
+repeat each other, and xz sees that.
 """
 
 from __future__ import annotations
