@@ -11,6 +11,7 @@ import psutil
 
 from collectors.rank_stats import RankStats
 from llmtop import client, wire
+from llmtop.peaks import mfu
 from llmtop.snapshot import Rank, RankState
 
 STALLED_SECONDS = 60.0
@@ -146,6 +147,8 @@ class Training:
         if state != "running":
             # A rate is of now; what a training that does not move did before is in its percentiles.
             figures.update(steps_per_s=None, tokens_per_s=None, samples_per_s=None)
+        name = None if hello.gpu_uuid is None else gpu_name(hello.gpu_uuid)
+        mfu_pct, mfu_note = mfu(hello.flops_per_token, figures.get("tokens_per_s"), name, hello.dtype)
         return Rank(
             pid=self.pid,
             host=hello.host or _HOST,
@@ -160,6 +163,8 @@ class Training:
             total_steps=hello.total_steps,
             eta_seconds=self._eta() if state == "running" else None,
             metrics=dict(stats.metrics),
+            mfu_pct=mfu_pct,
+            mfu_note=mfu_note,
             lost=stats.lost,
             warmup_steps=hello.warmup_steps,
             capturable=() if state == "gone" else self._capturable,

@@ -1,0 +1,85 @@
+"""Peak arithmetic rates of GPUs, the denominator of MFU.
+
+MFU (model FLOP/s utilisation) is the rate of the model's own FLOPs, 6 a parameter and token for a training step,
+over what the GPU could do at most (Chowdhery et al., "PaLM", appendix B). The peaks are the dense rates of
+NVIDIA's datasheets, in TFLOP/s, with fp32 accumulation where the datasheet tells them apart; rates "with sparsity"
+are halved.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class Peak(NamedTuple):
+    """The most that a GPU can do."""
+
+    gpu: str
+    """As the datasheet calls it."""
+    dtype: str
+    flops_per_s: float
+
+
+def _rates(fp32: float, tf32: float | None, half: float | None, fp8: float | None = None) -> dict[str, float]:
+    known = {"fp32": fp32, "tf32": tf32, "bf16": half, "fp16": half, "fp8": fp8}
+    return {dtype: rate for dtype, rate in known.items() if rate is not None}
+
+
+_VOLTA_TURING = {"V100": {"fp32": 15.7, "fp16": 125.0}, "T4": {"fp32": 8.1, "fp16": 65.0}}
+
+# Name as NVML gives it (searched in this order: the more special first) -> datasheet's name, TFLOP/s by dtype.
+_PEAKS: tuple[tuple[str, str, dict[str, float]], ...] = (
+    (r"\bGB200\b", "GB200", _rates(80.0, 1250.0, 2500.0, 5000.0)),
+    (r"\bB200\b", "HGX B200", _rates(75.0, 1125.0, 2250.0, 4500.0)),
+    (r"\bH(100|200) NVL\b", "H100 NVL, H200 NVL", _rates(60.0, 417.5, 835.5, 1671.0)),
+    (r"\bH100 PCIe\b", "H100 PCIe", _rates(51.0, 378.0, 756.5, 1513.0)),
+    (r"\b(H100|H200|H800|GH200)\b", "H100 SXM, H200 SXM", _rates(67.0, 494.5, 989.5, 1979.0)),
+    (r"\bH20\b", "H20", _rates(44.0, 74.0, 148.0, 296.0)),
+    (r"\bA[18]00\b", "A100", _rates(19.5, 156.0, 312.0)),
+    (r"\bA40\b", "A40", _rates(37.4, 74.8, 149.7)),
+    (r"\bA30\b", "A30", _rates(10.3, 82.0, 165.0)),
+    (r"\bA10\b", "A10", _rates(31.2, 62.5, 125.0)),
+    (r"\bL40S\b", "L40S", _rates(91.6, 183.0, 362.0, 733.0)),
+    (r"\bL40\b", "L40", _rates(90.5, 90.5, 181.0, 362.0)),
+    (r"\bL4\b", "L4", _rates(30.3, 60.0, 121.0, 242.5)),
+    (r"\bRTX 4090\b", "GeForce RTX 4090", _rates(82.6, 82.6, 165.2, 330.3)),
+    (r"\bRTX 3090\b", "GeForce RTX 3090", _rates(35.6, 35.6, 71.0)),
+    (r"\bV100\b", "V100 SXM2", _VOLTA_TURING["V100"]),
+    (r"\bT4\b", "T4", _VOLTA_TURING["T4"]),
+)
+
+
+def peak(gpu_name: str, dtype: str) -> Peak | None:
+    """The dense peak of a GPU, or None for one that is not in the table, a MIG instance, or a dtype it lacks.
+
+    Args:
+        gpu_name: as NVML gives it: "NVIDIA H200", "NVIDIA A100-SXM4-80GB".
+        dtype: "fp32", "tf32", "bf16", "fp16" or "fp8".
+    """
+    if " MIG " in gpu_name:
+        return None  # an instance has a part of the GPU, and how much is not in its name alone
+    for pattern, name, rates in _PEAKS:
+        if re.search(pattern, gpu_name):
+            return Peak(name, dtype, rates[dtype] * 1e12) if dtype in rates else None
+    return None
+
+
+def mfu(
+    flops_per_token: float | None, tokens_per_s: float | None, gpu_name: str | None, dtype: str | None
+) -> tuple[float | None, str | None]:
+    """MFU in percent and a note: which peak it was divided by, or why there is none.
+
+    Nothing is said (None, None) where the script asked for none, or no rate is known yet.
+    """
+    if flops_per_token is None or tokens_per_s is None:
+        return None, None
+    if dtype is None:
+        return None, "no MFU: give attach() the dtype that the model computes in"
+    if gpu_name is None:
+        return None, "no MFU: which GPU this process uses is not known"
+    limit = peak(gpu_name, dtype)
+    if limit is None:
+        return None, f"no MFU: the peak of {gpu_name} in {dtype} is not known"
+    share = 100 * flops_per_token * tokens_per_s / limit.flops_per_s
+    return share, f"of {limit.flops_per_s / 1e12:g} TFLOP/s ({limit.gpu}, {dtype}, dense)"
