@@ -7,6 +7,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -189,20 +190,17 @@ def test_a_shell_in_a_pane_sees_its_exit_code(launcher: Launcher, script: Script
 
 
 @pytest.mark.torch
-def test_torchrun_with_two_workers_ends_cleanly_on_ctrl_c(
-    launcher: Launcher, script: Script, tmp_path: Path
-) -> None:
+def test_torchrun_with_two_workers_ends_cleanly_on_ctrl_c(launcher: Launcher, tmp_path: Path) -> None:
     worker = tmp_path / "worker.py"
     worker.write_text("""
 import os, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 dist.barrier()
-print("rank", dist.get_rank(), "is", os.getpid(), flush=True)
+os.write(1, f"rank {dist.get_rank()} is {os.getpid()}\\n".encode())  # in one piece: the other rank writes too
 while True:
     time.sleep(0.05)
 """)
-    torchrun = [shutil.which("python") or "python"]
-    torchrun = [*script("")[:1], "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(worker)]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(worker)]
     launcher.environment["OMP_NUM_THREADS"] = "1"
     child = spawn(launcher, torchrun)
     workers = []
