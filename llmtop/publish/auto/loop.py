@@ -37,6 +37,7 @@ class Loop:
         "_depth",
         "_forward",
         "_h2d",
+        "_in_training_step",
         "_new_batch",
         "_optimizer",
         "_optimizing",
@@ -83,6 +84,7 @@ class Loop:
         self._version = -1
         self._unstepped = False
         """A backward pass has ended, and no optimizer's step since."""
+        self._in_training_step = False
         self._new_batch = True
         self._waiting = False
         self._stepping: int | None = None
@@ -128,8 +130,6 @@ class Loop:
         """The batch is there, or there are no more: what comes after an epoch belongs to no step."""
         if exhausted:
             self.recorder.cancel_phase("dataload")
-            if self._step is None:
-                self.forget_pending()
         else:
             self._dataload.__exit__(None, None, None)
 
@@ -150,7 +150,7 @@ class Loop:
             The step when this is the first call since the last backward pass: what it is called with is the batch.
         """
         self._recover()
-        self._leave_optimizer()
+        self._leave_optimizer(calls_closure=True)
         self._look_for_unseen_step()
         self._untouched = False
         self.busy = True
@@ -166,6 +166,22 @@ class Loop:
         self._forward.__exit__(None, None, None)
         self.busy = False
 
+    def training_step_begins(self) -> None:
+        """A function that computes a loss is called: it counts as forward, up to a backward pass within it."""
+        self._recover()
+        self._leave_optimizer(calls_closure=True)
+        self._look_for_unseen_step()
+        self._untouched = False
+        self._open_step()
+        self._in_training_step = True
+        self._forward.__enter__()
+
+    def training_step_ends(self) -> None:
+        """It has returned, or raised."""
+        if self._in_training_step:
+            self._in_training_step = False
+            self._forward.__exit__(None, None, None)
+
     def attach(self) -> None:
         """This process trains: publish it from now on."""
         if not self.attached:
@@ -176,9 +192,10 @@ class Loop:
     def backward_begins(self) -> None:
         """A backward pass begins, and none is running."""
         self._recover()
-        self._leave_optimizer()
+        self._leave_optimizer(calls_closure=True)
         self._look_for_unseen_step()
         self._untouched = False
+        self.training_step_ends()
         self._open_step()
         self.busy = self.in_backward = True
         self._backward.__enter__()
@@ -226,9 +243,9 @@ class Loop:
         self._untouched = True
         self._depth = 0
         self._closure = closure
-        if not closure:
-            self.busy = self._optimizing = True
-            self._optimizer.__enter__()
+        self._optimizing = True
+        self.busy = not closure
+        self._optimizer.__enter__()
 
     def optimizer_ends(self, optimizer: Any) -> None:
         """An optimizer's step has returned."""
@@ -243,10 +260,13 @@ class Loop:
         if self._closes_step(id(optimizer)):
             self._end_step()
 
-    def _leave_optimizer(self) -> None:
+    def _leave_optimizer(self, calls_closure: bool = False) -> None:
         """The optimizer's own work ends, or stops because its closure is called again."""
         if self._optimizing:
-            self._optimizer.__exit__(None, None, None)
+            if calls_closure and self._untouched:
+                self.recorder.cancel_phase("optimizer")  # it has done nothing yet
+            else:
+                self._optimizer.__exit__(None, None, None)
             self.busy = self._optimizing = False
 
     def _closes_step(self, optimizer: int) -> bool:

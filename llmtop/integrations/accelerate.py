@@ -1,0 +1,48 @@
+"""Hugging Face Accelerate: ``Accelerator(log_with=LlmtopTracker(total_steps=...))``.
+
+``accelerator.init_trackers("project")`` then publishes this process, and ``accelerator.log({"loss": loss}, step)``
+shows the numbers beside its steps. Accelerated optimizers, loaders and models need nothing else: a step ends when
+the optimizer really steps, so what ``accelerator.accumulate`` collects is one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelerate.tracking import GeneralTracker
+
+import llmtop
+from llmtop.integrations.hooked import hooked_loop
+
+
+class LlmtopTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not followed by mypy here
+    """Publishes every process's steps and what is logged.
+
+    Args:
+        total_steps: optimizer steps of the whole training, for progress and the remaining time.
+    """
+
+    name = "llmtop"
+    requires_logging_directory = False
+    main_process_only = False
+
+    def __init__(self, total_steps: int | None = None) -> None:
+        super().__init__()
+        self._total_steps = total_steps
+        hooked_loop()
+
+    @property
+    def tracker(self) -> Any:
+        """There is no run object: the monitor reads this process."""
+        return None
+
+    def start(self) -> None:
+        """Publish from now on."""
+        llmtop.attach(total_steps=self._total_steps)
+
+    def store_init_configuration(self, values: dict[str, Any]) -> None:
+        """Hyperparameters are not shown."""
+
+    def log(self, values: dict[str, Any], step: int | None = None, **kwargs: Any) -> None:
+        """Show numbers beside the steps."""
+        llmtop.log(**values)

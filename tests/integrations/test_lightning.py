@@ -1,0 +1,85 @@
+"""Lightning, with the profiler and without, under both its names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.steps import train
+
+pytest.importorskip("lightning")
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("runtime_dir")]
+
+TRAINING = """
+import logging, time, warnings, torch
+warnings.simplefilter("ignore")
+from torch.utils.data import DataLoader, TensorDataset
+logging.getLogger("lightning.pytorch").setLevel("ERROR")
+logging.getLogger("pytorch_lightning").setLevel("ERROR")
+
+class Module(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+    def training_step(self, batch, number):
+        loss = self.net(batch[0]).square().mean()
+        self.log("loss", loss)
+        return loss
+    def validation_step(self, batch, number):
+        time.sleep(0.3)
+        self.net(batch[0])
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+class ByHand(Module):
+    automatic_optimization = False
+    def training_step(self, batch, number):
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(self.net(batch[0]).square().mean())
+        optimizer.step()
+
+data = DataLoader(TensorDataset(torch.randn(48, 4)), batch_size=4)
+trainer = pl.Trainer(
+    max_epochs=1, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
+    enable_progress_bar=False, enable_model_summary=False, val_check_interval=6, limit_val_batches=1,
+    num_sanity_val_steps=0, **MORE,
+)
+trainer.fit(MODULE(), data, data)
+"""
+PROFILER = "from llmtop.integrations.lightning import LlmtopProfiler\nMORE['profiler'] = LlmtopProfiler()\n"
+
+
+@pytest.mark.parametrize("profiler", [False, True], ids=["no change", "profiler"])
+def test_a_fit_publishes_its_steps(profiler: bool, tmp_path: Path) -> None:
+    start = "import lightning.pytorch as pl\nMORE = {'accumulate_grad_batches': 2}\n"
+    source = start + (PROFILER if profiler else "") + TRAINING.replace("MODULE()", "Module()")
+    found = train(tmp_path / "train.py", source)
+    assert found["left_out"] == {}
+    assert found["total_steps"] == (6 if profiler else None)
+    assert ("loss" in found["metrics"]) == profiler
+    assert [step.index for step in found["steps"]] == list(range(1, 6))
+    for step in found["steps"][1:]:
+        assert [step.count(name) for name in ("backward", "optimizer")] == [2, 1]
+        assert step.count("forward") >= 2
+        assert "optimizer/forward" not in step.phases
+        assert step.samples == 8
+        assert step.seconds < 0.3, "a validation belongs to no step"
+
+
+def test_manual_optimisation_under_the_other_name(tmp_path: Path) -> None:
+    pytest.importorskip("pytorch_lightning")
+    start = "import pytorch_lightning as pl\nMORE = {}\n"
+    more = "\nassert isinstance(trainer.profiler, pl.profilers.Profiler)\n"
+    found = train(
+        tmp_path / "train.py", start + PROFILER + TRAINING.replace("MODULE()", "ByHand()") + more, "--no-auto"
+    )
+    assert found["left_out"] == {}
+    assert len(found["steps"]) == 11
+    for step in found["steps"][1:]:
+        assert {path: count for path, (count, _) in step.phases.items() if path != "dataload"} == {
+            "forward": 1,
+            "backward": 1,
+            "optimizer": 1,
+        }
