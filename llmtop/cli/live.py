@@ -215,7 +215,8 @@ def _need_terminal(instead: str) -> None:
     Raises:
         UnusableInput: one of the three standard streams is no terminal.
     """
-    if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
+    # Each is None when the caller closed it.
+    if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
         raise UnusableInput(f"the screen needs a terminal, and this is none; use {instead} for a stream or a text")
 
 
