@@ -147,8 +147,7 @@ class Training:
         if state != "running":
             # A rate is of now; what a training that does not move did before is in its percentiles.
             figures.update(steps_per_s=None, tokens_per_s=None, samples_per_s=None)
-        name = None if hello.gpu_uuid is None else gpu_name(hello.gpu_uuid)
-        mfu_pct, mfu_note = mfu(hello.flops_per_token, figures.get("tokens_per_s"), name, hello.dtype)
+        mfu_pct, mfu_note = self._mfu(figures.get("tokens_per_s"), gpu_name)
         return Rank(
             pid=self.pid,
             host=hello.host or _HOST,
@@ -195,6 +194,15 @@ class Training:
             return "running"
         limit = max(STALLED_SECONDS, STALLED_STEPS * (median or 0.0))
         return "stalled" if time.monotonic() - self._quiet_since > limit else "running"
+
+    def _mfu(
+        self, tokens_per_s: float | None, gpu_name: Callable[[str], str | None]
+    ) -> tuple[float | None, str | None]:
+        hello, last = self.stats.hello, self.stats.last
+        if hello.flops_per_token is not None and last is not None and last.tokens is None:
+            return None, "no MFU: tell step() how many tokens it works on"
+        name = None if hello.gpu_uuid is None else gpu_name(hello.gpu_uuid)
+        return mfu(hello.flops_per_token, tokens_per_s, name, hello.dtype)
 
     def _eta(self) -> float | None:
         total, last, seconds = self.stats.hello.total_steps, self.stats.last, self.stats.seconds_a_step()

@@ -124,8 +124,8 @@ def _rank(rank: Rank, snapshot: Snapshot, width: int) -> list[str]:
     if rank.phases:
         lines.append("  phases, mean of recent steps: host's clock / GPU's clock")
         lines += _items((_phase(phase) for phase in rank.phases), width, "    ")
-    if rank.note:
-        lines += _text(rank.note, width)
+    for note in (rank.mfu_note if rank.mfu_pct is None else None, rank.note):
+        lines += _text(note, width) if note else []
     return lines
 
 

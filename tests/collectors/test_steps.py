@@ -16,7 +16,9 @@ import pytest
 from collectors import steps as steps_module
 from collectors import training as training_module
 from collectors.steps import StepsSource
+from llmtop import wire
 from llmtop.snapshot import Rank, Step
+from tests.support import wire_peer
 from tests.support.processes import environment, wait_for
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -117,6 +119,37 @@ def test_ranks_of_a_job_come_in_order(train: Start, watch: Watch) -> None:
         (1, 1, 3),
         (2, 2, 3),
     ]
+
+
+def test_mfu_is_the_models_flops_over_the_peak_of_its_gpu(runtime_dir: Path) -> None:
+    """989.5 TFLOP/s is the H200's dense bf16 peak; 100 tokens a second of 4.9475 TFLOP each are half of it."""
+    now = time.time_ns()
+    done = [
+        wire.StepDone(
+            index=i, started_unix_ns=now + (i - 20) * 10**9, host_ns=10**9, interval_ns=10**9, tokens=100
+        )
+        for i in range(20)
+    ]
+    greeting = wire.Hello(pid=1, gpu_uuid="GPU-1", flops_per_token=4.9475e12, dtype="bf16")
+    peer = wire_peer.start(
+        runtime_dir / "4000000-00000000.sock", wire.encode(greeting) + wire.encode(wire.Steps(steps=done))
+    )
+    source = StepsSource(runtime_dir, {"GPU-1": "NVIDIA H200"}.get)
+    source.start()
+    rank = wait_for(lambda: next((one for one in source.latest().ranks if one.step == 19), None))
+    assert rank.mfu_pct == pytest.approx(50)
+    assert rank.mfu_note is not None
+    assert "989.5 TFLOP/s" in rank.mfu_note
+    source.close()
+    peer.kill()
+    peer.wait()
+
+
+def test_without_tokens_there_is_no_mfu_and_the_rank_says_why(train: Start, watch: Watch) -> None:
+    child = train("--flops-per-token", "1e9", "--step-ms", "10")
+    watch.until(lambda w: child.pid in w.ranks and w.ranks[child.pid].mfu_note)
+    assert watch.ranks[child.pid].mfu_pct is None
+    assert "tokens" in (watch.ranks[child.pid].mfu_note or "")
 
 
 def test_gaps_between_steps_count_in_the_rate_but_not_in_the_step(train: Start, watch: Watch) -> None:
