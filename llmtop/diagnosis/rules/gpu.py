@@ -94,11 +94,16 @@ _THROTTLE: Final = {
     "hw_slowdown": "the hardware slowed it down",
 }
 _WORKING_UTIL: Final = 50.0
+_NEAR_LIMIT, _STILL_NEAR_LIMIT = 0.9, 0.8
+"""Of the limit. A starved GPU has the reason too, in the short bursts in which it works."""
 
 
 def _is_capped(gpu: GpuState, up: bool) -> bool:
     clock, most = gpu.mean("sm_clock_mhz"), gpu.gpu.sm_clock_max_mhz
     if not gpu.reasons or clock is None or most is None or clock >= most:
+        return False
+    power, limit = gpu.mean("power_watts"), gpu.gpu.power_limit_watts
+    if power is None or not limit or power < limit * (_STILL_NEAR_LIMIT if up else _NEAR_LIMIT):
         return False
     return bool(gpu.reasons & _CAP) and gpu.util_pct is not None and gpu.util_pct >= _WORKING_UTIL
 
@@ -140,10 +145,10 @@ POWER_CAPPED: Final = Rule[GpuState](
         meaning="The driver lowers the SM clock to stay within the power limit. Dense matrix work does that "
         "on a healthy GPU.",
         condition="clock-event reason sw_power_cap, SM clock below its maximum, "
-        f"util at least {_WORKING_UTIL:.0f} %",
+        f"at least {_NEAR_LIMIT:.0%} of the power limit drawn, util at least {_WORKING_UTIL:.0f} %",
         source="NVML's clock-event reasons; a bf16 GEMM on an H200 runs at 1455 of 1980 MHz that way",
         hold_seconds=3.0,
-        clear_seconds=10.0,
+        clear_seconds=5.0,
         fields=("power_watts", "sm_clock_mhz", "util_pct"),
     ),
 )
