@@ -16,16 +16,20 @@ help:
 $(VENV)/app: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { echo "no virtual environment could be made in $(VENV): on Debian, apt-get install python3-venv" >&2; exit 1; }
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e .
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e .
 	@touch $@
 
 $(VENV)/dev: pyproject.toml $(VENV)/app
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
 # What ours is measured beside.
 $(VENV)/bench: pyproject.toml $(VENV)/app
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[bench]'
+	@touch $@
+
+$(VENV)/bench: pyproject.toml $(VENV)/dev
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[bench]'
 	@touch $@
 
 # A real nsys for the tests of captures, where apt-get can bring one; elsewhere they skip and say why.
