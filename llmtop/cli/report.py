@@ -29,7 +29,7 @@ def _steps(_ctx: click.Context, _param: click.Parameter, value: str | None) -> i
 
 
 @click.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("paths", metavar="PATH...", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--markdown", is_flag=True, help="Print it as Markdown.")
 @click.option(
@@ -39,20 +39,21 @@ def _steps(_ctx: click.Context, _param: click.Parameter, value: str | None) -> i
     "--steps", callback=_steps, metavar="N|A:B", help="Take only the first N whole steps, or those from A to B."
 )
 def report(
-    path: Path, as_json: bool, markdown: bool, html: Path | None, steps: int | tuple[int, int] | None
+    paths: tuple[Path, ...], as_json: bool, markdown: bool, html: Path | None, steps: int | tuple[int, int] | None
 ) -> None:
     """Say what a capture or a recording shows: the verdict, findings with evidence, where the step goes.
 
     PATH is an nsys export (.sqlite), a .nsys-rep, a torch.profiler trace (.json, .json.gz), a folder with one of
-    them or one a rank, a recording of llmtop, or a report that was written before.
+    them or one a rank, a recording of llmtop, or a report that was written before. Several captures of one run,
+    one a rank, are read as one.
     """
     from llmtop.diagnosis import render_markdown, render_text
-    from llmtop.diagnosis.load import load_report
+    from llmtop.diagnosis.load import load_reports
     from llmtop.diagnosis.report import to_json
 
     if as_json and markdown:
         raise click.UsageError("--json and --markdown exclude each other")
-    found = load_report(path, steps)
+    found = load_reports(paths, steps)
     if html is not None:
         from llmtop.diagnosis import render_html
 

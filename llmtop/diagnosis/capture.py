@@ -22,6 +22,7 @@ from llmtop.diagnosis.roofline import roofline
 from llmtop.diagnosis.steps import PhaseSpans, ProcessSteps, cut, find_phases, find_steps
 from llmtop.diagnosis.timeline import step_timeline
 from llmtop.diagnosis.verdict import Judgement, judge, lost
+from llmtop.diagnosis.waits import wait_places
 from llmtop.diagnosis.words import left_out, verdict_sentence
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
@@ -67,6 +68,7 @@ def analyze_trace(
         gaps=gaps,
         uneven=uneven(lanes),
         phases=_phases(per_process, phases, lanes),
+        waits=() if main is None else wait_places(main, phases[main.process]),
         kernels=kernel_times(trace),
         copies=copy_times(trace),
         api=cuda.api_times(trace, lanes),
@@ -94,6 +96,7 @@ def analyze_trace(
         steps=measured.steps,
         longest_gaps=longest_gaps(lanes, gaps, phases),
         collectives=collective_times(lanes),
+        waits=measured.waits,
         ranges=_ranges(trace),
         metrics=_metrics(trace),
         roofline=roofline(trace, judgement, measured.kernels),

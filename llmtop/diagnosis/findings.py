@@ -14,7 +14,7 @@ from llmtop.diagnosis.advice import ADVICE
 from llmtop.diagnosis.gaps import Gaps
 from llmtop.diagnosis.lane import Lane
 from llmtop.diagnosis.nccl import Uneven
-from llmtop.diagnosis.report import ApiTime, CopyTime, Finding, KernelTime, PhaseTime, Steps
+from llmtop.diagnosis.report import ApiTime, CopyTime, Finding, KernelTime, PhaseTime, Steps, WaitPlace
 from llmtop.diagnosis.verdict import BORDER_PCT, CAUSE_OF, NEAR_PCT, Judgement
 from llmtop.format import count, duration, percent, rate
 from llmtop.snapshot import Severity
@@ -36,6 +36,7 @@ class Measured:
     gaps: list[Gaps]
     uneven: Uneven | None
     phases: list[PhaseTime]
+    waits: tuple[WaitPlace, ...]
     kernels: tuple[KernelTime, ...]
     copies: tuple[CopyTime, ...]
     api: tuple[ApiTime, ...]
@@ -121,9 +122,8 @@ def _evidence(measured: Measured, lane: Lane, verdict: str, share: float) -> dic
     if verdict == "launch_bound":
         evidence |= launch_evidence(lane)
     elif verdict == "sync_bound":
-        waits = [row for row in measured.api if row.kind == "sync"]
-        evidence["waiting_calls_per_step"] = sum(row.calls_per_step or 0.0 for row in waits)
-        evidence["waiting_call"] = waits[0].name if waits else None
+        evidence["waiting_calls_per_step"] = sum(place.calls_per_step for place in measured.waits)
+        evidence["where"] = "; ".join(_place(place) for place in measured.waits[:3]) or None
         worst = _most_idle(lane, measured.phases)
         evidence["most_idle_phase"] = worst.name if worst is not None else None
     elif verdict == "h2d_bound":
@@ -170,6 +170,13 @@ def launch_calls(lane: Lane) -> model.ApiCalls:
     launching = cuda.kinds(lane.trace) == cuda.LAUNCH
     names = np.array(["memset" not in name.lower() for name in lane.trace.names])
     return calls.where((calls.process == lane.process) & (launching & names)[calls.name])
+
+
+def _place(place: WaitPlace) -> str:
+    """Where calls wait, in words: 120 x cudaStreamSynchronize in optimizer by aten::item."""
+    words = f"{count(place.calls_per_step)} {place.call}"
+    words += f" in {place.phase}" if place.phase else ""
+    return words + (f" by {place.operator}" if place.operator else "")
 
 
 def _most_idle(lane: Lane, phases: list[PhaseTime]) -> PhaseTime | None:

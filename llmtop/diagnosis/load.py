@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,24 @@ from llmtop.diagnosis.report import Report, from_json
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
 from llmtop.trace.kind import kind_of
+
+
+def load_reports(paths: Sequence[Path], steps: int | tuple[int, int] | None = None) -> Report:
+    """The same for one path, or for the captures of several ranks as one.
+
+    Raises:
+        UnusableInput: as `load_report`; or several paths of which one is no capture.
+        NotPossibleHere: as `load_report`.
+    """
+    if len(paths) == 1:
+        return load_report(paths[0], steps)
+    for path in paths:
+        if kind_of(path) in ("json", "recording"):
+            raise UnusableInput(f"{path} is no capture: only captures of several ranks can be read together")
+    from llmtop.diagnosis.capture import analyze_trace
+    from llmtop.trace.open import open_traces
+
+    return analyze_trace(open_traces(paths), steps)
 
 
 def load_report(path: Path, steps: int | tuple[int, int] | None = None) -> Report:

@@ -202,6 +202,20 @@ class LongGap(msgspec.Struct, frozen=True, kw_only=True):
     after: str = ""
 
 
+class WaitPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of one kind that wait for the GPU, at one place of the step."""
+
+    pid: int
+    call: str
+    phase: str = ""
+    """The innermost."""
+    operator: str = ""
+    """The framework's operator around it, where the capture has them: aten::_local_scalar_dense is .item()."""
+    calls_per_step: float
+    host_ms_per_step: float
+    """How long the host was inside."""
+
+
 class CollectiveTime(msgspec.Struct, frozen=True, kw_only=True):
     """NCCL kernels of one collective on one device, whole steps."""
 
@@ -296,6 +310,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     steps: Steps = Steps(found_by="")
     longest_gaps: tuple[LongGap, ...] = ()
     collectives: tuple[CollectiveTime, ...] = ()
+    waits: tuple[WaitPlace, ...] = ()
     ranges: tuple[RangeTime, ...] = ()
     metrics: tuple[MetricOverTime, ...] = ()
     roofline: str = ""

@@ -44,6 +44,7 @@ def tables(report: Report, name_width: int = 60) -> list[Text]:
         _longest(report, name_width),
         _kernels(report, name_width),
         _collectives(report),
+        _waits(report, name_width),
         _copies(report),
         _api(report, name_width),
         _metrics(report),
@@ -216,6 +217,21 @@ def _collectives(report: Report) -> Text:
     return Text("NCCL", ("GPU", "collective", "a step", "time", "exposed", "of step"), rows, left=2, most=32)
 
 
+def _waits(report: Report, width: int) -> Text:
+    rows = [
+        (
+            printable(row.phase or DASH, 30),
+            printable(row.call, 40),
+            printable(row.operator or DASH, width),
+            number(row.calls_per_step, 1),
+            duration(row.host_ms_per_step / 1e3),
+        )
+        for row in report.waits
+    ]
+    header = ("phase", "call that waits", "operator", "a step", "host time a step")
+    return Text("Waits for the GPU (the host's clock)", header, rows, left=3, most=6)
+
+
 def _copies(report: Report) -> Text:
     rows = [
         (
@@ -257,7 +273,21 @@ def _metrics(report: Report) -> Text:
             printable(row.name.replace("_", " "), 30),
             percent(row.mean_pct, 1),
             percent(row.p95_pct, 1),
+            _course(row.values_pct),
         )
         for row in report.metrics
     ]
-    return Text("GPU metrics, of peak", ("GPU", "metric", "mean", "p95"), rows, left=2, most=64)
+    header = ("GPU", "metric", "mean", "p95", "over time, 0 to 100%")
+    return Text("GPU metrics, of peak", header, rows, left=2, most=64)
+
+
+def _course(values: tuple[float | None, ...], cells: int = 40) -> str:
+    """A row of blocks on a fixed axis; a blank where nothing was measured."""
+    levels = "▁▂▃▄▅▆▇█"
+    drawn = []
+    for cell in range(cells):
+        part = [
+            v for v in values[cell * len(values) // cells : (cell + 1) * len(values) // cells] if v is not None
+        ]
+        drawn.append(levels[min(int(sum(part) / len(part) * 8 / 100), 7)] if part else " ")
+    return "".join(drawn)

@@ -56,7 +56,7 @@ def verdict_sentence(judgement: Judgement, steps: Steps, trace: model.Trace) -> 
             f"{percent(judgement.whole_lost_pct, 1)} from first to last device activity."
         )
     if lane.counted and steps.seconds_p50:
-        text += f" A step takes {duration(lane.length / 1e9 / lane.counted)}."
+        text += f" A step takes {duration(lane.length / 1e9 / lane.counted)} on average."
     return text
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from llmtop.errors import NotPossibleHere, UnusableInput
@@ -16,6 +16,17 @@ from llmtop.trace.merge import merge
 _NOT_TRACES = ("capture.json", "report.json")
 
 
+def open_traces(paths: Sequence[Path]) -> model.Trace:
+    """Read the captures of several ranks of one run as one.
+
+    Raises:
+        UnusableInput: one of them is not usable.
+        NotPossibleHere: as `open_trace`.
+    """
+    files = [file for path in paths for file in (traces_in(path) if path.is_dir() else [path])]
+    return clean(merge([_open_file(file) for file in files], ", ".join(map(str, paths))))
+
+
 def open_trace(path: Path) -> model.Trace:
     """Read a capture: a file, or a folder that holds one (or one a rank).
 
@@ -23,10 +34,7 @@ def open_trace(path: Path) -> model.Trace:
         UnusableInput: nothing usable is there; the sentence says what was found.
         NotPossibleHere: a .nsys-rep, and no nsys that can export it.
     """
-    if path.is_dir():
-        traces = [_open_file(found) for found in traces_in(path)]
-        return clean(merge(traces, str(path)))
-    return clean(_open_file(path))
+    return open_traces([path])
 
 
 def traces_in(folder: Path) -> list[Path]:

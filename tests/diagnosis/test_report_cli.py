@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.data import HEALTHY, KINETO, LAUNCH_BOUND
 from tests.support.processes import environment
-from tests.support.traces import steady, write_sqlite
+from tests.support.traces import Capture, steady, write_chrome, write_sqlite
 
 
 def _run(*arguments: str | Path, **extra: str) -> subprocess.CompletedProcess[str]:
@@ -41,6 +41,19 @@ def test_a_written_report_is_read_again(tmp_path: Path) -> None:
     again = _run("report", written, "--json")
     assert json.loads(again.stdout) == json.loads(written.read_text())
     assert "# gpu" in _run("report", written, "--markdown").stdout
+
+
+def test_captures_of_several_ranks_are_read_as_one(tmp_path: Path) -> None:
+    for rank in range(2):
+        capture = steady(6, capture=Capture(pid=100 + rank, device=rank))
+        write_chrome(tmp_path / f"rank{rank}.json", capture, distributedInfo={"rank": rank, "world_size": 2})
+    done = _run("report", tmp_path / "rank0.json", tmp_path / "rank1.json", "--json")
+    report = json.loads(done.stdout)
+    assert [(device["device"], device["rank"]) for device in report["devices"]] == [(0, 0), (1, 1)]
+    (tmp_path / "report.json").write_text(done.stdout)
+    mixed = _run("report", tmp_path / "rank0.json", tmp_path / "report.json")
+    assert mixed.returncode == 2
+    assert "is no capture" in mixed.stderr
 
 
 def test_steps_can_be_chosen(tmp_path: Path) -> None:

@@ -124,6 +124,31 @@ def test_a_short_wait_does_not_pay_for_all_launching_after_it(tmp_path: Path) ->
     assert idle["launch"] > 800
 
 
+@pytest.mark.parametrize("engine", ["nsys", "kineto"])
+def test_where_the_waits_are_is_said(tmp_path: Path, engine: str) -> None:
+    def step(capture: Capture, begin: float) -> None:
+        capture.range("optimizer", begin + 50, begin + 950)
+        capture.range("clip", begin + 60, begin + 500)
+        capture.kernel(begin + 10, begin + 400, launched=begin)
+        for call in range(3):
+            at = begin + 100 + call * 100
+            capture.operator("aten::item", at, at + 90)
+            capture.operator("aten::_local_scalar_dense", at + 5, at + 80)
+            capture.call("cudaStreamSynchronize", at + 10, at + 70)
+        capture.kernel(begin + 600, begin + 1000, launched=begin + 590)
+        capture.call("cudaDeviceSynchronize", begin + 700, begin + 990)
+
+    report = _report(_steps(step), tmp_path, engine)
+    first, second = report.waits
+    assert (first.call, first.phase, first.calls_per_step) == ("cudaStreamSynchronize", "optimizer/clip", 3)
+    assert first.operator == ("aten::_local_scalar_dense" if engine == "kineto" else "")
+    assert first.host_ms_per_step == pytest.approx(0.18)
+    assert (second.call, second.phase) == ("cudaDeviceSynchronize", "optimizer")
+    finding = next(finding for finding in report.findings if finding.id == "sync_bound")
+    assert finding.evidence["waiting_calls_per_step"] == 4
+    assert "cudaStreamSynchronize in optimizer/clip" in finding.evidence["where"]
+
+
 def test_reading_a_value_back_is_a_wait(tmp_path: Path) -> None:
     def step(capture: Capture, begin: float) -> None:
         for read in range(10):

@@ -25,30 +25,44 @@ from tests.gpu.trim import scrub
 
 _READS_BACK = re.compile(r"^aten::(item|_local_scalar_dense|is_nonzero)$")
 _ARGUMENTS = ("correlation", "device", "stream", "bytes", "name")
-_LAUNCH_BOUND_SIZES = ("tiny", "small", "deep")
-"""Models that are launch-bound by themselves on an H200, whatever is planted besides."""
-BORDER_PCT = (8.0, 12.0)
+_LOST_BY_ITSELF = {
+    ("tiny", 1): 90.0,
+    ("tiny", 2): 94.0,
+    ("small", 1): 86.0,
+    ("deep", 1): 85.0,
+    ("deep", 2): 85.0,
+    ("medium", 1): 7.0,
+    ("medium", 2): 10.0,
+    ("large", 1): 2.0,
+    ("large", 2): 2.0,
+    ("wide", 1): 2.0,
+    ("wide", 2): 2.0,
+}
+"""Percent of a step that the plain loop of a size loses on so many H200s under a profiler: idle time, lone copies
+and exposed NCCL together. The small ones lose it to launching, the others to the pauses between their kernels."""
+_BORDER_PCT = (8.0, 12.0)
 
 
 def expected(label: dict[str, Any]) -> list[str]:
-    """The verdicts that are right: by what the plant cost, as measured with and without it in one process.
+    """The verdicts that are right by the contract's rule.
 
-    A plant that cost less than 8 % leaves the verdict of the plain loop; between 8 and 12 % either is right.
+    What the plant cost was measured with and without it in one process, but not under the profiler; what the plain
+    loop loses besides is known of its size. Together under 10 % is gpu_bound, else the larger names it. Within two
+    points of the border, or where the two are within a factor of two, either is right.
     """
-    plain = "launch_bound" if label["size"] in _LAUNCH_BOUND_SIZES else "gpu_bound"
+    itself = _LOST_BY_ITSELF[(label["size"], label["gpus"])]
     planted = {"input": "input_bound", "sync": "sync_bound", "h2d": "h2d_bound", "comm": "communication_bound"}
     verdict = planted.get(label["plant"])
-    only_rank = label["options"].get("only_rank") is not None
-    share = label["plant_share_pct"]
-    if verdict is None or share < BORDER_PCT[0]:
-        return [plain]
-    if plain == "launch_bound":
-        # What the plain loop loses by itself stays; the plant must be larger than that to name the verdict.
-        lost_by_itself = 0.85 * (100.0 - share)
-        return [verdict if share > lost_by_itself else plain]
-    if share < BORDER_PCT[1]:
-        return [plain, verdict]
-    return [verdict] if not only_rank or label["plant"] == "input" else [plain]
+    share = label["plant_share_pct"] if verdict is not None else 0.0
+    # The plant takes its share of a longer step, so what the plain loop loses becomes a smaller one.
+    itself *= 1.0 - share / 100.0
+    names = ["launch_bound"] if verdict is None or share < itself / 2 else [verdict]
+    if verdict is not None and itself / 2 <= share < 2 * itself:
+        names = [verdict, "launch_bound"]
+    total = share + itself
+    if total < _BORDER_PCT[0]:
+        return ["gpu_bound"]
+    return ["gpu_bound", *names] if total < _BORDER_PCT[1] else names
 
 
 def _thin_json(packed: Path) -> bytes:
