@@ -24,6 +24,11 @@ from tests.support.processes import environment, wait_for
 Start = Callable[..., subprocess.Popen[str]]
 
 
+@pytest.fixture(autouse=True)
+def _quick_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps_module, "ROUND_SECONDS", 0.1)
+
+
 @pytest.fixture
 def train(runtime_dir: Path) -> Iterator[Start]:
     """Start a training with these options and environment; all are killed at the end."""
@@ -228,16 +233,16 @@ def test_a_killed_process_that_nobody_has_waited_for_is_gone_as_well(train: Star
 
 
 def test_a_process_that_became_another_program_is_gone(train: Start, watch: Watch) -> None:
-    child = train("--steps", "150", "--step-ms", "20", "--then", "exec")
+    child = train("--steps", "50", "--step-ms", "20", "--then", "exec")
     watch.until(lambda w: child.pid in w.ranks)
     watch.until(lambda w: w.state(child.pid) == "gone")
     assert child.poll() is None
 
 
 def test_a_process_that_attaches_again_after_exec_is_one_rank(train: Start, watch: Watch) -> None:
-    child = train("--steps", "150", "--step-ms", "20", "--then", "reattach")
-    watch.until(lambda w: child.pid in w.ranks and (w.ranks[child.pid].step or 0) > 100)
-    watch.until(lambda w: child.pid in w.ranks and 5 < (w.ranks[child.pid].step or 0) < 100)
+    child = train("--steps", "50", "--step-ms", "20", "--then", "reattach")
+    watch.until(lambda w: child.pid in w.ranks and (w.ranks[child.pid].step or 0) > 20)
+    watch.until(lambda w: child.pid in w.ranks and 5 < (w.ranks[child.pid].step or 0) < 20)
     assert len(watch.source.latest().ranks) == 1
 
 
@@ -266,7 +271,7 @@ def test_two_monitors_at_once_both_see_every_step(train: Start, runtime_dir: Pat
 
 
 def test_ten_thousand_steps_a_second_are_all_told_or_counted_as_lost(train: Start, watch: Watch) -> None:
-    child = train("--start-after", "3", "--steps", "30000", "--step-ms", "0", "--then", "sleep")
+    child = train("--start-after", "1", "--steps", "30000", "--step-ms", "0", "--then", "sleep")
     watch.until(lambda w: child.pid in w.ranks and w.ranks[child.pid].step == 29_999)
     got = [step.index for step in watch.steps[child.pid]]
     assert got == sorted(set(got))
@@ -282,7 +287,7 @@ def test_engines_that_could_capture_it_are_named(train: Start, watch: Watch) -> 
 def test_many_processes_at_once(runtime_dir: Path) -> None:
     """64 attached processes: forked from one, so that the test starts 64 interpreters only once."""
     program = (
-        "import os, time, llmtop\n"
+        "import os, time, msgspec, nvtx, llmtop\n"  # once, not 64 times
         "for rank in range(64):\n"
         "    if os.fork() == 0:\n"
         "        os.environ['RANK'] = str(rank)\n"

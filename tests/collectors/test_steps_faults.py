@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from collectors import steps as steps_module
 from collectors.steps import StepsSource
 from llmtop import wire
 from llmtop.snapshot import Rank
@@ -20,6 +21,11 @@ from tests.support import wire_peer
 from tests.support.processes import wait_for
 
 Peer = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture(autouse=True)
+def _quick_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps_module, "ROUND_SECONDS", 0.1)
 
 
 @pytest.fixture
