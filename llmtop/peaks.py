@@ -65,6 +65,41 @@ def peak(gpu_name: str, dtype: str) -> Peak | None:
     return None
 
 
+_GB_PER_S: tuple[tuple[str, float], ...] = (
+    (r"\bG?B200\b", 8000.0),
+    (r"\bH200\b", 4800.0),
+    (r"\bGH200\b", 4000.0),
+    (r"\bH100 NVL\b", 3900.0),
+    (r"\bH100 PCIe\b", 2000.0),
+    (r"\b(H100|H800)\b", 3350.0),
+    (r"\bH20\b", 4000.0),
+    (r"\bA100.*40GB", 1555.0),
+    (r"\bA100 80GB PCIe\b", 1935.0),
+    (r"\bA[18]00\b", 2039.0),
+    (r"\bA40\b", 696.0),
+    (r"\bA30\b", 933.0),
+    (r"\bA10\b", 600.0),
+    (r"\bL40S?\b", 864.0),
+    (r"\bL4\b", 300.0),
+    (r"\bRTX 4090\b", 1008.0),
+    (r"\bRTX 3090\b", 936.0),
+    (r"\bV100\b", 900.0),
+    (r"\bT4\b", 320.0),
+)
+"""10^9 bytes a second of device memory, by the same datasheets; the more special name first."""
+
+
+def memory_bytes_per_s(gpu_name: str) -> float | None:
+    """The most that a GPU moves to and from its memory; None for one not in the table, and for a MIG instance.
+
+    Args:
+        gpu_name: as NVML gives it.
+    """
+    if " MIG " in gpu_name:
+        return None
+    return next((rate * 1e9 for pattern, rate in _GB_PER_S if re.search(pattern, gpu_name)), None)
+
+
 def mfu(
     flops_per_token: float | None, tokens_per_s: float | None, gpu_name: str | None, dtype: str | None
 ) -> tuple[float | None, str | None]:

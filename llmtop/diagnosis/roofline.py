@@ -5,7 +5,8 @@ from __future__ import annotations
 from llmtop.diagnosis.kernels import ATTENTION, GEMM, NCCL, seconds_by_kind
 from llmtop.diagnosis.report import KernelTime
 from llmtop.diagnosis.verdict import Judgement
-from llmtop.format import percent, rate
+from llmtop.format import percent
+from llmtop.peaks import memory_bytes_per_s, peak
 from llmtop.trace import model
 
 _MATH = (GEMM, ATTENTION)
@@ -63,7 +64,22 @@ def _measured(trace: model.Trace, device: int) -> str:
 
 
 def _balance(trace: model.Trace, device: int) -> str:
+    """The machine balance: how many FLOPs a kernel must do for each byte that it moves before the tensor cores and
+    not the memory limit it (Williams, Waterman, Patterson, Roofline, 2009)."""
     gpu = trace.gpus.get(device)
-    if gpu is None or gpu.dram_bytes_per_s is None:
+    if gpu is None or gpu.name is None:
         return ""
-    return f" {gpu.name or 'This GPU'} moves {rate(gpu.dram_bytes_per_s)} at most."
+    bandwidth = gpu.dram_bytes_per_s or memory_bytes_per_s(gpu.name)
+    compute = peak(gpu.name, "bf16") or peak(gpu.name, "fp16")
+    if bandwidth is None:
+        return ""
+    moves = f" {gpu.name} moves {bandwidth / 1e12:.1f} TB/s at most"
+    if compute is None:
+        return f"{moves}."
+    balance = compute.flops_per_s / bandwidth
+    # A square GEMM of n in a two-byte type does 2 n^3 FLOPs on 3 n^2 values of 2 bytes: n / 3 a byte.
+    return (
+        f"{moves} and does {compute.flops_per_s / 1e12:.0f} TFLOP/s in {compute.dtype}: its balance is "
+        f"{balance:.0f} FLOP a byte. An elementwise kernel does under 1, a square GEMM of n about n/3, so one of "
+        f"{3 * balance:.0f} and more can be limited by the tensor cores."
+    )
