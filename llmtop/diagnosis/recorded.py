@@ -213,19 +213,21 @@ def _devices(
 
 def _phases(pid: int, steps: list[Step]) -> list[PhaseTime]:
     host: dict[str, float] = {}
-    gpu: dict[str, list[float]] = {}
+    gpu: dict[str, float] = {}
+    # GPU times are thinned out: their mean is over the steps that have any, for every phase the same ones.
+    measured = sum(any(phase.gpu_seconds is not None for phase in step.phases) for step in steps)
     for step in steps:
         for phase in step.phases:
             host[phase.name] = host.get(phase.name, 0.0) + phase.host_seconds
             if phase.gpu_seconds is not None:
-                gpu.setdefault(phase.name, []).append(phase.gpu_seconds)
+                gpu[phase.name] = gpu.get(phase.name, 0.0) + phase.gpu_seconds
     whole = sum(step.seconds for step in steps) or 1e-9
     return [
         PhaseTime(
             name=name,
             pid=pid,
             host_seconds=seconds / len(steps),
-            gpu_seconds=statistics.fmean(gpu[name]) if name in gpu else None,
+            gpu_seconds=gpu[name] / measured if name in gpu else None,
             share_pct=100.0 * seconds / whole,
             count_per_step=1.0,
         )
