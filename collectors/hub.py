@@ -20,6 +20,9 @@ from llmtop.snapshot import Host, Process, Snapshot
 ONCE_SECONDS = 4.0
 """How long `Hub.once` waits for values that need two samples (rates, shares of time)."""
 
+FIRST_SECONDS = 1.0
+"""How long the first snapshot waits for the driver's first answer."""
+
 
 class Sources(NamedTuple):
     """What a hub puts together, and the rules that judge it."""
@@ -199,10 +202,20 @@ class Hub:
             note = f"a fault in llmtop itself: nothing can be watched ({error!r})"
             on_snapshot(Snapshot(time=time.time(), host=Host(name=platform.node(), notes=(note,))))
             return
-        due = time.monotonic()
+        due = self._first_round()
         while not self._closed:
             on_snapshot(self.poll())
             due = self._wait_for_next(due)
+
+    def _first_round(self) -> float:
+        """Wait a moment for the driver: a first snapshot without GPUs would say that there are none."""
+        deadline = time.monotonic() + FIRST_SECONDS
+        while not self._closed and time.monotonic() < deadline:
+            reading = self._started().gpu.latest()
+            if reading.gpus or reading.notes:
+                break
+            self._pause(0.02)
+        return time.monotonic()
 
     def _started(self) -> Sources:
         with self._wake:

@@ -185,6 +185,29 @@ def test_sources_are_made_by_the_thread_that_runs_them_at_the_rate_of_then() -> 
     machine.hub.close()
 
 
+def test_the_first_snapshot_waits_for_the_drivers_first_answer() -> None:
+    machine = Machine(60.0)
+    there, machine.gpu.value = machine.gpu.value, GpuReading()
+    got: list[Snapshot] = []
+    machine.hub.start(got.append)
+    time.sleep(0.1)
+    assert not got
+    machine.gpu.value = there
+    wait_for(lambda: got)
+    assert len(got[0].gpus) == 4
+    machine.hub.close()
+
+
+def test_a_driver_that_never_answers_does_not_keep_the_rest_back() -> None:
+    machine = Machine(60.0)
+    machine.gpu.value = GpuReading()
+    got: list[Snapshot] = []
+    machine.hub.start(got.append)
+    wait_for(lambda: got)
+    assert got[0].host.cpu_pct == 5.0
+    machine.hub.close()
+
+
 def test_sources_that_cannot_be_made_are_said_on_the_screen() -> None:
     def broken(_interval: float) -> Sources:
         raise ImportError("no module named pynvml")

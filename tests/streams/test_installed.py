@@ -83,6 +83,25 @@ def test_installed_with_foreign_packages_in_the_folder_and_on_pythonpath(
     check([str(installed / "bin" / "llmtop")], foreign, env)
 
 
+def test_the_demo_plays_from_the_wheel_and_passes_through_its_alert(
+    installed: Path, tmp_path: Path, runtime_dir: Path
+) -> None:
+    done = subprocess.run(
+        [str(installed / "bin" / "llmtop"), "demo", "--json"],
+        cwd=tmp_path,
+        env=environment(runtime_dir, installed),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    snapshots = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {one["source"] for one in snapshots} == {"replay"}
+    assert {gpu["name"] for one in snapshots for gpu in one["gpus"]} == {"NVIDIA H200"}
+    assert all(one["ranks"] for one in snapshots[-10:])
+    assert "low_power_full_util" in {alert["id"] for one in snapshots for alert in one["alerts"]}
+
+
 def test_the_wheel_takes_no_name_but_its_own(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -90,6 +109,7 @@ def test_the_wheel_takes_no_name_but_its_own(wheel: Path) -> None:
     assert tops == {"llmtop", next(top for top in tops if top.endswith(".dist-info"))}
     assert "llmtop/_app/tui/app.py" in names
     assert "llmtop/_app/collectors/hub.py" in names
+    assert "llmtop/data/demo.llmtop.gz" in names
     assert any(name.startswith("llmtop/_app/tui/") and name.endswith(".tcss") for name in names)
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests")]
 
