@@ -19,13 +19,15 @@ STEPS = 1000
 METRICS_OF_A_RANK = 16
 """A training may log any number of names; only the first ones get a series."""
 NAN = math.nan
+_LARGEST = 3.4e38
+"""Beyond it a 32-bit float is infinite, and so cannot be drawn."""
 
 
 def level(value: float | None, limit: float | None) -> int:
     """How high to draw a value in a row of eighth blocks: 0 absent, 1 up to 1/8 of the limit, 8 from 7/8 on."""
-    if value is None or value != value or not limit or limit < 0:  # noqa: PLR0124  (NaN)
+    if value is None or not math.isfinite(value) or limit is None or not 0 < limit < math.inf:
         return 0
-    return 1 if value <= 0 else min(1 + int(value * 8.0 / limit), 8)
+    return 1 if value <= 0 else min(1 + int(min(value / limit, 1.0) * 8.0), 8)
 
 
 class Series:
@@ -47,7 +49,7 @@ class Series:
         Args:
             limit: the upper end of the axis on which `levels` are drawn.
         """
-        self.values.append(NAN if value is None else value)
+        self.values.append(NAN if value is None or not -_LARGEST < value < _LARGEST else value)
         self.levels.append(level(value, limit))
         if len(self.values) >= 2 * self._keep:
             del self.values[: -self._keep]

@@ -21,8 +21,13 @@ FIGURES = 12
 """Figures of a full card."""
 MIN_FULL = 46
 MIN_COMPACT = 80
-MAX_CARD = 20
-"""Rows past which a card only gets emptier, unless nothing else wants them."""
+WIDE_COMPACT = 96
+CARD_GROWTH = 6
+"""Rows by which a card grows at most: each of its three telling histories to three rows."""
+MAX_STEPS = 24
+"""Rows past which the steps pane only gets emptier, unless nothing else wants them."""
+LEAST_PROCESSES = 5
+MAX_PROCESSES = 12
 FRAMED_STEPS = 7
 """Rows from which on the steps pane has a frame, not only a rule above it."""
 SIDE_BY_SIDE = 150
@@ -61,13 +66,15 @@ class Layout(Struct, frozen=True):
     ranks: Rect | None = None
     ranks_framed: bool = False
     """Else the table has column titles only."""
+    processes: Rect | None = None
+    """Only where everything else has what it wants."""
     footer: Rect | None = None
 
     def parts(self) -> Iterator[Rect]:
         """Every part that has a place."""
         single = (
             self.header, self.host, self.notes, self.alerts, self.titles, self.more, self.empty,
-            self.steps, self.ranks, self.footer,
+            self.steps, self.ranks, self.processes, self.footer,
         )  # fmt: skip
         yield from (rect for rect in single if rect is not None)
         yield from (rect for _, rect in self.cards)
@@ -89,6 +96,7 @@ class _Ask(NamedTuple):
     body: Rect
     gpus: int
     ranks: int
+    processes: int
     alerting: Collection[int]
     selected: int | None
     demand: _Demand
@@ -124,6 +132,7 @@ def arrange(
     selected: int | None = None,
     alerts: int = 0,
     notes: int = 0,
+    processes: int = 0,
 ) -> Layout:
     """Place everything.
 
@@ -134,6 +143,7 @@ def arrange(
         selected: the position of the selected GPU.
         alerts: how many alerts there are, those without a GPU included.
         notes: how many sentences there are for the person at the screen.
+        processes: how many processes use the GPUs.
     """
     top = 0
 
@@ -153,7 +163,7 @@ def arrange(
     footer = Rect(0, height - 1, width, 1) if bottom else None
     body = Rect(0, top, width, max(height - bottom - top, 0))
     fixed = Layout(width, height, header=header, host=host, notes=note, alerts=strip, footer=footer)
-    ask = _Ask(fixed, body, gpus, ranks, alerting, selected, _training_demand(width, ranks))
+    ask = _Ask(fixed, body, gpus, ranks, processes, alerting, selected, _training_demand(width, ranks))
     if gpus == 0:
         return _without_gpus(ask)
     grid = _choose(ask)
@@ -212,7 +222,8 @@ def _grids(width: int, gpus: int, form: Form) -> Iterator[_Grid]:
                 height = card_height(width // columns)
                 yield _Grid(form, columns, rows, height, rows * height)
     elif form == "compact":
-        for columns in range(1, min(gpus, width // MIN_COMPACT) + 1):
+        usual = max(min(gpus, width // WIDE_COMPACT), 1)
+        for columns in range(usual, min(gpus, width // MIN_COMPACT) + 1):
             rows = ceil(gpus / columns)
             yield _Grid(form, columns, rows, 2, rows * 2)
     else:
@@ -267,12 +278,8 @@ def _column(width: int, column: int, columns: int, *, gap: bool) -> tuple[int, i
 
 def _growth(ask: _Ask, grid: _Grid) -> int:
     """Rows that each card gets beyond its least: the training's wish goes first, then both grow alike."""
-    spare = ask.body.height - grid.total - ask.demand.wanted
-    if spare <= 0:
-        return 0
-    if ask.ranks == 0:
-        return spare // grid.rows
-    return max(min((spare + 1) // 2 // grid.rows, MAX_CARD - grid.height), 0)
+    spare = (ask.body.height - grid.total - ask.demand.wanted) // grid.rows
+    return max(min(spare if ask.ranks == 0 else (spare + 1) // 2, CARD_GROWTH), 0)
 
 
 def _cut_lines(ask: _Ask) -> Layout:
@@ -304,23 +311,38 @@ def _cut_lines(ask: _Ask) -> Layout:
 
 
 def _training(placed: Layout, ask: _Ask, top: int) -> Layout:
-    """Add the steps pane and, for more than one rank, the table beside or below it."""
+    """Add the steps pane, for more than one rank their table, and processes where there is room left."""
     body, ranks = ask.body, ask.ranks
     area = Rect(0, top, body.width, body.y + body.height - top)
     if area.height <= 0:
         return placed
+    beside = body.width >= SIDE_BY_SIDE
+    most = 7 if ranks == 0 else MAX_STEPS if ranks == 1 else max(MAX_STEPS, ranks + 3)
+    if ranks > 1 and not beside:
+        most = MAX_STEPS + ranks + 3
+    spare = min(area.height - most, ask.processes + 3, MAX_PROCESSES)
+    if ask.processes and spare >= min(LEAST_PROCESSES, ask.processes + 3):
+        area = area._replace(height=area.height - spare)
+        placed = replace(placed, processes=area._replace(y=area.y + area.height, height=spare))
     if ranks <= 1 or area.height < 4:
         return replace(placed, steps=area)
-    if area.width >= SIDE_BY_SIDE:
+    if beside:
         left = area.width // 2
         table = area._replace(x=left, width=area.width - left)
         return replace(placed, steps=area._replace(width=left), ranks=table, ranks_framed=area.height >= 5)
-    # Without room for two frames the table does with its column titles, then the steps with a rule above them.
+    return _stacked(placed, area, ranks)
+
+
+def _stacked(placed: Layout, area: Rect, ranks: int) -> Layout:
+    """The table of ranks below the steps.
+
+    Without room for two frames the table does with its column titles, then the steps with a rule above them.
+    """
     rows, framed = min(area.height - 4, ranks + 1), False
     if area.height >= FRAMED_STEPS + min(ranks, 12) + 3:
         rows, framed = min(ranks + 3, area.height - FRAMED_STEPS), True
     elif area.height >= FRAMED_STEPS + min(ranks, 12) + 1:
         rows = min(ranks + 1, area.height - FRAMED_STEPS)
     first = area.height - max(rows, 2)
-    table = area._replace(y=top + first, height=area.height - first)
+    table = area._replace(y=area.y + first, height=area.height - first)
     return replace(placed, steps=area._replace(height=first), ranks=table, ranks_framed=framed)

@@ -94,6 +94,10 @@ class Palette(Struct, frozen=True):
     energy_line: Style
     transfer_line: Style
     """The same for thin lines, which need more contrast."""
+    compute_area: Style
+    energy_area: Style
+    transfer_area: Style
+    """The same for histories several rows high: large surfaces are softer still."""
     code: Style
     """What can be typed."""
     selected: Style
@@ -160,6 +164,9 @@ def _full(theme: Theme) -> Palette:
         compute_line=on(primary),
         energy_line=on(success),
         transfer_line=on(accent),
+        compute_area=on(towards(primary, 0.52)),
+        energy_area=on(towards(success, 0.48)),
+        transfer_area=on(towards(accent, 0.52)),
         compute=on(towards(primary, 0.72)),
         energy=on(towards(success, 0.66)),
         transfer=on(towards(accent, 0.72)),
@@ -198,6 +205,9 @@ def _sixteen(name: str) -> Palette:
         compute_line=ink("bright_blue"),
         energy_line=ink("green"),
         transfer_line=ink("magenta"),
+        compute_area=ink("bright_blue"),
+        energy_area=ink("green"),
+        transfer_area=ink("magenta"),
         compute=ink("bright_blue"),
         energy=ink("green"),
         transfer=ink("magenta"),
@@ -234,6 +244,9 @@ def _mono() -> Palette:
         compute_line=plain,
         energy_line=plain,
         transfer_line=plain,
+        compute_area=plain,
+        energy_area=plain,
+        transfer_area=plain,
         compute=plain,
         energy=plain,
         transfer=plain,

@@ -28,6 +28,8 @@ class Look(Struct, frozen=True):
     """The style of a history, by the kind of figure (tui/metrics.py, Hue)."""
     lines: dict[str, Style]
     """The same for thin lines."""
+    areas: dict[str, Style]
+    """The same for histories several rows high."""
 
     @classmethod
     def of(cls, palette: Palette, *, ascii_only: bool) -> Look:
@@ -38,7 +40,12 @@ class Look(Struct, frozen=True):
             "energy": palette.energy_line,
             "transfer": palette.transfer_line,
         }
-        return cls(palette, ASCII if ascii_only else UNICODE, hues, lines)
+        areas = {
+            "compute": palette.compute_area,
+            "energy": palette.energy_area,
+            "transfer": palette.transfer_area,
+        }
+        return cls(palette, ASCII if ascii_only else UNICODE, hues, lines, areas)
 
 
 class Row:
@@ -78,6 +85,17 @@ class Row:
         self.used += other.used
         return self
 
+    def cut(self, width: int, limit: int | None = None) -> Row:
+        """A row with the first `width` cells of this one, and of the same limit if no other is given."""
+        row = Row(self.limit if limit is None else limit)
+        for text, style, _ in self.segments:
+            fitting = set_cell_size(text, min(cell_len(text), width - row.used))
+            row.segments.append(Segment(fitting, style))
+            row.used += cell_len(fitting)
+            if row.used >= width:
+                break
+        return row
+
     def to(self, column: int, style: Style, char: str = " ") -> Row:
         """Fill up to a column."""
         missing = min(column, self.limit) - self.used
@@ -104,6 +122,10 @@ class Row:
         if ascii_only:
             return CompactStrip([Segment(to_ascii(text), style) for text, style, _ in self.segments], self.used)
         return CompactStrip(self.segments, self.used)
+
+
+_LEAST_FRAME = 8
+"""Columns below which a frame would leave nothing to frame."""
 
 
 def clip(text: str, width: int) -> str:
@@ -171,6 +193,9 @@ def frame(
         style: of the frame.
         bar: paints the whole top edge, for an alert.
     """
+    if width < _LEAST_FRAME:
+        bare = [Row(width), *(row.cut(width, width) for row in content), Row(width)]
+        return [row.end(look.palette.text) for row in bare]
     shape = box or look.glyphs.thin
     line = style or look.palette.faint
     edge = bar or line

@@ -39,6 +39,7 @@ class MainScreen(LlmtopScreen):
             selected=view.position(),
             alerts=0 if snapshot is None else len(snapshot.alerts),
             notes=0 if snapshot is None else len(snapshot.host.notes),
+            processes=0 if snapshot is None else len(snapshot.processes),
         )
 
     def parts(self, width: int, height: int) -> list[Placed]:
@@ -96,6 +97,10 @@ class MainScreen(LlmtopScreen):
             yield Placed(plan.steps, steps.paint(self.view, *plan.steps[2:], self.look))
         if plan.ranks:
             yield Placed(plan.ranks, ranks.paint(self.view, *plan.ranks[2:], self.look, framed=plan.ranks_framed))
+        if plan.processes:
+            from tui.widgets import process_table
+
+            yield Placed(plan.processes, process_table.paint(self.view, *plan.processes[2:], self.look))
 
     def on_click(self, event: Click) -> None:
         """Select the GPU under the pointer; a second click opens it."""

@@ -25,7 +25,7 @@ class ProcessesScreen(LlmtopScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._sorted_by = next(i for i, column in enumerate(table.COLUMNS) if column.title == "GPU mem")
+        self._sorted_by = table.BY_MEMORY
         self._reverse = True
         self._wanted = ""
         self._chosen: _Name | None = None

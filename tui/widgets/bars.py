@@ -19,7 +19,8 @@ from tui.widgets.charts import spark
 def header(view: View, width: int, look: Look) -> Row:
     """Who and where at the left, the state of the view at the right."""
     palette, dot = look.palette, f" {look.glyphs.dot} "
-    right = Row(width)
+    row = Row(width).add(" llmtop ", palette.header_strong)
+    right = Row(row.left)
     if view.replay:
         right.add(f" REPLAY {view.replay} ", palette.mark)
     if view.paused:
@@ -28,8 +29,7 @@ def header(view: View, width: int, look: Look) -> Row:
         clock = time.strftime("%H:%M:%S", time.localtime(view.snapshot.time))
         pace = "" if view.replay else f"every {view.interval:g} s  "
         right.add(f"  {pace}", palette.header_dim).add(f"{clock} ", palette.header)
-    row = Row(width).add(" llmtop ", palette.header_strong)
-    left = Row(max(width - right.used - row.used, 0))
+    left = Row(row.left - right.used)
     if view.snapshot is not None:
         left.add(" " + fmt.printable(view.snapshot.host.name), palette.header)
         for text in _machine(view, view.snapshot):
@@ -126,16 +126,17 @@ def _alert(alert: Alert, snapshot: Snapshot, width: int, height: int, look: Look
     first.add(f" for {alerts.age(alert, snapshot.time)}  ", palette.text)
     rows = [first, *(Row(width).add("   ", palette.text) for _ in range(height - 1))]
     rooms = [max(row.left - 1, 0) for row in rows]
-    if tail:
-        rooms[-1] = max(rooms[-1] - len(tail) - 2, 0)
     following = f" {look.glyphs.arrow} {fmt.printable(alert.next)}" if alert.next else ""
-    # What to do is worth more than the end of the reason; broken lines lose some cells each.
-    room = sum(rooms) - 8 * (height - 1)
-    following = clip(following, max(room // 2, 0))
-    said = clip(fmt.printable(alert.summary), max(room - len(following), 0)) + following
-    for row, line in zip(rows, flow(said, rooms), strict=False):
+    summary = fmt.printable(alert.summary)
+    lines = flow(summary + following, rooms)
+    if lines and lines[-1].endswith("…"):
+        # What to do is worth more than the end of the reason; broken lines lose some cells each.
+        room = sum(rooms) - 8 * (height - 1)
+        following = clip(following, max(room // 2, 0))
+        lines = flow(clip(summary, max(room - len(following), 0)) + following, rooms)
+    for row, line in zip(rows, lines, strict=False):
         row.add(line, palette.text)
-    if tail and len(tail) + 1 <= rows[-1].left:
+    if tail and len(tail) + 3 <= rows[-1].left:
         rows[-1].right(f"{tail} ", palette.info, palette.text)
     return [row.end(palette.text) for row in rows]
 

@@ -59,7 +59,7 @@ def _figures(gpu: Gpu, view: View, inner: int, height: int, look: Look) -> list[
     for columns in range(least, most + 1):
         grid = ceil(len(others) / columns)
         if len(heroes) + grid <= height:
-            tall, spare = divmod(height - grid, len(heroes))
+            tall, spare = divmod(min(height - grid, 3 * len(heroes)), len(heroes))
             # Util and power are compared, so they are of one height; a row left over sets them off.
             heights = [tall + (spare == 2 and hero.key != "memory") for hero in heroes]
             rows = [r for m, h in zip(heroes, heights, strict=True) for r in _tall(m, gpu, view, inner, h, look)]
@@ -70,19 +70,19 @@ def _figures(gpu: Gpu, view: View, inner: int, height: int, look: Look) -> list[
 
 
 def _tall(metric: Metric, gpu: Gpu, view: View, width: int, height: int, look: Look) -> list[Row]:
-    """One figure over the whole width, its history several rows high."""
-    bottom = Row(width)
+    """One figure over the whole width, its history several rows high, its name and value beside the top row."""
+    first = Row(width)
     if height == 1:
-        _cell(bottom, metric, gpu, view, width, look, look.palette.strong)
-        return [bottom]
+        _cell(first, metric, gpu, view, width, look, look.palette.strong)
+        return [first]
     room = width - LABEL - VALUE - 2
     values = view.history.gpu(gpu.uuid, metric.key, room)
-    *upper, last = area(values, room, height, metric.limit(gpu), look.glyphs)
-    hue = look.hues[metric.hue]
+    top, *lower = area(values, room, height, metric.limit(gpu), look.glyphs)
+    hue = look.areas[metric.hue]
     blank = " " * (LABEL + VALUE + 2)
-    rows = [Row(width).put(blank, look.palette.text, len(blank)).put(line, hue, room) for line in upper]
-    _name_and_value(bottom, metric, gpu, look, look.palette.strong)
-    return [*rows, bottom.put(last, hue, room)]
+    _name_and_value(first, metric, gpu, look, look.palette.strong)
+    rest = [Row(width).put(blank, look.palette.text, len(blank)).put(line, hue, room) for line in lower]
+    return [first.put(top, hue, room), *rest]
 
 
 def _columns(metrics: Sequence[Metric], gpu: Gpu, view: View, width: int, columns: int, look: Look) -> list[Row]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from math import floor, log10
+from math import floor, inf, log10
 
 from tui.glyphs import Glyphs
 
@@ -26,13 +26,12 @@ def area(values: Sequence[float], width: int, height: int, limit: float | None, 
         values: at most `width` of the newest are drawn; NaN is absent.
         limit: the upper end of the axis; without one nothing can be drawn to scale.
     """
-    if not limit or limit <= 0:
+    if limit is None or not 0 < limit < inf:
         return [" " * width] * height
     table = glyphs.levels
     most = 8 * height
-    scale = most / limit
     heights = [
-        (1 if v <= 0.0 else min(1 + int(v * scale), most)) if v == v else 0  # noqa: PLR0124  (NaN)
+        (1 if v <= 0.0 else min(1 + int(min(v / limit, 1.0) * most), most)) if v == v else 0  # noqa: PLR0124  (NaN)
         for v in (values[-width:] if width > 0 else ())
     ]
     return [
@@ -47,11 +46,11 @@ _DOTS = ((0x40, 0x80), (0x04, 0x20), (0x02, 0x10), (0x01, 0x08))
 
 def braille(values: Sequence[float], width: int, height: int, limit: float | None) -> list[str]:
     """A line chart of two samples a cell and four levels a row, joined so that a jump shows as a stroke."""
-    if not limit or limit <= 0:
+    if limit is None or not 0 < limit < inf:
         return [" " * width] * height
     top = 4 * height - 1
     tail = values[-2 * width :]
-    heights = [min(max(round(v / limit * top), 0), top) if v == v else -1 for v in tail]  # noqa: PLR0124  (NaN)
+    heights = [round(min(max(v / limit, 0.0), 1.0) * top) if v == v else -1 for v in tail]  # noqa: PLR0124  (NaN)
     grid = [[0] * width for _ in range(height)]
     offset = 2 * width - len(heights)
     before = -1
@@ -65,11 +64,13 @@ def braille(values: Sequence[float], width: int, height: int, limit: float | Non
 
 
 def split(parts: Sequence[float], total: float, width: int) -> list[int]:
-    """Share `width` cells among parts in proportion to `total`, none below what it deserves by a cell or more.
+    """Share `width` cells among parts in proportion to `total`, or to their sum where that is more.
 
-    The largest remainders get the cells that rounding down leaves over; what parts leave of `total` gets none.
+    Each gets what it deserves to within a cell: the largest remainders get what rounding down leaves over.
+    What the parts leave of `total` gets none.
     """
-    if total <= 0 or width <= 0:
+    total = max(total, sum(max(part, 0.0) for part in parts))
+    if not 0 < total < inf or width <= 0:
         return [0] * len(parts)
     exact = [max(part, 0.0) / total * width for part in parts]
     cells = [int(share) for share in exact]

@@ -9,7 +9,7 @@ from msgspec import Struct
 from llmtop import format as fmt
 from llmtop.snapshot import Alert, Gpu
 from tui import alerts
-from tui.metrics import BY_KEY, GIB, Metric, power_text, short_name
+from tui.metrics import BY_KEY, GIB, power_text, short_name
 from tui.rows import Look, Row, clip, pad
 from tui.view import View
 from tui.widgets.card import users
@@ -37,7 +37,7 @@ def paint_compact(gpu: Gpu, view: View, width: int, look: Look, alert: Alert | N
     first, second = Row(width), Row(width)
     _head(gpu, view, look, alert, first, name)
     heroes = [(BY_KEY["util"], 4), (BY_KEY["power"], 9), (BY_KEY["memory"], 11)]
-    room = width - first.used
+    room = width - first.used - 1
     fixed = sum(len(metric.label) + value + 2 for metric, value in heroes) + 2 * 2
     sparks = max(room - fixed, 0)
     for index, (metric, value) in enumerate(heroes):
@@ -66,7 +66,7 @@ def _second_line(gpu: Gpu, view: View, look: Look, alert: Alert | None, row: Row
     figures = ("sm", "tensor", "dram", "temperature", "clock", "pcie_rx", "pcie_tx", "nvlink_rx", "nvlink_tx")
     for key in figures:
         metric = BY_KEY[key]
-        value = pad(metric.text(gpu), _width(metric), right=True)
+        value = pad(metric.text(gpu), _WIDTHS.get(key, 10), right=True)
         needed = len(metric.label) + 1 + len(value) + 2
         if (metric.optional and metric.value(gpu) is None) or needed > row.left + 2:
             continue
@@ -75,10 +75,7 @@ def _second_line(gpu: Gpu, view: View, look: Look, alert: Alert | None, row: Row
         row.add(users(gpu, view, look), palette.dim)
 
 
-def _width(metric: Metric) -> int:
-    return (
-        {"compute": 4, "transfer": 10, "energy": 8}[metric.hue] if metric.key not in ("dram", "temperature") else 5
-    )
+_WIDTHS = {"sm": 4, "tensor": 4, "dram": 4, "temperature": 5, "clock": 8}
 
 
 class Column(Struct, frozen=True):

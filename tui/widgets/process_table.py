@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isfinite
 
 from msgspec import Struct
 from rich.style import Style
 
 from llmtop import format as fmt
 from llmtop.snapshot import Process, Snapshot
-from tui.rows import Look, Row, pad
+from tui.rows import Look, Row, frame, pad
+from tui.view import View
 
 GpuNumbers = dict[str, int]
 
@@ -27,7 +29,9 @@ class Column(Struct, frozen=True):
 
 
 def _age(process: Process, now: float) -> str:
-    return fmt.DASH if process.started_at is None else fmt.duration(float(max(int(now - process.started_at), 0)))
+    if process.started_at is None or not isfinite(process.started_at):
+        return fmt.DASH
+    return fmt.duration(float(max(int(now - process.started_at), 0)))
 
 
 def _pid(process: Process) -> str:
@@ -70,6 +74,7 @@ COLUMNS: tuple[Column, ...] = (
         numeric=False,
     ),
 )
+BY_MEMORY = next(i for i, column in enumerate(COLUMNS) if column.title == "GPU mem")
 _LEAST_COMMAND = 24
 
 
@@ -137,3 +142,24 @@ def line(
         text = column.text(process, numbers, now)
         row.add(pad(text, row.left if last else column.width, right=column.numeric), style).add("  ", style)
     return row.end(style)
+
+
+def paint(view: View, width: int, height: int, look: Look) -> list[Row]:
+    """The processes that hold most GPU memory, in a frame, as many as fit."""
+    palette, snapshot = look.palette, view.snapshot
+    if snapshot is None:
+        return [Row(width).end(palette.text) for _ in range(height)]
+    inner, room = width - 4, height - 3
+    found = rows_of(snapshot, BY_MEMORY, reverse=True, wanted="")
+    columns = plan(inner, BY_MEMORY)
+    numbers = gpu_numbers(snapshot)
+    rows = [titles(columns, BY_MEMORY, inner, look, reverse=True)]
+    shown = found if len(found) <= room else found[: room - 1]
+    rows += [line(process, columns, numbers, snapshot.time, inner, look, chosen=False) for process in shown]
+    if len(shown) < len(found):
+        rows.append(
+            Row(inner).add(f" +{len(found) - len(shown)} more {look.glyphs.more} p shows all", palette.dim)
+        )
+    rows += [Row(inner) for _ in range(room + 1 - len(rows))]
+    title = [("processes", palette.strong), (f" {look.glyphs.dot} {len(found)}", palette.dim)]
+    return frame(rows, width, look, title=title)

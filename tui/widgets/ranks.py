@@ -14,7 +14,7 @@ from tui.layout import visible
 from tui.rows import Look, Row, frame, pad
 from tui.view import View
 from tui.widgets.charts import nice_limit
-from tui.widgets.phases import bar, parts
+from tui.widgets.phases import bar, parts, step_seconds
 
 GpuNumbers = dict[str, int]
 
@@ -77,7 +77,7 @@ def paint(view: View, width: int, height: int, look: Look, *, framed: bool, top:
         columns=columns,
         bar_width=bar_width,
         width=inner,
-        longest=nice_limit(max((r.step_seconds_p50 or r.step_seconds or 0.0 for r in ranks), default=0.0)),
+        longest=nice_limit(max((step_seconds(r, parts(r)) for r in ranks), default=0.0)),
         gpus={} if view.snapshot is None else {gpu.uuid: gpu.index for gpu in view.snapshot.gpus},
         chosen=None if chosen is None else chosen.pid,
         now=0.0 if view.snapshot is None else view.snapshot.time,
@@ -123,7 +123,7 @@ def _titles(table: _Table) -> Row:
         row.add(column.title.rjust(column.width) + " ", palette.dim)
     if table.bar_width:
         end = fmt.duration(table.longest)
-        row.add(pad("phases, host clock", table.bar_width - len(end) - 1) + " " + end, palette.dim)
+        row.add(pad("phases by host", table.bar_width - len(end) - 1) + " " + end, palette.dim)
     return row
 
 

@@ -9,11 +9,11 @@ from rich.style import Style
 from llmtop import format as fmt
 from llmtop.snapshot import Rank
 from tui import alerts
-from tui.history import level
 from tui.layout import FRAMED_STEPS
 from tui.rows import Look, Row, frame, pad, rule
 from tui.view import View
-from tui.widgets.charts import area, finite, nice_limit, spark
+from tui.widgets import logged
+from tui.widgets.charts import area, finite, nice_limit
 from tui.widgets.phases import Clock, Part, bar, parts, step_seconds
 
 _HINT = (
@@ -26,8 +26,10 @@ _HINT = (
 _HINT_LINE = "no training attached: start it with  llmtop run -- python train.py"
 LEGEND = 48
 """Cells of the table of phases."""
-_NARROW = 34
+_NARROW = 32
 """The same without shares."""
+_MOST_DETAILS = 10
+"""Rows of the table of phases and the chart of step times at most."""
 
 
 def paint(view: View, width: int, height: int, look: Look) -> list[Row]:
@@ -73,7 +75,8 @@ def _title(rank: Rank, view: View, look: Look) -> list[tuple[str, Style]]:
 def _hint(width: int, height: int, look: Look) -> list[Row]:
     palette = look.palette
     if height < len(_HINT) + 2:
-        return [Row(width).add(" " + _HINT_LINE, palette.dim).end(palette.text)]
+        rows = [Row(width).add(" " + _HINT_LINE, palette.dim), *(Row(width) for _ in range(height - 1))]
+        return [row.end(palette.text) for row in rows]
     content = [Row(width - 4).add(text, palette.code if code else palette.dim) for text, code in _HINT]
     content += [Row(width - 4) for _ in range(height - 2 - len(content))]
     return frame(content, width, look, title=[("steps", palette.strong)])
@@ -94,11 +97,16 @@ def _content(rank: Rank, view: View, width: int, height: int, look: Look) -> lis
         )
     rows = rows[:height]
     left = height - len(rows)
-    if left >= 3 and rank.metrics:
-        left -= 1
-    rows += _details(rank, view, shown, total, width, left, look)
-    if rank.metrics and len(rows) < height:
-        rows.append(_logged(rank, view, width, look))
+    logged_rows = 0
+    if rank.metrics and left:
+        spare = left - _MOST_DETAILS - 1
+        logged_rows = min(spare, logged.MOST_CHART) if spare >= logged.LEAST_CHART else 1 if left >= 3 else 0
+    details = min(left - logged_rows, _MOST_DETAILS)
+    rows += _details(rank, view, shown, total, width, details, look)
+    if logged_rows > 1:
+        rows.append(Row(width))
+    if logged_rows:
+        rows += logged.paint(rank, view, width, logged_rows, look)
     return rows + [Row(width) for _ in range(height - len(rows))]
 
 
@@ -165,12 +173,15 @@ def _details(
     """The table of phases and the history of step times: beside each other, or one below the other."""
     if height <= 0:
         return []
-    if width >= 2 * LEGEND and height >= min(len(shown) + 1, 4):
+    if shown and total > 0 and width >= 2 * LEGEND and height >= min(len(shown) + 1, 4):
         legend = _legend(shown, total, height, look)
-        chart = _chart(rank, view, width - LEGEND - 3, height, look)
+        if len(shown) + 1 > height >= 1 + ceil(len(shown) / 2) and width >= 2 * _NARROW + 30:
+            legend = _short_legend(shown, 2 * _NARROW + 3, 2, look)
+        side = max(row.limit for row in legend)
+        chart = _chart(rank, view, width - side - 3, height, look)
         joined = []
-        for left, right in zip(legend + [Row(LEGEND) for _ in range(height - len(legend))], chart, strict=True):
-            row = Row(width).join(left.to(LEGEND, look.palette.text)).add("   ", look.palette.text)
+        for left, right in zip(legend + [Row(side) for _ in range(height - len(legend))], chart, strict=True):
+            row = Row(width).join(left.to(side, look.palette.text)).add("   ", look.palette.text)
             joined.append(row.join(right))
         return joined
     columns = 2 if width >= 2 * _NARROW + 3 else 1
@@ -244,6 +255,7 @@ def _chart(rank: Rank, view: View, width: int, height: int, look: Look) -> list[
     values = view.history.rank(rank).seconds.last(room)
     known = finite(values)
     limit = nice_limit(max(known)) if known else None
+    style = palette.compute if height == 1 else palette.compute_area
     rows = []
     for index, line in enumerate(area(values, room, height, limit, look.glyphs)):
         row = Row(width)
@@ -254,32 +266,5 @@ def _chart(rank: Rank, view: View, width: int, height: int, look: Look) -> list[
         else:
             text = "step time" if index == height // 2 and height > 2 else ""
         row.add(pad(text, label - 1, right=True) + " ", palette.dim)
-        rows.append(row.add(line, palette.compute))
+        rows.append(row.add(line, style))
     return rows
-
-
-def _logged(rank: Rank, view: View, width: int, look: Look) -> Row:
-    """What the script logged, each with its course between its own lowest and highest value."""
-    palette = look.palette
-    row = Row(width)
-    history = view.history.rank(rank).metrics
-    for place, (name, value) in enumerate(rank.metrics.items()):
-        text = f"{value:.4g}"
-        clean = fmt.printable(name, 20)
-        if len(clean) + 14 > row.left:
-            row.add(f"+{len(rank.metrics) - place} {look.glyphs.more}", palette.dim)
-            break
-        row.add(clean + " ", palette.dim).add(text.ljust(9), palette.strong)
-        series = history.get(name)
-        cells = min(24, row.left - 2)
-        if series is not None and cells >= 8:
-            row.add(_course(series.last(cells).tolist(), cells, look), palette.compute).add("  ", palette.text)
-    return row
-
-
-def _course(values: list[float], width: int, look: Look) -> str:
-    known = [v for v in values if v == v]  # noqa: PLR0124  (NaN)
-    if not known or max(known) == min(known):
-        return spark([2 if v == v else 0 for v in values], width, look.glyphs)  # noqa: PLR0124
-    low, high = min(known), max(known)
-    return spark([level(v - low, high - low) for v in values], width, look.glyphs)
