@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from llmtop.diagnosis.gpu_state import GpuState
-from llmtop.snapshot import Process, Rank, Step
+from llmtop.diagnosis.memory_trend import MemoryTrend
+from llmtop.diagnosis.step_costs import StepCosts
+from llmtop.diagnosis.windows import finite
+from llmtop.snapshot import Host, Process, Rank, Step
 
 RankKey = tuple[str, int]
 
@@ -18,31 +21,69 @@ class RankState:
     """One rank over time, with its last steps after warm-up."""
 
     fresh = True
-    __slots__ = ("gpu", "key", "process", "rank", "seen_at", "steps", "warm")
+    __slots__ = ("_last", "gpu", "host", "key", "memo", "memory", "now", "process", "rank", "seen_at", "steps")
 
     def __init__(self, rank: Rank, now: float) -> None:
         self.key: RankKey = (rank.host, rank.pid)
         self.rank = rank
         self.gpu: GpuState | None = None
         self.process: Process | None = None
-        self.steps: deque[Step] = deque(maxlen=STEPS_KEPT)
+        self.host: Host | None = None
+        """The machine, when it is the one that the monitor runs on."""
+        self.now = now
+        """Time of the snapshot that is being judged."""
+        self.steps: deque[StepCosts] = deque(maxlen=STEPS_KEPT)
         """Finished steps without warm-up, oldest first, with GPU times where they are known by now."""
-        self.warm = 0
-        """How many steps after warm-up were seen in all."""
         self.seen_at = now
         """Snapshot time at which the last new step came."""
+        self.memo: dict[str, Any] = {}
+        """What several rules ask of this snapshot, worked out once."""
+        self.memory = MemoryTrend()
+        self._last: Step | None = None
 
     def update(self, rank: Rank, now: float) -> None:
         """Take the rank as the snapshot at `now` has it, and its new steps."""
         if rank.attached_at != self.rank.attached_at:
             self._restart()
-        self.rank = rank
+        self.rank, self.now = rank, now
+        self.memo.clear()
         if rank.new_steps:
             self.seen_at = now
             for step in rank.new_steps[-STEPS_KEPT:]:
                 self._add(step)
         for step in rank.gpu_updates:
             self._fill_in(step)
+        self.memory.add(now, rank)
+
+    @property
+    def stepping(self) -> bool:
+        """Whether it trains now: it runs, and its last step is not long ago for steps of that length."""
+        if self.rank.state != "running" or self.rank.kind != "step" or self.rank.step is None:
+            return False
+        usual = finite(self.rank.step_seconds_p50) or finite(self.rank.step_seconds) or 0.0
+        last = max(self.seen_at, finite(self.rank.last_step_at) or 0.0)
+        return self.now - last <= max(10.0, 3 * usual)
+
+    def recent(self, count: int) -> list[StepCosts]:
+        """The last so many steps, oldest first.
+
+        A stream without single steps (`new_steps`) still has their means: then those are the only step.
+        """
+        if self.steps:
+            return list(self.steps)[-count:]
+        rank = self.rank
+        length = finite(rank.step_seconds_p50) or finite(rank.step_seconds)
+        if length is None or rank.step is None:
+            return []
+        idle = finite(rank.gpu_idle_pct)
+        means = Step(
+            index=rank.step,
+            started_at=0.0,
+            seconds=max(length, sum(phase.host_seconds for phase in rank.phases if "/" not in phase.name)),
+            phases=rank.phases,
+            gpu_idle_seconds=None if idle is None else idle / 100.0 * length,
+        )
+        return [StepCosts(means, 0.0)]
 
     @property
     def label(self) -> str:
@@ -67,23 +108,30 @@ class RankState:
 
     def _restart(self) -> None:
         self.steps.clear()
-        self.warm = 0
+        self.memory = MemoryTrend()
+        self._last = None
 
     def _add(self, step: Step) -> None:
-        if step.warmup or step.kind != "step":
+        if step.kind != "step":
             return
-        if self.steps and step.index <= self.steps[-1].index:
-            if step.started_at <= self.steps[-1].started_at:
-                return  # the same step again: history after a reconnect, or a replay that went back a little
-            self._restart()  # the script counts anew: a second fit()
-        self.steps.append(step)
-        self.warm += 1
+        last, gap = self._last, 0.0
+        if last is not None:
+            if step.index <= last.index:
+                if step.started_at <= last.started_at:
+                    return  # the same step again: history after a reconnect, or a replay that went back a little
+                self._restart()  # the script counts anew: a second fit()
+            elif step.index == last.index + 1:
+                interval = finite(step.interval_seconds)
+                gap = 0.0 if interval is None else max(interval - last.seconds, 0.0)
+        self._last = step
+        if not step.warmup and step.seconds > 0:
+            self.steps.append(StepCosts(step, gap))
 
     def _fill_in(self, step: Step) -> None:
         """Put GPU times that came late into the step they belong to."""
         for place in range(len(self.steps) - 1, -1, -1):
             if self.steps[place].index == step.index:
-                self.steps[place] = step
+                self.steps[place] = StepCosts(step, self.steps[place].gap)
                 return
             if self.steps[place].index < step.index:
                 return

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
+from llmtop.diagnosis.gpu_state import GpuState
 from llmtop.diagnosis.rank_state import JobState, RankState
+from llmtop.diagnosis.rules import gpu, memory
 from llmtop.diagnosis.rules.base import Rule, RuleText
-from llmtop.diagnosis.rules.gpu import GPU_RULES
 from llmtop.diagnosis.rules.hang import STALLED
+from llmtop.diagnosis.rules.steps import STEP_RULES
+from llmtop.diagnosis.rules.straggler import STRAGGLER
 
-RANK_RULES: Final[tuple[Rule[RankState], ...]] = ()
-JOB_RULES: Final[tuple[Rule[JobState], ...]] = (STALLED,)
+GPU_RULES: Final[tuple[Rule[GpuState], ...]] = (*gpu.GPU_RULES, memory.GPU_MEMORY_PRESSURE)
+RANK_RULES: Final[tuple[Rule[RankState], ...]] = (*STEP_RULES, memory.RANK_MEMORY_PRESSURE, memory.MEMORY_GROWTH)
+JOB_RULES: Final[tuple[Rule[JobState], ...]] = (STALLED, STRAGGLER)
 
 _TEXTS: Final = {rule.id: rule.text for rules in (GPU_RULES, RANK_RULES, JOB_RULES) for rule in rules}
 

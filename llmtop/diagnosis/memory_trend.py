@@ -1,0 +1,89 @@
+"""How a training's memory moves: whether its floor rises, and when the allocator last ran out."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from llmtop.snapshot import Rank
+
+BUCKETS: Final = 8
+"""So many floors in a row must rise; by chance that happens once in 40,000."""
+_LEVELS: Final = ((10, 2.0), (100, 300.0))
+"""A bucket closes after so many steps and seconds: 80 steps show a fast leak, 40 minutes a slow one."""
+_SAMPLES: Final = 3
+
+
+class Growth(NamedTuple):
+    """A floor that has risen all the time."""
+
+    first_bytes: int
+    last_bytes: int
+    steps: int
+    seconds: float
+
+
+class _Floors:
+    """The least memory in each of the last stretches of steps: within a step it goes up and down."""
+
+    __slots__ = ("_closed", "_floor", "_from_step", "_from_time", "_samples", "_seconds", "_steps")
+
+    def __init__(self, steps: int, seconds: float) -> None:
+        self._steps, self._seconds = steps, seconds
+        self._closed: deque[tuple[int, float, int]] = deque(maxlen=BUCKETS)
+        self._from_step = self._from_time = 0.0
+        self._floor = self._samples = 0
+
+    def add(self, time: float, step: int, allocated: int) -> None:
+        if self._samples == 0:
+            self._from_step, self._from_time, self._floor = step, time, allocated
+        self._samples += 1
+        self._floor = min(self._floor, allocated)
+        if (
+            self._samples >= _SAMPLES
+            and step - self._from_step >= self._steps
+            and time - self._from_time >= self._seconds
+        ):
+            self._closed.append((step, time, self._floor))
+            self._samples = 0
+
+    def growth(self) -> Growth | None:
+        closed = self._closed
+        if len(closed) < BUCKETS:
+            return None
+        floors = [floor for _, _, floor in closed]
+        if any(later <= earlier for earlier, later in pairwise(floors)):
+            return None
+        (step, time, first), (last_step, last_time, last) = closed[0], closed[-1]
+        return Growth(first, last, last_step - step, last_time - time)
+
+
+class MemoryTrend:
+    """torch's allocator in one process over time."""
+
+    __slots__ = ("_floors", "_known", "allocator_failed_at", "failures")
+
+    def __init__(self) -> None:
+        self._floors = [_Floors(steps, seconds) for steps, seconds in _LEVELS]
+        self._known: int | None = None
+        self.failures = 0
+        """Allocations that did not fit at the first try, while it was watched."""
+        self.allocator_failed_at: float | None = None
+        """Snapshot time of the last one."""
+
+    def add(self, now: float, rank: Rank) -> None:
+        """Take the rank's figures. The first step after attaching counts as warm-up."""
+        if rank.alloc_retries is not None or rank.ooms is not None:
+            failed = (rank.alloc_retries or 0) + (rank.ooms or 0)
+            if self._known is not None and failed > self._known:
+                self.failures += failed - self._known
+                self.allocator_failed_at = now
+            self._known = failed
+        if rank.memory_allocated_bytes is not None and rank.step is not None and rank.step > rank.warmup_steps:
+            for floors in self._floors:
+                floors.add(now, rank.step, rank.memory_allocated_bytes)
+
+    def growth(self) -> Growth | None:
+        """The rise of the floor, None unless it has been steady."""
+        return next((growth for floors in self._floors if (growth := floors.growth()) is not None), None)

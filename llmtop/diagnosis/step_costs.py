@@ -1,0 +1,118 @@
+"""What steps spent on what, by both clocks: phases sorted by what their names say they do.
+
+The names are the scripts'. Those that llmtop itself gives (dataload, h2d, forward, backward, optimizer) and those
+in common use are understood; any other name counts as computing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final, Literal
+
+from llmtop.diagnosis.windows import finite
+from llmtop.snapshot import Phase, Step
+
+Role = Literal["input", "h2d", "comm", "sync", "backward", "optimizer", "compute"]
+
+_ROLES: Final[tuple[tuple[Role, str], ...]] = (
+    ("h2d", r"h2d|host.?(to|2).?dev|to.?(device|gpu|cuda)|(move|copy|transfer).*(batch|input|device|gpu)"),
+    ("comm", r"comm(?!it)|all.?(reduce|gather|to.?all)|reduce.?scatter|broadcast|nccl|collective|barrier"),
+    ("input", r"data(?!base)|(load|fetch|wait|next|get).?batch|batch.?(load|fetch|wait)|loader|prefetch|^input"),
+    ("sync", r"(?<!a)sync|(^|[._ ])item$|^log|metric"),
+    ("backward", r"back|bwd|grad"),
+    ("optimizer", r"optim|^opt|update|zero"),
+)
+_PATTERNS: Final = tuple((role, re.compile(pattern)) for role, pattern in _ROLES)
+_WHOLE: Final = frozenset({"input", "h2d", "comm", "sync"})
+"""Phases that are one thing as a whole, whatever is nested in them."""
+
+LAUNCHING: Final[tuple[Role, ...]] = ("compute", "backward", "optimizer")
+"""What a host does to give a GPU its work."""
+
+
+@lru_cache(maxsize=1024)
+def role_of(name: str) -> Role:
+    """What a phase does, from the last part of its path."""
+    last = name.rpartition("/")[2].lower()
+    return next((role for role, pattern in _PATTERNS if pattern.search(last)), "compute")
+
+
+@lru_cache(maxsize=1024)
+def _count_as(name: str) -> tuple[Role | None, Role | None]:
+    """Which role a phase's time belongs to, and which it has to be taken from since phases nest; None: neither.
+
+    Every phase's time includes what is nested in it, so a nested phase counts only where it changes the role.
+    """
+    parts = name.split("/")
+    role, within = role_of(parts[0]), None
+    for part in parts[1:]:
+        inner = role_of(part)
+        role, within = (role if role in _WHOLE or inner == "compute" else inner), role
+    return (None, None) if within == role else (role, within)
+
+
+class StepCosts:
+    """Seconds of one step by role."""
+
+    __slots__ = ("gap", "gpu", "host", "idle", "index", "named", "total")
+
+    def __init__(self, step: Step, gap: float) -> None:
+        self.index = step.index
+        self.gap = gap
+        """Between the end of the previous step and the start of this one."""
+        self.total = step.seconds + gap
+        self.named = bool(step.phases)
+        """Whether the script says anything about what it does within a step."""
+        self.host: dict[Role, float] = {}
+        self.gpu: dict[Role, float] | None = None
+        """None where CUDA events did not time this step."""
+        self.idle = finite(step.gpu_idle_seconds)
+        _sum_up(step.phases, self)
+
+
+def _sum_up(phases: Iterable[Phase], costs: StepCosts) -> None:
+    for phase in phases:
+        role, within = _count_as(phase.name)
+        if role is None:
+            continue
+        host, gpu = costs.host, phase.gpu_seconds
+        host[role] = host.get(role, 0.0) + phase.host_seconds
+        if within is not None:
+            host[within] = host.get(within, 0.0) - phase.host_seconds
+        if gpu is not None:
+            timed = costs.gpu = costs.gpu or {}
+            timed[role] = timed.get(role, 0.0) + gpu
+            if within is not None:
+                timed[within] = timed.get(within, 0.0) - gpu
+
+
+def host_share_pct(costs: Iterable[StepCosts], roles: Iterable[Role]) -> float:
+    """What these roles took of the steps' whole time, gaps included, by the host's clock."""
+    roles, spent, total = tuple(roles), 0.0, 0.0
+    for cost in costs:
+        total += cost.total
+        for role in roles:
+            spent += cost.host.get(role, 0.0)
+    return 100.0 * spent / total if total > 0 else 0.0
+
+
+def gpu_share_pct(costs: Iterable[StepCosts], role: Role) -> float | None:
+    """What a role took of the timed steps' whole time by CUDA events; None without a timed step."""
+    spent, total = 0.0, 0.0
+    for cost in costs:
+        if cost.gpu is not None and role in cost.gpu:
+            spent += cost.gpu[role]
+            total += cost.total
+    return 100.0 * spent / total if total > 0 else None
+
+
+def idle_share_pct(costs: Iterable[StepCosts]) -> float | None:
+    """The share of the timed steps' whole time in which the stream was empty; None without a timed step."""
+    idle, total = 0.0, 0.0
+    for cost in costs:
+        if cost.idle is not None:
+            idle += cost.idle
+            total += cost.total
+    return 100.0 * idle / total if total > 0 else None
