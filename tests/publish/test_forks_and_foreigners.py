@@ -150,9 +150,18 @@ os.execv(sys.executable, [sys.executable, "-c", {OPEN_SOCKETS!r} + "print(open_s
 
 def raw(path: Path) -> socket.socket:
     """A bare connection, past the Hello."""
-    channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    channel.settimeout(20)
-    channel.connect(str(path))
+
+    def connected() -> socket.socket | None:
+        channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        channel.settimeout(20)
+        try:
+            channel.connect(str(path))
+        except ConnectionRefusedError:  # the file is there a moment before anybody listens
+            channel.close()
+            return None
+        return channel
+
+    channel = wait_for(connected)
     (length,) = struct.unpack("<I", channel.recv(4, socket.MSG_WAITALL))
     assert isinstance(wire.decode_from_training(channel.recv(length, socket.MSG_WAITALL)), wire.Hello)
     return channel

@@ -108,6 +108,7 @@ while done < 40_000:
     with llmtop.step(), llmtop.phase("forward"): pass
     done += 1
     while done > 10_000 * (time.perf_counter() - begun): pass
+time.sleep(5)  # a process that ends waits only a moment for its monitors
 """
     with Training(script) as training:
         reader = Heard(connect(runtime_dir, training))
