@@ -6,18 +6,55 @@ import sys
 from collections.abc import Iterable
 from typing import TypeVar
 
+from llmtop.publish.compiling import is_compiling, keep_untraced, untraced
 from llmtop.publish.loader import Loader
-from llmtop.publish.recorder import Kind, Phase, Step, UnrecordedPhase, UnrecordedStep, get, phase_of
+from llmtop.publish.recorder import MAX_NAMES, Kind, Phase, Step, get, phase_of
 
 T = TypeVar("T")
 
 _recorder = get()
+_by_hand = _recorder.by_hand
+keep_untraced()
 FLOPS_PER_PARAMETER_AND_TOKEN = 6
 """Forward 2, backward 4: Kaplan et al. 2020, "Scaling Laws for Neural Language Models", section 2.1."""
 _MAX_METRICS = 64
 _MAX_METRIC_NAME = 64
 
 
+class _UnrecordedStep(Step):
+    """What step() is to code that torch.compile traces: nothing."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Step:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+
+class _UnrecordedPhase(Phase):
+    """The same for phase()."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+
+def _unrecorded_step(
+    tokens: float | None = None,
+    samples: float | None = None,
+    kind: Kind = "step",
+    index: int | None = None,
+) -> Step:
+    return _UnrecordedStep()
+
+
+@untraced(_unrecorded_step)
 def step(
     tokens: float | None = None,
     samples: float | None = None,
@@ -35,12 +72,18 @@ def step(
 
     A step within a step is ignored. A step that an exception leaves is not counted.
     """
-    if _recorder.compiling is not None and _recorder.compiling():
-        return UnrecordedStep()
-    _recorder.manual_used = True
+    if not _recorder.manual_used:
+        if is_compiling():
+            return _UnrecordedStep()
+        _recorder.manual_used = True
     return Step(tokens, samples, kind, index)
 
 
+def _unrecorded_phase(name: str) -> Phase:
+    return _UnrecordedPhase(name)
+
+
+@untraced(_unrecorded_phase)
 def phase(name: str) -> Phase:
     """Time one part of a step: ``with llmtop.phase("forward"):``; also a decorator. Phases nest.
 
@@ -51,10 +94,21 @@ def phase(name: str) -> Phase:
     Args:
         name: up to 64 characters. "/" is the separator of nested phases and becomes ".".
     """
-    if _recorder.compiling is not None and _recorder.compiling():
-        return UnrecordedPhase(name)
+    try:
+        return _by_hand[name]
+    except (KeyError, TypeError):
+        return _first_use(name)
+
+
+def _first_use(name: str) -> Phase:
+    """The phase of a name that the script has not used before, or that is no name at all."""
+    if is_compiling():
+        return _UnrecordedPhase("")
     _recorder.manual_used = True
-    return phase_of(name)
+    made = phase_of(name)
+    if type(name) is str and len(_by_hand) < MAX_NAMES:
+        _by_hand[name] = made
+    return made
 
 
 def loader(iterable: Iterable[T]) -> Loader[T]:
@@ -66,6 +120,11 @@ def loader(iterable: Iterable[T]) -> Loader[T]:
     return Loader(iterable)
 
 
+def _unrecorded_log(**metrics: object) -> None:
+    return None
+
+
+@untraced(_unrecorded_log)
 def log(**metrics: object) -> None:
     """Show numbers of the script's own beside its steps: ``llmtop.log(loss=loss, lr=lr)``.
 
@@ -73,8 +132,6 @@ def log(**metrics: object) -> None:
     it and read when that copy has arrived, at most a few times a second: nothing waits for the GPU, and the shown
     value may be some steps old. Anything else is left out.
     """
-    if _recorder.compiling is not None and _recorder.compiling():
-        return
     known = _recorder.metrics
     for name, value in metrics.items():
         if len(known) >= _MAX_METRICS and name not in known:

@@ -260,7 +260,8 @@ class _TorchProfiler:
         activities = [kinds.CPU]
         if kinds.CUDA in torch_profiler.supported_activities():
             activities.append(kinds.CUDA)
-        self._annotations = _Annotations(recorder)
+        self._recorder = recorder
+        self._annotation: Any = torch_profiler.record_function
         self._profile: Any = torch_profiler.profile(
             activities=activities,
             schedule=torch_profiler.schedule(wait=0, warmup=self.warmup, active=steps, repeat=1),
@@ -274,58 +275,18 @@ class _TorchProfiler:
     def start(self) -> None:
         self._profile.start()
         _ours.add(self._profile.profiler)
-        self._annotations.put_in()
+        self._recorder.annotate_with(self._annotation)
 
     def step(self) -> None:
         self._profile.step()
 
     def stop(self) -> None:
-        self._annotations.take_out()
+        self._recorder.annotate_with(None)
         self._profile.stop()
 
     def write(self, path: str) -> None:
         self._profile.export_chrome_trace(path)
         self._profile.profiler = None  # which holds all events
-
-
-class _Annotations:
-    """While a trace is recorded, each phase opens an annotation of PyTorch's beside its NVTX range."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self._before: list[tuple[Any, Any, Any]] = []
-
-    def put_in(self) -> None:
-        """Between two steps, when no phase is open."""
-        for node in self._recorder.root.subtree():
-            if node.name:
-                self._before.append((node, node.push, node.pop))
-                node.push, node.pop = _both(node.push, node.pop, node.name)
-
-    def take_out(self) -> None:
-        for node, push, pop in self._before:
-            node.push, node.pop = push, pop
-        self._before.clear()
-
-
-def _both(push: Any, pop: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any, Any, Any], Any]]:
-    """The calls of a phase with an annotation of that name within; a phase is never open twice at one place."""
-    from torch.profiler import record_function
-
-    opened: list[Any] = []
-
-    def enter() -> None:
-        push()
-        annotation = record_function(name)
-        annotation.__enter__()
-        opened.append(annotation)
-
-    def leave(kind: Any, error: Any, trace: Any) -> None:
-        if opened:
-            opened.pop().__exit__(None, None, None)
-        pop(kind, error, trace)
-
-    return enter, leave
 
 
 class _MemoryHistory:

@@ -10,12 +10,12 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from llmtop.publish import gpu_events, memory
-from llmtop.publish.compiling import is_compiling
+from llmtop.publish.compiling import keep_untraced
 from llmtop.publish.gpu_clock import GpuClock
 from llmtop.publish.gpu_metrics import GpuMetrics
 
 if TYPE_CHECKING:
-    from llmtop.publish.recorder import Recorder
+    from llmtop.publish.state import State
 
 LOOK_EVERY_NS = 250_000_000
 MOST_STEPS = 1024
@@ -26,7 +26,7 @@ LOOK_AT_EVENTS_AFTER = 4
 class Chores:
     """Called by the recorder after some steps; says after how many it wants to be called again."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: State) -> None:
         self._recorder = recorder
         self._cuda: Any = None
         self._last_count = 0
@@ -35,14 +35,16 @@ class Chores:
         self._look_at_ns = 0
         self._memory_at_ns = 0
         self._since_timed = 0
+        self._is_timing = False
 
     def __call__(self, index: int, now: int) -> int:
         """After step `index`, which ended at `now` (perf_counter ns)."""
         recorder = self._recorder
         self._measure_pace(recorder.ring.count, now)
         clock = recorder.clock
-        if clock is not None and recorder.mark is not None:
-            recorder.mark = None
+        if clock is not None and self._is_timing:
+            self._is_timing = False
+            recorder.time_next_step(False)
             clock.end(index, recorder.previous)
             self._since_timed = 0
         if now >= self._look_at_ns:
@@ -66,14 +68,14 @@ class Chores:
             return LOOK_AT_EVENTS_AFTER
         if rest <= 1:
             clock.begin()
-            self._recorder.mark = clock.mark
+            self._is_timing = True
+            self._recorder.time_next_step(True)
             return 1
         return min(rest - 1, LOOK_AT_EVENTS_AFTER) if clock.is_waiting else rest - 1
 
     def _look(self, now: int) -> None:
         recorder = self._recorder
-        if recorder.compiling is None:
-            recorder.compiling = is_compiling()
+        keep_untraced()
         self._ask_distributed()
         if self._cuda is None:
             self._cuda = gpu_events.initialised_cuda()

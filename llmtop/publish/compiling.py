@@ -1,4 +1,8 @@
-"""torch.compile and this package: its functions are not to be traced into a compiled function."""
+"""torch.compile and this package: its functions are not to be traced into a compiled function.
+
+A phase in a function that torch.compile compiles would break the graph, or be an error with ``fullgraph=True``. So
+the compiler is told what to take for step(), phase() and log() when it meets them: things that do nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,47 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from llmtop.publish.values import complain
 
-def is_compiling() -> Callable[[], bool] | None:
-    """torch's own question for code that may be traced, which torch.compile answers with yes while tracing.
+_replaced: list[tuple[Callable[..., Any], Callable[..., Any]]] = []
+_told = False
+_asks: Callable[[], bool] | None = None
 
-    None without torch. Of torch's several forms this one costs least where nothing is traced: it only returns
-    False.
+
+def untraced(stand_in: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Have the compiler take `stand_in`, of the same signature, for the decorated function."""
+
+    def register(function: Any) -> Any:
+        _replaced.append((function, stand_in))
+        return function
+
+    return register
+
+
+def keep_untraced() -> None:
+    """Tell the compiler, once it is loaded; cheap, and to be called again while it is not.
+
+    Until then, a script's first use of a name asks `is_compiling`.
     """
-    compiler: Any = getattr(sys.modules.get("torch"), "compiler", None)
-    found: Callable[[], bool] | None = getattr(compiler, "is_dynamo_compiling", None)
-    return found
+    global _asks, _told
+    if _asks is None:
+        _asks = getattr(getattr(sys.modules.get("torch"), "compiler", None), "is_dynamo_compiling", None)
+    if _told or "torch._dynamo" not in sys.modules:
+        return
+    _told = True
+    try:
+        from llmtop.publish.auto.dynamo import keep_out
+
+        keep_out()
+        # New in torch 2.6; with an older one, a phase within a compiled function breaks its graph.
+        substitute: Any = getattr(sys.modules["torch"].compiler, "substitute_in_graph", None)
+        if substitute is not None:
+            for function, stand_in in _replaced:
+                substitute(function)(stand_in)
+    except Exception as error:  # noqa: BLE001 - another torch may raise anything here; graphs break, and that is all
+        complain(error)
+
+
+def is_compiling() -> bool:
+    """Whether torch.compile is tracing the caller, which it answers itself while it does."""
+    return _asks is not None and _asks()

@@ -13,12 +13,14 @@ from contextvars import ContextVar
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from llmtop.publish import nvtx_ranges
+from llmtop.publish import values
 from llmtop.publish.phases import HIDDEN, MAX_DEPTH, MAX_NAME
 from llmtop.publish.ring import MASK
+from llmtop.publish.watch import STEP_RANGE, Nvtx
 
 if TYPE_CHECKING:
-    from llmtop.publish.recorder import Recorder, Step
+    from llmtop.publish.recorder import Step
+    from llmtop.publish.state import State
 
 Owner = tuple[int, Any]
 
@@ -41,7 +43,7 @@ class _Open:
         self.name = name
         self.path = path
         self.valid = True
-        self.range = nvtx_ranges.start(name)
+        self.range: Any = None
         self.begun = perf_counter_ns()
 
 
@@ -72,8 +74,9 @@ class Track:
 class Tracks:
     """All tracks of a process."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: State, nvtx: Nvtx | None) -> None:
         self._recorder = recorder
+        self._nvtx = nvtx
         self._commit = threading.Lock()
         self._thread: int | None = None
         self._current: ContextVar[Track | None] = ContextVar("llmtop-step", default=None)
@@ -101,6 +104,7 @@ class Tracks:
         else:
             path = f"{parent.path}/{name[:MAX_NAME]}" if parent.path else ""
         opened = _Open(name, path)
+        opened.range = self._open_range(name)
         # Within itself it is already counted by the outer one, as in phases.Node.
         opened.valid = bool(path) and all(outer.name != name for outer in track.stack)
         track.stack.append(opened)
@@ -115,7 +119,7 @@ class Tracks:
             self._recorder.count_left_out("overlapping phases")
         while True:
             opened = track.stack.pop()
-            nvtx_ranges.end(opened.range)
+            self._close_range(opened.range)
             if opened.name == name:
                 break
         if opened.valid and not overlapping:
@@ -125,7 +129,7 @@ class Tracks:
         """The innermost phase ends here and is not counted."""
         track = self._own()
         if track is not None and track.stack and track.stack[-1].name == name:
-            nvtx_ranges.end(track.stack.pop().range)
+            self._close_range(track.stack.pop().range)
 
     def enter_step(self, step: Step) -> None:
         """A step begins here."""
@@ -142,7 +146,7 @@ class Tracks:
         step.track = track
         track.step = step
         self._current.set(track)
-        track.range = nvtx_ranges.start(nvtx_ranges.STEP)
+        track.range = self._open_range(STEP_RANGE)
         now = perf_counter_ns()
         track.begun = now if track.pending is None else min(now, track.pending)
 
@@ -154,7 +158,7 @@ class Tracks:
         if track.stack:
             self._recorder.count_left_out("phases that enclose a step or were not ended within it")
             self._close(track)
-        nvtx_ranges.end(track.range)
+        self._close_range(track.range)
         if failed:
             self._recorder.count_left_out("steps left by an exception")
         else:
@@ -182,9 +186,17 @@ class Tracks:
         self._current.set(track)
         return track
 
+    def _open_range(self, name: str) -> Any:
+        """A range that may end in another order than others of its thread: tasks take turns."""
+        return None if self._nvtx is None else self._nvtx.start(name)
+
+    def _close_range(self, handle: Any) -> None:
+        if self._nvtx is not None:
+            self._nvtx.end(handle)
+
     def _close(self, track: Track) -> None:
         while track.stack:
-            nvtx_ranges.end(track.stack.pop().range)
+            self._close_range(track.stack.pop().range)
 
     def _after_step(self, index: int, now: int) -> None:
         """Chores and a capture's hook, which must always have the same thread: that of the first step."""
@@ -198,7 +210,7 @@ class Tracks:
     def _write(self, track: Track, step: Step, now: int) -> int:
         recorder = self._recorder
         ring = recorder.ring
-        index = recorder.next_index if step.index is None else step.index
+        index = values.whole(step.index, recorder.next_index)
         recorder.next_index = index + 1
         previous = recorder.previous
         recorder.previous = track.begun
@@ -211,10 +223,10 @@ class Tracks:
             cells += [0] * (slot + 2 - len(cells))
             cells[slot] += ns
             cells[slot + 1] += count
-        place = ring.count & MASK
         interval = track.begun - previous if 0 <= previous <= track.begun else -1
-        ring.heads[place] = (index, track.begun, now - track.begun, interval, step.tokens, step.samples)
-        ring.rows[place] = cells
+        recorder.cells = cells
+        fields = (index, track.begun, now - track.begun, interval, step.tokens, step.samples)
+        recorder.pack_slowly(ring.count & MASK, fields)
         ring.count += 1
         if recorder.waiting:
             recorder.waiting = False

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from llmtop.publish.recorder import get
+from llmtop.publish.compiling import is_compiling
 
 Timed = Callable[[], AbstractContextManager[Any]]
 
@@ -26,11 +26,9 @@ def decorate(function: Callable[..., Any], timed: Timed) -> Callable[..., Any]:
     if inspect.isgeneratorfunction(function):
         return _generator(function, timed)
 
-    recorder = get()
-
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        if recorder.compiling is not None and recorder.compiling():
+        if is_compiling():
             return function(*args, **kwargs)
         with timed():
             return function(*args, **kwargs)

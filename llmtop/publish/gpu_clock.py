@@ -73,7 +73,7 @@ class _Mark(NamedTuple):
 
 
 class GpuClock:
-    """Times some of the steps. `mark` is given to the recorder for a step that is to be timed."""
+    """Times some of the steps. Its `mark` is called at the boundaries of a step that is to be timed."""
 
     def __init__(self, events: Events) -> None:
         self.timed = TimedSteps()

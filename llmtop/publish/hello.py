@@ -13,7 +13,7 @@ from llmtop.publish import identity
 from llmtop.publish.ring import SIZE
 
 if TYPE_CHECKING:
-    from llmtop.publish.recorder import Recorder
+    from llmtop.publish.state import State
 
 _CAPTURES = "llmtop.publish.captures"
 
@@ -27,7 +27,7 @@ def captures() -> ModuleType:
     return importlib.import_module(_CAPTURES)
 
 
-def hello(recorder: Recorder) -> wire.Hello:
+def hello(recorder: State) -> wire.Hello:
     """All that this process says about itself now."""
     facts = recorder.facts
     return wire.Hello(

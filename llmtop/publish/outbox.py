@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from llmtop import wire
 from llmtop.errors import UnusableInput
-from llmtop.publish import values
-from llmtop.publish.ring import Head
+from llmtop.publish.ring import Row
 
 if TYPE_CHECKING:
-    from llmtop.publish.recorder import Recorder
+    from llmtop.publish.state import State
 
 BATCH = 32
 """Steps in one message. To make one takes about 0.1 ms, for which the server thread may hold the training's GIL;
@@ -20,7 +19,7 @@ sending it lets go."""
 class StepReader:
     """Turns rows of the ring into messages."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: State) -> None:
         self._ring = recorder.ring
         self._names = recorder.paths.names
         self._offset = recorder.facts.unix_offset_ns
@@ -28,18 +27,17 @@ class StepReader:
     def read(self, first: int, limit: int = BATCH) -> tuple[int, list[wire.StepDone]]:
         """Up to `limit` finished steps from number `first` on, and the number of the first of them."""
         start, rows = self._ring.read(first, limit)
-        return start, [self._step(head, cells) for head, cells in rows]
+        return start, [self._step(row) for row in rows]
 
-    def _step(self, head: Head, cells: list[int]) -> wire.StepDone:
-        index, begun, host_ns, interval_ns, tokens, samples = head
-        names = self._names
+    def _step(self, row: Row) -> wire.StepDone:
+        names, cells = self._names, row.cells
         return wire.StepDone(
-            index,
-            begun + self._offset,
-            host_ns,
-            interval_ns if interval_ns >= 0 else None,
-            values.number(tokens),
-            values.number(samples),
+            row.step_index,
+            row.begun_ns + self._offset,
+            row.host_ns,
+            row.interval_ns if row.interval_ns >= 0 else None,
+            None if row.tokens != row.tokens else row.tokens,
+            None if row.samples != row.samples else row.samples,
             [
                 wire.PhaseTime(names[slot >> 1], cells[slot], cells[slot + 1])
                 for slot in range(2, len(cells), 2)

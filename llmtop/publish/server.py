@@ -29,10 +29,10 @@ from llmtop.publish.gpu_times import gpu_time
 from llmtop.publish.hello import captures, hello
 from llmtop.publish.outbox import StepReader, encode_steps
 from llmtop.publish.peer import Monitor
-from llmtop.publish.recorder import complain
+from llmtop.publish.values import complain
 
 if TYPE_CHECKING:
-    from llmtop.publish.recorder import Recorder
+    from llmtop.publish.state import State
 
 HOLD_S = 0.012
 """Steps that finish within this time of a message go into one: well under the 20 ms a step may take to be out."""
@@ -56,7 +56,7 @@ class _Closable(Protocol):
 class Server:
     """Listens at ``<runtime_dir>/<pid>-<8 hex>.sock`` from `start` until `stop`."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: State) -> None:
         self._recorder = recorder
         self._reader = StepReader(recorder)
         self._monitors: dict[int, Monitor] = {}
@@ -134,9 +134,12 @@ class Server:
                 if not client.is_alive(file.pid):
                     client.remove_stale(file.path)
         path = directory / f"{os.getpid()}-{secrets.token_hex(4)}.sock"
-        self._listener.bind(os.fspath(path))
-        self._path = path
+        # Under its name only when it listens: a monitor takes one that refuses for a dead process's.
+        self._path = path.with_suffix(".new")
+        self._listener.bind(os.fspath(self._path))
         self._listener.listen(MAX_MONITORS)
+        os.rename(self._path, path)
+        self._path = path
 
     # --- the thread ----------------------------------------------------------------------------------------------
 

@@ -37,18 +37,19 @@ class Recorded:
 def show() -> None:
     """In the child: print all steps and what was left out, on a line that `read` finds."""
     from llmtop.publish import recorder
+    from llmtop.publish.outbox import StepReader
 
     r = recorder.get()
-    steps: list[dict[str, Any]] = []
-    for head, cells in r.ring.read(0, 1 << 20)[1]:
-        phases = {
-            r.paths.names[slot // 2]: (cells[slot + 1], cells[slot] / 1e9)
-            for slot in range(2, len(cells), 2)
-            if cells[slot + 1]
+    steps: list[dict[str, Any]] = [
+        {
+            "index": step.index,
+            "seconds": step.host_ns / 1e9,
+            "tokens": step.tokens,
+            "samples": step.samples,
+            "phases": {phase.name: (phase.count, phase.host_ns / 1e9) for phase in step.phases},
         }
-        steps.append(
-            {"index": head[0], "seconds": head[2] / 1e9, "tokens": head[4], "samples": head[5], "phases": phases}
-        )
+        for step in StepReader(r).read(0, 1 << 20)[1]
+    ]
     facts = {
         "auto": r.facts.auto,
         "total_steps": r.facts.total_steps,

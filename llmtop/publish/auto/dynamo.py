@@ -57,7 +57,8 @@ def _skip() -> Callable[[CodeType], Any] | None:
 
 def _codes(things: Iterable[Any], file: str) -> Iterator[CodeType]:
     """The code of functions, methods and properties that were written in that file."""
-    for thing in list(things):
+    for found in list(things):
+        thing = found.__func__ if isinstance(found, (classmethod, staticmethod)) else found
         if isinstance(thing, FunctionType):
             if thing.__code__.co_filename == file:
                 yield from _with_inner(thing.__code__)

@@ -1,0 +1,239 @@
+"""All that a recorder holds, and what it does when something is not as usual.
+
+The usual is in `recorder`: it reads and writes these attributes directly.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from _thread import get_ident
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from llmtop.publish import values
+from llmtop.publish.facts import Facts
+from llmtop.publish.phases import OpenPhases
+from llmtop.publish.ring import Ring
+from llmtop.publish.values import complain
+from llmtop.publish.watch import Annotate, Watch
+
+if TYPE_CHECKING:
+    from llmtop.publish.concurrent import Tracks
+    from llmtop.publish.gpu_clock import GpuClock
+    from llmtop.publish.gpu_metrics import GpuMetrics
+    from llmtop.publish.memory import Reading
+    from llmtop.publish.recorder import Phase, Step
+    from llmtop.publish.server import Server
+
+NEVER = 1 << 62
+"""Later than any stamp."""
+NO_THREAD = 0
+"""Owner when every call has to be looked at: concurrent, or off."""
+
+
+def _nobody_waits() -> None:
+    """No server runs."""
+
+
+class State(OpenPhases):
+    """What this process publishes, and who listens."""
+
+    __slots__ = (
+        "_watch",
+        "attached",
+        "begun",
+        "boundary_hook",
+        "by_hand",
+        "chores_in",
+        "clock",
+        "facts",
+        "go_concurrent_next",
+        "gpu_metrics",
+        "manual_used",
+        "memory",
+        "memory_version",
+        "metrics",
+        "next_index",
+        "off",
+        "open_step",
+        "pending",
+        "previous",
+        "ring",
+        "run_chores",
+        "server",
+        "thread",
+        "tracks",
+        "waiting",
+        "wake",
+    )
+
+    def __init__(self) -> None:
+        self.by_hand: dict[str, Phase] = {}
+        """The phases that the script has named itself."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew: at import, and in a forked child, which inherits nothing."""
+        self.clear()
+        self.by_hand.clear()
+        self.thread = get_ident()
+        """The thread whose phases count, or `NO_THREAD`."""
+        self.off = bool(os.environ.get("LLMTOP_OFF"))
+        self.attached = False
+        self.manual_used = False
+        """Whether the script itself calls step(), phase() or loader(); hooks then keep still."""
+        self.boundary_hook: Callable[[int], None] | None = None
+        """Called in the training thread right after a step ended, with its index."""
+        self.ring = Ring(self.paths)
+        self._watch = Watch()
+        self.open_step: Step | None = None
+        self.begun = 0
+        self.pending = NEVER
+        """When the first phase after the last step began."""
+        self.previous = -1
+        self.next_index = 0
+        self.go_concurrent_next = False
+        """Tasks overlapped in the open step, so that from the next on each call is told by its task."""
+        self.chores_in = 1
+        self.run_chores: Callable[[int, int], int] | None = None
+        """Called every `chores_in` steps with (index, now); returns after how many steps again."""
+        self.clock: GpuClock | None = None
+        self.gpu_metrics: GpuMetrics | None = None
+        self.memory: Reading | None = None
+        self.memory_version = 0
+        self.waiting = False
+        """Set by the server thread when it has sent all there is and wants to be woken."""
+        self.wake: Callable[[], None] = _nobody_waits
+        self.server: Server | None = None
+        self.tracks: Tracks | None = None
+        self.metrics: dict[str, float] = {}
+        self.facts = Facts()
+        if self.off:
+            self.thread = NO_THREAD
+
+    def annotate_with(self, annotate: Annotate | None) -> None:
+        """Open an annotation of torch's beside each phase from now on, or no more; between two steps."""
+        self._watch.annotate = annotate
+        self._rewatch()
+
+    # --- slow paths of the hot path ----------------------------------------------------------------------------
+
+    def log_other(self, name: str, value: object) -> None:
+        """A metric that is not a plain number."""
+        if getattr(value, "is_cuda", False):
+            if self.gpu_metrics is not None and get_ident() == self.thread:
+                try:
+                    self.gpu_metrics.take(name, value)
+                except Exception as error:  # noqa: BLE001 - a failing device fails in the training's own calls
+                    self.gpu_metrics = None
+                    complain(error)
+            return
+        number = values.number(value)
+        if number is not None:
+            self.metrics[name] = number
+
+    def count_left_out(self, reason: str) -> None:
+        """Remember that something is not in the numbers, and why; the monitor shows it."""
+        super().count_left_out(reason)
+        if self.left_out[reason] == 1:
+            self.facts.changed()
+
+    def time_next_step(self, timed: bool) -> None:
+        """Whether the GPU clock is to time the step that begins now."""
+        self._watch.clock = self.clock if timed else None
+        self._rewatch()
+
+    def _rewatch(self) -> None:
+        self.watch = self._watch if self._watch.is_needed else None
+
+    def enter_elsewhere(self, name: str) -> None:
+        """A phase begins, and the calling thread is not the owner."""
+        if self.tracks is not None:
+            self.tracks.enter(name)
+        elif not self.off:
+            self.count_left_out("phases of other threads")
+
+    def exit_elsewhere(self, name: str, now: int) -> None:
+        """A phase ends in another thread, or it is not the innermost one of its thread."""
+        if self.tracks is not None:
+            self.tracks.exit(name, now)
+        elif get_ident() == self.thread and self.exit_out_of_order(name) and loop_runs():
+            self.go_concurrent_next = True
+            self.chores_in = 0
+
+    def enter_step_elsewhere(self, step: Step) -> None:
+        """A step begins, and the calling thread is not the owner."""
+        if self.off:
+            return
+        if self.tracks is None and self.open_step is None:
+            self.forget_unfinished()
+            self.thread = get_ident()
+            step.__enter__()
+        elif self.tracks is None:
+            self.count_left_out("steps of a second thread")
+        else:
+            self.tracks.enter_step(step)
+
+    def pack_slowly(self, place: int, fields: tuple[Any, ...]) -> None:
+        """A step that does not fit its row: more phases than any before, or a number that is none."""
+        self.fit(self.ring.pack_slowly(place, fields, self.cells) - 2)
+
+    def forget_unfinished(self) -> None:
+        self.forget_cells()
+        self.open_step = None
+        self.pending = NEVER
+
+    def go_concurrent(self) -> None:
+        """From now on steps may overlap: every call is told by its thread and task. For good."""
+        self.go_concurrent_next = False
+        if self.tracks is not None or self.off:
+            return
+        self.forget_unfinished()
+        self.thread = NO_THREAD
+        self.clock = None
+        self.time_next_step(False)
+        try:
+            from llmtop.publish.concurrent import Tracks
+
+            self.tracks = Tracks(self, self._watch.nvtx)
+        except Exception as error:  # noqa: BLE001 - no descriptor for the import, say: no step is recorded then
+            self.off = True
+            complain(error)
+
+    def after_step(self, index: int, now: int) -> None:
+        """What is not done at every step: chores when they are due, and a capture that counts steps."""
+        try:
+            if self.go_concurrent_next:
+                self.go_concurrent()
+            if self.chores_in <= 0:
+                self.chores_in = NEVER if self.run_chores is None else self.run_chores(index, now)
+            if self.boundary_hook is not None:
+                self.boundary_hook(index)
+        except Exception as error:  # noqa: BLE001 - nothing of ours may reach the training
+            self.run_chores = self.boundary_hook = None
+            self.time_next_step(False)
+            complain(error)
+
+    # --- once --------------------------------------------------------------------------------------------------
+
+    def attach(self) -> None:
+        """Start to publish. Never raises: what cannot be started stays off."""
+        if self.attached or self.off:
+            return
+        self.attached = True
+        try:
+            from llmtop.publish import startup
+
+            startup.start(self, self._watch)
+        except Exception as error:  # noqa: BLE001 - nothing of ours may reach the training
+            complain(error)
+        self._rewatch()
+        if loop_runs():
+            self.go_concurrent()
+
+
+def loop_runs() -> bool:
+    """Whether the calling thread is inside a running asyncio loop."""
+    events = sys.modules.get("asyncio.events")
+    return events is not None and events._get_running_loop() is not None

@@ -1,0 +1,153 @@
+"""Who else is told when a phase or a step begins and ends: NVTX, the GPU clock, torch's own annotations.
+
+There is a watch only while one of them wants to know. NVTX ranges cost some microseconds a step in a real
+training, and nobody but a tool that was there when the process started can record them, so they are emitted
+only where the environment shows such a tool (nsys, ncu and everything else that NVTX loads by its own rules),
+or `LLMTOP_NVTX=1` asks for them.
+
+Ranges lie in NVTX's default domain. A step's is named ``step``, a phase's has the phase's own name without its
+parents (nesting says those). `nvtx.annotate`, made once a name and entered again, is the one cheap form that nvtx
+0.2.10 and 0.2.17 share. Hooks open and close a step inside calls of the script's own, whose ranges must nest; so
+their steps are start/end ranges, which belong to no stack.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from llmtop.publish.phases import HIDDEN, STEP, Node
+
+if TYPE_CHECKING:
+    from llmtop.publish.gpu_clock import GpuClock
+
+STEP_RANGE = "step"
+Annotate = Callable[[str], AbstractContextManager[Any]]
+
+_TOOL_VARIABLES = (
+    "LLMTOP_NVTX",
+    "NVTX_INJECTION64_PATH",  # github.com/NVIDIA/NVTX, nvtxInit.h: the library that NVTX hands its calls to
+    "NVTX_INJECTION32_PATH",
+    "CUDA_INJECTION64_PATH",  # a tool that the CUDA driver loads may ask the driver for NVTX as well
+    "NSYS_PROFILING_SESSION_ID",
+)
+
+
+def tool_listens() -> bool:
+    """Whether something that records NVTX was there when this process started."""
+    preload = os.environ.get("LD_PRELOAD", "").lower()
+    return any(os.environ.get(name) for name in _TOOL_VARIABLES) or "inject" in preload or "nvtx" in preload
+
+
+class Nvtx:
+    """Ranges by the nvtx package; nothing when it cannot be imported."""
+
+    def __init__(self) -> None:
+        try:
+            import nvtx
+        except Exception:  # noqa: BLE001 - whatever a broken install raises, the training goes on without ranges
+            nvtx = None
+        self._nvtx: Any = nvtx
+        self._made: dict[str, Any] = {}
+
+    def push(self, name: str) -> None:
+        """Open a range in the calling thread."""
+        if self._nvtx is not None:
+            made = self._made.get(name)
+            if made is None:
+                made = self._made[name] = self._nvtx.annotate(name)
+            made.__enter__()
+
+    def pop(self, name: str) -> None:
+        """Close the innermost range of the calling thread, which `push` opened with that name."""
+        made = self._made.get(name)
+        if made is not None:
+            made.__exit__(None, None, None)
+
+    def start(self, name: str) -> Any:
+        """Open a range that may end in another order or thread; pass the answer to `end`."""
+        return None if self._nvtx is None else self._nvtx.start_range(name)
+
+    def end(self, handle: Any) -> None:
+        """Close what `start` opened."""
+        if handle is not None:
+            self._nvtx.end_range(handle)
+
+
+class Watch:
+    """Called at every boundary while anybody wants to know; one object, whose parts come and go."""
+
+    def __init__(self) -> None:
+        self.nvtx: Nvtx | None = None
+        self.clock: GpuClock | None = None
+        """The GPU clock, while this step is to be timed."""
+        self.annotate: Annotate | None = None
+        """torch's annotation, while a profiler records."""
+        self.step_is_hooked = False
+        self._step = Node(STEP_RANGE, None, "", STEP)
+        self._step_range: Any = None
+        self._annotated: list[tuple[Node, AbstractContextManager[Any]]] = []
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether anybody wants to be told."""
+        return (
+            self.nvtx is not None or self.clock is not None or self.annotate is not None or bool(self._annotated)
+        )
+
+    def begin(self, node: Node) -> None:
+        """A phase begins."""
+        if node.slot == HIDDEN and not node.name:
+            return
+        if self.nvtx is not None:
+            self.nvtx.push(node.name)
+        if self.annotate is not None and node.slot != STEP:
+            annotation = self.annotate(node.name)
+            annotation.__enter__()
+            self._annotated.append((node, annotation))
+        if self.clock is not None:
+            self.clock.mark(node.slot, True)
+
+    def end(self, node: Node) -> None:
+        """A phase ends."""
+        if self.clock is not None:
+            self.clock.mark(node.slot, False)
+        self._close(node)
+
+    def give_up(self, node: Node) -> None:
+        """An open phase is not counted after all."""
+        if self.clock is not None:
+            self.clock.unmark(node.slot)
+        self._close(node)
+
+    def move(self, slot: int, target: int) -> None:
+        """What was recorded for one slot belongs to another."""
+        if self.clock is not None:
+            self.clock.move(slot, target)
+
+    def begin_step(self) -> None:
+        """A step begins."""
+        if self.nvtx is not None and self.step_is_hooked:
+            self._step_range = self.nvtx.start(STEP_RANGE)
+            if self.clock is not None:
+                self.clock.mark(STEP, True)
+        else:
+            self.begin(self._step)
+
+    def end_step(self) -> None:
+        """A step ends."""
+        if self._step_range is not None and self.nvtx is not None:
+            if self.clock is not None:
+                self.clock.mark(STEP, False)
+            self.nvtx.end(self._step_range)
+            self._step_range = None
+        else:
+            self.end(self._step)
+
+    def _close(self, node: Node) -> None:
+        if self._annotated and self._annotated[-1][0] is node:
+            self._annotated.pop()[1].__exit__(None, None, None)
+        if self.nvtx is not None and (node.slot != HIDDEN or node.name):
+            self.nvtx.pop(node.name)
