@@ -38,8 +38,8 @@ HOLD_S = 0.012
 """Steps that finish within this time of a message go into one: well under the 20 ms a step may take to be out."""
 MAX_MONITORS = 32
 _SUBSCRIBE_WITHIN_S = 10.0
-_EXIT_WAIT_S = 0.5
-_EXIT_PATIENCE_S = 0.05
+_EXIT_WAIT_S = 1.0
+_EXIT_PATIENCE_S = 0.2
 _LOOK_AGAIN_S = 1.0
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
