@@ -46,7 +46,7 @@ CASES = (
     Case("spin", 1, ("--plant", "spin", "--planted", "12"), frozenset({"low_power_full_util"})),
     Case("equal", 2, ("--plant", "none", "--planted", "250"), must_not=BAD),
     Case("slow_rank", 2, ("--plant", "slow-rank", "--share", "0.3", "--planted", "150"), frozenset({"straggler"})),
-    Case("hang", 2, ("--plant", "hang", "--planted", "20"), frozenset({"low_power_full_util"})),
+    Case("hang", 2, ("--plant", "hang", "--planted", "200"), frozenset({"low_power_full_util"})),
 )
 
 

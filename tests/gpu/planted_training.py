@@ -22,6 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 from bottlenecks import batches, spin
 from train_gpt import GPT, options
 
+HANG_SECONDS = 20
+
 
 def main() -> None:
     """Train healthily for `--healthy` steps, then with the plant for `--planted` steps (or seconds of it)."""
@@ -68,7 +70,7 @@ def main() -> None:
                 spin(arguments.planted)
                 return
         if planted and arguments.plant == "hang" and rank == world - 1 and index == arguments.healthy + 20:
-            time.sleep(arguments.planted)
+            time.sleep(HANG_SECONDS)
             os._exit(0)
         if index == arguments.healthy + arguments.planted:
             break

@@ -100,6 +100,7 @@ def _is_late(job: JobState, up: bool) -> bool:
     late = find(job)
     if late is None:
         return False
+    job.memo = late
     if late.share_pct >= BEHIND_PCT[up]:
         return True
     far = late.others_seconds <= HOST_RATIO[up] * late.own_seconds
@@ -107,9 +108,8 @@ def _is_late(job: JobState, up: bool) -> bool:
 
 
 def _tell(job: JobState) -> Told:
-    late = find(job)
-    if late is None:  # it holds for a few seconds more than it can be seen
-        return Told(severity="warning", summary="One rank held the others up.", evidence={}, next="")
+    late = job.memo  # of the last look: the alert stays a little longer than the ranks can be compared
+    assert isinstance(late, Late), "told only after it held"
     work = {"input": "loading data", "h2d": "copying to the GPU", "compute": "computing"}[late.role]
     label = late.state.label[0].upper() + late.state.label[1:]
     where = f" ({late.state.where})" if late.state.where else ""
