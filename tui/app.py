@@ -66,6 +66,10 @@ class LlmtopApp(App[int]):
         self._told = False
         self._ringing: set[tuple[str, str | None, int | None]] | None = None
         self.view = View(interval=feed.interval)
+        if isinstance(feed, GpuChoice):
+            self.view.selection = feed.selection
+        # Round which the key for GPUs goes: what was asked for at the start, all, those in use by trainings.
+        self._selections = [*dict.fromkeys((self.view.selection, "all", "attached"))]
         self.theme = self._theme_named(theme)
         self.look = self._make_look()
 
@@ -189,9 +193,8 @@ class LlmtopApp(App[int]):
             return
         new = now - (self._ringing or set())
         first, self._ringing = self._ringing is None, now
-        if self._driver is None or self.is_headless:
-            return
-        self._driver.write(title(self._title_for(loud, snapshot)))
+        if self._driver is not None and not self.is_headless:
+            self._driver.write(title(self._title_for(loud, snapshot)))
         if new and not first and not self.replaying:
             self.bell()
 
@@ -268,10 +271,13 @@ class LlmtopApp(App[int]):
         self.redraw()
 
     def action_gpu_choice(self) -> None:
-        """All GPUs, or those of attached trainings. A live hub then also stops asking the others."""
-        self.view.only_attached = not self.view.only_attached
+        """All GPUs, those of attached trainings, those asked for at the start. A live hub asks no others then."""
+        choices, view = self._selections, self.view
+        view.selection = choices[(choices.index(view.selection) + 1) % len(choices)]
         if isinstance(self._feed, GpuChoice):
-            self._feed.select("attached" if self.view.only_attached else "all")
+            self._feed.select(view.selection)
+        else:
+            view.only_attached = view.selection == "attached"
         self.redraw()
 
     def action_next_theme(self) -> None:

@@ -167,6 +167,17 @@ METRICS: tuple[Metric, ...] = (
         "mem_util", "mem rw", "Memory read or written (NVML)", "transfer", lambda g: g.mem_util_pct, optional=True
     ),
     _percent("occupancy", "occup.", "SM occupancy", "compute", lambda g: g.sm_occupancy_pct, optional=True),
+    Metric(
+        "mem_temperature",
+        "mem temp",
+        "Memory temperature",
+        "energy",
+        lambda g: g.mem_temperature_c,
+        _hundred,
+        lambda g: fmt.number(g.mem_temperature_c, 0, " °C"),
+        lambda v: f"{v:.0f} °C",
+        optional=True,
+    ),
 )
 
 BY_KEY = {metric.key: metric for metric in METRICS}

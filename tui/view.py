@@ -20,7 +20,9 @@ class View(Struct):
     """pid of the training process in the steps pane; None: the selected GPU's, or the first."""
     paused: bool = False
     only_attached: bool = False
-    """Show only GPUs that attached trainings use."""
+    """Show only GPUs that attached trainings use, where the feed itself cannot choose."""
+    selection: str = "all"
+    """Which GPUs are shown, in words."""
     interval: float = 1.0
     replay: str = ""
     """In a replay what the header says: speed and position."""

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
+import psutil
 import pytest
-from textual.pilot import Pilot
+from msgspec.structs import replace
 
-from llmtop.errors import UnusableInput
-from llmtop.snapshot import Snapshot
-from screenshots.draw import Still
-from screenshots.scenes import scene, uuid
-from tui.app import LlmtopApp
-from tui.widgets.board import Board
+from collectors.replay import ReplayFeed
+from llmtop.diagnosis.live import Rules
+from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.recording import Reader, Writer
+from llmtop.snapshot import Process
+from screenshots.scenes import low_power, scene, uuid
+from tests.support.processes import environment, wait_for
+from tests.tui.driving import Held, running, text
+from tui import keys
+from tui.processes import send
+from tui.screens.processes import ProcessesScreen
 
 SIZES = [(60, 15), (80, 24), (120, 30), (200, 50)]
 
@@ -26,25 +33,9 @@ def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
 
 
-@asynccontextmanager
-async def running(
-    snapshots: list[Snapshot], size: tuple[int, int] = (120, 30), **options: Any
-) -> AsyncIterator[tuple[LlmtopApp, Pilot[int]]]:
-    app = LlmtopApp(Still(snapshots), **options)
-    async with app.run_test(size=size) as pilot:
-        await pilot.pause()
-        yield app, pilot
-
-
-def text(app: LlmtopApp) -> str:
-    """What the screen on top shows, line by line."""
-    board = app.screen.query_one(Board)
-    return "\n".join(board.render_line(y).text for y in range(board.size.height))
-
-
 @pytest.mark.parametrize("size", SIZES)
 async def test_every_gpu_and_the_training_are_on_the_screen(size: tuple[int, int]) -> None:
-    async with running(scene(gpus=8, seconds=30), size) as (app, _):
+    async with running(Held(*scene(gpus=8, seconds=30)), size) as (app, _):
         shown = text(app)
         assert shown.count("H200") >= 8
         assert "step 269" in shown
@@ -53,8 +44,8 @@ async def test_every_gpu_and_the_training_are_on_the_screen(size: tuple[int, int
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_a_gpu_that_only_looks_busy_is_named_with_reason_and_age(size: tuple[int, int]) -> None:
-    async with running(scene(gpus=8, spinning=(3,)), size) as (app, _):
+async def test_a_gpu_that_only_looks_busy_is_named_with_reason_age_and_next_key(size: tuple[int, int]) -> None:
+    async with running(Held(*scene(gpus=8, spinning=(3,))), size) as (app, _):
         shown = text(app)
         assert shown.count("BUSY BUT IDLE") >= 2
         assert "GPU 3" in shown
@@ -65,15 +56,258 @@ async def test_a_gpu_that_only_looks_busy_is_named_with_reason_and_age(size: tup
 
 async def test_an_unknown_theme_is_refused_with_the_names_there_are() -> None:
     with pytest.raises(UnusableInput, match="dark, light"):
-        LlmtopApp(Still([]), theme="solarised-mauve")
+        async with running(Held(), theme="solarised-mauve"):
+            pass
 
 
 async def test_a_number_opens_that_gpu_and_q_goes_back() -> None:
-    async with running(scene(gpus=8, seconds=30)) as (app, pilot):
+    async with running(Held(*scene(gpus=8, seconds=30))) as (app, pilot):
         await pilot.press("4")
-        await pilot.pause()
         assert app.view.selected == uuid(3)
         assert "GPU 3" in text(app)
+        await pilot.press("right")
+        assert "GPU 4" in text(app)
         await pilot.press("q")
-        await pilot.pause()
         assert len(app.screen_stack) == 1
+
+
+async def test_arrows_select_and_enter_opens_and_without_a_selection_the_worst_is_opened() -> None:
+    async with running(Held(*scene(gpus=8, spinning=(5,)))) as (app, pilot):
+        await pilot.press("enter")
+        assert "GPU 5" in text(app)
+        await pilot.press("escape", "down", "down", "up", "enter")
+        assert app.view.selected == uuid(6)
+
+
+async def test_the_selected_gpus_training_is_the_one_in_the_steps_pane_and_tab_goes_on() -> None:
+    async with running(Held(*scene(gpus=4, seconds=30))) as (app, pilot):
+        await pilot.press("down", "down", "down")
+        assert "rank 2 of 4" in text(app)
+        await pilot.press("tab")
+        assert "rank 3 of 4" in text(app)
+        await pilot.press("tab")
+        assert "rank 0 of 4" in text(app)
+
+
+async def test_pause_freezes_the_view_and_the_history_goes_on() -> None:
+    moments = scene(gpus=1, seconds=40)
+    feed = Held(*moments[:20])
+    async with running(feed) as (app, pilot):
+        await pilot.press("space")
+        assert "PAUSED" in text(app)
+        for moment in moments[20:]:
+            feed.say(moment)
+        await pilot.pause()
+        assert "step 179 " in text(app)
+        assert len(app.view.history.times) == 40
+        await pilot.press("space")
+        feed.say(moments[-1])
+        await pilot.pause()
+        assert "PAUSED" not in text(app)
+        assert "step 359 " in text(app)
+
+
+async def test_plus_and_minus_change_the_rate_of_the_feed() -> None:
+    feed = Held(*scene(gpus=1, seconds=3))
+    async with running(feed) as (app, pilot):
+        await pilot.press("plus")
+        assert feed.interval == 0.5
+        assert "every 0.5 s" in text(app)
+        await pilot.press("minus", "minus")
+        assert feed.interval == 2.0
+        for _ in range(20):
+            await pilot.press("plus")
+        assert feed.interval == 0.1
+
+
+async def test_g_shows_only_gpus_that_trainings_use() -> None:
+    async with running(Held(*scene(gpus=8, ranks=2, seconds=10))) as (app, pilot):
+        await pilot.press("g")
+        shown = text(app)
+        assert "GPUs shown: attached" in shown
+        assert "2 × H200" in shown
+        await pilot.press("g")
+        assert "8 × H200" in text(app)
+
+
+async def test_t_goes_round_the_themes_and_draws_anew() -> None:
+    async with running(Held(*scene(gpus=1, seconds=3))) as (app, pilot):
+        seen = []
+        for _ in range(4):
+            await pilot.press("t")
+            await pilot.pause()
+            seen.append((app.theme, app.look.palette.name))
+        assert [name for name, _ in seen] == ["llmtop-light", "llmtop-contrast", "llmtop-terminal", "llmtop-dark"]
+        assert all(theme == palette for theme, palette in seen)
+
+
+async def test_any_theme_of_textual_gives_a_palette() -> None:
+    async with running(Held(*scene(gpus=2, spinning=(1,)))) as (app, pilot):
+        for name in app.available_themes:
+            app.theme = name
+            await pilot.pause()
+            assert "BUSY BUT IDLE" in text(app)
+
+
+async def test_help_names_every_key_and_every_note() -> None:
+    moments = scene(gpus=1, seconds=3, notes=("first note", "second note"))
+    async with running(Held(*moments), (120, 150)) as (app, pilot):
+        assert "first note" in text(app)
+        await pilot.press("question_mark")
+        shown = text(app)
+        assert "second note" in shown
+        for key in keys.KEYS:
+            if key.replay is not True:
+                assert key.help.split()[0] in shown
+                assert key.shown in shown
+
+
+async def test_every_screen_that_a_key_opens_exists_and_can_be_left() -> None:
+    opened = [key for key in keys.KEYS if key.screen and key.works(keys.MAIN, replaying=False)]
+    assert opened
+    async with running(Held(*scene(gpus=2, seconds=10))) as (app, pilot):
+        for key in opened:
+            await pilot.press(key.keys.split(",")[0])
+            await pilot.pause()
+            if len(app.screen_stack) > 1:
+                await pilot.press("q")
+                await pilot.pause()
+            assert len(app.screen_stack) == 1, key.screen
+
+
+async def test_footer_names_keys_and_always_the_help() -> None:
+    for size in ((60, 15), (30, 10), (200, 50)):
+        async with running(Held(*scene(gpus=1, seconds=3)), size) as (app, _):
+            assert text(app).splitlines()[-1].rstrip().endswith("help")
+
+
+async def test_a_new_alert_rings_once_and_one_there_at_the_start_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = scene(gpus=2, seconds=10)
+    feed = Held(moments[0])
+    rung: list[int] = []
+    async with running(feed) as (app, pilot):
+        monkeypatch.setattr(app, "bell", lambda: rung.append(1))
+        for number, count in ((0, 1), (0, 1), (1, 2)):
+            for moment in moments[1:4]:
+                feed.say(replace(moment, alerts=(low_power(number, 5.0, moments[0].time),)))
+                await pilot.pause()
+            assert len(rung) == count
+    rung.clear()
+    there = replace(moments[0], alerts=(low_power(0, 5.0, moments[0].time),))
+    async with running(Held(there)) as (app, pilot):
+        monkeypatch.setattr(app, "bell", lambda: rung.append(1))
+        await pilot.pause()
+        assert not rung
+
+
+def _recorded(path: Path, seconds: int = 60) -> ReplayFeed:
+    writer = Writer(path, host="gpu-node-07")
+    for moment in scene(gpus=1, seconds=seconds):
+        writer.write(moment)
+    writer.close()
+    return ReplayFeed(Reader(path), lambda: Rules().apply, 16.0)
+
+
+async def test_a_replay_says_so_and_space_speed_and_seek_work(tmp_path: Path) -> None:
+    feed = _recorded(tmp_path / "recording")
+    async with running(feed) as (app, pilot):
+        assert "REPLAY 16×" in text(app)
+        assert "of 00:59" in text(app)
+        await pilot.press("minus")
+        assert feed.speed == 8.0
+        await pilot.press("space")
+        assert feed.paused
+        await pilot.pause()
+        assert "PAUSED" in text(app)
+        at = feed.position
+        await pilot.press("greater_than_sign", "greater_than_sign")
+        wait_for(lambda: feed.position >= min(at + 10, 59))
+        await pilot.pause(0.3)
+        assert len(app.view.history.times) >= feed.position
+        await pilot.press("less_than_sign")
+        await pilot.pause(0.3)
+        assert feed.position < 59
+    assert not any("seek" in key.action for key in keys.for_screen(keys.MAIN, replaying=False))
+
+
+async def test_processes_are_sorted_filtered_and_chosen_by_name_not_by_line() -> None:
+    moments = scene(gpus=4, seconds=10)
+    async with running(Held(*moments)) as (app, pilot):
+        await pilot.press("p")
+        await pilot.pause()
+        assert isinstance(app.screen, ProcessesScreen)
+        lines = text(app).splitlines()
+        assert "GPU mem" in lines[2]
+        await pilot.press("r", "down")
+        chosen = next(line for line in text(app).splitlines() if line.startswith("▸"))
+        await pilot.press("r")
+        assert (
+            next(line for line in text(app).splitlines() if line.startswith("▸")).split()[1] == chosen.split()[1]
+        )
+        await pilot.press("slash", *"41202", "enter")
+        await pilot.pause()
+        assert "1 of 4" in text(app)
+        await pilot.press("slash", "escape")
+        await pilot.pause()
+        assert "processes · 4" in text(app)
+        await pilot.press("q")
+        assert len(app.screen_stack) == 1
+
+
+def _sleeper() -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"], env=environment())
+
+
+async def test_a_signal_is_sent_only_after_it_was_chosen(tmp_path: Path) -> None:
+    child = _sleeper()
+    try:
+        started = psutil.Process(child.pid).create_time()
+        process = Process(pid=child.pid, gpu_uuid=uuid(0), gpu_mem_bytes=1, command="sleeper", started_at=started)
+        moment = replace(scene(gpus=1, seconds=2)[-1], processes=(process,))
+        async with running(Held(moment)) as (_, pilot):
+            await pilot.press("p", "x")
+            await pilot.pause()
+            await pilot.press("enter")
+            await pilot.pause()
+            assert child.poll() is None
+            await pilot.press("x")
+            await pilot.pause()
+            await pilot.press("down", "enter")
+            assert wait_for(lambda: child.poll()) == -signal.SIGTERM
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_signal_is_refused_for_a_process_that_is_not_the_one_on_screen() -> None:
+    child = _sleeper()
+    try:
+        with pytest.raises(NotPossibleHere, match="another process now"):
+            send(Process(pid=child.pid, started_at=1.0), signal.SIGTERM)
+        assert child.poll() is None
+    finally:
+        child.kill()
+        child.wait()
+    with pytest.raises(NotPossibleHere, match="has ended"):
+        send(Process(pid=child.pid, started_at=1.0), signal.SIGTERM)
+
+
+async def test_the_feed_is_closed_when_the_app_ends() -> None:
+    feed = Held(*scene(gpus=1, seconds=2))
+    async with running(feed):
+        pass
+    assert feed.closed
+
+
+def test_the_first_screen_loads_no_widget_that_only_another_one_needs() -> None:
+    code = (
+        "import sys, textual.app; before = set(sys.modules); import tui.app; "
+        "print('\\n'.join(sorted(set(sys.modules) - before)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert "tui.screens.main" in loaded
+    assert not [name for name in loaded if name.startswith("textual.widgets") or name in ("psutil", "pynvml")]
+    assert not {"tui.screens.processes", "tui.screens.capture", "tui.screens.help"} & loaded

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -17,6 +19,8 @@ from tui.widgets.board import Board, Placed
 
 if TYPE_CHECKING:
     from tui.app import LlmtopApp
+
+Result = TypeVar("Result")
 
 
 class LlmtopScreen(Screen[None], inherit_bindings=False):
@@ -68,6 +72,26 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
     def on_screen_resume(self) -> None:
         """Catch up with what changed while another screen was on top."""
         self.redraw()
+
+    def in_background(self, work: Callable[[], Result], done: Callable[[Result], None], name: str) -> None:
+        """Do slow work in a thread and hand what it returned to `done`, in the app's thread.
+
+        Nothing is handed over once the screen has been left.
+
+        Args:
+            name: of the thread.
+        """
+        app = self.app
+
+        def finish(result: Result) -> None:
+            if self.is_attached:
+                done(result)
+
+        def run() -> None:
+            result = work()
+            app.call_later(finish, result)
+
+        threading.Thread(target=run, name=name, daemon=True).start()
 
     def around(self, width: int, height: int) -> tuple[list[Placed], Rect]:
         """Header and footer, and the space between them."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 from llmtop.capture.job import Plan
 from tui import capturing, keys
 from tui.capture_form import Form, Prospect, prospects
@@ -49,11 +47,7 @@ class CaptureScreen(LlmtopScreen):
     def _ask(self) -> None:
         """Fill the form; asking every process and tool is done in a thread."""
         self._asks, self._looking, self._top = True, True, 0
-        threading.Thread(target=self._look, name="llmtop-prospects", daemon=True).start()
-
-    def _look(self) -> None:
-        found = prospects()
-        self.app.call_later(self._fill, found)
+        self.in_background(prospects, self._fill, "llmtop-prospects")
 
     def _fill(self, found: tuple[Prospect, ...]) -> None:
         self._looking = False

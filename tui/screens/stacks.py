@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from functools import partial
 from textwrap import wrap
 
 from llmtop import format as fmt
@@ -47,16 +47,10 @@ class StacksScreen(LlmtopScreen):
         if self._pid is None or self._looking or (self.view.paused and self._threads is not None):
             return
         self._looking = True
-        threading.Thread(target=self._look, args=(self._pid,), name="llmtop-stacks", daemon=True).start()
+        self.in_background(partial(_look, self._pid), self._show, "llmtop-stacks")
 
-    def _look(self, pid: int) -> None:
-        try:
-            found, error = py_spy.dump(pid), ""
-        except LlmtopError as refusal:
-            found, error = (), str(refusal)
-        self.app.call_later(self._show, pid, found, error)
-
-    def _show(self, pid: int, found: tuple[Thread, ...], error: str) -> None:
+    def _show(self, looked: tuple[int, tuple[Thread, ...], str]) -> None:
+        pid, found, error = looked
         self._looking = False
         if pid == self._pid:
             self._threads, self._error, self._looked_at = found, error, time.time()
@@ -137,3 +131,11 @@ def thread_rows(thread: Thread, width: int, look: Look) -> list[Row]:
         rows.append(Row(width).add(mark, palette.selected).add(frame.text, style))
     rows.append(Row(width))
     return rows
+
+
+def _look(pid: int) -> tuple[int, tuple[Thread, ...], str]:
+    """The stacks of a process, or the sentence that says why not."""
+    try:
+        return pid, py_spy.dump(pid), ""
+    except LlmtopError as refusal:
+        return pid, (), str(refusal)

@@ -44,8 +44,8 @@ def _machine(view: View, snapshot: Snapshot) -> list[str]:
     names = list(dict.fromkeys(short_name(gpu.name) for gpu in gpus))
     if gpus:
         texts.append(f"{len(gpus)} × {names[0]}" if len(names) == 1 else f"{len(gpus)} GPUs")
-    if view.only_attached:
-        texts.append("attached GPUs only")
+    if view.selection != "all":
+        texts.append(f"GPUs shown: {fmt.printable(view.selection)}")
     if snapshot.host.driver_version:
         texts.append(f"driver {fmt.printable(snapshot.host.driver_version)}")
     if snapshot.host.cuda_version:
@@ -73,6 +73,9 @@ def host(view: View, width: int, look: Look) -> Row:
 def _host_figures(now: Host) -> list[tuple[str, str, int]]:
     memory = f"{fmt.size(now.memory_used_bytes)} of {fmt.size(now.memory_total_bytes)}"
     figures = [("load", fmt.number(now.load_1m, 1), 5), ("memory", memory, 20)]
+    if now.cpu_per_core_pct:
+        # One core at 100 % is what an input pipeline in one process looks like on a machine of many.
+        figures.insert(0, ("busiest core", fmt.percent(max(now.cpu_per_core_pct)), 4))
     if now.swap_used_bytes:
         figures.append(("swap", fmt.size(now.swap_used_bytes), 8))
     figures += [
@@ -162,7 +165,7 @@ def no_gpu(view: View, width: int, height: int, look: Look) -> list[Row]:
     lines: list[tuple[str, bool]] = []
     if view.snapshot is None:
         lines = [("Waiting for the first sample …", False)]
-    elif view.only_attached and view.snapshot.gpus:
+    elif view.selection == "attached":
         lines = [("No attached training uses a GPU.", True), ("g  shows all GPUs again", False)]
     else:
         lines = [("No GPU to show.", True)]

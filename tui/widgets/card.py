@@ -130,7 +130,7 @@ def users(gpu: Gpu, view: View, look: Look) -> str:
     parts = [_rank(rank, dot) for rank in view.snapshot.ranks if rank.gpu_uuid == gpu.uuid][:1]
     if not parts:
         pids = [process for process in view.snapshot.processes if process.gpu_uuid == gpu.uuid]
-        command = fmt.printable(pids[0].command or f"pid {pids[0].pid}") if pids else ""
+        command = (short_command(pids[0].command) or f"pid {pids[0].pid}") if pids else ""
         others = f" +{len(pids) - 1} more" if len(pids) > 1 else ""
         parts = [command + others] if pids else ["no process"]
     reasons = [reason for reason in gpu.clock_event_reasons or () if "idle" not in reason.lower()]
@@ -139,7 +139,15 @@ def users(gpu: Gpu, view: View, look: Look) -> str:
     return dot.join(parts)
 
 
+def short_command(command: str | None) -> str:
+    """What runs, without the interpreter and the folders: "train.py --lr 3e-4"."""
+    words = (command or "").split()
+    if len(words) > 1 and words[0].rpartition("/")[2].startswith("python") and not words[1].startswith("-"):
+        words = words[1:]
+    return fmt.printable(" ".join([word.rpartition("/")[2] or word for word in words[:1]] + words[1:]))
+
+
 def _rank(rank: Rank, dot: str) -> str:
     name = f"pid {rank.pid}" if rank.rank is None else f"rank {rank.rank}"
     step = "" if rank.step is None else f"{dot}step {rank.step:,}"
-    return f"{name}{step}{dot}{fmt.printable(rank.command or '')}".rstrip(dot)
+    return f"{name}{step}{dot}{short_command(rank.command)}".rstrip(dot)

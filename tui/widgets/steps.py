@@ -13,6 +13,7 @@ from tui.layout import FRAMED_STEPS
 from tui.rows import Look, Row, frame, pad, rule
 from tui.view import View
 from tui.widgets import logged
+from tui.widgets.card import short_command
 from tui.widgets.charts import area, finite, nice_limit
 from tui.widgets.phases import Clock, Part, bar, parts, step_seconds
 
@@ -46,13 +47,28 @@ def paint(view: View, width: int, height: int, look: Look) -> list[Row]:
         right.append((f" {100 * done / rank.total_steps:.0f}% of {rank.total_steps:,}{eta}", palette.text))
     title = _title(rank, view, look)
     if height >= FRAMED_STEPS:
-        return frame(_content(rank, view, width - 4, height - 2, look), width, look, title=title, right=right)
+        content = _content(rank, view, width - 4, height - 2, look)
+        return frame(content, width, look, title=title, right=right, foot=_foot(rank, look))
     ruled = height >= 3
     content = [
         Row(width).add(" ", palette.text).join(row).end(palette.text)
         for row in _content(rank, view, width - 2, height - ruled, look)
     ]
     return [rule(width, look, title, right), *content] if ruled else content
+
+
+def _foot(rank: Rank, look: Look) -> list[tuple[str, Style]]:
+    """What has to be known about these figures."""
+    said = [rank.note or ""]
+    if rank.warmup_steps:
+        plural = "s" if rank.warmup_steps > 1 else ""
+        said.append(f"first {rank.warmup_steps} step{plural} left out of rates")
+    if rank.mfu_pct is None and rank.tokens_per_s is not None:
+        said.append(rank.mfu_note or "")
+    if rank.lost:
+        said.append(f"{rank.lost:,} steps not received")
+    text = f" {look.glyphs.dot} ".join(fmt.printable(one) for one in said if one)
+    return [(text, look.palette.dim)] if text else []
 
 
 def _gauge(share: float, width: int, look: Look) -> str:
@@ -67,7 +83,7 @@ def _title(rank: Rank, view: View, look: Look) -> list[tuple[str, Style]]:
     if rank.rank is not None:
         of = f" of {count}" if count > 1 else ""
         title.append((f" {dot} rank {rank.rank}{of}", palette.text))
-    name = fmt.printable(rank.command or "")
+    name = short_command(rank.command)
     title.append((f" {dot} pid {rank.pid}" + (f" {dot} {name}" if name else ""), palette.dim))
     return title
 
@@ -151,8 +167,6 @@ def _figures(rank: Rank) -> list[tuple[str, str, int]]:
                 20,
             )
         )
-    if rank.lost:
-        figures.append(("lost", fmt.count(rank.lost), 4))
     return figures
 
 
