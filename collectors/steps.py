@@ -29,9 +29,9 @@ GONE_SECONDS = 300.0
 """A training that has ended is still shown for so long."""
 REFUSED_RETRY_SECONDS = 30.0
 SILENT_RETRY_SECONDS = 5.0
-_READS = 8  # from one training in a row, before the others get their turn
 MAX_OPENING = 64
 """First contacts at once."""
+_READS = 8  # from one training in a row, before the others get their turn
 
 GpuName = Callable[[str], str | None]
 _Opened = tuple[Path, "client.Connection | LlmtopError | client.Closed"]
@@ -97,7 +97,6 @@ class StepsSource:
     def _run(self) -> None:
         next_round = time.monotonic()
         while not self._closed:
-            self._wake.clear()
             now = time.monotonic()
             try:
                 self._take_opened()
@@ -110,6 +109,7 @@ class StepsSource:
                 self._notes[Path()] = f"a fault in llmtop itself (steps: {error!r}); a training may be missing"
             rest = max(0.0, next_round - time.monotonic())
             self._wake.wait(min(rest, BUSY_SECONDS) if busy else rest)
+            self._wake.clear()
         with self._lock:
             for training in self._trainings.values():
                 training.hang_up()
