@@ -317,6 +317,37 @@ assert operations[:3] == ["placeholder", "call_module", "call_module"], operatio
     )
 
 
+def test_copies_of_a_batch_to_a_device_are_counted_and_no_others(tmp_path: Path) -> None:
+    found = train(
+        tmp_path / "train.py",
+        MODEL
+        + """
+# There is no CUDA here: the device "meta" stands for it, which torch copies to in the same calls.
+from llmtop.publish import auto
+from llmtop.publish.auto import transfers
+transfers.time_copies_to("meta", auto.install())
+there = torch.empty(4, 12, dtype=torch.int64, device="meta")
+
+class Moving(Net):
+    def forward(self, ids):
+        ids.to("meta")
+        return super().forward(ids)
+
+net = Moving()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for (batch,) in DataLoader(TensorDataset(ids), batch_size=4):
+    batch.to("meta"), batch.to(torch.device("meta"), non_blocking=True), batch.to(device="meta"), batch.to(there)
+    there.copy_(batch)
+    batch.to("cpu"), batch.to(torch.float32), there.to("meta"), batch.copy_(batch)
+    net(batch).backward()
+    optimizer.step()
+""",
+    )
+    assert len(found["steps"]) == 9
+    assert all(step.count("h2d") == 5 for step in found["steps"])
+    assert all("forward/h2d" not in step.phases for step in found["steps"])
+
+
 def test_no_auto_leaves_the_training_as_it_is(tmp_path: Path) -> None:
     found = train(
         tmp_path / "train.py",

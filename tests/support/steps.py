@@ -40,16 +40,11 @@ def show() -> None:
     from llmtop.publish.outbox import StepReader
 
     r = recorder.get()
-    steps: list[dict[str, Any]] = [
-        {
-            "index": step.index,
-            "seconds": step.host_ns / 1e9,
-            "tokens": step.tokens,
-            "samples": step.samples,
-            "phases": {phase.name: (phase.count, phase.host_ns / 1e9) for phase in step.phases},
-        }
-        for step in StepReader(r).read(0, 1 << 20)[1]
-    ]
+    steps: list[dict[str, Any]] = []
+    for step in StepReader(r).read(0, 1 << 20)[1]:
+        phases = {phase.name: (phase.count, phase.host_ns / 1e9) for phase in step.phases}
+        numbers = {"seconds": step.host_ns / 1e9, "tokens": step.tokens, "samples": step.samples}
+        steps.append({"index": step.index, **numbers, "phases": phases})
     facts = {
         "auto": r.facts.auto,
         "total_steps": r.facts.total_steps,

@@ -18,13 +18,17 @@ _is_compiling = torch.compiler.is_compiling
 NAMES = ("to", "cuda", "copy_")
 
 
-def listen(loop: Loop, device_type: str = "cuda", *, wanted: bool | None = None) -> None:
+def listen(loop: Loop) -> None:
+    """Time copies from host memory to CUDA devices, where there can be any."""
+    if torch.version.cuda is not None or torch.version.hip is not None:
+        time_copies_to("cuda", loop)
+
+
+def time_copies_to(device_type: str, loop: Loop) -> None:
     """Time copies from host memory to devices of that type."""
-    if (torch.version.cuda is not None or torch.version.hip is not None) if wanted is None else wanted:
-        for name in NAMES:
-            setattr(
-                torch.Tensor, name, _timed(getattr(torch.Tensor, name), loop, device_type, into=name == "copy_")
-            )
+    for name in NAMES:
+        copy = getattr(torch.Tensor, name)
+        setattr(torch.Tensor, name, _timed(copy, loop, device_type, into=name == "copy_"))
 
 
 def _timed(copy: Callable[..., Any], loop: Loop, device_type: str, *, into: bool) -> Callable[..., Any]:
