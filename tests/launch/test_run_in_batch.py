@@ -7,6 +7,7 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -148,3 +149,21 @@ def test_a_script_without_an_interpreter_line_runs_in_a_shell(launcher: Launcher
     path.chmod(0o755)
     done = run(launcher, str(path), "word")
     assert (done.returncode, done.stdout) == (4, b"word\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "hosted"),
+    [([], False), (["--kineto"], True), (["--no-auto"], True), (["--no-auto", "--no-kineto"], False)],
+)
+def test_the_kineto_fabric_is_hosted_where_llmtop_does_not_attach(
+    options: list[str], hosted: bool, runtime_dir: Path
+) -> None:
+    launcher = Launcher(options)
+    done = run(launcher, "sh", "-c", "echo $KINETO_USE_DAEMON; ls $KINETO_IPC_SOCKET_DIR/dynolog")
+    assert (done.returncode == 0) == hosted
+    assert done.stdout.decode().splitlines()[0] == ("1" if hosted else "")
+    if "--no-kineto" in options:
+        names = "import json, os; print(json.dumps(dict(os.environ)))"
+        within = json.loads(run(launcher, sys.executable, "-S", "-c", names).stdout)
+        without = json.loads(run(launcher, sys.executable, "-S", "-c", names, bare=True).stdout)
+        assert within == without, "nothing at all is changed"
