@@ -10,8 +10,9 @@ from llmtop.snapshot import Rank
 
 BUCKETS: Final = 8
 """So many floors in a row must rise; by chance that happens once in 40,000."""
-_LEVELS: Final = ((10, 2.0), (100, 300.0))
-"""A bucket closes after so many steps and seconds: 80 steps show a fast leak, 40 minutes a slow one."""
+_LEVELS: Final = ((30, 20.0), (100, 300.0))
+"""A bucket closes after so many steps and seconds: 240 steps in 3 minutes show a fast leak, 40 minutes
+a slow one."""
 _SAMPLES: Final = 3
 
 
@@ -73,11 +74,12 @@ class MemoryTrend:
         """Snapshot time of the last one."""
 
     def add(self, now: float, rank: Rank) -> None:
-        """Take the rank's figures. The first step after attaching counts as warm-up."""
+        """Take the rank's figures. Retries before the first look are history; an out-of-memory error is news."""
         if rank.alloc_retries is not None or rank.ooms is not None:
             failed = (rank.alloc_retries or 0) + (rank.ooms or 0)
-            if self._known is not None and failed > self._known:
-                self.failures += failed - self._known
+            before = (rank.alloc_retries or 0) if self._known is None else self._known
+            if failed > before:
+                self.failures += failed - before
                 self.allocator_failed_at = now
             self._known = failed
         if rank.memory_allocated_bytes is not None and rank.step is not None and rank.step > rank.warmup_steps:

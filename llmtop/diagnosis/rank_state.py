@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from llmtop.diagnosis.gpu_state import GpuState
 from llmtop.diagnosis.memory_trend import MemoryTrend
 from llmtop.diagnosis.step_costs import StepCosts
 from llmtop.diagnosis.windows import finite
-from llmtop.snapshot import Host, Process, Rank, Step
+from llmtop.snapshot import Process, Rank, Step
 
 RankKey = tuple[str, int]
 
@@ -21,23 +21,19 @@ class RankState:
     """One rank over time, with its last steps after warm-up."""
 
     fresh = True
-    __slots__ = ("_last", "gpu", "host", "key", "memo", "memory", "now", "process", "rank", "seen_at", "steps")
+    __slots__ = ("_last", "gpu", "key", "memory", "now", "process", "rank", "seen_at", "steps")
 
     def __init__(self, rank: Rank, now: float) -> None:
         self.key: RankKey = (rank.host, rank.pid)
         self.rank = rank
         self.gpu: GpuState | None = None
         self.process: Process | None = None
-        self.host: Host | None = None
-        """The machine, when it is the one that the monitor runs on."""
         self.now = now
         """Time of the snapshot that is being judged."""
         self.steps: deque[StepCosts] = deque(maxlen=STEPS_KEPT)
         """Finished steps without warm-up, oldest first, with GPU times where they are known by now."""
         self.seen_at = now
         """Snapshot time at which the last new step came."""
-        self.memo: dict[str, Any] = {}
-        """What several rules ask of this snapshot, worked out once."""
         self.memory = MemoryTrend()
         self._last: Step | None = None
 
@@ -46,7 +42,6 @@ class RankState:
         if rank.attached_at != self.rank.attached_at:
             self._restart()
         self.rank, self.now = rank, now
-        self.memo.clear()
         if rank.new_steps:
             self.seen_at = now
             for step in rank.new_steps[-STEPS_KEPT:]:
@@ -141,15 +136,13 @@ class JobState:
     """The ranks of one training that are visible here; a training of one process is a job too."""
 
     fresh = True
-    __slots__ = ("key", "memo", "now", "ranks")
+    __slots__ = ("key", "now", "ranks")
 
     def __init__(self, ranks: Sequence[RankState]) -> None:
         self.ranks = tuple(ranks)
         self.now = 0.0
         """Time of the snapshot that is being judged."""
         self.key = min(rank.key for rank in ranks)
-        self.memo: object = None
-        """What the straggler rule worked out last, since it need not do so at every tick."""
 
     def reach(self) -> frozenset[Hashable]:
         """All its ranks and their GPUs."""

@@ -56,7 +56,7 @@ def _count_as(name: str) -> tuple[Role | None, Role | None]:
 class StepCosts:
     """Seconds of one step by role."""
 
-    __slots__ = ("gap", "gpu", "host", "idle", "index", "named", "total")
+    __slots__ = ("gap", "gpu", "host", "idle", "index", "named", "phases", "total")
 
     def __init__(self, step: Step, gap: float) -> None:
         self.index = step.index
@@ -65,6 +65,7 @@ class StepCosts:
         self.total = step.seconds + gap
         self.named = bool(step.phases)
         """Whether the script says anything about what it does within a step."""
+        self.phases = step.phases
         self.host: dict[Role, float] = {}
         self.gpu: dict[Role, float] | None = None
         """None where CUDA events did not time this step."""

@@ -45,7 +45,7 @@ def test_the_slow_one_of_two_measured_ranks_is_named() -> None:
 class Job:
     """Ranks that make steps of made-up phases, a snapshot every five steps."""
 
-    def __init__(self, ranks: int = 1, *, timed_every: int = 1, gpu: bool = True, **values: float) -> None:
+    def __init__(self, ranks: int = 1, *, timed_every: int = 1, gpu: bool = True, **values: float | None) -> None:
         self.rules, self.step, self.time = Rules(), 0, 1000.0
         self.ranks, self.timed_every, self.gpu = ranks, timed_every, gpu
         self.values = {"util_pct": 98.0, "sm_active_pct": 90.0, "power_watts": 650.0, **values}
@@ -59,6 +59,16 @@ class Job:
             self.time += sum(step.interval_seconds or 0.0 for step in made[0])
             alerts = self.rules.apply(self._snapshot(made)).alerts
         return list(alerts)
+
+    def made(self, place: int, phases: Phases) -> tuple[Step, ...]:
+        """The step at that place of the next five."""
+        return self._steps(phases, 0.0)[place : place + 1]
+
+    def show(self, *made: tuple[Step, ...]) -> list[Alert]:
+        """The alerts after these steps, those of one rank after the other."""
+        self.step += 5
+        self.time += sum(step.seconds for step in made[0])
+        return list(self.rules.apply(self._snapshot(made)).alerts)
 
     def _steps(self, phases: Phases, idle: float) -> tuple[Step, ...]:
         seconds = sum(host for host, _ in phases.values())
@@ -100,7 +110,7 @@ class Job:
             for place, steps in enumerate(made)
         )
         gpus = tuple(
-            Gpu(index=place, uuid=f"GPU-{place}", name="NVIDIA H200", power_limit_watts=700.0, **self.values)  # type: ignore[arg-type]
+            Gpu(index=place, uuid=f"GPU-{place}", name="NVIDIA H200", power_limit_watts=700.0, **self.values)
             for place in range(self.ranks if self.gpu else 0)
         )
         return Snapshot(time=self.time, host=Host(name="node"), gpus=gpus, ranks=ranks)
@@ -198,3 +208,139 @@ def test_every_rule_explains_itself() -> None:
         assert text.title
         assert text.condition
         assert text.source
+
+
+def test_a_loader_that_delivers_in_bursts_is_told_with_its_mean_share() -> None:
+    job, alerts = Job(), []
+    for _ in range(40):
+        alerts = job.run(5, healthy_but_for_a_burst(job), idle=0.0)
+    (alert,) = alerts
+    assert alert.id == "input_bound"
+    assert alert.evidence["dataload_gpu_pct"] == pytest.approx(100 * 0.3 / 0.8, abs=5)
+
+
+def healthy_but_for_a_burst(job: Job) -> Callable[[int], Phases]:
+    """Of ten steps of 50 ms, five in a row wait another 60 ms each."""
+    wait = 0.060 if job.step % 10 else 0.0
+    return lambda rank: {"dataload": (wait, wait), "forward": (0.02, 0.02), "backward": (0.03, 0.03)}
+
+
+@pytest.mark.parametrize("gpu_clock", [True, False])
+def test_one_slow_batch_is_no_bottleneck(gpu_clock: bool) -> None:
+    job = Job(sm_active_pct=45.0)
+    seen: set[str] = set()
+    for count in range(200):
+        one = [(0.001, 0.001)] * 5
+        if count == 100:
+            one[2] = (0.300, 0.300)
+        made = tuple(
+            step
+            for place, (host, dry) in enumerate(one)
+            for step in job.made(place, {"dataload": (host, dry if gpu_clock else None), "forward": (0.05, 0.05)})
+        )
+        seen |= ids(job.show(made))
+    assert seen == set()
+
+
+def test_idle_time_outside_the_loader_is_not_blamed_on_the_data() -> None:
+    def gaps(_rank: int) -> Phases:
+        return {"dataload": (0.090, 0.0001), "forward": (0.005, 0.050), "backward": (0.006, 0.051)}
+
+    assert Job().run(200, gaps, idle=0.03) == []
+
+
+@pytest.mark.parametrize(
+    "values", [{"sm_active_pct": None, "util_pct": 25.0}, {"sm_active_pct": 2.0, "util_pct": 22.0}]
+)
+def test_a_host_that_launches_all_the_time_while_the_gpu_idles_is_launch_bound(
+    values: dict[str, float | None],
+) -> None:
+    def tiny(_rank: int) -> Phases:
+        return {"dataload": (0.0001, None), "forward": (0.009, None), "backward": (0.015, None)}
+
+    (alert,) = Job(**{"power_watts": 125.0, **values}).run(400, tiny)
+    assert alert.id == "launch_bound"
+    assert alert.evidence["launching_host_pct"] > 95
+    assert Job(**{"power_watts": None, **values}).run(400, tiny) == []
+
+
+def test_a_wait_for_results_that_leaves_the_gpu_idle_is_sync_bound() -> None:
+    def item(_rank: int) -> Phases:
+        return {"forward": (0.02, 0.02), "backward": (0.03, 0.03), "loss.item": (0.03, 0.03)}
+
+    values = {"sm_active_pct": 25.0, "util_pct": 50.0, "power_watts": 200.0}
+    assert ids(Job(**values).run(100, item, idle=0.03)) == {"sync_bound"}
+    assert Job().run(100, item, idle=0.0) == [], "a host that waits for a busy GPU"
+
+
+def test_exposed_communication_is_told_where_a_phase_names_it() -> None:
+    def exposed(_rank: int) -> Phases:
+        return {"forward": (0.02, 0.02), "backward": (0.03, 0.03), "communication": (0.03, 0.03)}
+
+    assert ids(Job(2, sm_active_pct=40.0).run(200, exposed)) == {"communication_bound"}
+    assert Job(2, sm_active_pct=85.0).run(200, exposed) == []
+
+
+def more_computing(part: float) -> Callable[[int], Phases]:
+    """Rank 1 computes so much more in forward and backward; the others' backward takes in the wait."""
+
+    def phases(rank: int) -> Phases:
+        forward, backward = 0.02, 0.04
+        if rank == 1:
+            forward, backward = forward * (1 + part), backward * (1 + part)
+        else:
+            backward += (forward + backward) * part
+        return {"forward": (forward, forward), "backward": (backward, backward)}
+
+    return phases
+
+
+@pytest.mark.parametrize("timed_every", [1, 5])
+def test_a_rank_that_computes_30_per_cent_more_is_named_though_backward_hides_most_of_it(timed_every: int) -> None:
+    job = Job(4, timed_every=timed_every)
+    assert job.run(60, more_computing(0.0)) == []
+    (alert,) = job.run(20, more_computing(0.3))
+    assert (alert.id, alert.evidence["rank"], alert.evidence["phase"]) == ("straggler", 1, "forward")
+    assert alert.evidence["share_of_step_pct"] == pytest.approx(100 * 0.006 / 0.078, abs=0.5)
+
+
+def test_a_checkpoint_of_one_rank_makes_no_straggler() -> None:
+    job = Job(2)
+
+    def checkpoint(rank: int) -> Phases:
+        own, wait = (0.5, 0.0) if rank == 0 else (0.0, 0.5)
+        return {"forward": (0.02, 0.02), "backward": (0.04 + wait, 0.04 + wait), "checkpoint": (own, own)}
+
+    seen: set[str] = set()
+    for count in range(60):
+        rare = checkpoint if count == 30 else more_computing(0.0)
+        made = [
+            tuple(
+                step
+                for place in range(5)
+                for step in job.made(place, (rare if place == 2 else more_computing(0.0))(rank))
+            )
+            for rank in range(2)
+        ]
+        seen |= ids(job.show(*made))
+    assert "straggler" not in seen
+
+
+def test_launching_more_slowly_on_busy_gpus_is_no_straggler_by_the_hosts_clock() -> None:
+    def launching(rank: int) -> Phases:
+        return {"forward": (0.004 if rank else 0.0025, None), "backward": (0.005, None), "wait": (0.030, None)}
+
+    assert "straggler" not in ids(Job(2).run(200, launching))
+
+
+def test_a_straggler_that_waits_for_data_is_the_one_alert_of_its_job() -> None:
+    def one_starved(rank: int) -> Phases:
+        own, wait = (0.03, 0.0) if rank == 1 else (0.0, 0.03)
+        return {
+            "dataload": (0.001 + own, 0.001 + own),
+            "forward": (0.02, 0.02),
+            "backward": (0.04 + wait, 0.04 + wait),
+        }
+
+    (alert,) = Job(2).run(100, one_starved)
+    assert (alert.id, alert.evidence["rank"], alert.evidence["phase"]) == ("straggler", 1, "dataload")

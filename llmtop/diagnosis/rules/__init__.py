@@ -12,8 +12,8 @@ from llmtop.diagnosis.rules.hang import STALLED
 from llmtop.diagnosis.rules.steps import STEP_RULES
 from llmtop.diagnosis.rules.straggler import STRAGGLER
 
-GPU_RULES: Final[tuple[Rule[GpuState], ...]] = (*gpu.GPU_RULES, memory.GPU_MEMORY_PRESSURE)
-RANK_RULES: Final[tuple[Rule[RankState], ...]] = (*STEP_RULES, memory.RANK_MEMORY_PRESSURE, memory.MEMORY_GROWTH)
+GPU_RULES: Final[tuple[Rule[GpuState], ...]] = gpu.GPU_RULES
+RANK_RULES: Final[tuple[Rule[RankState], ...]] = (*STEP_RULES, memory.MEMORY_PRESSURE, memory.MEMORY_GROWTH)
 JOB_RULES: Final[tuple[Rule[JobState], ...]] = (STALLED, STRAGGLER)
 
 _TEXTS: Final = {rule.id: rule.text for rules in (GPU_RULES, RANK_RULES, JOB_RULES) for rule in rules}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -39,8 +39,8 @@ class Told:
     severity: Severity
     summary: str
     """One sentence with the subject and the numbers."""
-    evidence: dict[str, float | int | None]
-    """Numbers with their unit in the key; `known` leaves out what is absent."""
+    evidence: Mapping[str, float | int | str | None]
+    """Numbers with their unit in the key, and names; `known` leaves out what is absent."""
     next: str
     """A key, a command, or a fix."""
     about: RankState | None = None
@@ -64,7 +64,7 @@ class Rule(Generic[Subject]):
     this one is not shown."""
 
 
-def known(evidence: dict[str, float | int | None]) -> dict[str, Any]:
+def known(evidence: Mapping[str, float | int | str | None]) -> dict[str, Any]:
     """Evidence without what is absent, rounded to what the instruments can tell."""
     return {
         key: round(value, 4) if isinstance(value, float) else value

@@ -23,6 +23,8 @@ from llmtop.diagnosis.windows import finite
 
 WINDOW_STEPS: Final = 8
 """Steps by which the host's clock is judged: few enough to tell within ten."""
+WINDOW_SECONDS: Final = 2.0
+"""As far back when steps are shorter: the workers of a loader may deliver in bursts, one a step each."""
 TIMED_WITHIN: Final = 40
 """How many steps back a step may be that CUDA events timed: they are thinned."""
 INPUT_PCT: Final = (10.0, 7.0)
@@ -31,6 +33,8 @@ WAIT_PCT: Final = (20.0, 15.0)
 """Of the step, in a phase that waits or copies."""
 SM_STARVED: Final = (50.0, 60.0)
 """DCGM's guide: below 50 % SM activity a GPU is likely used ineffectively."""
+UTIL_STARVED: Final = (60.0, 70.0)
+"""Stands in for SM activity where that is absent: launch-bound 22, copying 20, trainings at work 99."""
 SM_LAUNCH: Final = (30.0, 40.0)
 """A launch-bound H200 had 1.6 % of its SMs active, at 22 % util and 18 % of its power limit."""
 POWER_LAUNCH: Final = (40.0, 45.0)
@@ -51,8 +55,19 @@ def _steps(state: RankState) -> list[StepCosts]:
     last = max(state.seen_at, finite(state.rank.last_step_at) or 0.0)
     if state.now - last > max(3.0, 3 * usual):
         return []
-    steps = state.recent(WINDOW_STEPS)
+    steps = _recent(state)
     return steps if len(steps) >= WINDOW_STEPS // 2 and any(step.named for step in steps) else []
+
+
+def _recent(state: RankState) -> list[StepCosts]:
+    """The last eight steps, or as many as took two seconds; oldest first."""
+    steps, seconds, count = state.recent(TIMED_WITHIN), 0.0, 0
+    for step in reversed(steps):
+        if count >= WINDOW_STEPS and seconds >= WINDOW_SECONDS:
+            break
+        seconds += step.total
+        count += 1
+    return steps[len(steps) - count :]
 
 
 def timed(state: RankState, count: int = 2) -> list[StepCosts]:
@@ -72,24 +87,27 @@ def _sm(state: RankState) -> float | None:
     return None if state.gpu is None else state.gpu.mean("sm_active_pct")
 
 
-def _gpu_is_idle(state: RankState, up: bool) -> bool | None:
-    """Whether the GPU runs dry, by events where there are any, else by SM activity; None: nobody can tell."""
-    idle = idle_share_pct(timed(state, 1))
-    if idle is not None:
-        return idle >= _pick(INPUT_PCT, up)
-    sm, now = _sm(state), state.gpu.sm_active_pct if state.gpu else None
+def _does_little(state: RankState, up: bool, sm_limit: tuple[float, float]) -> bool:
+    """Whether SM activity, or util where that is absent, says that the GPU does little; False: nobody knows."""
+    gpu = state.gpu
+    if gpu is None:
+        return False
     # The latest value too: a mean still holds what was before the GPU began to work.
-    return None if sm is None or now is None else max(sm, now) < _pick(SM_STARVED, up)
+    if gpu.sm_active_pct is not None:
+        return max(gpu.sm_active_pct, _sm(state) or 0.0) < _pick(sm_limit, up)
+    return gpu.util_pct is not None and max(gpu.util_pct, gpu.mean("util_pct") or 0.0) < _pick(UTIL_STARVED, up)
 
 
 def _copies(state: RankState, up: bool) -> bool:
     """Whether much comes in over PCIe while the GPU does little else."""
-    sm, rx = _sm(state), state.gpu.mean("pcie_rx_bytes_per_s") if state.gpu else None
-    return rx is not None and sm is not None and rx >= _pick(RX_LOW_BYTES_PER_S, up) and sm < _pick(SM_LAUNCH, up)
+    rx = state.gpu.mean("pcie_rx_bytes_per_s") if state.gpu else None
+    return rx is not None and rx >= _pick(RX_LOW_BYTES_PER_S, up) and _does_little(state, up, SM_LAUNCH)
 
 
-def _evidence(state: RankState, role: Role) -> dict[str, float | int | None]:
-    steps, known = state.recent(WINDOW_STEPS), timed(state)
+def _evidence(
+    state: RankState, role: Role, window: tuple[list[StepCosts], list[StepCosts]] | None = None
+) -> dict[str, float | int | None]:
+    steps, known = window or (state.recent(WINDOW_STEPS), timed(state))
     seconds = sum(step.total for step in steps) / len(steps) if steps else None
     name = {"input": "dataload", "comm": "communication"}.get(role, role)
     return {
@@ -109,29 +127,72 @@ def _who(state: RankState) -> str:
     return f"{label} ({state.where})" if state.where else label
 
 
-def _clocks(evidence: dict[str, float | int | None]) -> str:
+def _active(state: RankState) -> str:
+    sm = _sm(state)
+    if sm is not None:
+        return f"{fmt.percent(sm, 1)} of its SMs are active"
+    return f"{fmt.percent(state.gpu.mean('util_pct') if state.gpu else None)} of the time a kernel runs"
+
+
+def _clocks(evidence: dict[str, float | int | None], dry: float | int | None = None) -> str:
     idle, sm = evidence["gpu_idle_pct"], evidence["sm_active_pct"]
     if idle is not None:
         return f"the GPU is idle for {fmt.percent(idle)} of it by CUDA events"
-    return f"{fmt.percent(sm)} of the GPU's SMs are active" if sm is not None else "the GPU waits"
+    if dry is not None:
+        return f"the GPU has nothing to do in {fmt.percent(dry)} of it by CUDA events"
+    if sm is not None:
+        return f"{fmt.percent(sm)} of the GPU's SMs are active"
+    return f"the GPU is at {fmt.percent(evidence['util_pct'])} util"
 
 
 # ---- waiting for data ----
 
 
+def _waited(steps: list[StepCosts], pct: float, by_gpu: bool) -> list[bool]:
+    """For each step, whether so much of it went into waiting for data."""
+    if by_gpu:
+        return [(gpu_share_pct([step], "input") or 0.0) >= pct for step in steps]
+    return [host_share_pct([step], ("input",)) >= pct for step in steps]
+
+
+def _since_it_began(steps: list[StepCosts], by_gpu: bool) -> list[StepCosts]:
+    """From after the first step that waited to the last that did: whole periods of a loader that comes in bursts.
+
+    The first is left out since it began before the wait did.
+    """
+    places = [place for place, waited in enumerate(_waited(steps, INPUT_PCT[1], by_gpu)) if waited]
+    return steps[places[0] + 1 : places[-1] + 1] if len(places) > 1 else steps
+
+
+def _timed_lately(state: RankState) -> list[StepCosts]:
+    """The recent steps that CUDA events timed; the last two that they did where these are fewer."""
+    known = [step for step in _recent(state) if step.gpu is not None]
+    return known if len(known) > 1 else timed(state)
+
+
 def _input_bound(state: RankState, up: bool) -> bool:
-    steps = _steps(state)
+    steps, pct = _steps(state), _pick(INPUT_PCT, up)
     if not steps or _copies(state, up):
         return False  # a copy that the loop counts as loading is h2d_bound
-    return _mostly(steps, "input", _pick(INPUT_PCT, up)) and _gpu_is_idle(state, up) is True
+    # One slow batch is the start of an epoch; two within two seconds are a loader that cannot keep up.
+    if sum(_waited(steps, pct, by_gpu=False)) < 2 or host_share_pct(steps, ("input",)) < pct:
+        return False
+    known = _timed_lately(state)
+    if not known:
+        return _does_little(state, up, SM_STARVED)
+    dry = _waited(known, pct, by_gpu=True)
+    return (dry[-1] if len(dry) < 3 else sum(dry) > 1) and (gpu_share_pct(known, "input") or 0.0) >= pct
 
 
 def _tell_input(state: RankState) -> Told:
-    evidence = _evidence(state, "input")
+    steps, known = _recent(state), _since_it_began(_timed_lately(state), by_gpu=True)
+    if known:  # the host's clock may have called it loading long before the GPU ran dry
+        steps = [step for step in steps if step.index >= known[0].index] or steps
+    evidence = _evidence(state, "input", (_since_it_began(steps, by_gpu=False), known))
     return Told(
         severity="warning",
         summary=f"{_who(state)} waits for data in {fmt.percent(evidence['dataload_host_pct'])} of each step "
-        f"(host's clock), and {_clocks(evidence)}.",
+        f"(host's clock), and {_clocks(evidence, evidence['dataload_gpu_pct'])}.",
         evidence=evidence,
         next="more DataLoader workers, pin_memory and prefetch; press s for the stacks of the loading thread",
     )
@@ -141,16 +202,18 @@ INPUT_BOUND: Final = Rule[RankState](
     id="input_bound",
     holds=_input_bound,
     tell=_tell_input,
-    covered_by=frozenset({"stalled"}),
+    covered_by=frozenset({"stalled", "straggler", "h2d_bound", "low_power_full_util"}),
     text=RuleText(
         title="waiting for data",
         meaning="The GPU runs dry because the next batch is not there.",
-        condition=f"in most of the last {WINDOW_STEPS} steps waiting for data takes {INPUT_PCT[0]:.0f} % or more "
-        f"by the host's clock, and the GPU is idle for {INPUT_PCT[0]:.0f} % or more of a step by CUDA events; "
-        f"without events, under {SM_STARVED[0]:.0f} % of its SMs are active",
+        condition=f"over the last {WINDOW_STEPS} steps (or {WINDOW_SECONDS:.0f} s), in two of them at least, "
+        f"waiting for data takes {INPUT_PCT[0]:.0f} % or more by the host's clock and by CUDA events, in which "
+        "the "
+        f"GPU runs dry; without events, under {SM_STARVED[0]:.0f} % of its SMs are active (without these, under "
+        f"{UTIL_STARVED[0]:.0f} % util)",
         source="checked on an H200 against planted waits of 30 and 60 %; a healthy run had 79 % by the host's "
         "clock and 0.1 % by the GPU's",
-        clear_seconds=5.0,
+        clear_seconds=4.0,
         fields=("gpu_idle_pct", "util_pct", "sm_active_pct", "power_watts"),
     ),
 )
@@ -171,7 +234,7 @@ def _tell_h2d(state: RankState) -> Told:
     return Told(
         severity="warning",
         summary=f"{_who(state)} copies {fmt.rate(evidence['pcie_rx_bytes_per_s'])}{of_link} to the GPU while only "
-        f"{fmt.percent(evidence['sm_active_pct'], 1)} of its SMs are active.",
+        f"{_active(state)}.",
         evidence=evidence,
         next="pin_memory=True and .to(device, non_blocking=True); copy the next batch during this step's work",
     )
@@ -202,10 +265,9 @@ def _launch_bound(state: RankState, up: bool) -> bool:
     gpu, steps = state.gpu, _steps(state)
     if not steps or gpu is None or gpu.util_pct is None or gpu.power_share_pct is None:
         return False
-    sm, power = _sm(state), gpu.power_share_pct
-    if not 0 < gpu.util_pct < UTIL_LAUNCH or power >= _pick(POWER_LAUNCH, up):
+    if not 0 < gpu.util_pct < UTIL_LAUNCH or gpu.power_share_pct >= _pick(POWER_LAUNCH, up):
         return False
-    if sm is None or sm >= _pick(SM_LAUNCH, up):
+    if _copies(state, up) or not _does_little(state, up, SM_LAUNCH):
         return False
     waits = host_share_pct(steps, ("input", "h2d", "comm", "sync"))
     return host_share_pct(steps, LAUNCHING) >= 60.0 and waits < INPUT_PCT[0]
@@ -220,7 +282,7 @@ def _tell_launch(state: RankState) -> Told:
         severity="warning",
         summary=f"{_who(state)} launches its kernels more slowly than the GPU runs them: "
         f"{fmt.percent(evidence['launching_host_pct'])} of a step goes into launching, "
-        f"{fmt.percent(_sm(state), 1)} of the SMs are active at {fmt.watts(evidence['power_watts'])}.",
+        f"{_active(state)} at {fmt.watts(evidence['power_watts'])}.",
         evidence=evidence,
         next="torch.compile or CUDA graphs, a fused optimizer, larger batches; press c to count the launches",
     )
@@ -231,7 +293,15 @@ LAUNCH_BOUND: Final = Rule[RankState](
     holds=_launch_bound,
     tell=_tell_launch,
     covered_by=frozenset(
-        {"stalled", "straggler", "input_bound", "h2d_bound", "sync_bound", "low_power_full_util"}
+        {
+            "stalled",
+            "straggler",
+            "input_bound",
+            "h2d_bound",
+            "sync_bound",
+            "communication_bound",
+            "low_power_full_util",
+        }
     ),
     text=RuleText(
         title="launching too slowly",
@@ -240,7 +310,7 @@ LAUNCH_BOUND: Final = Rule[RankState](
         f"{INPUT_PCT[0]:.0f} % waiting, yet under {SM_LAUNCH[0]:.0f} % of the SMs are active, at under "
         f"{POWER_LAUNCH[0]:.0f} % of the power limit and under {UTIL_LAUNCH:.0f} % util",
         source="measured on an H200: 22 % util, 1.6 % SM activity, 125 of 700 W",
-        hold_seconds=3.0,
+        hold_seconds=2.0,
         clear_seconds=5.0,
         fields=("util_pct", "sm_active_pct", "power_watts"),
     ),
@@ -273,7 +343,7 @@ SYNC_BOUND: Final = Rule[RankState](
     id="sync_bound",
     holds=_sync_bound,
     tell=_tell_sync,
-    covered_by=frozenset({"stalled", "input_bound"}),
+    covered_by=frozenset({"stalled", "straggler", "input_bound", "h2d_bound"}),
     text=RuleText(
         title="waiting for the GPU",
         meaning="The host stops for the GPU within the step, and the GPU then waits for the next launches.",
@@ -312,7 +382,7 @@ COMMUNICATION_BOUND: Final = Rule[RankState](
     id="communication_bound",
     holds=_communication_bound,
     tell=_tell_communication,
-    covered_by=frozenset({"stalled", "straggler"}),
+    covered_by=frozenset({"stalled", "straggler", "input_bound", "h2d_bound", "low_power_full_util"}),
     text=RuleText(
         title="waiting for other ranks",
         meaning="The steps wait for collectives that are not hidden behind computing.",

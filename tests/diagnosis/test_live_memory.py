@@ -1,0 +1,75 @@
+"""The rules about a training's device memory."""
+
+from __future__ import annotations
+
+from llmtop.diagnosis.live import Rules
+from llmtop.snapshot import Alert
+from tests.support.snapshots import gpu, rank, snapshot
+
+GIB = 1 << 30
+TOTAL = 140 * GIB
+
+
+class Training:
+    """A training on one GPU that is looked at once a second and makes two steps meanwhile."""
+
+    def __init__(self) -> None:
+        self.rules, self.seconds = Rules(), 0
+
+    def look(self, allocated: int = 20 * GIB, used: int = 30 * GIB, **fields: int) -> list[Alert]:
+        """The alerts a second later."""
+        self.seconds += 1
+        board = gpu(mem_used_bytes=used, mem_total_bytes=TOTAL)
+        process = rank(
+            gpu_uuid=board.uuid, step=2 * self.seconds, memory_allocated_bytes=allocated, warmup_steps=3, **fields
+        )
+        return list(self.rules.apply(snapshot(1000.0 + self.seconds, gpus=(board,), ranks=(process,))).alerts)
+
+
+def test_retries_that_rise_are_memory_pressure_for_a_minute() -> None:
+    training = Training()
+    full = {"used": int(0.97 * TOTAL)}
+    assert not any(training.look(alloc_retries=7, ooms=0, **full) for _ in range(60)), "history, and merely full"
+    (alert,) = training.look(alloc_retries=9, ooms=0, **full)
+    assert (alert.id, alert.severity) == ("memory_pressure", "warning")
+    assert alert.evidence["allocator_failures"] == 2
+    assert "97.0% of 140 GiB" in alert.summary
+    alerts = [training.look(alloc_retries=9, ooms=0, **full) for _ in range(80)]
+    assert alerts[50]
+    assert not alerts[-1]
+
+
+def test_an_out_of_memory_error_is_told_though_it_came_before_the_first_look() -> None:
+    (alert,) = Training().look(alloc_retries=1, ooms=1)
+    assert alert.id == "memory_pressure"
+
+
+def test_absent_memory_figures_raise_nothing() -> None:
+    rules = Rules()
+    for second in range(400):
+        assert not rules.apply(snapshot(1000.0 + second, ranks=(rank(step=2 * second),))).alerts
+
+
+def test_a_floor_that_rises_for_minutes_is_growth_with_its_rate() -> None:
+    training = Training()
+    found = [training.look(allocated=20 * GIB + second * (GIB // 32) + second % 3 * GIB) for second in range(240)]
+    assert not any(found[:120]), "two minutes are no trend"
+    (alert,) = found[-1]
+    assert (alert.id, alert.severity) == ("memory_growth", "warning")
+    assert abs(alert.evidence["growth_bytes_per_step"] - GIB / 64) < GIB / 640
+    assert alert.evidence["growth_steps"] >= 200
+
+
+def test_memory_that_goes_up_and_down_or_settles_is_no_growth() -> None:
+    swinging, settling = Training(), Training()
+    for second in range(600):
+        assert not swinging.look(allocated=20 * GIB + second % 37 * (GIB // 4))
+        assert not settling.look(allocated=20 * GIB + min(second, 60) * (GIB // 8))
+
+
+def test_a_training_that_starts_over_begins_anew() -> None:
+    training = Training()
+    for second in range(150):
+        training.look(allocated=20 * GIB + second * (GIB // 32))
+    for second in range(100):
+        assert not training.look(allocated=25 * GIB + second * (GIB // 32), attached_at=2000)
