@@ -6,7 +6,7 @@ from rich.style import Style
 
 from llmtop import format as fmt
 from llmtop.snapshot import Alert, Rank, Snapshot
-from tui.rows import Look
+from tui.rows import Look, elapsed
 
 WORDS = {
     "low_power_full_util": "BUSY BUT IDLE",
@@ -44,12 +44,7 @@ def ordered(alerts: tuple[Alert, ...]) -> list[Alert]:
 
 def age(alert: Alert, now: float) -> str:
     """How long it has held, in whole seconds so that its width is steady."""
-    seconds = max(int(now - alert.since), 0)
-    if seconds < 60:
-        return f"{seconds}s"
-    if seconds < 3600:
-        return f"{seconds // 60}m {seconds % 60:02d}s"
-    return fmt.duration(float(seconds))
+    return elapsed(now - alert.since)
 
 
 def by_gpu(snapshot: Snapshot) -> dict[str, Alert]:

@@ -31,6 +31,7 @@ INTERVALS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 MAX_PENDING = 600
 """Snapshots kept for a screen that does not get to them (a terminal that has stopped reading); older ones go."""
 _FRAMES_QUEUED = 2
+_BEHIND_SECONDS = 0.25
 
 
 class Arrived(Message):
@@ -64,6 +65,7 @@ class LlmtopApp(App[int]):
         self._lock = threading.Lock()
         self._pending: deque[Snapshot | list[Snapshot]] = deque(maxlen=MAX_PENDING)
         self._told = False
+        self._waiting = False
         self._ringing: set[tuple[str, str | None, int | None]] | None = None
         self.view = View(interval=feed.interval)
         if isinstance(feed, GpuChoice):
@@ -164,14 +166,21 @@ class LlmtopApp(App[int]):
         self.redraw()
 
     def redraw(self) -> None:
-        """Have the screen on top show the view as it is, unless the terminal is still busy with earlier frames."""
+        """Have the screen on top show the view as it is; later, if the terminal is busy with earlier frames."""
         if self._terminal_is_behind():
+            if not self._waiting:
+                self._waiting = True
+                self.set_timer(_BEHIND_SECONDS, self._draw_late)
             return
         self._describe_replay()
         screen = self.screen
         if isinstance(screen, LlmtopScreen):
             with self.batch_update():
                 screen.redraw()
+
+    def _draw_late(self) -> None:
+        self._waiting = False
+        self.redraw()
 
     def _terminal_is_behind(self) -> bool:
         """Whether frames queue up: writing more would block the event loop until the terminal reads again."""
@@ -327,7 +336,12 @@ def show(feed: Feed, *, ascii: bool = False, theme: str | None = None) -> int:
 
 
 def _unicode() -> bool:
-    """Whether the locale allows for more than ASCII; the bare C locale of containers says nothing either way."""
+    """Whether there is more than ASCII to draw with.
+
+    The bare C locale of containers says nothing either way; the Linux console's fonts lack most of the blocks.
+    """
+    if os.environ.get("TERM") == "linux":
+        return False
     locale = next((os.environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name)), "")
     charset = locale.partition(".")[2].lower()
     return not charset or "utf" in charset

@@ -7,6 +7,7 @@ called, looked at and tested without an app.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 
 from msgspec import Struct
 from rich.cells import cell_len, set_cell_size
@@ -14,6 +15,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
+from llmtop import format as fmt
 from tui.glyphs import ASCII, UNICODE, Box, Glyphs, to_ascii
 from tui.palette import Palette
 from tui.strips import CompactStrip
@@ -143,6 +145,16 @@ def pad(text: str, width: int, *, right: bool = False) -> str:
     if missing < 0:
         return clip(text, width)
     return " " * missing + text if right else text + " " * missing
+
+
+def elapsed(seconds: float) -> str:
+    """A time that goes on, in whole seconds so that it does not flicker: "8s", "3m 12s", "2h 05m"."""
+    if not isfinite(seconds):
+        return fmt.DASH
+    whole = max(int(seconds), 0)
+    if whole < 60:
+        return f"{whole}s"
+    return f"{whole // 60}m {whole % 60:02d}s" if whole < 3600 else fmt.duration(float(whole))
 
 
 def flow(text: str, widths: Sequence[int]) -> list[str]:

@@ -311,3 +311,45 @@ def test_the_first_screen_loads_no_widget_that_only_another_one_needs() -> None:
     assert "tui.screens.main" in loaded
     assert not [name for name in loaded if name.startswith("textual.widgets") or name in ("psutil", "pynvml")]
     assert not {"tui.screens.processes", "tui.screens.capture", "tui.screens.help"} & loaded
+
+
+async def test_ctrl_p_opens_the_palette_and_an_action_can_be_chosen_by_name() -> None:
+    async with running(Held(*scene(gpus=2, seconds=5))) as (app, pilot):
+        await pilot.press("ctrl+p")
+        await pilot.pause()
+        await pilot.press(*"processes")
+        await pilot.pause(0.5)
+        await pilot.press("enter")
+        await pilot.pause(0.3)
+        assert isinstance(app.screen, ProcessesScreen)
+
+
+async def test_a_click_selects_a_gpu_and_a_second_one_opens_it() -> None:
+    async with running(Held(*scene(gpus=2, seconds=5)), (120, 30)) as (app, pilot):
+        await pilot.click(offset=(90, 6))
+        assert app.view.selected == uuid(1)
+        await pilot.click(offset=(90, 6))
+        await pilot.pause()
+        assert "GPU 1" in text(app)
+        assert len(app.screen_stack) == 2
+
+
+async def test_a_gpu_that_is_gone_while_it_is_shown_large_is_said_to_be() -> None:
+    moments = scene(gpus=2, seconds=5)
+    feed = Held(*moments)
+    async with running(feed) as (app, pilot):
+        await pilot.press("2")
+        feed.say(replace(moments[-1], gpus=moments[-1].gpus[:1]))
+        await pilot.pause()
+        assert "not there any more" in text(app)
+
+
+async def test_what_is_selected_stays_selected_when_another_gpu_goes() -> None:
+    moments = scene(gpus=3, seconds=5)
+    feed = Held(*moments)
+    async with running(feed) as (app, pilot):
+        await pilot.press("down", "down", "down")
+        feed.say(replace(moments[-1], gpus=moments[-1].gpus[1:]))
+        await pilot.pause()
+        await pilot.press("enter")
+        assert "GPU 2" in text(app)

@@ -10,7 +10,7 @@ from llmtop import format as fmt
 from llmtop.snapshot import Gpu
 from tui.layout import Rect
 from tui.metrics import METRICS, Metric
-from tui.rows import Look, Row, pad
+from tui.rows import Look, Row, elapsed, pad
 from tui.view import View
 from tui.widgets.charts import area, braille, finite
 
@@ -102,10 +102,10 @@ def time_axis(view: View, width: int, look: Look, marker: Marker) -> Row:
     samples = max(width - _AXIS - 1, 1) * (2 if _dense(look, marker) else 1)
     palette = look.palette
     times = view.history.times
-    label = Row(width).add(" " * (_AXIS - 1) + look.glyphs.corner, palette.faint)
+    label = Row(width).add(" " * _AXIS + look.glyphs.corner, palette.faint)
     count = min(len(times), samples)
     if count > 1:
         span = (times[-1] - times[-count]) * (samples - 1) / (count - 1)
-        label.add(f" {fmt.duration(span)} ago ", palette.dim)
-        label.to(width - 5, palette.faint, look.glyphs.thin.across).add(" now", palette.dim)
+        label.add(f"{elapsed(span)} ago ", palette.dim)
+        label.to(width - 4, palette.faint, look.glyphs.thin.across).add(" now", palette.dim)
     return label.end(palette.text)

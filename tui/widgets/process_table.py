@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import isfinite
 
 from msgspec import Struct
 from rich.style import Style
 
 from llmtop import format as fmt
 from llmtop.snapshot import Process, Snapshot
-from tui.rows import Look, Row, frame, pad
+from tui.rows import Look, Row, elapsed, frame, pad
 from tui.view import View
 
 GpuNumbers = dict[str, int]
@@ -29,9 +28,7 @@ class Column(Struct, frozen=True):
 
 
 def _age(process: Process, now: float) -> str:
-    if process.started_at is None or not isfinite(process.started_at):
-        return fmt.DASH
-    return fmt.duration(float(max(int(now - process.started_at), 0)))
+    return fmt.DASH if process.started_at is None else elapsed(now - process.started_at)
 
 
 def _pid(process: Process) -> str:
