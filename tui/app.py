@@ -30,6 +30,7 @@ INTERVALS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds between snapshots that the keys go through."""
 MAX_PENDING = 600
 """Snapshots kept for a screen that does not get to them (a terminal that has stopped reading); older ones go."""
+_DEPTHS: dict[str, Depth] = {"standard": "16", "256": "256"}
 _FRAMES_QUEUED = 2
 _BEHIND_SECONDS = 0.25
 
@@ -82,11 +83,11 @@ class LlmtopApp(App[int]):
         """What the terminal can show."""
         if self.no_color or self.console.color_system is None:
             return "mono"
-        return "16" if self.console.color_system == "standard" else "full"
+        return _DEPTHS.get(self.console.color_system, "full")
 
     def _theme_named(self, name: str | None) -> str:
         if name is None:
-            return THEMES[0].name if self.depth == "full" else TERMINAL_THEME
+            return THEMES[0].name if self.depth in ("full", "256") else TERMINAL_THEME
         for candidate in (name, f"llmtop-{name}"):
             if candidate in self.available_themes:
                 return candidate
@@ -291,7 +292,7 @@ class LlmtopApp(App[int]):
 
     def action_next_theme(self) -> None:
         """Go round llmtop's own themes."""
-        if self.depth != "full":
+        if self.depth not in ("full", "256"):
             self.notify("This terminal shows its own colours only; themes need 256 colours.")
             return
         names = [theme.name for theme in THEMES]

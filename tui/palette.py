@@ -15,7 +15,7 @@ from rich.style import Style
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES, Theme
 
-Depth = Literal["full", "16", "mono"]
+Depth = Literal["full", "256", "16", "mono"]
 
 THEMES: tuple[Theme, ...] = (
     Theme(
@@ -128,14 +128,17 @@ class Palette(Struct, frozen=True):
             return _mono()
         if depth == "16" or theme.ansi:
             return _sixteen(theme.name)
-        return _full(theme)
+        return _full(theme, depth)
 
 
-def _full(theme: Theme) -> Palette:
+def _full(theme: Theme, depth: Depth) -> Palette:
     generated = theme.to_color_system().generate()
     background = Color.parse(generated["background"])
     foreground = Color.parse(generated["foreground"])
     panel = Color.parse(generated["panel"])
+    if depth == "256":
+        # The colour cube has no dark blues between black and navy; its greys have every step.
+        panel = Color.parse("#303030" if theme.dark else "#dadada")
     primary, accent = Color.parse(generated["primary"]), Color.parse(generated["accent"])
     success, warning = Color.parse(generated["success"]), Color.parse(generated["warning"])
     error = Color.parse(generated["error"])
@@ -153,7 +156,7 @@ def _full(theme: Theme) -> Palette:
     dark_ink, light_ink = Color.parse("#0c1016"), Color.parse("#ffffff")
     return Palette(
         name=theme.name,
-        depth="full",
+        depth=depth,
         text=on(towards(foreground, 0.92)),
         strong=on(foreground, bold=True),
         dim=on(towards(foreground, 0.58)),
