@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collectors.base import Feed
     from collectors.recorder import Recorder
     from collectors.replay import ReplayFeed
+    from llmtop.on_alert import OnAlert
 
 MIN_INTERVAL, MAX_INTERVAL = 0.1, 3600.0
 """Seconds. GPM wants its samples 100 ms apart; above an hour nothing is live any more."""
@@ -53,6 +54,11 @@ _gpus = click.option(
     "attached trainings use.",
 )
 _force = click.option("--force", "-f", is_flag=True, help="Write over an existing recording.")
+_on_alert = click.option(
+    "--on-alert",
+    metavar="CMD",
+    help="Run CMD in a shell for each new alert, which it gets as a JSON object on stdin.",
+)
 _ascii = click.option("--ascii", is_flag=True, help="Draw with ASCII characters only.")
 _theme = click.option("--theme", metavar="NAME", help="Colour theme; t shows those there are.")
 
@@ -66,6 +72,7 @@ _theme = click.option("--theme", metavar="NAME", help="Colour theme; t shows tho
 )
 @click.option("--record", "record_to", metavar="FILE", type=click.Path(path_type=Path), help="Record as well.")
 @_force
+@_on_alert
 @_ascii
 @_theme
 def live(
@@ -76,6 +83,7 @@ def live(
     as_json: bool,
     record_to: Path | None,
     force: bool,
+    on_alert: str | None,
     ascii: bool,
     theme: str | None,
 ) -> int:
@@ -91,7 +99,9 @@ def live(
         recorder = _recorder(record_to, force) if record_to else None
         if recorder:
             closing.callback(recorder.close)
-        hub = live_hub(interval=interval, selection=selection, taps=[recorder] if recorder else [])
+        teller = _teller(on_alert, closing)
+        taps = [tap for tap in (teller, recorder) if tap is not None]
+        hub = live_hub(interval=interval, selection=selection, taps=taps)
         if once:
             closing.callback(hub.close)
             _print_once(hub.once(), as_json)
@@ -115,9 +125,17 @@ def live(
     help="End after so many seconds.",
 )
 @_force
+@_on_alert
 @click.option("--json", "as_json", is_flag=True, help="Print what was recorded as a JSON object.")
 def record(
-    *, file: Path, interval: float, gpus: str | None, seconds: float | None, force: bool, as_json: bool
+    *,
+    file: Path,
+    interval: float,
+    gpus: str | None,
+    seconds: float | None,
+    force: bool,
+    on_alert: str | None,
+    as_json: bool,
 ) -> int:
     """Write a recording to FILE without a screen, until ctrl+c, SIGTERM or --seconds."""
     import msgspec
@@ -135,12 +153,13 @@ def record(
         if recorder.error is not None:
             stream.finish()
 
-    try:
-        hub = live_hub(interval=interval, selection=selection, taps=[recorder])
+    with ExitStack() as closing:
+        closing.callback(recorder.close)
+        teller = _teller(on_alert, closing)
+        taps = [tap for tap in (teller, recorder) if tap is not None]
+        hub = live_hub(interval=interval, selection=selection, taps=taps)
         click.echo(f"recording to {file}; ctrl+c ends it", err=True)
         stream.run(hub, consume, seconds)
-    finally:
-        recorder.close()
     reader = Reader(file)
     facts = {
         "path": str(file.resolve()),
@@ -207,6 +226,17 @@ def _replay(path: Path, *, as_json: bool, speed: float | None, ascii: bool, them
         _stream(feed)
         return EXIT_DONE
     return _show(feed, ascii=ascii, theme=theme)
+
+
+def _teller(command: str | None, closing: ExitStack) -> OnAlert | None:
+    """The stage that runs `command` for each new alert, closed with the others."""
+    if command is None:
+        return None
+    from llmtop.on_alert import OnAlert
+
+    teller = OnAlert(command)
+    closing.callback(teller.close)
+    return teller
 
 
 def _need_terminal(instead: str) -> None:
