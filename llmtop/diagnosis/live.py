@@ -157,7 +157,10 @@ class Rules:
         )
         if composition != self._composition:
             self._composition = composition
+            memos = {job.key: job.memo for job in self._jobs}
             self._jobs = jobs_of(self._ranks.values())
+            for job in self._jobs:
+                job.memo = memos.get(job.key)
         for job in self._jobs:
             job.now = now
 

@@ -136,13 +136,15 @@ class JobState:
     """The ranks of one training that are visible here; a training of one process is a job too."""
 
     fresh = True
-    __slots__ = ("key", "now", "ranks")
+    __slots__ = ("key", "memo", "now", "ranks")
 
     def __init__(self, ranks: Sequence[RankState]) -> None:
         self.ranks = tuple(ranks)
         self.now = 0.0
         """Time of the snapshot that is being judged."""
         self.key = min(rank.key for rank in ranks)
+        self.memo: object = None
+        """What the straggler rule found when it last held: its alert stays longer than that can be seen."""
 
     def reach(self) -> frozenset[Hashable]:
         """All its ranks and their GPUs."""

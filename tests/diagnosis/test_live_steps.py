@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import pytest
+from msgspec.structs import replace
 
 from llmtop.diagnosis.live import Rules, explain
 from llmtop.diagnosis.rules import JOB_RULES, RANK_RULES
@@ -69,6 +70,12 @@ class Job:
         self.step += 5
         self.time += sum(step.seconds for step in made[0])
         return list(self.rules.apply(self._snapshot(made)).alerts)
+
+    def snapshot_without_steps(self, seconds: float) -> Snapshot:
+        """A moment later, in which no step ended."""
+        self.time += seconds
+        moment = self._snapshot([self.made(0, more_computing(0.0)(rank)) for rank in range(self.ranks)])
+        return replace(moment, ranks=tuple(replace(rank, new_steps=()) for rank in moment.ranks))
 
     def _steps(self, phases: Phases, idle: float) -> tuple[Step, ...]:
         seconds = sum(host for host, _ in phases.values())
@@ -344,3 +351,13 @@ def test_a_straggler_that_waits_for_data_is_the_one_alert_of_its_job() -> None:
 
     (alert,) = Job(2).run(100, one_starved)
     assert (alert.id, alert.evidence["rank"], alert.evidence["phase"]) == ("straggler", 1, "dataload")
+
+
+def test_the_straggler_stays_named_when_a_rank_of_its_job_is_stopped() -> None:
+    job = Job(3)
+    job.run(60, more_computing(0.3))
+    moment = job.snapshot_without_steps(seconds=0.5)
+    first, *others = moment.ranks
+    stopped = replace(moment, ranks=(*others, replace(first, state="stopped")))
+    (alert,) = job.rules.apply(stopped).alerts
+    assert (alert.id, alert.pid) == ("straggler", 101)

@@ -139,11 +139,12 @@ def _is_late(job: JobState, up: bool) -> bool:
     late = find(job)
     if late is None or not late.apart:
         return False
-    job.memo = late
-    if late.share_pct >= BEHIND_PCT[up]:
-        return True
     far = late.others_seconds <= RATIO[up] * late.own_seconds and late.share_pct >= RATIO_PCT[up]
-    return far and (late.clock == "GPU" or not _gpus_deny_it(job, late.state))
+    visible = late.share_pct >= BEHIND_PCT[up]
+    if not visible and not (far and (late.clock == "GPU" or not _gpus_deny_it(job, late.state))):
+        return False
+    job.memo = late
+    return True
 
 
 def _gpus_deny_it(job: JobState, late: RankState) -> bool:
