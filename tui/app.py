@@ -30,6 +30,8 @@ INTERVALS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds between snapshots that the keys go through."""
 MAX_PENDING = 600
 """Snapshots kept for a screen that does not get to them (a terminal that has stopped reading); older ones go."""
+MAX_HELD = 300
+"""Snapshots kept back while the view is frozen, so that histories stand still; beyond, the oldest are taken in."""
 _DEPTHS: dict[str, Depth] = {"standard": "16", "256": "256"}
 _FRAMES_QUEUED = 2
 _BEHIND_SECONDS = 0.25
@@ -66,6 +68,7 @@ class LlmtopApp(App[int]):
         self._lock = threading.Lock()
         self._pending: deque[Snapshot | list[Snapshot]] = deque(maxlen=MAX_PENDING)
         self._told = False
+        self._held: deque[Snapshot | list[Snapshot]] = deque()
         self._waiting = False
         self._ringing: set[tuple[str, str | None, int | None]] | None = None
         self.view = View(interval=feed.interval)
@@ -152,19 +155,35 @@ class LlmtopApp(App[int]):
             waiting = list(self._pending)
             self._pending.clear()
             self._told = False
-        newest: Snapshot | None = None
-        for item in waiting:
+        newest = next((item for item in reversed(waiting) if isinstance(item, Snapshot)), None)
+        if newest is not None:
+            self._call_attention(newest)
+        self._held.extend(waiting)
+        if self._frozen:
+            while len(self._held) > MAX_HELD:
+                self._take_in(self._held.popleft())
+        elif newest is not None:
+            self._take_in_held()
+            self.redraw()
+
+    @property
+    def _frozen(self) -> bool:
+        """Whether the person froze a live view. A recording that is paused shows what a jump brings."""
+        return self.view.paused and not self.replaying and self.view.snapshot is not None
+
+    def _take_in_held(self) -> None:
+        while self._held:
+            item = self._held.popleft()
+            self._take_in(item)
             if isinstance(item, Snapshot):
-                self.view.history.add(item)
-                newest = item
-            else:
-                self.view.history.replace(item)
-        if newest is None:
-            return
-        if not self.view.paused or self.view.snapshot is None:
-            self.view.snapshot = newest
-        self._call_attention(newest)
-        self.redraw()
+                self.view.snapshot = item
+
+    def _take_in(self, item: Snapshot | list[Snapshot]) -> None:
+        """Remember a snapshot, or forget all for those before a jump."""
+        if isinstance(item, Snapshot):
+            self.view.history.add(item)
+        else:
+            self.view.history.replace(item)
 
     def redraw(self) -> None:
         """Have the screen on top show the view as it is; later, if the terminal is busy with earlier frames."""
@@ -254,6 +273,8 @@ class LlmtopApp(App[int]):
             self._feed.toggle()
         else:
             self.view.paused = not self.view.paused
+            if not self.view.paused:
+                self._take_in_held()
         self.redraw()
 
     def action_seek(self, seconds: float) -> None:
