@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -172,3 +173,13 @@ def test_a_terminal_of_16_colors_and_a_locale_without_utf_8_are_served() -> None
         assert terminal.text().isascii()
         os.kill(terminal.process.pid, signal.SIGTERM)
         assert terminal.ends() == 143
+
+
+@pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=["NO_COLOR", "TERM=dumb"])
+def test_without_color_none_is_sent_and_the_alert_is_still_there(variables: dict[str, str]) -> None:
+    with Terminal([*SCREEN, "--spinning", "1"], **variables) as terminal:
+        terminal.shows("BUSY BUT IDLE")
+        sent = {code for codes in re.findall(rb"\x1b\[([0-9;]*)m", terminal.raw) for code in codes.split(b";")}
+        assert sent <= {b"", b"0", b"1", b"2", b"4", b"7"}, "only bold, dim, underline and reverse"
+        terminal.keys("q")
+        assert terminal.ends() == 0
