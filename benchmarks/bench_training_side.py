@@ -1,0 +1,184 @@
+"""What being watched adds to a training step, in the training thread, beside TraceML and two primitives.
+
+Each way runs in a process of its own (`benchmarks.training_step`), in turns, so that a busy machine weighs on all;
+what it adds is its step less the plain one. Manual and the floor alternate with the plain step in one process, so
+theirs are told to fractions of a microsecond; auto and TraceML instrument the whole process, so theirs are the
+difference between processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.result import Result, SkipBenchmark
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+ROUNDS, SECONDS = 5, 2.0
+STAMPED_STEPS = 20_000
+
+WATCH = """
+import sys
+import time
+from pathlib import Path
+from llmtop.client import Connection, discover
+while not (found := discover(Path(sys.argv[1]))):
+    time.sleep(0.02)
+connection = Connection.open(found[0].path)
+print("watching", flush=True)
+while True:
+    connection.receive(5)
+"""
+
+
+class _Stamp:
+    """The barest context manager that times: two stamps and a list write."""
+
+    __slots__ = ("begun", "into", "slot")
+
+    def __init__(self, into: list[int], slot: int) -> None:
+        self.into, self.slot, self.begun = into, slot, 0
+
+    def __enter__(self) -> None:
+        self.begun = time.perf_counter_ns()
+
+    def __exit__(self, *_: object) -> None:
+        self.into[self.slot] = time.perf_counter_ns() - self.begun
+
+
+def _environment(directory: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(REPOSITORY), "LLMTOP_DIR": directory, "OMP_NUM_THREADS": "1"}
+
+
+def _measure(way: str, watcher: str | None = None) -> dict[str, float | None]:
+    """One run of one way; `watcher`: None, "reading" or "stopped" (SIGSTOP)."""
+    with tempfile.TemporaryDirectory(prefix="lt-") as directory, contextlib.ExitStack() as closing:
+        env = _environment(directory)
+        if watcher:
+            _watch(directory, env, closing, stopped=watcher == "stopped")
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.training_step",
+            "base" if way == "auto" else way,
+            str(SECONDS),
+        ]
+        if way == "auto":
+            command = [sys.executable, "-m", "llmtop", "run", "--", *command]
+        done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            last = (done.stderr.strip().splitlines() or ["no word"])[-1]
+            raise SkipBenchmark(f"{way} ended with {done.returncode}: {last}")
+        medians: dict[str, float | None] = json.loads(done.stdout.strip().splitlines()[-1])
+        return medians
+
+
+def _watch(directory: str, env: dict[str, str], closing: contextlib.ExitStack, *, stopped: bool) -> None:
+    command = [sys.executable, "-c", WATCH, directory]
+    process = subprocess.Popen(
+        command, env=env, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    closing.callback(process.wait)
+    closing.callback(process.kill)
+    if stopped:
+
+        def stop_when_watching() -> None:
+            assert process.stdout is not None
+            if process.stdout.readline():
+                process.send_signal(signal.SIGSTOP)
+
+        import threading
+
+        threading.Thread(target=stop_when_watching, daemon=True).start()
+
+
+def _bare() -> tuple[float, float]:
+    """Nanoseconds of a step with four phases of llmtop and of five bare stamping context managers, interleaved."""
+    import llmtop
+
+    cells = [0] * 5
+    stamps = [_Stamp(cells, slot) for slot in range(5)]
+
+    def bare() -> None:
+        with stamps[0]:
+            with stamps[1]:
+                pass
+            with stamps[2]:
+                pass
+            with stamps[3]:
+                pass
+            with stamps[4]:
+                pass
+
+    def ours() -> None:
+        with llmtop.step():
+            with llmtop.phase("dataload"):
+                pass
+            with llmtop.phase("forward"):
+                pass
+            with llmtop.phase("backward"):
+                pass
+            with llmtop.phase("optimizer"):
+                pass
+
+    llmtop.attach()
+    taken: dict[Callable[[], None], list[int]] = {bare: [], ours: []}
+    for _ in range(STAMPED_STEPS // 100):
+        for step, into in taken.items():
+            begun = time.perf_counter_ns()
+            for _ in range(100):
+                step()
+            into.append((time.perf_counter_ns() - begun) // 100)
+    return statistics.median(taken[ours]), statistics.median(taken[bare])
+
+
+def _added(way: str, watcher: str | None = None) -> float:
+    """Microseconds that a way with its own plain steps adds: the median over the rounds."""
+    rounds = [_measure(way, watcher) for _ in range(ROUNDS)]
+    return statistics.median((one["watched"] or 0.0) - (one["plain"] or 0.0) for one in rounds)
+
+
+def _added_between(ways: Iterable[str]) -> dict[str, float]:
+    """Microseconds that ways without plain steps of their own add to "base", in turns."""
+    taken: dict[str, list[float]] = {way: [] for way in ("base", *ways)}
+    for _ in range(ROUNDS):
+        for way, into in taken.items():
+            into.append(_measure(way)["watched"] or 0.0)
+    base = statistics.median(taken.pop("base"))
+    return {way: statistics.median(into) - base for way, into in taken.items()}
+
+
+def run() -> Iterator[Result]:
+    """Measure all ways."""
+    if importlib.util.find_spec("torch") is None:
+        raise SkipBenchmark("torch is needed: pip install torch")
+    with tempfile.TemporaryDirectory(prefix="lt-") as directory:
+        os.environ["LLMTOP_DIR"] = directory
+        ours, bare = _bare()
+    yield Result("step with four phases", ours / 1e3, "µs", note="nothing in it, in the training thread")
+    yield Result("  over five bare stamping context managers", ours / bare, "x", 4.0, f"{bare / 1e3:.2f} µs")
+    yield Result("floor: stamps and a memory-map write, added", _added("floor"), "µs")
+    manual = _added("manual")
+    yield Result("manual: step() and four phases, added", manual, "µs", note="no monitor")
+    for watcher in ("reading", "stopped"):
+        yield Result(f"  with a monitor {watcher}", _added("manual", watcher), "µs")
+    peers: dict[str, Any] = _added_between(
+        ("auto", *(("traceml",) if importlib.util.find_spec("traceml_ai") else ()))
+    )
+    yield Result("auto: llmtop run, added", peers["auto"], "µs", 40.0)
+    if "traceml" not in peers:
+        return
+    yield Result("TraceML, added", peers["traceml"], "µs")
+    yield Result("manual over TraceML", manual / peers["traceml"], "x", 1 / 40)
+    yield Result("auto over TraceML", peers["auto"] / peers["traceml"], "x", 1 / 4)
