@@ -17,6 +17,7 @@ GPU = "gpu"
 PROCESSES = "processes"
 RANKS = "ranks"
 HELP = "help"
+ALERTS = "alerts"
 CAPTURE = "capture"
 STACKS = "stacks"
 REPORT = "report"
@@ -59,7 +60,7 @@ class Key(Struct, frozen=True):
         return here and self.replay in (None, replaying)
 
 
-_OTHERS = (GPU, PROCESSES, RANKS, HELP, STACKS, REPORT, TIMELINE, COMPARISON)
+_OTHERS = (GPU, PROCESSES, RANKS, HELP, ALERTS, STACKS, REPORT, TIMELINE, COMPARISON)
 
 # In the order of the footer; what comes last there is always shown, so it is the help.
 KEYS: tuple[Key, ...] = (
@@ -83,6 +84,15 @@ KEYS: tuple[Key, ...] = (
         "Processes on the GPUs: sort, filter, send a signal.",
         where=(MAIN, GPU),
         screen="tui.screens.processes:ProcessesScreen",
+    ),
+    Key(
+        "a",
+        "",
+        "alerts",
+        "The alerts that hold: rule, evidence over time, next step.",
+        where=(MAIN, GPU),
+        screen="tui.screens.alert:AlertScreen",
+        alert="why",
     ),
     Key(
         "c",
@@ -184,10 +194,10 @@ KEYS: tuple[Key, ...] = (
         "Draw charts with braille or with blocks, for fonts without braille.",
         where=(GPU,),
     ),
-    Key("up,k", "scroll(-1)", "", "One line up.", where=(RANKS, HELP, STACKS)),
-    Key("down,j", "scroll(1)", "", "One line down.", where=(RANKS, HELP, STACKS)),
-    Key("pageup", "scroll(-10)", "", "Ten lines up.", where=(RANKS, HELP, STACKS)),
-    Key("pagedown", "scroll(10)", "", "Ten lines down.", where=(RANKS, HELP, STACKS)),
+    Key("up,k", "scroll(-1)", "", "One line up.", where=(RANKS, HELP, ALERTS, STACKS)),
+    Key("down,j", "scroll(1)", "", "One line down.", where=(RANKS, HELP, ALERTS, STACKS)),
+    Key("pageup", "scroll(-10)", "", "Ten lines up.", where=(RANKS, HELP, ALERTS, STACKS)),
+    Key("pagedown", "scroll(10)", "", "Ten lines down.", where=(RANKS, HELP, ALERTS, STACKS)),
     Key("up,k", "move(-1)", "", "The process above.", where=(PROCESSES,)),
     Key("down,j", "move(1)", "", "The process below.", where=(PROCESSES,)),
     Key("pageup", "move(-10)", "", "Ten processes up.", where=(PROCESSES,)),
@@ -251,6 +261,7 @@ _TITLES = {
     PROCESSES: "on processes",
     RANKS: "on ranks",
     HELP: "on this help",
+    ALERTS: "on the alerts",
     CAPTURE: "on a capture",
     STACKS: "on stacks",
     REPORT: "on a report",
