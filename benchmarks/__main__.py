@@ -35,13 +35,11 @@ def main(wanted: list[str]) -> int:
     for name in wanted or _names():
         print(name, flush=True)
         try:
-            results = list(importlib.import_module(f"benchmarks.bench_{name}").run())
+            for result in importlib.import_module(f"benchmarks.bench_{name}").run():
+                print(_line(result), flush=True)
+                broken += not result.within
         except SkipBenchmark as reason:
             print(f"  skipped: {reason}")
-            continue
-        for result in results:
-            print(_line(result), flush=True)
-            broken += not result.within
     return 1 if broken else 0
 
 

@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.result import Result, SkipBenchmark
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-ROUNDS, SECONDS = 5, 2.0
+ROUNDS, SECONDS = 3, 1.5
 STAMPED_STEPS = 20_000
 
 WATCH = """
