@@ -24,10 +24,6 @@ $(VENV)/dev: pyproject.toml $(VENV)/app
 	@touch $@
 
 # What ours is measured beside.
-$(VENV)/bench: pyproject.toml $(VENV)/app
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[bench]'
-	@touch $@
-
 $(VENV)/bench: pyproject.toml $(VENV)/dev
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[bench]'
 	@touch $@
