@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.processes import environment
-from tests.support.steps import read
+from tests.support.steps import Zygote
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("runtime_dir")]
+pytestmark = pytest.mark.torch
 
 LOOP = """
 import json, torch
@@ -48,8 +48,6 @@ def plain(loss):
 %s
 print(json.dumps({"stats": counters["stats"], "breaks": sum(counters["graph_break"].values()),
                   "frames": counters["frames"]}))
-from tests.support.steps import show
-show()
 """
 
 KINDS = {
@@ -67,28 +65,30 @@ SEEN = {"module", "in place", "child"}
 # compiled function that the number of frames says nothing.
 
 
-def figures(path: Path, *prefix: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [*prefix, sys.executable, str(path)],
-        env=environment(OMP_NUM_THREADS="1", TORCH_LOGS="dynamo"),
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    warnings = [line for line in done.stderr.splitlines() if "Warning: " in line]
-    steps = read(done.stdout)["steps"]
+@pytest.fixture(scope="module")
+def zygotes() -> Iterator[tuple[Zygote, Zygote]]:
+    """Without llmtop, and below `llmtop run`."""
+    folder = tempfile.mkdtemp(prefix="lt-")
+    both = [Zygote(bare=bare, LLMTOP_DIR=folder, TORCH_LOGS="dynamo") for bare in (True, False)]
+    yield both[0], both[1]
+    for zygote in both:
+        zygote.close()
+    shutil.rmtree(folder)
+
+
+def figures(zygote: Zygote, path: Path, kind: str) -> dict[str, Any]:
+    found = zygote.train(path, LOOP % KINDS[kind])
+    warnings = [line for line in found["stderr"].splitlines() if "Warning: " in line]
+    steps = found["steps"]
     seen = {"steps": len(steps), "phases": {path for step in steps for path in step.phases}}
-    return {**json.loads(done.stdout.splitlines()[0]), "warnings": warnings, **seen}
+    return {**json.loads(found["stdout"].splitlines()[0]), "warnings": warnings, **seen}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_compiled_code_is_the_same_with_hooks_as_without(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "train.py"
-    path.write_text(LOOP % KINDS[kind])
-    without = figures(path)
-    within = figures(path, sys.executable, "-m", "llmtop", "run", "--")
+def test_compiled_code_is_the_same_with_hooks_as_without(
+    kind: str, zygotes: tuple[Zygote, Zygote], tmp_path: Path
+) -> None:
+    without, within = (figures(zygote, tmp_path / "train.py", kind) for zygote in zygotes)
     assert without.pop("steps") == 0
     assert without.pop("phases") == set()
     assert within.pop("steps") == (5 if kind != "whole step" else 4), "the last unseen step ends with the next one"

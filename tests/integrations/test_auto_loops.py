@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.steps import train
+from tests.support.steps import Zygote, train
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("runtime_dir")]
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    folder = tempfile.mkdtemp(prefix="lt-")
+    zygote = Zygote(LLMTOP_DIR=folder)
+    yield zygote
+    zygote.close()
+    shutil.rmtree(folder)
+
 
 MODEL = """
 import time, torch
@@ -30,8 +43,8 @@ ids = torch.randint(0, 50, (40, 12))
 PARTS = {"dataload", "forward", "backward", "optimizer"}
 
 
-def test_a_plain_loop_has_its_steps_phases_and_tokens(tmp_path: Path) -> None:
-    found = train(
+def test_a_plain_loop_has_its_steps_phases_and_tokens(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
         tmp_path / "train.py",
         MODEL
         + """
@@ -53,8 +66,8 @@ for (batch,) in DataLoader(TensorDataset(ids), batch_size=4):
         assert (step.samples, step.tokens) == (4, 48)
 
 
-def test_accumulated_batches_are_one_step(tmp_path: Path) -> None:
-    found = train(
+def test_accumulated_batches_are_one_step(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
         tmp_path / "train.py",
         MODEL
         + """
@@ -71,8 +84,8 @@ for number, (batch,) in enumerate(DataLoader(TensorDataset(ids), batch_size=2)):
         assert (step.samples, step.tokens) == (8, 96)
 
 
-def test_an_evaluation_between_steps_belongs_to_none(tmp_path: Path) -> None:
-    found = train(
+def test_an_evaluation_between_steps_belongs_to_none(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
         tmp_path / "train.py",
         MODEL
         + """
@@ -96,8 +109,8 @@ for epoch in range(2):
     assert all(step.count("dataload") == 1 for step in found["steps"])
 
 
-def test_a_slow_loader_shows_as_dataload(tmp_path: Path) -> None:
-    found = train(
+def test_a_slow_loader_shows_as_dataload(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
         tmp_path / "train.py",
         MODEL
         + """
@@ -121,8 +134,8 @@ for workers in (0, 2):
     assert found["steps"][5].time("dataload") >= 0.04
 
 
-def test_a_closure_is_not_optimizer_time(tmp_path: Path) -> None:
-    found = train(
+def test_a_closure_is_not_optimizer_time(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
         tmp_path / "train.py",
         MODEL
         + """
@@ -142,8 +155,8 @@ for _ in range(4):
         assert step.count("forward") == step.count("backward") >= 2
 
 
-def test_optimizers_that_take_turns_make_one_step_together(tmp_path: Path) -> None:
-    found = train(
+def test_optimizers_that_take_turns_make_one_step_together(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
         tmp_path / "train.py",
         MODEL
         + """
@@ -161,8 +174,8 @@ for _ in range(6):
     assert all(step.count("optimizer") == step.count("backward") == 2 for step in found["steps"][1:])
 
 
-def test_an_optimizer_that_left_the_game_does_not_hold_up_the_steps(tmp_path: Path) -> None:
-    found = train(
+def test_an_optimizer_that_left_the_game_does_not_hold_up_the_steps(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
         tmp_path / "train.py",
         MODEL
         + """
@@ -176,8 +189,8 @@ for _ in range(100):
     assert len(found["steps"]) > 30
 
 
-def test_optimizers_within_the_backward_pass_end_a_step_with_it(tmp_path: Path) -> None:
-    found = train(
+def test_optimizers_within_the_backward_pass_end_a_step_with_it(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
         tmp_path / "train.py",
         MODEL
         + """
@@ -195,8 +208,8 @@ for _ in range(5):
     assert all(set(step.phases) == {"forward", "backward"} for step in found["steps"])
 
 
-def test_what_is_called_below_a_module_that_never_is_counts_as_forward(tmp_path: Path) -> None:
-    found = train(
+def test_what_is_called_below_a_module_that_never_is_counts_as_forward(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
         tmp_path / "train.py",
         MODEL
         + """
@@ -216,8 +229,8 @@ for _ in range(6):
     assert [step.count("forward") for step in found["steps"][1:]] == [2] * 4
 
 
-def test_an_exception_in_any_part_leaves_the_next_steps_right(tmp_path: Path) -> None:
-    found = train(
+def test_an_exception_in_any_part_leaves_the_next_steps_right(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
         tmp_path / "train.py",
         MODEL
         + """
@@ -250,8 +263,8 @@ for number in range(14):
     ] == [(1, 1, 1)] * 4
 
 
-def test_a_script_with_steps_of_its_own_is_left_to_itself(tmp_path: Path) -> None:
-    found = train(
+def test_a_script_with_steps_of_its_own_is_left_to_itself(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
         tmp_path / "train.py",
         """
 import llmtop
@@ -272,8 +285,8 @@ for _ in range(5):
     assert all(set(step.phases) == {"all of it"} for step in own)
 
 
-def test_a_training_in_a_thread_and_recomputed_activations_are_seen(tmp_path: Path) -> None:
-    found = train(
+def test_a_training_in_a_thread_and_recomputed_activations_are_seen(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
         tmp_path / "train.py",
         MODEL
         + """
@@ -298,8 +311,8 @@ thread.join()
     assert all(set(step.phases) == PARTS and step.count("backward") == 1 for step in found["steps"][1:])
 
 
-def test_checkpoints_and_copies_of_the_model_know_nothing_of_it(tmp_path: Path) -> None:
-    train(
+def test_checkpoints_and_copies_of_the_model_know_nothing_of_it(zygote: Zygote, tmp_path: Path) -> None:
+    zygote.train(
         tmp_path / "train.py",
         MODEL
         + """
@@ -317,8 +330,8 @@ assert operations[:3] == ["placeholder", "call_module", "call_module"], operatio
     )
 
 
-def test_copies_of_a_batch_to_a_device_are_counted_and_no_others(tmp_path: Path) -> None:
-    found = train(
+def test_copies_of_a_batch_to_a_device_are_counted_and_no_others(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
         tmp_path / "train.py",
         MODEL
         + """
@@ -348,7 +361,27 @@ for (batch,) in DataLoader(TensorDataset(ids), batch_size=4):
     assert all("forward/h2d" not in step.phases for step in found["steps"])
 
 
-def test_no_auto_leaves_the_training_as_it_is(tmp_path: Path) -> None:
+def test_a_second_model_is_found_when_it_takes_over(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
+        tmp_path / "train.py",
+        MODEL
+        + """
+for _ in range(4):
+    net(ids).backward()
+    optimizer.step()
+class Other(Net):
+    pass
+other = nn.Sequential(Other())
+optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+for _ in range(6):
+    other(ids).backward()
+    optimizer.step()
+""",
+    )
+    assert [step.count("forward") for step in found["steps"]] == [1] * 9
+
+
+def test_no_auto_leaves_the_training_as_it_is(runtime_dir: Path, tmp_path: Path) -> None:
     found = train(
         tmp_path / "train.py",
         MODEL

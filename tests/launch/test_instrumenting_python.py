@@ -129,9 +129,9 @@ def train(rank, folder):
 if __name__ == "__main__":
     folder = os.environ["LLMTOP_DIR"]
     for start in ("fork", "spawn"):
-        for batch in DataLoader(Data(), batch_size=2, num_workers=2, multiprocessing_context=start):
+        for batch in DataLoader(Data(), batch_size=2, num_workers=1, multiprocessing_context=start):
             assert not glob.glob(folder + "/*.sock")
-    multiprocessing.spawn(train, args=(folder,), nprocs=2)
+    multiprocessing.spawn(train, args=(folder,), nprocs=1)
     fork = multiprocessing.get_context("fork").Process(target=train, args=(0, folder))
     fork.start()
     fork.join()
@@ -194,7 +194,6 @@ def test_a_training_in_another_environment_borrows_what_llmtop_needs(tmp_path: P
     assert len(read(done.stdout)["steps"]) == 3
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize(
     ("variable", "value", "reason"),
     [
@@ -202,28 +201,27 @@ def test_a_training_in_another_environment_borrows_what_llmtop_needs(tmp_path: P
         ("LLMTOP_RUN_PATH", "/nowhere", "ModuleNotFoundError: No module named 'llmtop'"),
     ],
 )
-def test_what_cannot_be_instrumented_says_so_once_and_trains(
+def test_what_cannot_be_instrumented_says_so_once_and_runs(
     tmp_path: Path, variable: str, value: str, reason: str
 ) -> None:
     venv.create(tmp_path / "venv", with_pip=False)
-    (tmp_path / "packages").mkdir()
-    packages = needed_by_torch(tmp_path / "packages")
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    (packages / "torch.py").touch()  # which torch it is does not matter here: it is not got to
     script = tmp_path / "train.py"
-    script.write_text(
-        TRAINING
-        + f"""
-import subprocess
+    script.write_text(f"""
+import subprocess, sys, torch
+print("trained", flush=True)
 if "child" not in sys.argv:
     subprocess.run([sys.executable, {str(script)!r}, "child"], check=True)
-"""
-    )
+""")
     variables = {**instrumented(os.environ), "PYTHONPATH": f"{INJECT}:{packages}", variable: value}
     done = subprocess.run(
         [str(tmp_path / "venv/bin/python"), str(script)],
-        env={**variables, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+        env=variables,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=60,
         check=False,
     )
     assert done.returncode == 0, done.stderr

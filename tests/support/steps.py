@@ -89,3 +89,35 @@ def train(path: Path, source: str, *options: str, **variables: str) -> dict[str,
     assert done.returncode == 0, done.stderr
     assert "llmtop:" not in done.stderr, done.stderr
     return {**read(done.stdout), "stdout": done.stdout, "stderr": done.stderr}
+
+
+class Zygote:
+    """Runs programs below one `llmtop run`, in forks of a process that has imported torch. See zygote.py."""
+
+    def __init__(self, *, bare: bool = False, **variables: str) -> None:
+        """Start it; `bare` without `llmtop run`, to compare with."""
+        below = [] if bare else [sys.executable, "-m", "llmtop", "run", "--"]
+        self._process = subprocess.Popen(
+            [*below, sys.executable, "-m", "tests.support.zygote"],
+            env=environment(OMP_NUM_THREADS="1", **variables),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def train(self, path: Path, source: str) -> dict[str, Any]:
+        """As the function `train`; the output is under "stdout" and "stderr"."""
+        path.write_text(source + "\nfrom tests.support.steps import show; show()\n")
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{path}\n")
+        self._process.stdin.flush()
+        code = self._process.stdout.readline()
+        output, errors = (Path(f"{path}{suffix}").read_text() for suffix in (".out", ".err"))
+        assert code == "0\n", errors
+        assert "llmtop:" not in errors, errors
+        return {**read(output), "stdout": output, "stderr": errors}
+
+    def close(self) -> None:
+        """End it."""
+        self._process.communicate(timeout=30)

@@ -58,9 +58,10 @@ def _listen_to_autograd(loop: Loop, modules: Modules) -> None:
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         if _is_compiling() or loop.in_backward or loop.stands_down() or (not loop.attached and is_data_worker()):
             return run(tensors, *args, **kwargs)
-        if not (modules.settled and loop.attached):
+        if modules.unknown or not loop.attached:
             with dynamo.Paused():
-                modules.look()
+                if modules.unknown:
+                    modules.look()
                 loop.attach()
                 dynamo.keep_out()  # also of what has been loaded to publish
         loop.backward_begins()

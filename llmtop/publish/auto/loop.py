@@ -56,6 +56,7 @@ class Loop:
         "evaluated",
         "in_backward",
         "recorder",
+        "steps_without_forward",
         "watched",
     )
 
@@ -82,6 +83,7 @@ class Loop:
         self.watched: Callable[[], Any] = _nothing
         """Returns a parameter that is trained, or None: a weak reference."""
         self._version = -1
+        self.steps_without_forward = 0
         self._unstepped = False
         """A backward pass has ended, and no optimizer's step since."""
         self._in_training_step = False
@@ -156,6 +158,7 @@ class Loop:
         self.busy = True
         step = self._open_step()
         self._forward.__enter__()
+        self.steps_without_forward = 0
         if self._new_batch:
             self._new_batch = False
             return step
@@ -306,6 +309,7 @@ class Loop:
         """The step is over."""
         self._step = None
         self.evaluated = self._unstepped = False
+        self.steps_without_forward += 1
         if not self._started and self.recorder.open_step is None:
             self.forget_pending()
             self.recorder.next_index = max(self.recorder.next_index, 1)

@@ -1,0 +1,32 @@
+"""One process below `llmtop run` that has imported torch, and forks for each training that it is told of.
+
+Importing torch takes seconds, a small training some milliseconds. Each line on stdin names a program, each line on
+stdout says that it has ended and with which code; what it prints is in files beside it.
+"""
+
+import os
+import runpy
+import sys
+from pathlib import Path
+
+import torch
+
+# The first optimizer of a process imports the compiler, which takes longer than torch itself.
+torch.optim.SGD([torch.zeros(1)])
+
+
+def run(program: str) -> None:
+    """In the child: be that program, as if Python had been started with it."""
+    for fd, suffix in ((1, ".out"), (2, ".err")):
+        os.dup2(os.open(program + suffix, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), fd)
+    sys.argv = [program]
+    sys.path[0] = str(Path(program).parent)
+    runpy.run_path(program, run_name="__main__")
+
+
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        run(line.rstrip("\n"))
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
