@@ -68,11 +68,32 @@ def _alone() -> list[Snapshot]:
     return scene(gpus=1)
 
 
+def _h200(until: int) -> Callable[[], list[Snapshot]]:
+    """The recording of a real H200 that `llmtop demo` shows, up to so many snapshots (two a second)."""
+
+    def recorded() -> list[Snapshot]:
+        from itertools import islice
+
+        from llmtop.diagnosis.live import Rules
+        from llmtop.recording import Reader
+
+        rules = Rules()
+        path = Path(__file__).resolve().parents[1] / "llmtop" / "data" / "demo.llmtop.gz"
+        return [rules.apply(one) for _, one in islice(Reader(path).snapshots(), until)]
+
+    return recorded
+
+
 PICTURES: tuple[Picture, ...] = (
     Picture("anomaly-200x50", (200, 50), _anomaly),
     Picture("anomaly-120x30", (120, 30), _anomaly),
     Picture("anomaly-80x24", (80, 24), _anomaly),
     Picture("anomaly-60x15", (60, 15), _anomaly),
+    Picture("h200-healthy-120x30", (120, 30), _h200(60)),
+    Picture("h200-input-bound-120x30", (120, 30), _h200(130)),
+    Picture("h200-launch-bound-80x24", (80, 24), _h200(200)),
+    Picture("h200-spinning-120x30", (120, 30), _h200(270)),
+    Picture("h200-alert-120x30", (120, 30), _h200(270), keys=("a",)),
     Picture("one-gpu-120x30", (120, 30), _alone),
     Picture("one-gpu-80x24", (80, 24), _alone),
     Picture("straggler-120x30", (120, 30), lambda: scene(gpus=2, slow_rank=1)),

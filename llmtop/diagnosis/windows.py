@@ -102,7 +102,9 @@ class Hold:
         if holds:
             self._for(now, elapsed, clear_seconds if self.raised else hold_seconds)
         elif self.raised:
-            self.score -= min(_share(elapsed, clear_seconds), 0.5 if clear_seconds > 0 else 1.0)
+            self.score = max(
+                self.score - min(_share(elapsed, clear_seconds), 0.5 if clear_seconds > 0 else 1.0), 0.0
+            )
             self.raised = self.score > 1e-9
         else:
             self.score = max(self.score - 3 * _share(elapsed, hold_seconds), 0.0)
