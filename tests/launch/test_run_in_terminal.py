@@ -178,7 +178,8 @@ while True:
     pid = int(wait_for(lambda: pid_file.exists() and pid_file.read_text(), SECONDS, "the training to start"))
     pane("kill-pane")
     wait_for(lambda: not alive(pid), SECONDS, "the training to end with its pane")
-    assert told.read_text() == "SIGHUP\n"
+    # The kernel tells the foreground job and the shell tells its jobs: without llmtop it comes twice, too.
+    assert set(told.read_text().split()) == {"SIGHUP"}
 
 
 @pytest.mark.tmux
