@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.result import Result, SkipBenchmark
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-ROUNDS, SECONDS = 3, 1.5
+ROUNDS, SECONDS = 5, 1.5
 STAMPED_STEPS = 20_000
 
 WATCH = """
@@ -76,12 +76,23 @@ def _measure(way: str, watcher: str | None = None) -> dict[str, float | None]:
         ]
         if way == "auto":
             command = [sys.executable, "-m", "llmtop", "run", "--", *command]
+        if way == "traceml":
+            command = _under_traceml(directory)
         done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
+        told = [line for line in done.stdout.splitlines() if line.startswith("{")]
+        if done.returncode != 0 or not told:
             last = (done.stderr.strip().splitlines() or ["no word"])[-1]
             raise SkipBenchmark(f"{way} ended with {done.returncode}: {last}")
-        medians: dict[str, float | None] = json.loads(done.stdout.strip().splitlines()[-1])
+        medians: dict[str, float | None] = json.loads(told[-1])
         return medians
+
+
+def _under_traceml(directory: str) -> list[str]:
+    """TraceML's own launcher with its defaults: started without it, its hooks do nothing."""
+    launcher = Path(sys.executable).with_name("traceml")
+    script = REPOSITORY / "benchmarks" / "training_step.py"
+    options = ["--mode", "summary", "--logs-dir", directory, "--run-name", "bench", "--no-save-training-output"]
+    return [str(launcher), "run", *options, str(script), "--args", "traceml", str(SECONDS)]
 
 
 def _watch(directory: str, env: dict[str, str], closing: contextlib.ExitStack, *, stopped: bool) -> None:

@@ -224,9 +224,9 @@ class Tracks:
             cells[slot] += ns
             cells[slot + 1] += count
         interval = track.begun - previous if 0 <= previous <= track.begun else -1
-        recorder.cells = cells
-        fields = (index, track.begun, now - track.begun, interval, step.tokens, step.samples)
-        recorder.pack_slowly(ring.count & MASK, fields)
+        tokens, samples = values.number(step.tokens), values.number(step.samples)
+        row = (index, track.begun, now - track.begun, interval, tokens, samples, *cells)
+        ring.rows[ring.count & MASK] = row
         ring.count += 1
         if recorder.waiting:
             recorder.waiting = False

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from llmtop import wire
 from llmtop.errors import UnusableInput
+from llmtop.publish import values
 from llmtop.publish.ring import Row
 
 if TYPE_CHECKING:
@@ -36,14 +38,19 @@ class StepReader:
             row.begun_ns + self._offset,
             row.host_ns,
             row.interval_ns if row.interval_ns >= 0 else None,
-            None if row.tokens != row.tokens else row.tokens,
-            None if row.samples != row.samples else row.samples,
+            _finite(row.tokens),
+            _finite(row.samples),
             [
                 wire.PhaseTime(names[slot >> 1], cells[slot], cells[slot + 1])
                 for slot in range(2, len(cells), 2)
                 if cells[slot + 1]
             ],
         )
+
+
+def _finite(count: float | None) -> float | None:
+    number = values.number(count)
+    return number if number is not None and math.isfinite(number) else None
 
 
 def encode_steps(message: wire.Steps) -> bytes:

@@ -1,7 +1,7 @@
 """The tree of phases that a training has entered, and the time of the step so far.
 
 A phase within a phase has its parent's path in front: ``forward/attention``. The time of a step is kept in
-one flat list, two cells a path (nanoseconds, count), which is packed into the ring when the step ends.
+one flat list, two cells a path (nanoseconds, count), which goes into the ring when the step ends.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The hot path: what runs in the training thread at every step and phase.
 
-A phase is two stamps and two additions into a list; a finished step is one packed row in the ring. Nothing here
+A phase is two stamps and two additions into a list; a finished step is one row in the ring. Nothing here
 sends, allocates much, takes a lock or lets an error of ours out: the server thread does the rest. In a real
 training most of the cost is cache misses, so few lines of code and memory are touched: checks come together in
 `watch`, and what is rare is in methods of its own.
@@ -18,7 +18,6 @@ step never add up to more than the step.
 from __future__ import annotations
 
 import os
-import struct
 from _thread import get_ident
 from collections.abc import Callable
 from time import perf_counter_ns
@@ -26,7 +25,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from llmtop.publish import values
-from llmtop.publish.ring import MASK, NAN
+from llmtop.publish.ring import MASK
 from llmtop.publish.state import NEVER, State
 
 if TYPE_CHECKING:
@@ -36,8 +35,8 @@ Kind = Literal["step", "request"]
 
 MAX_NAMES = 1024
 """Names of phases that are remembered; names made from data must not fill the memory."""
-PLAIN = (float, int)
-"""Numbers that are packed as they are: to make one of anything else might wait for a device."""
+PLAIN = (type(None), float, int)
+"""What is kept as it is: to make a number of anything else might wait for a device."""
 
 
 class Recorder(State):
@@ -209,27 +208,14 @@ class Step:
         begun = r.begun
         interval = begun - r.previous if r.previous >= 0 else -1
         r.previous = begun
-        tokens = NAN if self.tokens is None else self.tokens
-        samples = NAN if self.samples is None else self.samples
-        layout = ring.layout
+        tokens = self.tokens
+        samples = self.samples
+        if type(tokens) not in PLAIN:
+            tokens = values.number(tokens)
+        if type(samples) not in PLAIN:
+            samples = values.number(samples)
         cells = r.cells
-        try:
-            if type(tokens) in PLAIN and type(samples) in PLAIN:
-                layout.pack_into(
-                    layout.buffer,
-                    (count & MASK) * layout.row_bytes,
-                    index,
-                    begun,
-                    now - begun,
-                    interval,
-                    tokens,
-                    samples,
-                    *cells,
-                )
-            else:
-                r.pack_slowly(count & MASK, (index, begun, now - begun, interval, tokens, samples))
-        except (struct.error, OverflowError):
-            r.pack_slowly(count & MASK, (index, begun, now - begun, interval, tokens, samples))
+        ring.rows[count & MASK] = (index, begun, now - begun, interval, tokens, samples, *cells)
         cells[:] = r.zeros
         r.open_step = None
         r.pending = NEVER

@@ -9,7 +9,7 @@ import os
 import sys
 from _thread import get_ident
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from llmtop.publish import values
 from llmtop.publish.facts import Facts
@@ -174,10 +174,6 @@ class State(OpenPhases):
             self.count_left_out("steps of a second thread")
         else:
             self.tracks.enter_step(step)
-
-    def pack_slowly(self, place: int, fields: tuple[Any, ...]) -> None:
-        """A step that does not fit its row: more phases than any before, or a number that is none."""
-        self.fit(self.ring.pack_slowly(place, fields, self.cells) - 2)
 
     def forget_unfinished(self) -> None:
         self.forget_cells()
