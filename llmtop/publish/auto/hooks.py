@@ -7,6 +7,7 @@ break and no guard. Nothing here may raise on its own account.
 from __future__ import annotations
 
 import functools
+from _thread import get_ident
 from typing import Any
 
 import torch
@@ -34,10 +35,11 @@ def install() -> Loop:
 def _listen_to_dataloader(loop: Loop) -> None:
     # Every iterator of a DataLoader inherits this one method, and none overrides it, since torch 1.2.
     fetch = _BaseDataLoaderIter.__next__
+    recorder = loop.recorder
 
     @functools.wraps(fetch)
     def __next__(self: Any) -> Any:  # noqa: N807
-        if _is_compiling() or loop.busy or not loop.here or loop.stands_down():
+        if _is_compiling() or loop.busy or get_ident() != recorder.thread or loop.stands_down():
             return fetch(self)
         loop.dataload_begins()
         exhausted = True
@@ -52,13 +54,19 @@ def _listen_to_dataloader(loop: Loop) -> None:
 
 
 def _listen_to_autograd(loop: Loop, modules: Modules) -> None:
+    recorder = loop.recorder
     run = torch.autograd.backward  # Tensor.backward calls it by this name
 
     @functools.wraps(run)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if _is_compiling() or loop.in_backward or loop.stands_down() or (not loop.attached and is_data_worker()):
+        if (
+            _is_compiling()
+            or loop.in_backward
+            or loop.stands_down()
+            or (not recorder.attached and is_data_worker())
+        ):
             return run(tensors, *args, **kwargs)
-        if modules.unknown or not loop.attached:
+        if not recorder.attached or modules.unknown:
             with dynamo.Paused():
                 if modules.unknown:
                     modules.look()

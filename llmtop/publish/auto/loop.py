@@ -120,7 +120,8 @@ class Loop:
 
     def dataload_begins(self) -> Phase:
         """A batch is asked for. The phase returned is to be left when it is there."""
-        self._look_for_unseen_step()
+        if self._unstepped:
+            self._look_for_unseen_step()
         if self.evaluated and self._step is None:
             # Asked for again after a forward without gradients and none with: the batches were an evaluation's.
             self.forget_pending()
@@ -151,12 +152,10 @@ class Loop:
         Returns:
             The step when this is the first call since the last backward pass: what it is called with is the batch.
         """
-        self._recover()
-        self._leave_optimizer(calls_closure=True)
-        self._look_for_unseen_step()
-        self._untouched = False
+        if self._stepping is not None or self._unstepped:
+            self._settle()
         self.busy = True
-        step = self._open_step()
+        step = self._step or self._open_step()
         self._forward.__enter__()
         self.steps_without_forward = 0
         if self._new_batch:
@@ -171,10 +170,8 @@ class Loop:
 
     def training_step_begins(self) -> None:
         """A function that computes a loss is called: it counts as forward, up to a backward pass within it."""
-        self._recover()
-        self._leave_optimizer(calls_closure=True)
-        self._look_for_unseen_step()
-        self._untouched = False
+        if self._stepping is not None or self._unstepped:
+            self._settle()
         self._open_step()
         self._in_training_step = True
         self._forward.__enter__()
@@ -194,12 +191,12 @@ class Loop:
 
     def backward_begins(self) -> None:
         """A backward pass begins, and none is running."""
-        self._recover()
-        self._leave_optimizer(calls_closure=True)
-        self._look_for_unseen_step()
-        self._untouched = False
-        self.training_step_ends()
-        self._open_step()
+        if self._stepping is not None or self._unstepped:
+            self._settle()
+        if self._in_training_step:
+            self.training_step_ends()
+        if self._step is None:
+            self._open_step()
         self.busy = self.in_backward = True
         self._backward.__enter__()
 
@@ -241,7 +238,8 @@ class Loop:
             # same one after forwards and backwards is a new one: the last was left by an exception.
             self._depth += 1
             return
-        self._recover()
+        if self._stepping is not None:
+            self._recover()
         self._stepping = id(optimizer)
         self._untouched = True
         self._depth = 0
@@ -260,8 +258,8 @@ class Loop:
         self._leave_optimizer()
         self._closure = self._unstepped = False
         self._stepping = None
-        if self._closes_step(id(optimizer)):
-            self._end_step()
+        if self._closes_step(id(optimizer)) and not self.boundary_from_outside:
+            self.end_step()
 
     def _leave_optimizer(self, calls_closure: bool = False) -> None:
         """The optimizer's own work ends, or stops because its closure is called again."""
@@ -282,6 +280,13 @@ class Loop:
         return optimizer == self._closer
 
     # --- steps ------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Something is computed while an optimizer steps, or before one has: what does that say of the last step?"""
+        self._recover()
+        self._leave_optimizer(calls_closure=True)
+        self._look_for_unseen_step()
+        self._untouched = False
 
     def _open_step(self) -> Step | None:
         r = self.recorder

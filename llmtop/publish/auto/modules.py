@@ -117,7 +117,9 @@ class Modules:
         if not _gradients() or (self.trained and not module.training):
             loop.evaluated = True
             return False
-        if loop.stands_down() or not loop.attached:
+        recorder = loop.recorder
+        if recorder.manual_used or not recorder.attached or recorder.off:
+            loop.stands_down()
             return False
         self.trained = self.trained or module.training
         self._called = True
