@@ -282,7 +282,7 @@ class Loop:
     # --- steps ------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Something is computed while an optimizer steps, or before one has: what does that say of the last step?"""
+        """Something is computed while an optimizer steps, or before one has: that may end what was before."""
         self._recover()
         self._leave_optimizer(calls_closure=True)
         self._look_for_unseen_step()
