@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from llmtop.errors import UnusableInput
 from llmtop.snapshot import Gpu, Rank
@@ -50,20 +51,26 @@ class GpuSelection:
     def default(cls) -> GpuSelection:
         """The GPUs that CUDA_VISIBLE_DEVICES lets a program started from this shell use; all, if it is not set.
 
+        Like CUDA, takes the entries up to the first that is none. Where that leaves no GPU, as for a shell that
+        wants none (an empty value, or -1), all are shown: a monitor without GPUs would be of no use.
+
         CUDA numbers GPUs by speed unless CUDA_DEVICE_ORDER is PCI_BUS_ID; on machines with GPUs of one kind, the
         rule for training, both orders are the same.
         """
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        parts = tuple(part.strip() for part in visible.split(",")) if visible else ()
-        if not parts or not all(_INDEX.match(part) or _UUID.match(part) for part in parts):
+        if visible is None:
             return cls()
-        return cls(mode="given", wanted=parts, why="CUDA_VISIBLE_DEVICES")
+        entries = (part.strip() for part in visible.split(","))
+        named = tuple(takewhile(lambda part: _INDEX.match(part) or _UUID.match(part), entries))
+        return cls(mode="given" if named else "all", wanted=named, why="CUDA_VISIBLE_DEVICES")
 
     def __str__(self) -> str:
         return ",".join(self.wanted) if self.mode == "given" else self.mode
 
     def choose(self, gpus: tuple[Gpu, ...], ranks: Sequence[Rank]) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
         """The GPUs to show, in their order, and sentences on what was asked for and is not there."""
+        if self.mode == "all" and self.why and gpus:
+            return gpus, (f"{self.why} lets programs started here use no GPU; all are shown",)
         if self.mode == "all" or not gpus:
             return gpus, ()
         if self.mode == "attached":

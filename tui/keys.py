@@ -288,6 +288,7 @@ def _where(names: tuple[str, ...]) -> str:
     return " and ".join(_TITLES.get(name, f"on {name}") for name in names)
 
 
-def alert_words() -> str:
+def alert_words(*, replaying: bool) -> str:
     """Which keys lead on from an alert, as the alert strip says it."""
-    return "  ".join(f"{key.shown} {key.alert}" for key in KEYS if key.alert)
+    led = (key for key in KEYS if key.alert and key.replay in (None, replaying))
+    return "  ".join(f"{key.shown} {key.alert}" for key in led)

@@ -307,3 +307,26 @@ def test_a_mig_instance_goes_with_its_gpu_and_alone_by_its_uuid() -> None:
 def test_a_selection_that_means_nothing_is_refused(text: str) -> None:
     with pytest.raises(UnusableInput, match="nvidia-smi -L"):
         GpuSelection.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("visible", "shown", "said"),
+    [
+        (None, [0, 1, 2, 3], ""),
+        ("2,0", [0, 2], "only GPU 2,0 is shown, as CUDA_VISIBLE_DEVICES says"),
+        (" 1 ,x,3", [1], "only GPU 1 is shown"),
+        ("0,1,2,3", [0, 1, 2, 3], ""),
+        ("", [0, 1, 2, 3], "lets programs started here use no GPU; all are shown"),
+        ("-1", [0, 1, 2, 3], "lets programs started here use no GPU; all are shown"),
+        ("NoDevFiles", [0, 1, 2, 3], "lets programs started here use no GPU; all are shown"),
+    ],
+)
+def test_the_shells_own_choice_of_gpus_is_the_default_and_said(
+    visible: str | None, shown: list[int], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    snapshot = Machine(selection=GpuSelection.default()).hub.poll()
+    assert [one.index for one in snapshot.gpus] == shown
+    assert said in " ".join(snapshot.host.notes)
+    assert bool(said) == any("CUDA_VISIBLE_DEVICES" in note for note in snapshot.host.notes)

@@ -232,6 +232,18 @@ async def test_a_replay_says_so_and_space_speed_and_seek_work(tmp_path: Path) ->
     assert not any("seek" in key.action for key in keys.for_screen(keys.MAIN, replaying=False))
 
 
+async def test_the_alert_strip_names_only_keys_that_do_something(tmp_path: Path) -> None:
+    _recorded(tmp_path / "recording").close()
+    alerted = (low_power(0, 5.0, START),)
+    feed = ReplayFeed(Reader(tmp_path / "recording"), lambda: lambda moment: replace(moment, alerts=alerted), 16.0)
+    async with running(feed, (200, 50)) as (app, pilot):
+        await pilot.pause(0.3)
+        assert "a why" in text(app)
+        assert "c capture" not in text(app)
+        assert "s Python stacks" not in text(app)
+    assert "c capture" in keys.alert_words(replaying=False)
+
+
 async def test_processes_are_sorted_filtered_and_chosen_by_name_not_by_line() -> None:
     moments = scene(gpus=4, seconds=10)
     async with running(Held(*moments)) as (app, pilot):

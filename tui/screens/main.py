@@ -56,7 +56,10 @@ class MainScreen(LlmtopScreen):
         if plan.notes:
             yield Placed(plan.notes, [bars.notes(view, plan.notes.width, look)])
         if plan.alerts:
-            yield Placed(plan.alerts, bars.alert_strip(view, *plan.alerts[2:], look, keys.alert_words()))
+            yield Placed(
+                plan.alerts,
+                bars.alert_strip(view, *plan.alerts[2:], look, keys.alert_words(replaying=self.llmtop.replaying)),
+            )
         if plan.footer:
             yield Placed(plan.footer, [self.footer(plan.footer.width)])
 
