@@ -18,6 +18,7 @@ from llmtop.capture import run
 from llmtop.capture.job import Cancelled, Plan, Progress, Target
 from llmtop.errors import NotPossibleHere
 from tests.capture.conftest import Start, Training
+from tests.support import nvml_stub
 from tests.support.processes import REPOSITORY, environment, wait_for
 
 pytest.importorskip("torch")
@@ -232,3 +233,31 @@ def test_a_request_that_cannot_be_met_is_answered(training: Training, engine: st
         connection.send(wire.CaptureRequest(id="x", engine=engine, path=path, steps=5))
         assert detail in _states(connection, "x")["x"][-1].detail
     training.wait_for_steps(2)
+
+
+def test_an_alert_of_the_live_rules_fires_an_armed_capture(
+    training: Training, captures: Path, tmp_path: Path
+) -> None:
+    target = training.wait_attached()
+    scenario = nvml_stub.Scenario(count=1).process(0, training.pid, 10 << 30, sm=95)
+    env = nvml_stub.environment(
+        nvml_stub.build(),
+        scenario.write(tmp_path / "scenario"),
+        **environment(LLMTOP_DIR=str(target.socket.parent if target.socket else "")),
+    )
+    command = ["capture", "--pid", str(training.pid), "--engine", "torch.profiler", "--out", str(captures)]
+    armed = subprocess.Popen(
+        [sys.executable, "-m", "llmtop", *command, "--when", "alert:low_power_full_util", "--json"],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert armed.stderr is not None
+    assert any("armed" in line for line in armed.stderr)
+    scenario.set(0, util=100, power_watts=120, sm_active=0.5, dram_active=0, tensor_active=0).write()
+    told, _ = armed.communicate(timeout=60)
+    assert armed.returncode == 0
+    assert any("low_power_full_util" in line for line in told.splitlines())
+    assert len(list(captures.glob("*/report.json"))) == 1
+    training.wait_for_steps(5)
