@@ -36,6 +36,8 @@ class Case:
     must_not: frozenset[str] = frozenset()
 
 
+PATIENCE_S = 180
+"""For a training and all that is before it: on a fresh machine the first import of torch alone takes a minute."""
 BAD = frozenset(
     {"input_bound", "straggler", "low_power_full_util", "stalled", "launch_bound", "sync_bound", "h2d_bound"}
 )
@@ -52,7 +54,7 @@ CASES = (
 
 def watch(case: Case, keep: Path | None) -> dict[str, Any]:
     """Run the training and the monitor side by side until the training ends."""
-    with tempfile.TemporaryDirectory(prefix="lt-") as directory:
+    with tempfile.TemporaryDirectory(prefix="lt-") as directory, tempfile.TemporaryFile("w+") as errors:
         environ = environment(LLMTOP_DIR=directory)
         launcher = [sys.executable]
         if case.gpus > 1:
@@ -66,14 +68,18 @@ def watch(case: Case, keep: Path | None) -> dict[str, Any]:
             ]
         training = subprocess.Popen(
             [*launcher, TRAINING, *case.arguments], env=environ, cwd=REPOSITORY, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+            stderr=errors, text=True, start_new_session=True,
         )  # fmt: skip
         command = [sys.executable, "-m", "llmtop", "--json", "--interval", "0.25"]
         if keep:
             command += ["--record", str(keep / f"{case.name}.llmtop.gz")]
         monitor = subprocess.Popen(command, env=environ, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
         try:
-            return judge(case, *collect(training, monitor))
+            verdict = judge(case, *collect(training, monitor))
+            if not verdict["ranks"]:
+                errors.seek(0)
+                verdict["training_said"] = errors.read()[-2000:]
+            return verdict
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(training.pid, signal.SIGKILL)
@@ -83,7 +89,7 @@ def watch(case: Case, keep: Path | None) -> dict[str, Any]:
 
 def collect(training: Any, monitor: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """All snapshots until the training ends, and what it said of its plant."""
-    snapshots, deadline = [], time.monotonic() + 120
+    snapshots, deadline = [], time.monotonic() + PATIENCE_S
     for line in monitor.stdout:
         snapshots.append(json.loads(line))
         if training.poll() is not None or time.monotonic() > deadline:
