@@ -7,41 +7,24 @@ from textwrap import wrap
 from llmtop import format as fmt
 from llmtop.snapshot import Alert, Snapshot
 from tui import alerts, keys
-from tui.layout import Rect
 from tui.metrics import METRICS
 from tui.rows import Row, pad
-from tui.screens.base import LlmtopScreen
-from tui.widgets.board import Placed
+from tui.screens.scrolling import ScrollingScreen
 from tui.widgets.charts import spark
 
 _CHART = 40
 """Columns of a history, where there is room."""
 
 
-class AlertScreen(LlmtopScreen):
+class AlertScreen(ScrollingScreen):
     """All alerts, the worst first, each with its rule in words; scrolls."""
 
     NAME = keys.ALERTS
     CSS_PATH = "help.tcss"
+    MARGIN = 1
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._top = 0
-
-    def parts(self, width: int, height: int) -> list[Placed]:
-        """The part of the text from the first line shown on."""
-        placed, body = self.around(width, height)
-        lines = self._lines(body.width - 2)
-        self._top = max(min(self._top, len(lines) - body.height), 0)
-        shown = lines[self._top : self._top + body.height]
-        below = len(lines) - self._top - body.height
-        if below > 0 and shown:
-            text = f"  {below + 1} more lines {self.look.glyphs.more}"
-            shown[-1] = Row(body.width - 2).add(text, self.look.palette.dim)
-        shown += [Row(body.width - 2) for _ in range(body.height - len(shown))]
-        return [*placed, Placed(Rect(1, body.y, body.width - 2, body.height), shown)]
-
-    def _lines(self, width: int) -> list[Row]:
+    def lines(self, width: int) -> list[Row]:
+        """Every alert with all there is to say of it."""
         snapshot = self.view.snapshot
         if snapshot is None or not snapshot.alerts:
             rows = [Row(width).add("No alert holds now.", self.look.palette.strong)]
@@ -100,11 +83,6 @@ class AlertScreen(LlmtopScreen):
             row = Row(width).add("  ", self.look.palette.text)
             row.add(pad(name if index == 0 else "", 9), self.look.palette.dim)
             rows.append(row.add(line, self.look.palette.text))
-
-    def action_scroll(self, step: int) -> None:
-        """Move the text."""
-        self._top += step
-        self.redraw()
 
 
 def _held(seconds: float) -> str:

@@ -6,17 +6,15 @@ from llmtop.capture.job import Plan
 from tui import capturing, keys
 from tui.capture_form import Form, Prospect, prospects
 from tui.capturing import Capturing
-from tui.layout import Rect
 from tui.rows import Row
-from tui.screens.base import LlmtopScreen
+from tui.screens.scrolling import ScrollingScreen
 from tui.widgets import capture_pane
-from tui.widgets.board import Placed
 
 _last: dict[str, Plan] = {}
 """The plan of the capture before, for the key that repeats it."""
 
 
-class CaptureScreen(LlmtopScreen):
+class CaptureScreen(ScrollingScreen):
     """Asks, captures, shows."""
 
     NAME = keys.CAPTURE
@@ -27,7 +25,8 @@ class CaptureScreen(LlmtopScreen):
         self._form: Form | None = None
         self._looking = False
         self._asks = False
-        self._top = 0
+        self._cursor: int | None = None
+        """The line that is being chosen."""
 
     @property
     def _capturing(self) -> Capturing:
@@ -46,7 +45,7 @@ class CaptureScreen(LlmtopScreen):
 
     def _ask(self) -> None:
         """Fill the form; asking every process and tool is done in a thread."""
-        self._asks, self._looking, self._top = True, True, 0
+        self._asks, self._looking, self.top = True, True, 0
         self.in_background(prospects, self._fill, "llmtop-prospects")
 
     def _fill(self, found: tuple[Prospect, ...]) -> None:
@@ -58,34 +57,27 @@ class CaptureScreen(LlmtopScreen):
     def _changed(self) -> None:
         self.redraw()
 
-    def parts(self, width: int, height: int) -> list[Placed]:
-        """The form, the stages, or the result, scrolled so that the line in question is seen."""
-        placed, body = self.around(width, height)
-        rows, cursor = self._rows(body.width)
-        room = body.height
-        if cursor is not None:
-            seen = room - 1 if len(rows) > room else room  # the last line may say how much more there is
-            self._top = max(min(self._top, cursor), cursor - seen + 1)
-        self._top = max(min(self._top, len(rows) - room), 0)
-        shown = rows[self._top : self._top + room]
-        below = len(rows) - self._top - room
-        if below > 0 and shown:
-            shown[-1] = Row(width).add(f"   {below + 1} more lines {self.look.glyphs.more}", self.look.palette.dim)
-        shown += [Row(width) for _ in range(room - len(shown))]
-        return [*placed, Placed(Rect(0, body.y, width, room), [row.end(self.look.palette.text) for row in shown])]
+    def keep_in_sight(self, room: int, count: int) -> None:
+        """The line that is being chosen."""
+        if self._cursor is not None:
+            seen = room - 1 if count > room else room  # the last line may say how much more there is
+            self.top = max(min(self.top, self._cursor), self._cursor - seen + 1)
 
-    def _rows(self, width: int) -> tuple[list[Row], int | None]:
+    def lines(self, width: int) -> list[Row]:
+        """The form, the stages, or the result."""
         look, now = self.look, self._capturing
+        self._cursor = None
         if now.busy:
-            return capture_pane.under_way(now, width, look), None
+            return capture_pane.under_way(now, width, look)
         if not self._asks and now.state != "idle":
-            return capture_pane.ended(now, width, look), None
+            return capture_pane.ended(now, width, look)
         title = Row(width).add(" Capture", look.palette.strong).end(look.palette.text)
         if self._form is None or self._looking:
             text = "   looking which processes can be captured, and how"
-            return [title, Row(width), Row(width).add(text, look.palette.dim)], None
+            return [title, Row(width), Row(width).add(text, look.palette.dim)]
         rows, cursor = capture_pane.form(self._form, width, look)
-        return [title, Row(width), *rows], cursor + 2
+        self._cursor = cursor + 2
+        return [title, Row(width), *rows]
 
     def action_field(self, step: int) -> None:
         """Another line of the form; another part of the report."""
@@ -93,7 +85,7 @@ class CaptureScreen(LlmtopScreen):
             assert self._form is not None
             self._form.move(step)
         else:
-            self._top += step
+            self.top += step
         self.redraw()
 
     def action_change(self, step: int) -> None:
@@ -121,7 +113,7 @@ class CaptureScreen(LlmtopScreen):
 
     def _begin(self, plan: Plan, form: Form) -> None:
         _last["plan"] = plan
-        self._asks, self._top = False, 0
+        self._asks, self.top = False, 0
         self._capturing.begin(plan, form.condition)
         self.redraw()
 

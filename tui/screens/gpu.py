@@ -86,7 +86,7 @@ class GpuScreen(LlmtopScreen):
         if alert is not None and snapshot is not None:
             said = f" {alerts.mark(alert, look)} {alerts.word(alert)} {alerts.age(alert, snapshot.time)} "
             bar = Row(width).add(" ", palette.text).add(said, alerts.badge(alert, look))
-            bar.add(f"  {keys.alert_words(replaying=self.llmtop.replaying)}", palette.info)
+            bar.add(f"  {keys.alert_words(replaying=bool(self.view.replay))}", palette.info)
             rows.append(bar.end(palette.text))
             following = f" {look.glyphs.arrow} {alert.next}" if alert.next else ""
             lines = wrap(fmt.printable(alert.summary + following), max(width - 4, 10))

@@ -8,10 +8,8 @@ from rich.style import Style
 
 from llmtop import format as fmt
 from tui import keys
-from tui.layout import Rect
 from tui.rows import Row, pad
-from tui.screens.base import LlmtopScreen
-from tui.widgets.board import Placed
+from tui.screens.scrolling import ScrollingScreen
 
 _READING = (
     ("util", "Share of time in which a kernel ran. 100 % does not mean that the GPU works: look at power and SM."),
@@ -33,30 +31,15 @@ _READING = (
 )
 
 
-class HelpScreen(LlmtopScreen):
+class HelpScreen(ScrollingScreen):
     """Keys and reading, in columns as the width allows; scrolls."""
 
     NAME = keys.HELP
     CSS_PATH = "help.tcss"
+    MARGIN = 1
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._top = 0
-
-    def parts(self, width: int, height: int) -> list[Placed]:
-        """The part of the text from the first line shown on."""
-        placed, body = self.around(width, height)
-        lines = self._lines(body.width - 2)
-        self._top = max(min(self._top, len(lines) - body.height), 0)
-        shown = lines[self._top : self._top + body.height]
-        below = len(lines) - self._top - body.height
-        if below > 0 and shown:
-            text = f"  {below + 1} more lines {self.look.glyphs.more}"
-            shown[-1] = Row(body.width - 2).add(text, self.look.palette.dim)
-        shown += [Row(body.width - 2) for _ in range(body.height - len(shown))]
-        return [*placed, Placed(Rect(1, body.y, body.width - 2, body.height), shown)]
-
-    def _lines(self, width: int) -> list[Row]:
+    def lines(self, width: int) -> list[Row]:
+        """The keys, then how to read the screen."""
         palette = self.look.palette
         rows: list[Row] = []
         notes = () if self.view.snapshot is None else self.view.snapshot.host.notes
@@ -84,8 +67,3 @@ class HelpScreen(LlmtopScreen):
                 Style(color=style.color, bold=True, bgcolor=palette.text.bgcolor),
             )
             rows.append(row.add(" " + line, palette.text))
-
-    def action_scroll(self, step: int) -> None:
-        """Move the text."""
-        self._top += step
-        self.redraw()

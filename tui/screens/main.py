@@ -58,7 +58,7 @@ class MainScreen(LlmtopScreen):
         if plan.alerts:
             yield Placed(
                 plan.alerts,
-                bars.alert_strip(view, *plan.alerts[2:], look, keys.alert_words(replaying=self.llmtop.replaying)),
+                bars.alert_strip(view, *plan.alerts[2:], look, keys.alert_words(replaying=bool(self.view.replay))),
             )
         if plan.footer:
             yield Placed(plan.footer, [self.footer(plan.footer.width)])

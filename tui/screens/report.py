@@ -9,12 +9,10 @@ from textual.message import Message
 from llmtop.diagnosis.compare import Comparison, compare_reports
 from llmtop.errors import LlmtopError
 from tui import keys, reports
-from tui.layout import Rect
 from tui.reports import Loaded
 from tui.rows import Row
-from tui.screens.base import LlmtopScreen
+from tui.screens.scrolling import ScrollingScreen
 from tui.widgets import report_pane
-from tui.widgets.board import Placed
 
 
 class Read(Message):
@@ -25,7 +23,7 @@ class Read(Message):
         self.result = result
 
 
-class ReportScreen(LlmtopScreen):
+class ReportScreen(ScrollingScreen):
     """One report; scrolls."""
 
     NAME = keys.REPORT
@@ -46,7 +44,8 @@ class ReportScreen(LlmtopScreen):
         self._refusal = ""
         self._chosen = 0
         self._unfolded: set[int] = set()
-        self._top = 0
+        self._places: list[int] = []
+        """The line at which each finding begins."""
         self._follow = True
 
     def on_mount(self) -> None:
@@ -65,35 +64,26 @@ class ReportScreen(LlmtopScreen):
             self._loaded = message.result
         self.redraw()
 
-    def parts(self, width: int, height: int) -> list[Placed]:
-        """The part of the text that the chosen finding, or the person's scrolling, is at."""
-        placed, body = self.around(width, height)
-        rows, places = self._rows(body.width)
+    def keep_in_sight(self, room: int, count: int) -> None:
+        """The chosen finding, unless the person has scrolled on."""
+        places = self._places
         if self._follow and places:
             end = places[self._chosen + 1] if self._chosen + 1 < len(places) else places[self._chosen] + 1
-            self._top = max(min(self._top, places[self._chosen]), end - body.height)
-        self._top = max(min(self._top, len(rows) - body.height), 0)
-        shown = rows[self._top : self._top + body.height]
-        below = len(rows) - self._top - body.height
-        if below > 0 and shown:
-            more = f"   {below + 1} more lines {self.look.glyphs.more}"
-            shown[-1] = Row(body.width).add(more, self.look.palette.dim)
-        shown += [Row(body.width) for _ in range(body.height - len(shown))]
-        text = self.look.palette.text
-        return [*placed, Placed(Rect(0, body.y, width, body.height), [row.end(text) for row in shown])]
+            self.top = max(min(self.top, places[self._chosen]), end - room)
 
-    def _rows(self, width: int) -> tuple[list[Row], list[int]]:
+    def lines(self, width: int) -> list[Row]:
+        """The verdict, the findings, the tables."""
         palette = self.look.palette
         if self._loaded is None:
             said = self._refusal or f"reading {self.path} …"
             style = palette.warning if self._refusal else palette.dim
-            return [Row(width), *report_pane.sentence(said, width, style)], []
+            return [Row(width), *report_pane.sentence(said, width, style)]
         report = self._loaded.report
         against, comparison = self._comparison()
         rows = report_pane.verdict(report, self._loaded.name, against, comparison, width, self.look)
         found, places = report_pane.findings(report, self._chosen, self._unfolded, width, self.look)
-        places = [place + len(rows) for place in places]
-        return [*rows, *found, *report_pane.details(report, width, self.look)], places
+        self._places = [place + len(rows) for place in places]
+        return [*rows, *found, *report_pane.details(report, width, self.look)]
 
     def _comparison(self) -> tuple[str, Comparison | None]:
         before = reports.baseline()
@@ -118,9 +108,8 @@ class ReportScreen(LlmtopScreen):
 
     def action_scroll(self, step: int) -> None:
         """Move the text."""
-        self._top += step
         self._follow = False
-        self.redraw()
+        super().action_scroll(step)
 
     def action_baseline(self) -> None:
         """Mark this capture as baseline; at the second press, none."""

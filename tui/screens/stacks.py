@@ -11,16 +11,14 @@ from llmtop.capture import py_spy
 from llmtop.capture.stacks import Thread
 from llmtop.errors import LlmtopError
 from tui import keys
-from tui.layout import Rect
 from tui.rows import Look, Row
-from tui.screens.base import LlmtopScreen
-from tui.widgets.board import Placed
+from tui.screens.scrolling import ScrollingScreen
 
 REFRESH_SECONDS = 1.0
 """py-spy takes 0.05 s of another core for each look and does not pause the training."""
 
 
-class StacksScreen(LlmtopScreen):
+class StacksScreen(ScrollingScreen):
     """One process; tab goes to the next rank."""
 
     NAME = keys.STACKS
@@ -33,7 +31,6 @@ class StacksScreen(LlmtopScreen):
         self._error = ""
         self._looked_at = 0.0
         self._looking = False
-        self._top = 0
         self._all = False
 
     def on_mount(self) -> None:
@@ -56,20 +53,8 @@ class StacksScreen(LlmtopScreen):
             self._threads, self._error, self._looked_at = found, error, time.time()
             self.redraw()
 
-    def parts(self, width: int, height: int) -> list[Placed]:
-        """The threads, main first, as many lines as fit from where the person has scrolled to."""
-        placed, body = self.around(width, height)
-        rows = self._rows(width)
-        self._top = max(min(self._top, len(rows) - body.height), 0)
-        shown = rows[self._top : self._top + body.height]
-        below = len(rows) - self._top - body.height
-        if below > 0 and shown:
-            shown[-1] = Row(width).add(f"   {below + 1} more lines {self.look.glyphs.more}", self.look.palette.dim)
-        shown += [Row(width) for _ in range(body.height - len(shown))]
-        lines = [row.end(self.look.palette.text) for row in shown]
-        return [*placed, Placed(Rect(0, body.y, width, body.height), lines)]
-
-    def _rows(self, width: int) -> list[Row]:
+    def lines(self, width: int) -> list[Row]:
+        """The threads, main first."""
         look = self.look
         palette = look.palette
         title = Row(width).add(" Python stacks", palette.strong)
@@ -100,11 +85,6 @@ class StacksScreen(LlmtopScreen):
         self._all = not self._all
         self.redraw()
 
-    def action_scroll(self, step: int) -> None:
-        """Move the text."""
-        self._top += step
-        self.redraw()
-
     def action_next_rank(self, step: int) -> None:
         """The stacks of another rank."""
         ranks = self.view.ranks()
@@ -112,7 +92,7 @@ class StacksScreen(LlmtopScreen):
         if pids:
             at = pids.index(self._pid) if self._pid in pids else -step
             self._pid = pids[(at + step) % len(pids)]
-            self._threads, self._error, self._top = None, "", 0
+            self._threads, self._error, self.top = None, "", 0
             self._looking = False
             self._refresh()
             self.redraw()

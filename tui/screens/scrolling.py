@@ -1,0 +1,50 @@
+"""What screens of text have in common: more lines than fit, and the last one says how many."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tui.layout import Rect
+from tui.rows import Row
+from tui.screens.base import LlmtopScreen
+from tui.widgets.board import Placed
+
+
+class ScrollingScreen(LlmtopScreen):
+    """Shows `lines()` from the first one scrolled to on. `keep_in_sight` may move that before each painting."""
+
+    MARGIN: ClassVar[int] = 0
+    """Columns left free on both sides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.top = 0
+        """The first line shown."""
+
+    def lines(self, width: int) -> list[Row]:
+        """All of the text."""
+        raise NotImplementedError
+
+    def keep_in_sight(self, room: int, count: int) -> None:
+        """Move `top` so that what matters is among the `room` lines shown of `count`."""
+
+    def parts(self, width: int, height: int) -> list[Placed]:
+        """Header, the part of the text that is scrolled to, footer."""
+        placed, body = self.around(width, height)
+        room = max(body.width - 2 * self.MARGIN, 0)
+        rows = self.lines(room)
+        self.keep_in_sight(body.height, len(rows))
+        self.top = max(min(self.top, len(rows) - body.height), 0)
+        shown = rows[self.top : self.top + body.height]
+        below = len(rows) - self.top - body.height
+        if below > 0 and shown:
+            text = f"   {below + 1} more lines {self.look.glyphs.more}"
+            shown[-1] = Row(room).add(text, self.look.palette.dim)
+        shown += [Row(room) for _ in range(body.height - len(shown))]
+        ended = [row.end(self.look.palette.text) for row in shown]
+        return [*placed, Placed(Rect(self.MARGIN, body.y, room, body.height), ended)]
+
+    def action_scroll(self, step: int) -> None:
+        """Move the text."""
+        self.top += step
+        self.redraw()
