@@ -122,6 +122,12 @@ def llmtop_run() -> tuple[str, ...]:
 
 
 @pytest.fixture
+def under_nsys(start: Start, llmtop_run: tuple[str, ...]) -> Training:
+    """A training that a user started with `llmtop run --nsys`."""
+    return start(behind=(*llmtop_run, "--nsys", "--"))
+
+
+@pytest.fixture
 def real_nsys(monkeypatch: pytest.MonkeyPatch) -> Path:
     """The real nsys, for this process and all that it starts."""
     found = find_nsys()

@@ -16,38 +16,14 @@ import pytest
 from llmtop.capture import nsys, run
 from llmtop.capture.job import Plan, Target
 from tests.capture.conftest import Start, Training
+from tests.capture.under_nsys import plan, ranges, session_state
 from tests.support.processes import environment, wait_for
 
 pytestmark = [pytest.mark.nsys, pytest.mark.usefixtures("real_nsys")]
 
 
-@pytest.fixture
-def training(start: Start, llmtop_run: tuple[str, ...]) -> Training:
-    """A training that a user started with `llmtop run --nsys`."""
-    return start(behind=(*llmtop_run, "--nsys", "--"))
-
-
-def plan(target: Target, parent: Path, **more: object) -> Plan:
-    return Plan(**{"engine": "nsys", "targets": (target,), "parent": parent, "steps": 5, **more})  # type: ignore[arg-type]
-
-
-def ranges(sqlite: Path, name: str) -> int:
-    """How many closed NVTX ranges of that name the export has."""
-    with closing(sqlite3.connect(sqlite)) as database:
-        (count,) = database.execute(
-            "SELECT count(*) FROM NVTX_EVENTS LEFT JOIN StringIds ON textId = id "
-            "WHERE coalesce(text, value) = ? AND end IS NOT NULL",
-            (name,),
-        ).fetchone()
-        return int(count)
-
-
-def session_state(target: Target) -> str:
-    return nsys.for_process(target.pid)[1].state
-
-
-def test_five_steps_are_captured_and_the_report_is_cut_to_five(training: Training, captures: Path) -> None:
-    target = training.wait_attached()
+def test_five_steps_are_captured_and_the_report_is_cut_to_five(under_nsys: Training, captures: Path) -> None:
+    target = under_nsys.wait_attached()
     stages: list[str] = []
     result = run.take(plan(target, captures), lambda progress: stages.append(progress.stage))
     assert list(dict.fromkeys(stages)) == ["prepare", "start", "record", "stop", "export", "analyse", "done"]
@@ -59,16 +35,16 @@ def test_five_steps_are_captured_and_the_report_is_cut_to_five(training: Trainin
     assert result.info.notes == []
     assert (result.folder / "report.md").is_file()
     assert (result.folder / "trace.nsys-rep").is_file()
-    training.wait_for_steps(5)
+    under_nsys.wait_for_steps(5)
     assert session_state(target) == "Launched"
-    assert training.end() == 0
+    assert under_nsys.end() == 0
 
 
-def test_the_folder_says_what_was_captured(training: Training, captures: Path) -> None:
-    target = training.wait_attached()
+def test_the_folder_says_what_was_captured(under_nsys: Training, captures: Path) -> None:
+    target = under_nsys.wait_attached()
     result = run.take(plan(target, captures))
     written = json.loads((result.folder / "capture.json").read_bytes())
-    assert written["pids"] == [training.pid]
+    assert written["pids"] == [under_nsys.pid]
     assert written["command"].endswith("training.py")
     assert written["steps"] >= 5
     assert written["tool"]["nsys"].startswith("20")
@@ -81,8 +57,8 @@ def test_the_folder_says_what_was_captured(training: Training, captures: Path) -
     assert "trace.nsys-rep" in result.open
 
 
-def test_the_command_line_captures_and_prints_json_alone(training: Training, captures: Path) -> None:
-    training.wait_attached()
+def test_the_command_line_captures_and_prints_json_alone(under_nsys: Training, captures: Path) -> None:
+    under_nsys.wait_attached()
     done = subprocess.run(
         [sys.executable, "-m", "llmtop", "capture", "--steps", "5", "--json", "--out", str(captures)],
         capture_output=True,

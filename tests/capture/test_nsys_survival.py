@@ -4,52 +4,26 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from llmtop.capture import leftovers, nsys, run
-from llmtop.capture.job import Cancelled, Plan, Progress, Target
+from llmtop.capture.job import Cancelled, Progress, Target
 from llmtop.capture.lock import CaptureLock, Holder
 from llmtop.errors import NotPossibleHere
 from tests.capture.conftest import Start, Training
+from tests.capture.under_nsys import plan, ranges, session_state
 from tests.support.processes import REPOSITORY, environment, wait_for
 
 pytestmark = [pytest.mark.nsys, pytest.mark.usefixtures("real_nsys")]
 
 
-@pytest.fixture
-def training(start: Start, llmtop_run: tuple[str, ...]) -> Training:
-    """A training that a user started with `llmtop run --nsys`."""
-    return start(behind=(*llmtop_run, "--nsys", "--"))
-
-
-def plan(target: Target, parent: Path, **more: object) -> Plan:
-    return Plan(**{"engine": "nsys", "targets": (target,), "parent": parent, "steps": 5, **more})  # type: ignore[arg-type]
-
-
-def ranges(sqlite: Path, name: str) -> int:
-    """How many closed NVTX ranges of that name the export has."""
-    with closing(sqlite3.connect(sqlite)) as database:
-        (count,) = database.execute(
-            "SELECT count(*) FROM NVTX_EVENTS LEFT JOIN StringIds ON textId = id "
-            "WHERE coalesce(text, value) = ? AND end IS NOT NULL",
-            (name,),
-        ).fetchone()
-        return int(count)
-
-
-def session_state(target: Target) -> str:
-    return nsys.for_process(target.pid)[1].state
-
-
-def test_a_cancelled_capture_leaves_no_folder_and_no_collection(training: Training, captures: Path) -> None:
-    target = training.wait_attached()
+def test_a_cancelled_capture_leaves_no_folder_and_no_collection(under_nsys: Training, captures: Path) -> None:
+    target = under_nsys.wait_attached()
     cancelled = threading.Event()
 
     def cancel_in_the_middle(progress: Progress) -> None:
@@ -60,23 +34,23 @@ def test_a_cancelled_capture_leaves_no_folder_and_no_collection(training: Traini
         run.take(plan(target, captures, steps=500), cancel_in_the_middle, cancelled)
     assert list(captures.iterdir()) == []
     wait_for(lambda: session_state(target) == "Launched")
-    training.wait_for_steps(5)
+    under_nsys.wait_for_steps(5)
     assert run.take(plan(target, captures)).info.state == "done"
 
 
 @pytest.mark.parametrize("stage", ["prepare", "start", "record", "stop", "export", "analyse"])
 def test_killing_llmtop_at_any_stage_leaves_the_training_running_and_not_collected(
-    training: Training, captures: Path, stage: str
+    under_nsys: Training, captures: Path, stage: str
 ) -> None:
-    target = training.wait_attached()
+    target = under_nsys.wait_attached()
     victim = _capture_until(target, captures, stage)
     assert victim.returncode == -signal.SIGKILL
-    training.wait_for_steps(5)
+    under_nsys.wait_for_steps(5)
     wait_for(lambda: session_state(target) == "Launched", what="the collection to be stopped")
     result = run.take(plan(target, captures))
     assert result.info.state == "done"
-    training.wait_for_steps(5)
-    assert training.end() == 0
+    under_nsys.wait_for_steps(5)
+    assert under_nsys.end() == 0
 
 
 def _capture_until(target: Target, captures: Path, stage: str) -> subprocess.Popen[bytes]:
@@ -100,9 +74,9 @@ def _capture_until(target: Target, captures: Path, stage: str) -> subprocess.Pop
 
 
 def test_a_collection_whose_llmtop_and_holder_were_killed_is_found_and_stopped(
-    training: Training, captures: Path, real_nsys: Path, tmp_path: Path
+    under_nsys: Training, captures: Path, real_nsys: Path, tmp_path: Path
 ) -> None:
-    target = training.wait_attached()
+    target = under_nsys.wait_attached()
     tool, session = nsys.for_process(target.pid)
     _abandon(tool, session, target, tmp_path)
     assert any(session.id in sentence for sentence in leftovers.sentences())
@@ -110,18 +84,18 @@ def test_a_collection_whose_llmtop_and_holder_were_killed_is_found_and_stopped(
     assert all(isinstance(outcome, str) for outcome in outcomes)
     assert session_state(target) == "Launched"
     assert leftovers.sentences() == []
-    training.wait_for_steps(3)
+    under_nsys.wait_for_steps(3)
 
 
 def test_the_next_capture_stops_what_a_killed_llmtop_left_collecting(
-    training: Training, captures: Path, tmp_path: Path
+    under_nsys: Training, captures: Path, tmp_path: Path
 ) -> None:
-    target = training.wait_attached()
+    target = under_nsys.wait_attached()
     tool, session = nsys.for_process(target.pid)
     _abandon(tool, session, target, tmp_path)
     result = run.take(plan(target, captures))
     assert result.report.steps.count == 5
-    training.wait_for_steps(3)
+    under_nsys.wait_for_steps(3)
 
 
 def _abandon(tool: nsys.Nsys, session: nsys.Session, target: Target, folder: Path) -> None:
@@ -139,9 +113,9 @@ def _abandon(tool: nsys.Nsys, session: nsys.Session, target: Target, folder: Pat
 
 
 def test_a_collection_that_somebody_started_by_hand_is_left_alone(
-    training: Training, captures: Path, tmp_path: Path
+    under_nsys: Training, captures: Path, tmp_path: Path
 ) -> None:
-    target = training.wait_attached()
+    target = under_nsys.wait_attached()
     tool, session = nsys.for_process(target.pid)
     tool.run("start", f"--session={session.id}", "-o", str(tmp_path / "mine"), "-f", "true")
     with pytest.raises(NotPossibleHere, match="something other than llmtop"):
@@ -151,8 +125,8 @@ def test_a_collection_that_somebody_started_by_hand_is_left_alone(
     assert (tmp_path / "mine.nsys-rep").is_file()
 
 
-def test_a_second_monitor_is_told(training: Training, captures: Path) -> None:
-    target = training.wait_attached()
+def test_a_second_monitor_is_told(under_nsys: Training, captures: Path) -> None:
+    target = under_nsys.wait_attached()
     recording, cancelled = threading.Event(), threading.Event()
 
     def watch(progress: Progress) -> None:
@@ -184,19 +158,19 @@ def test_a_training_that_ends_within_the_window_leaves_its_report(
     assert ranges(result.trace, "step") >= 1
 
 
-def test_a_stopped_training_is_captured_without_waiting_for_ever(training: Training, captures: Path) -> None:
-    target = training.wait_attached()
-    os.kill(training.pid, signal.SIGSTOP)
+def test_a_stopped_training_is_captured_without_waiting_for_ever(under_nsys: Training, captures: Path) -> None:
+    target = under_nsys.wait_attached()
+    os.kill(under_nsys.pid, signal.SIGSTOP)
     try:
         result = run.take(plan(target, captures, steps=None, seconds=0.3))
         assert result.info.state == "done"
     finally:
-        os.kill(training.pid, signal.SIGCONT)
-    training.wait_for_steps(3)
+        os.kill(under_nsys.pid, signal.SIGCONT)
+    under_nsys.wait_for_steps(3)
 
 
 def test_a_full_disk_keeps_what_nsys_recorded_and_says_where(
-    training: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    under_nsys: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = tmp_path / "small"
     small.mkdir()
@@ -206,12 +180,12 @@ def test_a_full_disk_keeps_what_nsys_recorded_and_says_where(
     try:
         monkeypatch.setattr("llmtop.capture.nsys_window.MIN_FREE_BYTES", 0)
         monkeypatch.setattr("llmtop.capture.folder.check_disk", lambda *_: 1)
-        target = training.wait_attached()
+        target = under_nsys.wait_attached()
         with pytest.raises(NotPossibleHere, match=r"raw data is kept at (/\S+\.qdstrm); by hand") as refused:
             run.take(plan(target, small))
         kept = Path(str(refused.value).partition("kept at ")[2].partition(";")[0])
         assert kept.stat().st_size > 0
         kept.unlink()
-        training.wait_for_steps(3)
+        under_nsys.wait_for_steps(3)
     finally:
         subprocess.run(["umount", str(small)], check=True)

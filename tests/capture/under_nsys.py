@@ -1,0 +1,31 @@
+"""What tests of nsys captures ask: of the plan, of the export, of the session."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from llmtop.capture import nsys
+from llmtop.capture.job import Plan, Target
+
+
+def plan(target: Target, parent: Path, **more: object) -> Plan:
+    """An nsys capture of five steps of one process."""
+    return Plan(**{"engine": "nsys", "targets": (target,), "parent": parent, "steps": 5, **more})  # type: ignore[arg-type]
+
+
+def ranges(sqlite: Path, name: str) -> int:
+    """How many closed NVTX ranges of that name the export has."""
+    with closing(sqlite3.connect(sqlite)) as database:
+        (count,) = database.execute(
+            "SELECT count(*) FROM NVTX_EVENTS LEFT JOIN StringIds ON textId = id "
+            "WHERE coalesce(text, value) = ? AND end IS NOT NULL",
+            (name,),
+        ).fetchone()
+        return int(count)
+
+
+def session_state(target: Target) -> str:
+    """What the nsys session of a process is doing, in nsys's word."""
+    return nsys.for_process(target.pid)[1].state
