@@ -3,54 +3,64 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from llmtop import wire
 from llmtop.errors import UnusableInput
 from llmtop.publish import values
-from llmtop.publish.ring import Row
+from llmtop.publish.ring import FIELDS, Row
 
 if TYPE_CHECKING:
     from llmtop.publish.state import State
 
 BATCH = 32
-"""Steps in one message. To make one takes about 0.1 ms, for which the server thread may hold the training's GIL;
+"""Steps in one message. To make one takes some 30 µs, for which the server thread may hold the training's GIL;
 sending it lets go."""
+_PLAIN = 1e15
+"""Numbers within go as they are."""
+
+
+StepArray = tuple[int, int, int, int | None, float | None, float | None, list[tuple[str, int, int]]]
+"""A `wire.StepDone` as the array that it is in a message. To make one takes half as long as to make the struct."""
 
 
 class StepReader:
-    """Turns rows of the ring into messages."""
+    """Turns rows of the ring into what messages hold."""
 
     def __init__(self, recorder: State) -> None:
         self._ring = recorder.ring
         self._names = recorder.paths.names
         self._offset = recorder.facts.unix_offset_ns
 
-    def read(self, first: int, limit: int = BATCH) -> tuple[int, list[wire.StepDone]]:
+    def read(self, first: int, limit: int = BATCH) -> tuple[int, list[StepArray]]:
         """Up to `limit` finished steps from number `first` on, and the number of the first of them."""
         start, rows = self._ring.read(first, limit)
         return start, [self._step(row) for row in rows]
 
-    def _step(self, row: Row) -> wire.StepDone:
-        names, cells = self._names, row.cells
-        return wire.StepDone(
-            row.step_index,
-            row.begun_ns + self._offset,
-            row.host_ns,
-            row.interval_ns if row.interval_ns >= 0 else None,
-            _finite(row.tokens),
-            _finite(row.samples),
-            [
-                wire.PhaseTime(names[slot >> 1], cells[slot], cells[slot + 1])
-                for slot in range(2, len(cells), 2)
-                if cells[slot + 1]
-            ],
+    def _step(self, row: Row) -> StepArray:
+        index, begun, host_ns, interval, tokens, samples = row[:FIELDS]
+        names = self._names
+        cells = iter(row[FIELDS + 2 :])  # without those of phases.HIDDEN
+        pairs = zip(cells, cells, strict=True)
+        return (
+            index,
+            begun + self._offset,
+            host_ns,
+            interval if interval >= 0 else None,
+            tokens if tokens is None or -_PLAIN < tokens < _PLAIN else _finite(tokens),
+            samples if samples is None or -_PLAIN < samples < _PLAIN else _finite(samples),
+            [(names[place], ns, count) for place, (ns, count) in enumerate(pairs, 1) if count],
         )
 
 
-def _finite(count: float | None) -> float | None:
+def _finite(count: float) -> float | None:
     number = values.number(count)
     return number if number is not None and math.isfinite(number) else None
+
+
+def message_of(steps: list[StepArray], **fields: Any) -> wire.Steps:
+    """The message with these steps; `fields` are its others."""
+    return wire.Steps(steps=cast(list[wire.StepDone], steps), **fields)
 
 
 def encode_steps(message: wire.Steps) -> bytes:

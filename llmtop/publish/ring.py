@@ -6,7 +6,7 @@ code and the tables of the struct module are cold each time, which costs twice w
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from llmtop.publish.phases import Paths
 
@@ -14,30 +14,19 @@ SIZE = 2048
 """Steps kept; a power of two."""
 MASK = SIZE - 1
 
-_HEAD_FIELDS = 6
+FIELDS = 6
+"""The fields of a row before its cells: the step's index, begun (perf_counter ns), host ns, ns since the step
+before began (-1: there was none), tokens, samples. A cell is nanoseconds or a count, by slot as in `phases.Paths`;
+there may be fewer than there are slots by now."""
 
-
-class Row(NamedTuple):
-    """One finished step."""
-
-    step_index: int
-    begun_ns: int
-    """perf_counter."""
-    host_ns: int
-    interval_ns: int
-    """Since the step before began; -1: there was none."""
-    tokens: float | None
-    samples: float | None
-    cells: tuple[int, ...]
-    """Nanoseconds and count by slot, as in `phases.Paths`; shorter than the slots there are now."""
+Row = tuple[Any, ...]
 
 
 class Ring:
     """One writer, any number of readers, no lock.
 
-    The writer sets row `count & MASK`, flat (the fields of `Row` up to `cells`, then the cells), and only then
-    raises `count`. A reader copies and then looks at `count` again: what the writer may have replaced meanwhile
-    it throws away.
+    The writer sets row `count & MASK` and only then raises `count`. A reader copies and then looks at `count`
+    again: what the writer may have replaced meanwhile it throws away.
     """
 
     __slots__ = ("count", "paths", "rows")
@@ -46,7 +35,7 @@ class Ring:
         self.paths = paths
         self.count = 0
         """Steps finished since the process attached."""
-        self.rows: list[tuple[Any, ...]] = [()] * SIZE
+        self.rows: list[Row] = [()] * SIZE
 
     def oldest(self) -> int:
         """The number of the oldest step that can still be read."""
@@ -62,4 +51,4 @@ class Ring:
         stop = min(self.count, start + limit)
         copied = [self.rows[number & MASK] for number in range(start, stop)]
         overrun = min(max(0, self.oldest() - start), len(copied))
-        return start + overrun, [Row._make((*row[:_HEAD_FIELDS], row[_HEAD_FIELDS:])) for row in copied[overrun:]]
+        return start + overrun, copied[overrun:]

@@ -27,7 +27,7 @@ from llmtop import client, wire
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.publish.gpu_times import gpu_time
 from llmtop.publish.hello import captures, hello
-from llmtop.publish.outbox import StepReader, encode_steps
+from llmtop.publish.outbox import StepReader, encode_steps, message_of
 from llmtop.publish.peer import Monitor
 from llmtop.publish.values import complain
 
@@ -316,8 +316,8 @@ class Server:
         fresh = monitor.metrics != metrics
         if fresh:
             monitor.metrics = metrics.copy()
-        message = wire.Steps(
-            steps=steps,
+        message = message_of(
+            steps,
             lost=monitor.lost,
             metrics=monitor.metrics if fresh else {},
             history=history,

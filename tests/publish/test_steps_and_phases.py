@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmtop
-from llmtop.publish.outbox import StepReader
 from llmtop.publish.phases import MAX_PATHS
 from llmtop.publish.recorder import get
-from tests.support.recorded import Recorded, names, top_level_ns
+from tests.support.recorded import Recorded, names, steps_of, top_level_ns
 
 
 def test_a_step_has_its_phases_in_the_order_of_their_first_appearance(recorded: Recorded) -> None:
@@ -323,7 +322,7 @@ def test_whatever_the_order_phases_never_add_up_to_more_than_their_step(script: 
         elif what == "batch":
             next(batches)
     recorder.end_step()
-    steps = StepReader(recorder).read(0, 1000)[1]
+    steps = steps_of(recorder)
     recorder.reset()
     for before, step in zip([None, *steps], steps, strict=False):
         assert top_level_ns(step) <= step.host_ns

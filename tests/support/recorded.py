@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from llmtop import wire
 from llmtop.publish.outbox import StepReader
 from llmtop.publish.recorder import Recorder, get
+
+
+def steps_of(recorder: Recorder) -> list[wire.StepDone]:
+    """All finished steps that the ring still holds, as a monitor decodes them."""
+    return msgspec.convert(StepReader(recorder).read(0, 1 << 20)[1], list[wire.StepDone])
 
 
 class Recorded:
@@ -16,7 +23,7 @@ class Recorded:
     @property
     def steps(self) -> list[wire.StepDone]:
         """All finished steps."""
-        return StepReader(self.recorder).read(0, 10_000)[1]
+        return steps_of(self.recorder)
 
     @property
     def step(self) -> wire.StepDone:

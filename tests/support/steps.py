@@ -37,11 +37,11 @@ class Recorded:
 def show() -> None:
     """In the child: print all steps and what was left out, on a line that `read` finds."""
     from llmtop.publish import recorder
-    from llmtop.publish.outbox import StepReader
+    from tests.support.recorded import steps_of
 
     r = recorder.get()
     steps: list[dict[str, Any]] = []
-    for step in StepReader(r).read(0, 1 << 20)[1]:
+    for step in steps_of(r):
         phases = {phase.name: (phase.count, phase.host_ns / 1e9) for phase in step.phases}
         numbers = {"seconds": step.host_ns / 1e9, "tokens": step.tokens, "samples": step.samples}
         steps.append({"index": step.index, **numbers, "phases": phases})
