@@ -22,7 +22,12 @@ def number(value: float | None, digits: int = 0, unit: str = "") -> str:
     """`value` with so many decimals and the unit after it ("98%", "1980 MHz" for unit " MHz")."""
     if value is None or _absent(value):
         return DASH
-    return f"{value:.{digits}f}{unit}"
+    return f"{round(value, digits) + 0.0:.{digits}f}{unit}"  # + 0.0: a driver's -0.0 is no "-0"
+
+
+def figure(value: float | None) -> str:
+    """A number whose unit is told elsewhere, with four significant digits."""
+    return DASH if value is None else f"{value + 0.0:.4g}"
 
 
 def percent(value: float | None, digits: int = 0) -> str:

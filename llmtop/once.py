@@ -130,7 +130,7 @@ def _rank(rank: Rank, snapshot: Snapshot, width: int) -> list[str]:
 
 
 def _metric(value: float | None) -> str:
-    return "not finite" if value is None or not math.isfinite(value) else f"{value:.4g}"
+    return "not finite" if value is None or not math.isfinite(value) else fmt.figure(value)
 
 
 def _phase(phase: Phase) -> str:

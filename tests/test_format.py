@@ -27,6 +27,8 @@ def test_durations_keep_three_digits_and_name_their_unit(seconds: float | None, 
 def test_an_absent_value_is_a_dash_and_never_zero() -> None:
     assert {fmt.percent(None), fmt.watts(None), fmt.size(None), fmt.rate(None), fmt.count(None)} == {"–"}
     assert fmt.percent(0) == "0%"
+    assert fmt.percent(-0.0) == fmt.percent(-0.2) == "0%"
+    assert fmt.figure(-0.0) == "0"
 
 
 def test_sizes_move_to_the_next_unit_before_they_need_four_digits() -> None:

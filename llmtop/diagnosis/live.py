@@ -62,6 +62,13 @@ class _Look(NamedTuple):
     hold: Hold
     subject: _Judged
     tell: Callable[[], Told]
+    holds: bool
+    """Whether it holds at this snapshot; one that is up stays up for a while after."""
+
+    @property
+    def key(self) -> _HoldKey:
+        """Names it from snapshot to snapshot."""
+        return self.id, self.subject.key
 
 
 def explain(alert_id: str) -> RuleText:
@@ -87,7 +94,7 @@ class Rules:
         now = self._advance(snapshot.time)
         self._take_gpus(snapshot, now)
         self._take_ranks(snapshot, now)
-        alerts = [_alert(look) for look in self._judge(now) if look.hold.raised]
+        alerts = [_alert(look, told) for look, told in self._tell(self._judge(now))]
         alerts.sort(key=lambda alert: (_ORDER[alert.severity], alert.since, alert.id, alert.gpu or ""))
         return replace(snapshot, alerts=tuple(alerts))
 
@@ -99,6 +106,7 @@ class Rules:
         self._jobs: list[JobState] = []
         self._composition: Hashable = None
         self._holds: dict[_HoldKey, Hold] = {}
+        self._told: dict[_HoldKey, Told] = {}
 
     def _advance(self, time: float) -> float:
         """Forget everything when the stream jumped; returns the time to judge by, which never goes back."""
@@ -171,8 +179,17 @@ class Rules:
         self._look(JOB_RULES, self._jobs, now, looks)
         shown = [look for look in looks if not _is_covered(look, looks)]
         # What is covered, and what is not there any more, begins anew.
-        self._holds = {(look.id, look.subject.key): look.hold for look in shown}
+        self._holds = {look.key: look.hold for look in shown}
         return shown
+
+    def _tell(self, looks: list[_Look]) -> list[tuple[_Look, Told]]:
+        """What those that are up say. On the way down it is what they said last: the numbers of now deny it."""
+        before = self._told
+        raised = [look for look in looks if look.hold.raised]
+        self._told = {
+            look.key: look.tell() if look.holds or look.key not in before else before[look.key] for look in raised
+        }
+        return [(look, self._told[look.key]) for look in raised]
 
     def _look(
         self, rules: Iterable[Rule[Subject]], subjects: Iterable[Subject], now: float, looks: list[_Look]
@@ -180,6 +197,7 @@ class Rules:
         for subject in subjects:
             for rule in rules:
                 hold = self._holds.get((rule.id, subject.key))
+                holds = False
                 if subject.fresh:
                     up = hold is not None and hold.raised
                     holds = rule.holds(subject, up)
@@ -189,7 +207,8 @@ class Rules:
                         hold = Hold(now)
                     hold.update(now, holds, rule.text.hold_seconds, rule.text.clear_seconds)
                 if hold is not None and not hold.idle:
-                    looks.append(_Look(rule.id, rule.covered_by, hold, subject, partial(rule.tell, subject)))
+                    tell = partial(rule.tell, subject)
+                    looks.append(_Look(rule.id, rule.covered_by, hold, subject, tell, holds))
 
 
 def _is_covered(look: _Look, looks: list[_Look]) -> bool:
@@ -204,8 +223,7 @@ def _is_covered(look: _Look, looks: list[_Look]) -> bool:
     )
 
 
-def _alert(look: _Look) -> Alert:
-    told = look.tell()
+def _alert(look: _Look, told: Told) -> Alert:
     gpu, pid = (told.about or look.subject).names()
     return Alert(
         id=look.id,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmtop.diagnosis.report import Finding, Report
-from llmtop.format import DASH, count, duration, number, percent, printable, size
+from llmtop.format import DASH, count, duration, figure, number, percent, printable, size
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _value(value: object) -> str:
     if isinstance(value, int):
         return f"{value}"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return figure(value)
     return printable(str(value), 160)
 
 

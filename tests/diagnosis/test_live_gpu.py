@@ -154,7 +154,10 @@ def test_a_gpu_whose_driver_hangs_loses_its_alert_once_its_values_are_old() -> N
 def test_the_alert_goes_some_seconds_after_work_resumes() -> None:
     rules = Rules()
     assert ids(feed(rules, range(10), **SPIN)) == {"low_power_full_util"}
-    assert ids(feed(rules, [10, 11, 12], **GEMM)) == {"low_power_full_util"}
+    (going,) = feed(rules, [10, 11, 12], **GEMM)
+    assert going.id == "low_power_full_util"
+    assert going.evidence["power_watts"] == 122.0, "it says what held, not what denies it"
+    assert "122 of 700 W" in going.summary
     assert feed(rules, range(13, 20), **GEMM) == []
 
 

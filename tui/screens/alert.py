@@ -91,5 +91,5 @@ def _held(seconds: float) -> str:
 
 def _number(value: object) -> str:
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return fmt.figure(value)
     return fmt.printable(str(value))

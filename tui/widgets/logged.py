@@ -33,7 +33,7 @@ def _line(rank: Rank, view: View, width: int, look: Look) -> Row:
         if len(clean) + _VALUE + 5 > row.left:
             row.add(f"+{len(rank.metrics) - place} {look.glyphs.more}", palette.dim)
             break
-        row.add(clean + " ", palette.dim).add(_text(value).ljust(_VALUE), palette.strong)
+        row.add(clean + " ", palette.dim).add(fmt.figure(value).ljust(_VALUE), palette.strong)
         series = history.get(name)
         cells = min(24, row.left - 2)
         if series is not None and cells >= 8:
@@ -47,10 +47,6 @@ def _course(series: Series, width: int, look: Look) -> str:
     if high <= low:
         return spark([2 if v == v else 0 for v in values], width, look.glyphs)  # noqa: PLR0124  (NaN)
     return spark([level(v - low, high - low) for v in values], width, look.glyphs)
-
-
-def _text(value: float | None) -> str:
-    return fmt.DASH if value is None else f"{value:.4g}"
 
 
 def _span(series: Series, width: int) -> tuple[float, float]:
@@ -81,12 +77,12 @@ def _chart(name: str, value: float | None, series: Series, width: int, height: i
     room = max(width - _VALUE - 1, 1)
     low, high = _span(series, room)
     values = [v - low for v in series.last(room)]
-    title = Row(width).add(fmt.printable(name, _NAME) + " ", palette.dim).add(_text(value), palette.strong)
+    title = Row(width).add(fmt.printable(name, _NAME) + " ", palette.dim).add(fmt.figure(value), palette.strong)
     rows = [title]
     drawn = area(values, room, height - 1, (high - low) or 1.0, look.glyphs)
     for index, line in enumerate(drawn):
         bottom = index == len(drawn) - 1
-        text = _text(low) if bottom else _text(high) if index == 0 and high > low else ""
+        text = fmt.figure(low) if bottom else fmt.figure(high) if index == 0 and high > low else ""
         row = Row(width).add(pad(text, _VALUE, right=True) + " ", palette.dim)
         rows.append(row.add(line, palette.compute_area))
     return rows
