@@ -32,7 +32,7 @@ def unattached(known: frozenset[int] = frozenset()) -> tuple[Target, ...]:
     """Processes of this user that ask Kineto's host or were started under nsys, and are not in `known`."""
     directories: set[Path] = set()
     launched: list[int] = []
-    for pid in _own_pids() - known:
+    for pid in own_pids() - known:
         with suppress(NotPossibleHere):
             environ = proc.environ(pid)
             if kineto.DIRECTORY_VARIABLE in environ:
@@ -100,7 +100,8 @@ def _one_job(known: Sequence[Target]) -> bool:
     return one_parent and None not in ranks and len(set(ranks)) == len(ranks)
 
 
-def _own_pids() -> set[int]:
+def own_pids() -> set[int]:
+    """All processes of this user."""
     uid = os.geteuid()
     found = set()
     for entry in os.scandir("/proc"):

@@ -94,6 +94,7 @@ def _print_training(training: Training) -> None:
 def examine() -> Diagnosis:
     """Look at everything; takes up to a second."""
     from llmtop.capture import choice, leftovers, targets
+    from llmtop.launch import unseen
 
     checks = [
         *_driver(),
@@ -112,7 +113,7 @@ def examine() -> Diagnosis:
         python=f"{sys.version.split()[0]} at {sys.executable}",
         checks=checks,
         trainings=trainings,
-        notes=leftovers.sentences(),
+        notes=[*leftovers.sentences(), *unseen.sentences(targets.own_pids())],
     )
 
 

@@ -46,7 +46,10 @@ def run(auto: bool, nsys: bool, extras: tuple[str, ...], kineto: bool | None, co
         raise UnusableInput("--with chooses what nsys records; add --nsys")
     from llmtop.launch.environment import instrumented
     from llmtop.launch.exec_in_place import exec_in_place, not_started
+    from llmtop.launch.unseen import deaf_option, sentence
 
+    if auto and (option := deaf_option(command)):
+        click.echo(f"llmtop: {sentence(option)}", err=True)
     environment = instrumented(os.environ) if auto else dict(os.environ)
     if shutil.which(command[0], os.F_OK, environment.get("PATH")) is None:
         raise not_started(command[0], FileNotFoundError())  # before anything is started for it

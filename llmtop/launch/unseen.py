@@ -1,0 +1,71 @@
+"""Pythons that `llmtop run` cannot instrument, because they were told to ignore their environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from llmtop.capture import proc
+from llmtop.errors import NotPossibleHere
+from llmtop.format import printable
+from llmtop.launch.inject._llmtop_watch import ABI
+
+_PYTHON = re.compile(r"python(\d+(\.\d+)*)?t?$")
+_WITH_VALUE = "WX"
+"""Options of the interpreter whose value may be the next word."""
+_LAST = "cm"
+"""Options after which all words are the program's."""
+_DEAF = {
+    "I": "-I (isolated)",
+    "E": "-E (no PYTHON variables)",
+    "S": "-S (no site)",
+}
+
+
+def deaf_option(command: Sequence[str]) -> str | None:
+    """The option by which a Python with this command line ignores what `llmtop run` prepared; None without one."""
+    if not command or not _PYTHON.match(Path(command[0]).name):
+        return None
+    words = iter(command[1:])
+    for word in words:
+        if not word.startswith("-") or word in ("-", "--") or word.startswith("--"):
+            return None
+        for place, letter in enumerate(word[1:], 2):
+            if letter in _DEAF:
+                return _DEAF[letter]
+            if letter in _LAST:
+                return None
+            if letter in _WITH_VALUE:
+                if place == len(word):
+                    next(words, None)
+                break
+    return None
+
+
+def sentence(option: str) -> str:
+    """What to say of such a Python, and what to do."""
+    return (
+        f"python {option} ignores its environment, so no step of it is seen; start it without, or call "
+        "llmtop.step() in the script"
+    )
+
+
+def sentences(pids: Iterable[int]) -> list[str]:
+    """What to say about those of these processes that train unseen: below `llmtop run`, with torch, but deaf."""
+    return [said for pid in pids if (said := _said_of(pid))]
+
+
+def _said_of(pid: int) -> str | None:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+        option = deaf_option(words)
+        if (
+            option is None
+            or ABI not in proc.environ(pid)
+            or "libtorch" not in Path(f"/proc/{pid}/maps").read_text()
+        ):
+            return None
+    except (OSError, NotPossibleHere):
+        return None  # gone, or not ours to read
+    return f"pid {pid} ({printable(' '.join(words), 70)}) runs below llmtop run, but {sentence(option)}"

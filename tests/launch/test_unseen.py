@@ -1,0 +1,66 @@
+"""Pythons that ignore what `llmtop run` prepares: it is said, at the start and by the doctor."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from llmtop.launch.unseen import deaf_option
+from tests.launch.conftest import LLMTOP
+from tests.support.processes import environment, wait_for
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("python train.py", None),
+        ("python -I train.py", "-I"),
+        ("/usr/bin/python3.11 -uE train.py", "-E"),
+        ("python3.13t -X dev -S train.py", "-S"),
+        ("python -Xdev -W error -I -m train", "-I"),
+        ("python -m train -I", None),
+        ("python -c pass -I", None),
+        ("python train.py -I", None),
+        ("python -- -I", None),
+        ("python - -I", None),
+        ("python --version", None),
+        ("python -X", None),
+        ("ruby -I lib train.rb", None),
+        ("", None),
+    ],
+)
+def test_the_options_that_make_it_deaf(command: str, option: str | None) -> None:
+    found = deaf_option(command.split())
+    assert (found or "").partition(" ")[0] == (option or "")
+
+
+@pytest.mark.torch
+def test_it_is_said_at_the_start_and_by_the_doctor(runtime_dir: Path, script: Callable[[str], list[str]]) -> None:
+    _, path = script("import torch, time; print('ready', flush=True); time.sleep(100)")
+    process = subprocess.Popen(
+        [*LLMTOP, "--", sys.executable, "-I", path],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+
+        def notes() -> list[str]:
+            command = [sys.executable, "-m", "llmtop", "doctor", "--json"]
+            done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
+            return [note for note in json.loads(done.stdout)["notes"] if f"pid {process.pid} " in note]
+
+        (note,) = wait_for(notes)
+        assert "python -I (isolated) ignores its environment" in note
+    finally:
+        process.kill()
+        _, said = process.communicate()
+    assert said.startswith("llmtop: python -I (isolated) ignores its environment")
