@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shlex
 import subprocess
 import sys
 import venv
@@ -73,7 +74,8 @@ def test_a_sitecustomize_that_fails_says_so_as_without(tmp_path: Path) -> None:
 @pytest.mark.parametrize("flags", ["-I", "-E", "-S"])
 def test_an_isolated_python_is_not_touched(flags: str) -> None:
     show = "import sys; print('_llmtop_watch' in sys.modules)"
-    assert python(flags, "-c", show) == "False\n"
+    command = shlex.join([sys.executable, flags, "-c", show])
+    assert python("-c", command, program="sh") == "False\n"
 
 
 def test_looking_for_torch_is_not_importing_it() -> None:
