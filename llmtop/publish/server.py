@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from llmtop.publish.state import State
 
 HOLD_S = 0.016
-"""Steps that finish within this time of a message go into one: under the 20 ms within which a step is to be out."""
+"""Steps that finish within this time of a message go into one; within 20 ms a step is to be out."""
 MAX_MONITORS = 32
 _SUBSCRIBE_WITHIN_S = 10.0
 _EXIT_WAIT_S = 1.0

@@ -252,6 +252,23 @@ def test_an_absent_value_is_a_dash_and_never_a_zero() -> None:
         assert after == "–", label
 
 
+@pytest.mark.parametrize(
+    ("kind", "label", "seconds"), [("step", "interval", [0.5, 2.0]), ("request", "latency", [0.5, 0.25])]
+)
+def test_the_chart_says_whether_it_draws_intervals_or_latencies(
+    kind: str, label: str, seconds: list[float]
+) -> None:
+    steps = (
+        Step(index=0, started_at=1.0, seconds=0.5, kind=kind),
+        Step(index=1, started_at=3.0, seconds=0.25, interval_seconds=2.0, kind=kind),
+    )
+    served = Rank(pid=9, host="node", kind=kind, step=1, step_seconds=0.25, new_steps=steps, state="running")
+    view = viewed(Snapshot(time=4.0, host=Host(name="node"), ranks=(served,)))
+    assert list(view.history.rank(served).seconds.last(2)) == seconds
+    text = "\n".join(painted(view, LOOKS["dark"], 80, 24))
+    assert label in text
+
+
 def test_without_a_gpu_the_note_and_the_way_to_attach_are_said() -> None:
     note = "No NVIDIA driver: libnvidia-ml.so.1 was not found."
     text = "\n".join(painted(viewed(*scene(gpus=0, ranks=0, seconds=2, notes=(note,))), LOOKS["dark"], 80, 24))

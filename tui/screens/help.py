@@ -23,6 +23,10 @@ _READING = (
         "Two clocks. CUDA is asynchronous: the host's time of a phase may be waiting for an earlier one.",
     ),
     (
+        "interval",
+        "From the start of one step to the start of the next: the gap between them is in it, and not in 'took'.",
+    ),
+    (
         "charts",
         "Every axis is fixed, from 0 to 100 % or to the limit; a blank is a sample that the driver did not give.",
     ),

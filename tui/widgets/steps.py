@@ -260,11 +260,12 @@ def _swatch(part: Part, look: Look) -> str:
 
 
 def _chart(rank: Rank, view: View, width: int, height: int, look: Look) -> list[Row]:
-    """Step times on an axis from 0, newest at the right."""
+    """From each step's start to the next one's, or how long a request took; from 0, newest at the right."""
     palette = look.palette
     if height <= 0:
         return []
     label = 10
+    name = "latency" if rank.kind == "request" else "interval"
     room = max(width - label, 0)
     values = view.history.rank(rank).seconds.last(room)
     known = finite(values)
@@ -274,11 +275,11 @@ def _chart(rank: Rank, view: View, width: int, height: int, look: Look) -> list[
     for index, line in enumerate(area(values, room, height, limit, look.glyphs)):
         row = Row(width)
         if index == height - 1:
-            text = "step time" if height == 1 else "0"
+            text = name if height == 1 else "0"
         elif index == 0:
             text = fmt.duration(limit)
         else:
-            text = "step time" if index == height // 2 and height > 2 else ""
+            text = name if index == height // 2 and height > 2 else ""
         row.add(pad(text, label - 1, right=True) + " ", palette.dim)
         rows.append(row.add(line, style))
     return rows
