@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
+from typing import TYPE_CHECKING
 
 import click
 
 from llmtop.errors import UnusableInput
+
+if TYPE_CHECKING:
+    from llmtop.capture.nsys import Nsys
+
+_AGAIN_SECONDS = 0.5
 
 
 @click.command(
@@ -66,7 +73,8 @@ def run(auto: bool, nsys: bool, extras: tuple[str, ...], kineto: bool | None, co
 
 def _nsys_session(environment: dict[str, str], extras: tuple[str, ...]) -> dict[str, str]:
     from llmtop.capture import nsys
-    from llmtop.launch import lifetime, nsys_keeper
+    from llmtop.launch import lifetime
+    from llmtop.launch.detached import EndedEarly
 
     around = environment.get(nsys.SESSION_VARIABLE)
     if around is not None:
@@ -74,7 +82,12 @@ def _nsys_session(environment: dict[str, str], extras: tuple[str, ...]) -> dict[
         return {}
     found = nsys.find(environment)
     options = [nsys.option(name) for name in extras]
-    session = nsys.new_session_name()
+    carried = {**environment, lifetime.MARKER: lifetime.new_marker()}
+    try:
+        session, handed = _start(nsys.new_session_name(), extras, found, carried)
+    except EndedEarly:  # seen while another session was ending; the training has not begun, so try once more
+        time.sleep(_AGAIN_SECONDS)
+        session, handed = _start(nsys.new_session_name(), extras, found, carried)
     click.echo(
         f"llmtop: nsys {found.version_text}, session {session}: a step takes 0 to 7 % longer, and 1 to 39 % (most "
         "with tiny kernels) during a capture. Capture with: llmtop capture",
@@ -82,5 +95,13 @@ def _nsys_session(environment: dict[str, str], extras: tuple[str, ...]) -> dict[
     )
     for option in options:
         click.echo(f"llmtop: --with {option.name} ({option.summary}): {option.cost}", err=True)
-    carried = {**environment, lifetime.MARKER: lifetime.new_marker()}
-    return {**carried, **nsys_keeper.start(nsys.launch_command(session, extras, found), session, carried)}
+    return {**carried, **handed}
+
+
+def _start(
+    session: str, extras: tuple[str, ...], found: Nsys, carried: dict[str, str]
+) -> tuple[str, dict[str, str]]:
+    from llmtop.capture import nsys
+    from llmtop.launch import nsys_keeper
+
+    return session, nsys_keeper.start(nsys.launch_command(session, extras, found), session, carried)

@@ -22,6 +22,12 @@ from llmtop.errors import NotPossibleHere
 
 START_SECONDS = 30.0
 """How long it may take to hand over; nsys took 0.2 to 0.6 s."""
+_LAST_LINES = 3
+"""nsys ends what it says of a failure with the address of its manual."""
+
+
+class EndedEarly(NotPossibleHere):
+    """The program ended before it handed anything over. What it does at once it may do better a moment later."""
 
 
 def start(name: str, command: Callable[[str], Sequence[str]], environment: Mapping[str, str]) -> dict[str, str]:
@@ -33,7 +39,8 @@ def start(name: str, command: Callable[[str], Sequence[str]], environment: Mappi
         environment: what it is started with.
 
     Raises:
-        NotPossibleHere: it ended, or handed nothing over in time; what it said last is in the sentence.
+        EndedEarly: it ended; what it said last is in the sentence.
+        NotPossibleHere: it handed nothing over in time.
     """
     with tempfile.TemporaryDirectory(prefix="llmtop-") as folder, tempfile.TemporaryFile() as said:
         address = str(Path(folder) / "ready")
@@ -74,7 +81,7 @@ def _receive(name: str, listener: socket.socket, starter: int, said: IO[bytes]) 
     deadline = time.monotonic() + START_SECONDS
     while not select.select([listener], [], [], 0.05)[0]:
         if os.waitid(os.P_PID, starter, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-            raise NotPossibleHere(f"{name} ended before the training was started: {_last_words(said)}")
+            raise EndedEarly(f"{name} ended before the training was started: {_last_words(said)}")
         if time.monotonic() > deadline:
             os.killpg(starter, signal.SIGKILL)
             raise NotPossibleHere(f"{name} was not ready within {START_SECONDS:.0f} s: {_last_words(said)}")
@@ -87,4 +94,4 @@ def _receive(name: str, listener: socket.socket, starter: int, said: IO[bytes]) 
 def _last_words(said: IO[bytes]) -> str:
     said.seek(0)
     lines = [line.strip() for line in said.read().decode(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"
+    return " ".join(lines[-_LAST_LINES:]) if lines else "it said nothing"

@@ -173,6 +173,25 @@ def test_an_nsys_that_fails_is_quoted_and_the_training_not_started(tmp_path: Pat
     assert not touched.exists()
 
 
+def test_an_nsys_that_fails_once_is_asked_again(tool: nsys.Nsys, tmp_path: Path) -> None:
+    failed, moody = tmp_path / "failed", tmp_path / "nsys"
+    moody.write_text(
+        f'#!/bin/sh\n[ $1 = launch ] && [ ! -e {failed} ] && touch {failed} && exit 1\nexec {tool.path} "$@"\n'
+    )
+    moody.chmod(0o755)
+    done = subprocess.run(
+        [*LLMTOP, "--nsys", "--", "sh", "-c", "exit 7"],
+        env=environment(LLMTOP_NSYS=str(moody)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert failed.exists()
+    assert done.returncode == 7, done.stderr
+    assert "ended before" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "word"), [(["--with", "osrt"], "add --nsys"), (["--nsys", "--with", "x"], "'x'")]
 )
