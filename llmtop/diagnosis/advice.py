@@ -20,6 +20,18 @@ class Advice:
 
 
 ADVICE: dict[str, Advice] = {
+    "records_lost": Advice(
+        title="Kernels that ran are not in the capture",
+        fix=(
+            "Idle time, shares and phases of that process are wrong by the missing kernels; totals of what was "
+            "recorded are right. nsys 2025.3 loses them in a process that it collects from repeatedly, and has "
+            "crashed such a process some collections later: save a checkpoint, start the training anew before the "
+            "next nsys capture, or take another nsys, or torch.profiler in a training that was not started with "
+            "--nsys."
+        ),
+        confirm="the next report has no such line",
+        next="llmtop run -- {command}   # then: llmtop capture --engine torch.profiler --steps 5",
+    ),
     "launch_bound": Advice(
         title="The host launches work more slowly than the GPU does it",
         fix=(

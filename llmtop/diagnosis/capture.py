@@ -21,6 +21,7 @@ from llmtop.diagnosis.report import Device, GapTime, MetricOverTime, PhaseTime, 
 from llmtop.diagnosis.roofline import roofline
 from llmtop.diagnosis.steps import PhaseSpans, ProcessSteps, cut, find_phases, find_steps
 from llmtop.diagnosis.timeline import step_timeline
+from llmtop.diagnosis.unrecorded import unrecorded
 from llmtop.diagnosis.verdict import Judgement, judge, lost
 from llmtop.diagnosis.waits import wait_places
 from llmtop.diagnosis.words import left_out, verdict_sentence
@@ -57,7 +58,8 @@ def analyze_trace(
     phases = {pid: find_phases(trace, found) for pid, found in per_process.items()}
     lanes = lanes_of(trace, per_process)
     gaps = [attribute(lane, _others(lane, lanes), phases[lane.process]) for lane in lanes]
-    judgement = judge(lanes, gaps)
+    missing = unrecorded(trace)
+    judgement = judge(lanes, gaps, missing)
     low, high = trace.window
     ranks = {rank.process: rank.rank for rank in trace.ranks}
     main = judgement.lane
@@ -66,7 +68,7 @@ def analyze_trace(
         judgement=judgement,
         lanes=lanes,
         gaps=gaps,
-        uneven=uneven(lanes),
+        uneven=uneven([lane for lane in lanes if lane.process not in missing]),
         phases=_phases(per_process, phases, lanes),
         waits=() if main is None else wait_places(main, phases[main.process]),
         kernels=kernel_times(trace),
@@ -75,6 +77,8 @@ def analyze_trace(
         steps=_steps(own, main, trace),
         command=command,
         ranks=ranks,
+        missing=missing,
+        tool=f"{trace.engine} {trace.version}".strip(),
     )
     found = findings(measured)
     return Report(
@@ -90,7 +94,7 @@ def analyze_trace(
         gaps=tuple(_gap_rows(lanes, gaps)),
         verdict=judgement.verdict,
         findings=found,
-        summary=verdict_sentence(judgement, measured.steps, trace),
+        summary=verdict_sentence(judgement, measured.steps, trace, missing),
         second=judgement.second,
         at_border=judgement.at_border,
         steps=measured.steps,

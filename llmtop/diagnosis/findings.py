@@ -15,11 +15,13 @@ from llmtop.diagnosis.gaps import Gaps
 from llmtop.diagnosis.lane import Lane
 from llmtop.diagnosis.nccl import Uneven
 from llmtop.diagnosis.report import ApiTime, CopyTime, Finding, KernelTime, PhaseTime, Steps, WaitPlace
+from llmtop.diagnosis.unrecorded import Unrecorded
 from llmtop.diagnosis.verdict import BORDER_PCT, CAUSE_OF, NEAR_PCT, Judgement
 from llmtop.format import count, duration, percent, rate
 from llmtop.snapshot import Severity
 from llmtop.trace import model
 
+RECORDS_LOST = "records_lost"
 TOLD_PCT = 3.0
 """A cause with less of the step than this is not worth a finding."""
 CRITICAL_PCT = 40.0
@@ -44,10 +46,14 @@ class Measured:
     command: str
     ranks: dict[int, int] = field(default_factory=dict)
     """Rank by pid, where known."""
+    missing: dict[int, Unrecorded] = field(default_factory=dict)
+    """By pid, kernels that are not in the capture."""
+    tool: str = ""
+    """What recorded the capture."""
 
 
 def findings(measured: Measured) -> tuple[Finding, ...]:
-    """All findings, the gravest first."""
+    """All findings, the gravest first; before them what makes the others doubtful."""
     found = [
         *_lost(measured),
         _straggler(measured),
@@ -59,7 +65,8 @@ def findings(measured: Measured) -> tuple[Finding, ...]:
     ]
     order = {"critical": 0, "warning": 1, "info": 2}
     kept = [finding for finding in found if finding is not None]
-    return tuple(sorted(kept, key=lambda finding: (order[finding.severity], -(finding.share_pct or 0.0))))
+    kept.sort(key=lambda finding: (order[finding.severity], -(finding.share_pct or 0.0)))
+    return (*_records_lost(measured), *kept)
 
 
 def _advised(
@@ -83,6 +90,28 @@ def _advised(
 
 def _rounded(value: Any) -> Any:
     return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def _records_lost(measured: Measured) -> list[Finding]:
+    """One finding for each process of whose kernels some were not recorded."""
+    found = []
+    judged = measured.judgement.lane
+    for row in measured.missing.values():
+        gpus = ", ".join(f"GPU {lane.device}" for lane in measured.lanes if lane.process == row.process) or "its GPU"
+        threads = ", ".join(str(thread) for thread in row.threads[:3])
+        summary = (
+            f"{measured.tool} did not record {count(row.missing)} of the {count(row.launched)} kernels that pid "
+            f"{row.process} launched ({percent(row.missing_pct, 1)}): {gpus} looks idle while they ran."
+        )
+        evidence: dict[str, Any] = {
+            "pid": row.process,
+            "launched": row.launched,
+            "missing": row.missing,
+            "launched_by_threads": threads,
+        }
+        severity: Severity = "critical" if judged is None or judged.process == row.process else "warning"
+        found.append(_advised(RECORDS_LOST, severity, None, summary, evidence, command=measured.command))
+    return found
 
 
 def _lost(measured: Measured) -> list[Finding]:

@@ -2,7 +2,8 @@
 
 Per device the idle time by cause, the time in which only copies between host and device ran, and exposed NCCL,
 each as a share of whole steps; together under 10 % is gpu_bound, else the largest share names it. With several
-devices the rank that waits least in NCCL is judged: the others wait for it.
+devices the rank that waits least in NCCL is judged: the others wait for it. A device of whose kernels some were not
+recorded is judged only where there is no other.
 
 Gaps between kernels that were launched in time are counted apart: the host is not late there. They count as lost,
 and where they are the largest share the verdict is launch_bound: the cure (fewer, longer kernels) is the same.
@@ -10,6 +11,7 @@ and where they are the largest share the verdict is launch_bound: the cure (fewe
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import cast
 
@@ -73,11 +75,11 @@ def lost(lane: Lane, gaps: Gaps) -> dict[str, float]:
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
-def judge(lanes: list[Lane], gaps: list[Gaps]) -> Judgement:
-    """The verdict over all devices."""
+def judge(lanes: list[Lane], gaps: list[Gaps], incomplete: Collection[int] = ()) -> Judgement:
+    """The verdict over all devices; `incomplete` are the processes whose kernels are not all in the capture."""
     if not lanes:
         return Judgement("unknown", None, {})
-    index = _judged(lanes, gaps)
+    index = _judged(lanes, gaps, incomplete)
     lane, shares = lanes[index], lost(lanes[index], gaps[index])
     total, whole = sum(shares.values()), _whole_lost(lane)
     verdict: Verdict = "gpu_bound"
@@ -93,7 +95,7 @@ def judge(lanes: list[Lane], gaps: list[Gaps]) -> Judgement:
     return Judgement(verdict, lane, shares, second, near or apart, whole)
 
 
-def _judged(lanes: list[Lane], gaps: list[Gaps]) -> int:
+def _judged(lanes: list[Lane], gaps: list[Gaps], incomplete: Collection[int]) -> int:
     """Which lane the verdict is about.
 
     A process may touch a device in passing (every rank of torchrun can leave a context on GPU 0): lanes with less
@@ -102,6 +104,7 @@ def _judged(lanes: list[Lane], gaps: list[Gaps]) -> int:
     """
     work = [lane.busy.total for lane in lanes]
     real = [i for i in range(len(lanes)) if work[i] * 100 >= max(work)]
+    real = [i for i in real if lanes[i].process not in incomplete] or real
     with_nccl = [i for i in real if len(lanes[i].nccl)]
     if with_nccl:
         return min(with_nccl, key=lambda i: exposed_pct(lanes[i]))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from llmtop.diagnosis.lane import Lane
 from llmtop.diagnosis.report import Steps
 from llmtop.diagnosis.steps import ProcessSteps
+from llmtop.diagnosis.unrecorded import Unrecorded
 from llmtop.diagnosis.verdict import BORDER_PCT, Judgement
 from llmtop.format import duration, percent
 from llmtop.trace import model
@@ -31,8 +34,10 @@ LOST_WORDS = {
 }
 
 
-def verdict_sentence(judgement: Judgement, steps: Steps, trace: model.Trace) -> str:
-    """The verdict with its numbers; what else is close; whether it lies at the border."""
+def verdict_sentence(
+    judgement: Judgement, steps: Steps, trace: model.Trace, missing: Mapping[int, Unrecorded]
+) -> str:
+    """The verdict with its numbers; what else is close; whether it lies at the border, or cannot be relied on."""
     lane = judgement.lane
     if lane is None:
         return "unknown: the capture has no device activity, so it cannot say what bounds the step."
@@ -57,6 +62,12 @@ def verdict_sentence(judgement: Judgement, steps: Steps, trace: model.Trace) -> 
         )
     if lane.counted and steps.seconds_p50:
         text += f" A step takes {duration(lane.length / 1e9 / lane.counted)} on average."
+    lacks = missing.get(lane.process)
+    if lacks is not None:
+        text += (
+            f" Do not rely on this: {percent(lacks.missing_pct, 1)} of the kernels launched are not in the capture, "
+            "and the time that they took looks idle."
+        )
     return text
 
 

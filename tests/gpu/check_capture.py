@@ -66,14 +66,14 @@ class Check:
         )
         try:
             yield self._ready(process, ranks, attached)
-            assert process.poll() is None, f"the training ended with {process.returncode}: {log.name}"
+            assert process.poll() is None, _ended(process, log.name)
         finally:
             end(process)
             log.close()
 
     def _ready(self, process: subprocess.Popen[bytes], ranks: int, attached: bool) -> tuple[Target, ...]:
         def find() -> tuple[Target, ...]:
-            assert process.poll() is None, f"the training ended with {process.returncode}"
+            assert process.poll() is None, _ended(process, str(self.folder / "training.log"))
             return targets.attached() if attached else targets.unattached()
 
         found = wait_for(lambda: found if len(found := find()) >= ranks else (), 180, "the training")
@@ -95,6 +95,10 @@ class Check:
         if done.returncode != 0:
             return took, {"error": done.stderr.strip().splitlines()[-1:], "returncode": done.returncode}
         return took, json.loads(done.stdout)
+
+
+def _ended(process: subprocess.Popen[bytes], log: str) -> str:
+    return f"the training ended with {process.returncode}: {Path(log).read_text(errors='replace')[-2000:]}"
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -33,7 +33,7 @@ from tests.support.processes import REPOSITORY, environment, wait_for
 
 RUN = [sys.executable, "-m", "llmtop", "run"]
 WINDOW_SECONDS = 2.0
-ROUNDS = 5
+ROUNDS = 3
 MAX_HEALTHY_RATIO = 1.002
 MAX_LAUNCH_BOUND_RATIO = 1.03
 
@@ -161,7 +161,7 @@ def check_auto(machine: Machine) -> Iterator[dict[str, Any]]:
 def check_cost(machine: Machine) -> Iterator[dict[str, Any]]:
     """With and without, alternating."""
     for kind, limit in (("gpt", MAX_HEALTHY_RATIO), ("tiny", MAX_LAUNCH_BOUND_RATIO)):
-        command = machine.command(kind, 6 if kind == "gpt" else 30)
+        command = machine.command(kind, 3 if kind == "gpt" else 30)
         pairs = [(machine.step_ms(command), machine.step_ms([*RUN, "--", *command])) for _ in range(ROUNDS)]
         without, within = (statistics.median(side) for side in zip(*pairs, strict=True))
         ratio = within / without

@@ -55,7 +55,7 @@ CASES = (
 def watch(case: Case, keep: Path | None) -> dict[str, Any]:
     """Run the training and the monitor side by side until the training ends."""
     with tempfile.TemporaryDirectory(prefix="lt-") as directory, tempfile.TemporaryFile("w+") as errors:
-        environ = environment(LLMTOP_DIR=directory)
+        environ = environment(LLMTOP_DIR=directory, PYTHONFAULTHANDLER="1")
         launcher = [sys.executable]
         if case.gpus > 1:
             launcher += [
@@ -75,10 +75,16 @@ def watch(case: Case, keep: Path | None) -> dict[str, Any]:
             command += ["--record", str(keep / f"{case.name}.llmtop.gz")]
         monitor = subprocess.Popen(command, env=environ, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
         try:
-            verdict = judge(case, *collect(training, monitor))
+            snapshots = collect(training, monitor)
+            ended = {"training": training.poll(), "monitor": monitor.poll()}
+            training.terminate()
+            assert training.stdout is not None
+            planted = json.loads(training.stdout.readline().strip() or "{}")
+            verdict = judge(case, planted, snapshots)
             if not verdict["ranks"]:
                 errors.seek(0)
                 verdict["training_said"] = errors.read()[-2000:]
+                verdict["ended"] = ended
             return verdict
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -87,16 +93,14 @@ def watch(case: Case, keep: Path | None) -> dict[str, Any]:
             monitor.wait(10)
 
 
-def collect(training: Any, monitor: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """All snapshots until the training ends, and what it said of its plant."""
+def collect(training: Any, monitor: Any) -> list[dict[str, Any]]:
+    """All snapshots until the training or the monitor ends."""
     snapshots, deadline = [], time.monotonic() + PATIENCE_S
     for line in monitor.stdout:
         snapshots.append(json.loads(line))
         if training.poll() is not None or time.monotonic() > deadline:
             break
-    training.terminate()
-    said = (training.stdout.readline() or "{}").strip()
-    return json.loads(said or "{}"), snapshots
+    return snapshots
 
 
 def judge(case: Case, planted: dict[str, Any], snapshots: list[dict[str, Any]]) -> dict[str, Any]:

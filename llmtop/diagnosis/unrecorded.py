@@ -1,0 +1,95 @@
+"""Kernels that a process launched and that the capture does not have: the device looks idle while they ran.
+
+Seen with nsys 2025.3.1 on an H200: in a process that it has collected from before, a later collection may lack all
+kernels that one thread launched, or all of them. CUPTI joins a kernel to its launch by a correlation id, so each
+launch without a kernel is one that was lost, unless the kernel had no time to run before the capture ended or the
+launch only went into a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from llmtop.trace import model
+
+FEWEST = 20
+LEAST_PCT = 2.0
+"""A capture is called incomplete from so many missing kernels on that are also so much of those launched: at the
+edges of any capture a few are lost."""
+
+_LAUNCHES_KERNEL = re.compile(r"^(cuda|cu|hip)\w*Launch(Cooperative)?Kernel(?!\w*MultiDevice)", re.I)
+_BEGINS_GRAPH = re.compile(r"^(cuda|cu|hip)StreamBeginCapture", re.I)
+_ENDS_GRAPH = re.compile(r"^(cuda|cu|hip)StreamEndCapture", re.I)
+
+
+@dataclass(frozen=True)
+class Unrecorded:
+    """What of one process is missing."""
+
+    process: int
+    launched: int
+    """Kernels, up to the last launch whose kernel was recorded."""
+    missing: int
+    threads: tuple[int, ...]
+    """Those that launched the missing ones, most first."""
+
+    @property
+    def missing_pct(self) -> float:
+        """Of the kernels launched."""
+        return 100.0 * self.missing / self.launched
+
+
+def unrecorded(trace: model.Trace) -> dict[int, Unrecorded]:
+    """By pid, the processes of whose kernels too many are missing."""
+    calls = trace.calls
+    if not len(calls):
+        return {}
+    has_kernel = np.zeros(len(calls), dtype=bool)
+    launched_by = trace.launched_by[trace.ops.kind == model.KERNEL]
+    has_kernel[launched_by[launched_by >= 0]] = True
+    # A tool that records no correlation of its kernels would seem to have lost them all.
+    if len(launched_by) and not has_kernel.any():
+        return {}
+    launches = _named(trace, _LAUNCHES_KERNEL) & ~_into_a_graph(trace)
+    found = {}
+    for process in np.unique(calls.process[launches]).tolist():
+        mine = launches & (calls.process == process)
+        recorded = mine & has_kernel
+        if recorded.any():
+            mine &= calls.start <= calls.start[recorded].max()
+        missing = mine & ~has_kernel
+        row = Unrecorded(process, int(mine.sum()), int(missing.sum()), _by_count(calls.thread[missing]))
+        if row.missing >= FEWEST and row.missing_pct >= LEAST_PCT:
+            found[process] = row
+    return found
+
+
+def _named(trace: model.Trace, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
+    """Which calls have a name like that."""
+    fits = np.array([bool(pattern.match(name)) for name in trace.names])
+    return np.asarray(fits[trace.calls.name])
+
+
+def _into_a_graph(trace: model.Trace) -> npt.NDArray[np.bool_]:
+    """Which calls were made while their process captured a stream into a CUDA graph: those run nothing."""
+    calls = trace.calls
+    begins, ends = _named(trace, _BEGINS_GRAPH), _named(trace, _ENDS_GRAPH)
+    inside = np.zeros(len(calls), dtype=bool)
+    for process in np.unique(calls.process[begins | ends]).tolist():
+        mine = calls.process == process
+        opened, closed = np.sort(calls.start[mine & begins]), np.sort(calls.start[mine & ends])
+        more_opened = np.searchsorted(opened, calls.start, side="right")
+        more_closed = np.searchsorted(closed, calls.start, side="left")
+        # One that was begun before the capture is only seen to end.
+        already = max(0, len(closed) - len(opened))
+        inside |= mine & (more_opened + already > more_closed)
+    return inside
+
+
+def _by_count(threads: npt.NDArray[np.int64]) -> tuple[int, ...]:
+    numbers, counts = np.unique(threads, return_counts=True)
+    return tuple(int(number) for number in numbers[np.argsort(-counts, kind="stable")])
