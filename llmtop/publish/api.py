@@ -140,6 +140,8 @@ def log(**metrics: object) -> None:
             known[name[:_MAX_METRIC_NAME]] = value
         else:
             _recorder.log_other(name[:_MAX_METRIC_NAME], value)
+    if _recorder.waiting:
+        _recorder.tell()
 
 
 def attach(
@@ -174,6 +176,7 @@ def attach(
     facts.changed()
     if not _is_being_spawned():
         _recorder.attach()
+    _recorder.tell()
 
 
 def _is_being_spawned() -> bool:

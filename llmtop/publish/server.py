@@ -290,7 +290,6 @@ class Server:
 
     def _send_all(self) -> None:
         """Give every monitor that is able to take it all that is new."""
-        self._sent_at = time.monotonic()
         states = b"".join(wire.encode(self._states.popleft()) for _ in range(len(self._states)))
         for monitor in list(self._monitors.values()):
             if not monitor.subscribed:
@@ -300,6 +299,8 @@ class Server:
             if monitor.ready and monitor.facts_version != self._recorder.facts.version:
                 self._greet(monitor)
             while self._has_news(monitor) and monitor.channel.fileno() in self._monitors:
+                # Only then: after a turn without news the next step is to wake us, not the clock.
+                self._sent_at = time.monotonic()
                 self._send_steps(monitor)
             if monitor.ready:
                 self._send_gpu(monitor)

@@ -211,6 +211,12 @@ class State(OpenPhases):
             self.time_next_step(False)
             complain(error)
 
+    def tell(self) -> None:
+        """Something beside a step is new: wake the server thread if it sleeps until there is."""
+        if self.waiting:
+            self.waiting = False
+            self.wake()
+
     # --- once --------------------------------------------------------------------------------------------------
 
     def attach(self) -> None:

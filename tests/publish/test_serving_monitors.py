@@ -276,6 +276,35 @@ assert wakes() == before, (before, wakes())
         training.finish()
 
 
+def test_with_a_monitor_and_nothing_new_the_server_thread_sleeps(runtime_dir: Path) -> None:
+    script = """
+import llmtop, threading, time
+with llmtop.step(): pass
+(server,) = [t for t in threading.enumerate() if t.name == "llmtop-server"]
+def wakes():
+    with open(f"/proc/self/task/{server.native_id}/status") as file:
+        return sum(int(line.split()[1]) for line in file if "ctxt_switches" in line)
+input()
+time.sleep(0.5)
+before = wakes()
+time.sleep(1)
+assert wakes() - before < 10, "sixty times a second is the pace of steps"
+print("slept", flush=True)
+input()
+llmtop.log(loss=1.5)
+input()
+"""
+    with Training(script) as training:
+        heard = Heard(connect(runtime_dir, training))
+        heard.until(lambda: heard.steps)
+        training.go()
+        training.hear("slept")
+        training.go()
+        heard.until(lambda: any(batch.metrics.get("loss") == 1.5 for batch in heard.batches))
+        training.go()
+        training.finish()
+
+
 def test_the_server_thread_takes_no_signal_from_the_training(runtime_dir: Path) -> None:
     script = """
 import llmtop, threading
