@@ -97,7 +97,8 @@ def _records_lost(measured: Measured) -> list[Finding]:
     found = []
     judged = measured.judgement.lane
     for row in measured.missing.values():
-        gpus = ", ".join(f"GPU {lane.device}" for lane in measured.lanes if lane.process == row.process) or "its GPU"
+        mine = [lane for lane in measured.lanes if lane.process == row.process]
+        gpus = ", ".join(f"GPU {lane.device}" for lane in mine) or "its GPU"
         threads = ", ".join(str(thread) for thread in row.threads[:3])
         summary = (
             f"{measured.tool} did not record {count(row.missing)} of the {count(row.launched)} kernels that pid "

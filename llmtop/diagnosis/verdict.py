@@ -2,8 +2,8 @@
 
 Per device the idle time by cause, the time in which only copies between host and device ran, and exposed NCCL,
 each as a share of whole steps; together under 10 % is gpu_bound, else the largest share names it. With several
-devices the rank that waits least in NCCL is judged: the others wait for it. A device of whose kernels some were not
-recorded is judged only where there is no other.
+devices the rank that waits least in NCCL is judged: the others wait for it. A device that lacks kernels which were
+launched is judged only where there is no other.
 
 Gaps between kernels that were launched in time are counted apart: the host is not late there. They count as lost,
 and where they are the largest share the verdict is launch_bound: the cure (fewer, longer kernels) is the same.

@@ -65,8 +65,8 @@ def verdict_sentence(
     lacks = missing.get(lane.process)
     if lacks is not None:
         text += (
-            f" Do not rely on this: {percent(lacks.missing_pct, 1)} of the kernels launched are not in the capture, "
-            "and the time that they took looks idle."
+            f" Do not rely on this: {percent(lacks.missing_pct, 1)} of the kernels launched are not in the "
+            "capture, and the time that they took looks idle."
         )
     return text
 
