@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
-from llmtop.capture import kineto_engine, nsys, proc, ptrace, py_spy
+from llmtop.capture import kineto_engine, losses, nsys, proc, ptrace, py_spy
 from llmtop.capture.job import Target
+from llmtop.capture.nsys import Nsys, Session
 from llmtop.errors import NotPossibleHere
 from llmtop.format import printable
 from llmtop.wire import Hello
@@ -49,7 +51,7 @@ def abilities(target: Target) -> tuple[Ability, ...]:
     """What each engine says to a process, best engine first. Takes up to 0.1 s."""
     checks: dict[str, Callable[[Target], tuple[str, str] | None]] = {
         "nsys": _nsys,
-        "torch.profiler": _in_process,
+        "torch.profiler": _torch_profiler,
         "kineto": _kineto,
         "py-spy": _py_spy,
         "memory": _in_process,
@@ -59,8 +61,13 @@ def abilities(target: Target) -> tuple[Ability, ...]:
         no = ("the process has ended", "") if not proc.alive(target.pid) else check(target)
         if no is None and engine in ("torch.profiler", "memory"):
             no = _offered(target, engine)
-        found.append(Ability(engine, no is None, *(no or (GIVES[engine], ""))))
+        found.append(Ability(engine, no is None, *(no or (_gives(engine, target), ""))))
     return tuple(found)
+
+
+def _gives(engine: str, target: Target) -> str:
+    trouble = _trouble(target.pid) if engine == "nsys" else ""
+    return f"{GIVES[engine]}; {trouble}" if trouble else GIVES[engine]
 
 
 def best(found: tuple[Ability, ...]) -> str | None:
@@ -146,8 +153,10 @@ def _nsys(target: Target) -> tuple[str, str] | None:
     if session is None:
         missing = _nsys_missing()
         return missing or ("nsys cannot attach, and it was not started under nsys", restart(target, "--nsys "))
-    if session not in _live_sessions(target.pid):
+    if not _is_live(target.pid, session):
         return _nsys_missing() or ("its nsys session has ended", restart(target, "--nsys "))
+    if losses.happened(session):
+        return (losses.REFUSAL, restart(target, "--nsys "))
     return None
 
 
@@ -164,6 +173,20 @@ def _in_process(target: Target) -> tuple[str, str] | None:
     if target.hello is None or target.socket is None:
         return ("it is not attached to llmtop", restart(target))
     return None
+
+
+def _torch_profiler(target: Target) -> tuple[str, str] | None:
+    return _in_process(target) or _traced_by_nsys(target, "")
+
+
+def _traced_by_nsys(target: Target, flags: str) -> tuple[str, str] | None:
+    try:
+        session = nsys.session_of(target.pid)
+    except NotPossibleHere:
+        return None
+    if session is None or not proc.uses_gpu(target.pid) or not _is_live(target.pid, session):
+        return None
+    return ("it runs under nsys, and CUPTI serves one tracer at a time", restart(target, flags))
 
 
 def _offered(target: Target, engine: str) -> tuple[str, str] | None:
@@ -184,7 +207,7 @@ def _kineto(target: Target) -> tuple[str, str] | None:
         return (str(refusal).partition(";")[0], restart(target, "--kineto "))
     if target.pid not in asking:
         return ("it has not imported torch, or its torch is built without Kineto", "")
-    return None
+    return _traced_by_nsys(target, "--kineto ")
 
 
 def _py_spy(target: Target) -> tuple[str, str] | None:
@@ -231,17 +254,27 @@ class _Cache:
 _cache = _Cache()
 
 
-def _live_sessions(pid: int) -> frozenset[str]:
-    """The id of the session of a process if it is alive; asking nsys takes 25 ms."""
+def _session(pid: int) -> tuple[Nsys, Session] | None:
+    """The nsys session of a process if it is alive; asking nsys takes 25 ms."""
 
     def ask() -> object:
         try:
-            return frozenset({nsys.for_process(pid)[1].id})
+            return nsys.for_process(pid)
         except NotPossibleHere:
-            return frozenset()
+            return None
 
-    found = _cache.get(("session", pid, proc.started_ticks(pid)), ask)
-    return found if isinstance(found, frozenset) else frozenset()
+    return cast("tuple[Nsys, Session] | None", _cache.get(("session", pid, proc.started_ticks(pid)), ask))
+
+
+def _is_live(pid: int, session: str) -> bool:
+    found = _session(pid)
+    return found is not None and found[1].id == session
+
+
+def _trouble(pid: int) -> str:
+    """What is known against the nsys that would capture it."""
+    found = _session(pid)
+    return "" if found is None else found[0].trouble
 
 
 def capturable(pid: int, hello: Hello | None) -> tuple[str, ...]:

@@ -75,6 +75,13 @@ class Nsys:
         except OSError as error:
             raise NotPossibleHere(f"{self.path} cannot be started: {error.strerror}; {_WHERE}") from None
 
+    @property
+    def trouble(self) -> str:
+        """What is known against this version, in one clause; "" for most. Seen on H200s with torch 2.11."""
+        if self.version[:2] == (2025, 3):
+            return "this version has crashed trainings that it captured several times: save a checkpoint first"
+        return ""
+
     def knows(self, command: str, word: str) -> bool:
         """Whether the help of one of its commands names `word`: switches come, go and change their names."""
         return word in _help(self, command)

@@ -15,8 +15,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from llmtop.capture import losses, nsys_export, proc
 from llmtop.capture import nsys as nsys_module
-from llmtop.capture import nsys_export, proc
 from llmtop.capture.folder import MIN_FREE_BYTES, check_disk
 from llmtop.capture.job import Cancelled, Job, Recorded, Target
 from llmtop.capture.lock import CaptureLock, Holder
@@ -140,10 +140,19 @@ class NsysEngine:
 
 
 def _sessions(targets: tuple[Target, ...]) -> list[tuple[Nsys, Session, list[Target]]]:
-    """The sessions of the targets; the ranks under one `nsys launch` share one."""
+    """The sessions of the targets; the ranks under one `nsys launch` share one.
+
+    Raises:
+        NotPossibleHere: a target has none, or it is not safe to collect in it once more.
+    """
     found: dict[str, tuple[Nsys, Session, list[Target]]] = {}
     for target in targets:
         nsys, session = nsys_module.for_process(target.pid)
+        if losses.happened(session.id):
+            raise NotPossibleHere(
+                f"nsys cannot capture {target.name}: {losses.REFUSAL}; save a checkpoint and start it anew for "
+                "another nsys capture"
+            )
         found.setdefault(session.id, (nsys, session, []))[2].append(target)
     return list(found.values())
 

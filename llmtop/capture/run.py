@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from llmtop.capture import folder as folders
-from llmtop.capture import memory, torch_profiler
+from llmtop.capture import losses, memory, nsys, proc, torch_profiler
 from llmtop.capture.folder import Info
 from llmtop.capture.job import Cancelled, Engine, Job, OnProgress, Plan, Recorded
 from llmtop.capture.kineto_engine import KinetoEngine
@@ -217,7 +217,9 @@ def _report(job: Job, info: Info, recorded: Recorded) -> Any:
     if not recorded.traces:
         return None
     try:
-        return _analyse(job, recorded.traces)
+        report = _analyse(job, recorded.traces)
+        _note_losses(job, info, report)
+        return report
     except LlmtopError as error:
         info.notes.append(f"no report could be made: {error}")
         return None
@@ -232,6 +234,18 @@ def _analyse(job: Job, traces: list[Path]) -> Any:
     report = analyze(traces[0] if len(traces) == 1 else job.folder, steps=job.plan.steps)
     _write_report(job.folder, render(report), to_json(report))
     return report
+
+
+def _note_losses(job: Job, info: Info, report: Any) -> None:
+    """Kernels that the tool lost are told first, and where nsys lost them it is not asked again."""
+    from llmtop.diagnosis.findings import RECORDS_LOST
+
+    lost = [finding.summary for finding in report.findings if finding.id == RECORDS_LOST]
+    info.notes += lost
+    if lost and job.plan.engine == "nsys":
+        pids = [target.pid for target in job.plan.targets]
+        for session in {nsys.session_of(pid) for pid in pids if proc.alive(pid)} - {None}:
+            losses.remember(str(session), pids)
 
 
 def _write_report(path: Path, markdown: str, data: bytes) -> None:

@@ -149,7 +149,8 @@ def _nsys() -> Check:
     except NotPossibleHere as refusal:
         because, _, command = str(refusal).partition(": ")
         return Check(name="nsys", ok=False, says=because, command=command)
-    return Check(name="nsys", ok=True, says=f"{found.version_text} at {found.path}")
+    says = f"{found.version_text} at {found.path}"
+    return Check(name="nsys", ok=True, says=f"{says}; {found.trouble}" if found.trouble else says)
 
 
 def _py_spy() -> Check:

@@ -60,6 +60,27 @@ def _stop() -> int:
     return 0
 
 
+def _lose_kernels(database: sqlite3.Connection) -> None:
+    """Of two threads that launch kernels in turn, the kernels of one are missing."""
+    database.execute("INSERT INTO StringIds VALUES (1, 'cudaLaunchKernel_v7000'), (2, 'gemm')")
+    database.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, end, globalTid, correlationId, nameId)")
+    database.execute(
+        "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL"
+        " (start, end, deviceId, streamId, correlationId, globalPid, demangledName, shortName)"
+    )
+    for number in range(100):
+        at, thread = 1000 * number, number % 2
+        database.execute(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, ?, ?, 1)",
+            (at, at + 10, 99 << 24 | thread, number),
+        )
+        if thread:
+            database.execute(
+                "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, 0, 7, ?, ?, 2, 2)",
+                (at + 20, at + 900, number, 99 << 24),
+            )
+
+
 def _export() -> int:
     output = Path(_value("--output"))
     if FAILS == "export writes nothing":
@@ -75,6 +96,8 @@ def _export() -> int:
         database.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")
         database.execute("CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, eventType INTEGER, text TEXT)")
         database.execute("INSERT INTO NVTX_EVENTS VALUES (1, 2, 59, 'step')")
+        if FAILS == "loses kernels":
+            _lose_kernels(database)
     if FAILS == "export is cut off":
         output.write_bytes(output.read_bytes()[:1000])
     return 0

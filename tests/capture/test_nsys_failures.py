@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.capture import nsys, nsys_window, run
+from llmtop.capture import choice, losses, nsys, nsys_window, proc, run
 from llmtop.capture.job import Cancelled, Plan, Progress, Target
 from llmtop.capture.lock import current
 from llmtop.errors import NotPossibleHere
+from llmtop.wire import Hello
 from tests.capture.conftest import Start, Training
 from tests.support.processes import wait_for
 
@@ -102,6 +103,72 @@ def test_a_report_that_cannot_be_exported_is_kept_and_the_way_out_told(
     assert result.trace.is_file()
     assert not (result.folder / "trace.sqlite").exists()
     assert [one for one in result.info.notes if re.search(note, one)], result.info.notes
+
+
+def test_after_a_capture_that_lost_kernels_nsys_is_not_let_near_the_training_again(
+    training: Training, captures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_NSYS", "loses kernels")
+    result = take(training, captures)
+    assert [note for note in result.info.notes if "did not record 50 of the 100 kernels" in note], (
+        result.info.notes
+    )
+    monkeypatch.setenv("FAKE_NSYS", "")
+    with pytest.raises(NotPossibleHere, match=r"lacked kernels, and nsys has crashed.*start it anew"):
+        take(training, captures)
+    assert current() == []
+    assert len(list(captures.iterdir())) == 1
+    (ability,) = [one for one in choice.abilities(Target(training.pid)) if one.engine == "nsys"]
+    assert not ability.can
+    assert ability.because == losses.REFUSAL
+    assert ability.command.startswith("llmtop run --nsys -- ")
+    training.wait_for_steps(3)
+
+
+def test_a_loss_is_of_one_training_whatever_number_its_session_has(
+    training: Training, start: Start, captures: Path
+) -> None:
+    losses.remember("4711", [training.pid])
+    assert losses.happened("4711")
+    training.end()
+    assert not losses.happened("4711")
+    again = start("--step-ms", "10", NSYS_PROFILING_SESSION_ID="4711")
+    assert take(again, captures).info.state == "done"
+
+
+@pytest.mark.parametrize(
+    ("version", "trouble"),
+    [
+        (
+            "2025.3.1.90-1",
+            "; this version has crashed trainings that it captured several times: save a checkpoint first",
+        ),
+        ("2025.5.1.1-1", ""),
+    ],
+)
+def test_the_trouble_with_a_version_is_said_before_the_key_is_pressed(
+    training: Training, monkeypatch: pytest.MonkeyPatch, version: str, trouble: str
+) -> None:
+    monkeypatch.setenv("FAKE_NSYS_VERSION", version)
+    (ability,) = [one for one in choice.abilities(Target(training.pid)) if one.engine == "nsys"]
+    assert ability.can
+    assert ability.because == choice.GIVES["nsys"] + trouble
+
+
+def test_torch_s_profiler_is_not_offered_beside_nsys_on_a_gpu(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Target(training.pid, hello=Hello(engines=["torch.profiler"], torch="2.11"), socket=Path("/"))
+
+    def offered() -> dict[str, choice.Ability]:
+        return {one.engine: one for one in choice.abilities(target)}
+
+    assert offered()["torch.profiler"].can, "without a GPU there is no CUPTI to share"
+    monkeypatch.setattr(proc, "uses_gpu", lambda pid: True)
+    refused = offered()["torch.profiler"]
+    assert not refused.can
+    assert refused.because == "it runs under nsys, and CUPTI serves one tracer at a time"
+    assert refused.command.startswith("llmtop run -- ")
 
 
 def test_a_report_that_went_elsewhere_is_brought_home(
