@@ -34,7 +34,8 @@ from tests.support.processes import REPOSITORY, environment, wait_for
 SCRIPT = REPOSITORY / "examples" / "train_gpt.py"
 KINETO = REPOSITORY / "tests" / "capture" / "launch_with_kineto.py"
 RUN = (sys.executable, "-m", "llmtop", "run", "--no-auto")
-ROUNDS = 3
+ROUNDS = 2
+"""Few, because nsys 2025.3.1 does not survive many collections from one process (llmtop.capture.losses)."""
 MAX_OVER_BY_HAND_SECONDS = 1.5
 """How much longer than nsys by hand in the same run it may take from the key to the report."""
 
