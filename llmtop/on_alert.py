@@ -19,7 +19,6 @@ TIMEOUT_SECONDS = 30.0
 """How long a command may run; then it and what it started are killed."""
 WAITING = 64
 """How many alerts may wait for their turn; more are left out, and that is said."""
-_Key = tuple[str, str | None, int | None]
 
 
 class OnAlert:
@@ -33,7 +32,7 @@ class OnAlert:
     def __init__(self, command: str) -> None:
         """Run `command` in a shell (sh -c)."""
         self._command = command
-        self._up: set[_Key] = set()
+        self._up: tuple[Alert, ...] = ()
         self._queue: queue.Queue[bytes | None] = queue.Queue(WAITING)
         self._note: str | None = None
         self._left_out = 0
@@ -47,10 +46,10 @@ class OnAlert:
 
     def __call__(self, snapshot: Snapshot) -> Snapshot:
         """Pass the snapshot on; new alerts are queued."""
-        present = {_key(alert): alert for alert in snapshot.alerts}
-        for key in present.keys() - self._up:
-            self._enqueue(present[key])
-        self._up = set(present)
+        for alert in snapshot.alerts:
+            if not any(alert.continues(known) for known in self._up):
+                self._enqueue(alert)
+        self._up = snapshot.alerts
         notes = [note for note in (self._note, self._overflow()) if note]
         if not notes:
             return snapshot
@@ -112,7 +111,3 @@ class OnAlert:
         if process is not None and process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-
-
-def _key(alert: Alert) -> _Key:
-    return alert.id, alert.gpu, alert.pid

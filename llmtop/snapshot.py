@@ -223,6 +223,18 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     next: str = ""
     """What to do: a key, a command, or a fix."""
 
+    def continues(self, other: Alert) -> bool:
+        """Whether it is `other` of another snapshot: what is not known in one of them (the GPU of a training, the
+        training on a GPU, which may end) tells no difference."""
+        here, there = (self.gpu, self.pid), (other.gpu, other.pid)
+        return self.id == other.id and (
+            here == there
+            or (
+                all(None in pair or pair[0] == pair[1] for pair in zip(here, there, strict=True))
+                and any(None not in pair for pair in zip(here, there, strict=True))
+            )
+        )
+
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Everything known at one instant."""

@@ -43,7 +43,10 @@ class _Held:
     """An alert and how long it was up."""
 
     last: Alert
+    """As it was told last, with its process if that was ever known."""
     seconds: float = 0.0
+    at: int = 0
+    """The number of the snapshot that had it last."""
 
 
 @dataclass
@@ -57,9 +60,7 @@ class _Seen:
     gpus: dict[str, Gpu] = field(default_factory=dict)
     samples: dict[tuple[str, str], list[tuple[float, float]]] = field(default_factory=dict)
     power: dict[str, list[float]] = field(default_factory=dict)
-    alerts: dict[tuple[str, str | None, int | None], _Held] = field(default_factory=dict)
-    up: set[tuple[str, str | None, int | None]] = field(default_factory=set)
-    """Alerts of the last snapshot."""
+    alerts: list[_Held] = field(default_factory=list)
 
     def add(self, snapshot: Snapshot) -> None:
         """Take one more."""
@@ -82,15 +83,16 @@ class _Seen:
                 own.steps[step.index] = step
             while len(own.steps) > _MOST_STEPS:
                 del own.steps[next(iter(own.steps))]
-        up: set[tuple[str, str | None, int | None]] = set()
         for alert in snapshot.alerts:
-            key = (alert.id, alert.gpu, alert.pid)
-            held = self.alerts.setdefault(key, _Held(alert))
-            held.last = alert
+            held = next((held for held in self.alerts if alert.continues(held.last)), None)
+            if held is None:
+                held = _Held(alert)
+                self.alerts.append(held)
             # Up at both ends of the interval; a series of snapshots does not say more.
-            held.seconds += passed if key in self.up else 0.0
-            up.add(key)
-        self.up = up
+            held.seconds += passed if held.at == self.snapshots - 1 else 0.0
+            held.at = self.snapshots
+            if alert.pid is not None or held.last.pid is None:
+                held.last = alert
 
 
 def analyze_recording(path: str | Path) -> Report:
@@ -172,7 +174,8 @@ def _verdict(seen: _Seen, idle: dict[int, float | None]) -> tuple[Verdict, int |
     """By the GPU's idle share, and by the alert that was up longest; unknown when neither says anything."""
     total = max(seen.last - seen.first, 1e-9)
     longest: dict[str, float] = {}
-    for (kind, _, _), held in seen.alerts.items():
+    for held in seen.alerts:
+        kind = held.last.id
         if kind in _BOUND:
             longest[kind] = max(longest.get(kind, 0.0), held.seconds)
     known = {pid: share for pid, share in idle.items() if share is not None}
@@ -257,7 +260,7 @@ def _findings(seen: _Seen) -> tuple[Finding, ...]:
     total = max(seen.last - seen.first, 1e-9)
     order: dict[Severity, int] = {"critical": 0, "warning": 1, "info": 2}
     found = []
-    for held in sorted(seen.alerts.values(), key=lambda held: (order[held.last.severity], -held.seconds)):
+    for held in sorted(seen.alerts, key=lambda held: (order[held.last.severity], -held.seconds)):
         alert = held.last
         evidence: dict[str, Any] = dict(alert.evidence)
         evidence |= {
@@ -305,5 +308,5 @@ def _summary(verdict: Verdict, worst: int | None, idle: dict[int, float | None],
         text += "GPU time was not measured, so only the alerts speak."
     else:
         text += "no attached training is in it, only GPU counters."
-    raised = sorted({key[0] for key in seen.alerts})
+    raised = sorted({held.last.id for held in seen.alerts})
     return text + (f" Alerts: {', '.join(raised)}." if raised else " No alert was raised.")

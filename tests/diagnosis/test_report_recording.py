@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from llmtop.diagnosis.load import load_report
 from llmtop.diagnosis.recorded import analyze_snapshots
@@ -81,6 +82,18 @@ def test_a_recording_gives_steps_phases_and_alerts(tmp_path: Path) -> None:
     finding = report.findings[0]
     assert (finding.id, finding.evidence["up_seconds"]) == ("input_bound", 17.0)
     assert {metric.name: metric.mean_pct for metric in report.metrics} == {"util": 50.0, "sm_active": 40.0}
+
+
+def test_an_alert_is_one_finding_though_its_training_ends_before_it(tmp_path: Path) -> None:
+    def spinning(one: Snapshot, pid: int | None) -> Snapshot:
+        return replace(one, alerts=tuple(replace(alert, gpu=GPU, pid=pid) for alert in one.alerts))
+
+    snapshots = _snapshots(alert="low_power_full_util")
+    made = [spinning(one, 7 if place < 18 else None) for place, one in enumerate(snapshots)]
+    findings = load_report(_written(tmp_path, made)).findings
+    assert [finding.id for finding in findings] == ["low_power_full_util"]
+    assert findings[0].evidence["up_seconds"] == 17.0
+    assert findings[0].evidence["pid"] == 7
 
 
 def test_it_says_what_it_cannot_know(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from llmtop import on_alert
 from llmtop.on_alert import OnAlert
@@ -40,6 +41,18 @@ def test_each_alert_is_told_once_for_as_long_as_it_is_up(tmp_path: Path) -> None
     tap(snapshot(alert()))
     wait_for(lambda: told(out) == ["GPU-3", "GPU-5", "GPU-3"], what="raised anew, told anew")
     assert tap(snapshot()).host.notes == ()
+    tap.close()
+
+
+def test_an_alert_whose_training_comes_or_goes_is_the_same_one(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    tap = OnAlert(f"cat >> '{out}'")
+    for pid in (None, 7, None, 7):
+        tap(snapshot(replace(alert(), pid=pid)))
+    tap(snapshot(replace(alert(), pid=7), replace(alert(), pid=8)))
+    tap(snapshot(replace(alert(), pid=8)))
+    tap(snapshot(replace(alert(), pid=8), alert("GPU-5")))
+    wait_for(lambda: told(out) == ["GPU-3", "GPU-3", "GPU-5"], what="pid 7's, pid 8's and the other GPU's")
     tap.close()
 
 
