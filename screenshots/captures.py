@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from llmtop.capture.choice import GIVES, Ability
 from llmtop.capture.folder import Info, StepTimes
 from llmtop.capture.job import Plan, Progress, Target
+from llmtop.capture.nsys import Nsys
 from llmtop.capture.run import Result
 from llmtop.capture.stacks import Frame, Thread
 from llmtop.snapshot import Snapshot
@@ -30,6 +31,9 @@ def training() -> list[Snapshot]:
     return scene(gpus=2, ranks=2)
 
 
+_TROUBLE = Nsys(Path("nsys"), (2025, 3, 1)).trouble
+
+
 def _targets() -> tuple[Target, ...]:
     ranks = [rank for rank in training()[-1].ranks if rank.rank is not None]
     return tuple(
@@ -41,7 +45,10 @@ def _targets() -> tuple[Target, ...]:
 def _prospects() -> tuple[Prospect, ...]:
     refused = {"kineto": ("it was not started for Kineto captures", f"llmtop run --kineto -- {_COMMAND}")}
     abilities = tuple(
-        Ability(name, name not in refused, *refused.get(name, (text, ""))) for name, text in GIVES.items()
+        Ability(
+            name, name not in refused, *refused.get(name, (text, "")), warning=_TROUBLE if name == "nsys" else ""
+        )
+        for name, text in GIVES.items()
     )
     return tuple(Prospect(target, abilities) for target in _targets())
 

@@ -36,6 +36,8 @@ class Ability:
     """What it gives when it can; why not when it cannot. One clause, without a full stop."""
     command: str = ""
     """What would change a no."""
+    warning: str = ""
+    """What to know before it is used, in one clause."""
 
 
 GIVES = {
@@ -61,13 +63,9 @@ def abilities(target: Target) -> tuple[Ability, ...]:
         no = ("the process has ended", "") if not proc.alive(target.pid) else check(target)
         if no is None and engine in ("torch.profiler", "memory"):
             no = _offered(target, engine)
-        found.append(Ability(engine, no is None, *(no or (_gives(engine, target), ""))))
+        warning = _trouble(target.pid) if engine == "nsys" and no is None else ""
+        found.append(Ability(engine, no is None, *(no or (GIVES[engine], "")), warning=warning))
     return tuple(found)
-
-
-def _gives(engine: str, target: Target) -> str:
-    trouble = _trouble(target.pid) if engine == "nsys" else ""
-    return f"{GIVES[engine]}; {trouble}" if trouble else GIVES[engine]
 
 
 def best(found: tuple[Ability, ...]) -> str | None:

@@ -35,6 +35,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     can: bool
     because: str
     command: str = ""
+    warning: str = ""
 
 
 class Training(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +90,8 @@ def _print_training(training: Training) -> None:
         click.echo(f"  {'can' if engine.can else 'NO ':<4} {engine.engine:<15} {engine.because}")
         if engine.command:
             click.echo(f"{'':<22}to change that: {engine.command}")
+        if engine.warning:
+            click.echo(f"{'':<22}but: {engine.warning}")
 
 
 def examine() -> Diagnosis:

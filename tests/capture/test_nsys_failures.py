@@ -141,7 +141,7 @@ def test_a_loss_is_of_one_training_whatever_number_its_session_has(
     [
         (
             "2025.3.1.90-1",
-            "; this version has crashed trainings that it captured several times: save a checkpoint first",
+            "this version has crashed trainings that it captured several times: save a checkpoint first",
         ),
         ("2025.5.1.1-1", ""),
     ],
@@ -152,7 +152,7 @@ def test_the_trouble_with_a_version_is_said_before_the_key_is_pressed(
     monkeypatch.setenv("FAKE_NSYS_VERSION", version)
     (ability,) = [one for one in choice.abilities(Target(training.pid)) if one.engine == "nsys"]
     assert ability.can
-    assert ability.because == choice.GIVES["nsys"] + trouble
+    assert (ability.because, ability.warning) == (choice.GIVES["nsys"], trouble)
 
 
 def test_torch_s_profiler_is_not_offered_beside_nsys_on_a_gpu(

@@ -82,13 +82,13 @@ def _details(asked: Form, current: tuple[str, str]) -> list[str]:
         no = "" if refused is None else f" Not here: {refused[0]}; to change that: {refused[1]}"
         return [fmt.printable(f"{name}: {option.summary}. Cost: {option.cost}.{no}")]
     if kind == ENGINE:
-        cannot = [ability for ability in asked.abilities() if not ability.can]
-        return [
-            fmt.printable(
-                f"{one.engine} cannot: {one.because}." + (f" To change that: {one.command}" * bool(one.command))
-            )
-            for one in cannot
+        warned = [f"{one.engine}: {one.warning}." for one in asked.abilities() if one.warning]
+        cannot = [
+            f"{one.engine} cannot: {one.because}." + (f" To change that: {one.command}" * bool(one.command))
+            for one in asked.abilities()
+            if not one.can
         ]
+        return [fmt.printable(line) for line in warned + cannot]
     if kind == WHEN:
         return ["An armed capture fires by itself; it begins after the slow step or the alert that set it off."]
     return []
@@ -109,6 +109,8 @@ def _engines(asked: Form, lines: list[Row], width: int, look: Look) -> None:
         row = Row(width).add(" " * (_LABEL + 5), palette.text)
         row.add("can " if ability.can else "no  ", palette.strong if ability.can else palette.dim)
         row.add(pad(ability.engine, 15), palette.strong if ability.engine == asked.engine else palette.text)
+        if ability.warning:
+            row.add(fmt.printable(ability.warning), palette.warning)
         if not ability.can:
             row.add(fmt.printable(ability.because), palette.dim)
             if ability.command:
