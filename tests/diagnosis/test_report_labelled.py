@@ -2,6 +2,8 @@
 
 What is right is not what somebody meant to plant but what it cost: the same loop was timed with and without the
 plant in the same process (tests/gpu/make_labelled.py, `expected` in pack.py). Thresholds were chosen on `tuning`.
+`held-out` was recorded later, of other sizes and plants. nsys lost kernels in 13 of its captures: there the verdict
+is still asked for, but neither shares nor a straggler.
 """
 
 from __future__ import annotations
@@ -38,6 +40,18 @@ def labelled(
     return found
 
 
+def lost_kernels(report: Report) -> bool:
+    return any(finding.id == "records_lost" for finding in report.findings)
+
+
+def test_lost_kernels_are_told_of_and_only_where_nsys_lost_some(labelled: list[tuple[str, Any, Report]]) -> None:
+    """A thread of the program launches nothing or all that it launched is there, but for the ends."""
+    lossy = {name for name, _, report in labelled if lost_kernels(report)}
+    held_out = any(name.startswith("nsys-held_") for name, _, _ in labelled)
+    assert len(lossy) == (13 if held_out else 0), lossy
+    assert all(name.startswith("nsys-") for name in lossy)
+
+
 def test_at_least_95_in_100_verdicts_are_right(labelled: list[tuple[str, Any, Report]]) -> None:
     # A healthy loop that the profiler itself pushes over the border is told to lie at it: that is right as well.
     wrong = [
@@ -62,20 +76,27 @@ def test_no_healthy_run_is_warned_of_anything(labelled: list[tuple[str, Any, Rep
 def test_the_share_that_is_said_is_near_what_the_plant_cost(labelled: list[tuple[str, Any, Report]]) -> None:
     planted = {"input": "input_bound", "sync": "sync_bound", "h2d": "h2d_bound"}
     far = []
+    told = 0
     for name, label, report in labelled:
         verdict = planted.get(label["plant"])
         if verdict is None or report.verdict != verdict or label["size"] in ("tiny", "small", "deep"):
             continue
+        if lost_kernels(report):
+            continue
+        told += 1
         said = next(device.lost_pct[verdict] for device in report.devices if device.judged)
         if abs(said - label["plant_share_pct"]) > 6.0:
             far.append(f"{name}: {said:.1f} % said, {label['plant_share_pct']:.1f} % measured")
-    assert len(far) <= 0.1 * len(labelled), far
+    assert told >= 9
+    assert len(far) <= 0.15 * told, far
 
 
 def test_the_straggler_is_named_and_nobody_else(labelled: list[tuple[str, Any, Report]]) -> None:
     for name, label, report in labelled:
         found = [finding for finding in report.findings if finding.id == "straggler"]
-        if label["plant"] == "straggler" or label["options"].get("only_rank") is not None:
+        if lost_kernels(report):
+            assert not found, name
+        elif label["plant"] == "straggler" or label["options"].get("only_rank") is not None:
             assert found, name
             assert found[0].evidence["culprit_device"] == label["options"].get("only_rank", 1), name
         else:
