@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -24,6 +26,7 @@ from collectors.nvml_values import (
     running,
     slow_values,
 )
+from collectors.turns import Turns
 from llmtop.snapshot import Gpu
 
 SLOW_SECONDS = 2.0
@@ -35,6 +38,13 @@ GPM_PATIENCE = 3
 """Rounds without PCIe rates from GPM after which NVML's own are asked for."""
 FAULTS_EVERY = 5
 """Memory faults are asked for in every fifth slow round."""
+NO_GPM = "LLMTOP_NO_GPM"
+"""Set to leave GPM alone, where a driver does not survive it."""
+FIRST_ROUNDS = 3
+"""Rounds that no two threads are in at once. On two freshly started machines with two H200s (driver 580) the first
+nvmlGpmMetricsGet of the process crashed in four starts of five, after threads had made the first calls for their
+GPUs at once; with one GPU it never did."""
+_first_rounds = Turns(patience=1.0)
 STALE_SECONDS = 2.0
 """A value is dropped after three rounds without a fresh one, and not before this."""
 
@@ -90,7 +100,7 @@ class DeviceSampler:
         self._instances: tuple[_Instance, ...] = ()
         self._uses: tuple[GpuUse, ...] = ()
         self._shares_since = (time.time_ns() - 1_000_000_000) // 1000
-        self._slow_rounds = 0
+        self._fast_rounds = self._slow_rounds = 0
         # Dear calls keep the driver's lock for up to 25 ms (H200): they start between two fast rounds, which come
         # at multiples of the interval, and not while another GPU's are queued.
         offset = SLOW_OFFSET_SECONDS + index * SLOW_SPACING_SECONDS
@@ -205,6 +215,11 @@ class DeviceSampler:
     # ---- the fast thread ----
 
     def _fast_round(self) -> None:
+        self._fast_rounds += 1
+        with _first_rounds.turn() if self._fast_rounds <= FIRST_ROUNDS else nullcontext():
+            self._read_fast()
+
+    def _read_fast(self) -> None:
         call = self._fast_call
         call.begin()
         values = cheap_values(call, self._handle)
@@ -242,7 +257,8 @@ class DeviceSampler:
 
     def _read_gpm(self, uuid: str, take: Callable[[Any], Any]) -> Values:
         if self._gpm_supported is None:
-            self._gpm_supported = supported(self._fast_call, self._handle)
+            wanted = not os.environ.get(NO_GPM)
+            self._gpm_supported = supported(self._fast_call, self._handle) if wanted else False
         if not self._gpm_supported:
             return {}
         if uuid not in self._gpms:
@@ -254,10 +270,15 @@ class DeviceSampler:
             gpm.free()
         self._gpms = {}
         self._gpm_supported = None
+        self._fast_rounds = self._slow_rounds = 0  # NVML may be started anew
 
     # ---- the slow threads ----
 
     def _slow_round(self) -> None:
+        with _first_rounds.turn() if self._slow_rounds == 0 else nullcontext():
+            self._read_slow()
+
+    def _read_slow(self) -> None:
         call, handle = self._slow_call, self._handle
         call.begin()
         self.name = call("nvmlDeviceGetName", handle) or self.name

@@ -1,8 +1,7 @@
 """Which nsys sessions have lost records, so that nothing more is captured from them.
 
-nsys 2025.3.1 lost kernels in six of six trainings that it collected from again and again on an H200, and crashed
-each of them (`free(): invalid pointer`, in the training) up to 44 collections later. None of them crashed before
-some had been lost.
+nsys 2025.3.1 crashed eight of ten trainings that it collected from again and again on an H200 (`free(): invalid
+pointer`, in the training). Seven of the eight had lost kernels in one of the collections before.
 """
 
 from __future__ import annotations

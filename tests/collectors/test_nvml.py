@@ -104,6 +104,37 @@ def test_gpm_pairs_are_never_closer_than_nvml_allows(nvml_stub: Driver) -> None:
     assert seen == {94.0}
 
 
+def test_the_first_gpm_calls_are_made_one_after_another(nvml_stub: Driver, source: NvmlSource) -> None:
+    nvml_stub.scenario.delay("nvmlGpmSampleGet", 20_000).write()
+    nvml_stub.forget_gpm()
+    source.start()
+    for index in range(8):
+        gpu_when(source, index, complete)
+    assert nvml_stub.gpm_crowd == 1
+
+
+def test_gpm_is_left_alone_on_demand(
+    nvml_stub: Driver, source: NvmlSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLMTOP_NO_GPM", "1")
+    before = nvml_stub.count("nvmlGpmSampleGet")
+    source.start()
+    gpu = gpu_when(source, 0, lambda gpu: gpu.pcie_source is not None)
+    assert gpu.pcie_source == "nvml"
+    assert gpu.sm_active_pct is None
+    assert nvml_stub.count("nvmlGpmSampleGet") == before
+
+
+def test_a_gpu_that_hangs_in_its_first_gpm_call_keeps_no_other_from_its_own(
+    nvml_stub: Driver, source: NvmlSource
+) -> None:
+    nvml_stub.scenario.hang("nvmlGpmSampleGet", 3).write()
+    source.start()
+    for index in (0, 1, 2, 4, 5, 6, 7):
+        gpu_when(source, index, complete)
+    assert source.latest().gpus[3].sm_active_pct is None
+
+
 def test_closing_gives_gpm_samples_back_and_shuts_down_with_nobody_inside(nvml_stub: Driver) -> None:
     source = NvmlSource(0.1)
     before, shut = nvml_stub.gpm_samples, nvml_stub.count("nvmlShutdown")

@@ -2,8 +2,8 @@
 
 What is right is not what somebody meant to plant but what it cost: the same loop was timed with and without the
 plant in the same process (tests/gpu/make_labelled.py, `expected` in pack.py). Thresholds were chosen on `tuning`.
-`held-out` was recorded later, of other sizes and plants. nsys lost kernels in 13 of its captures: there the verdict
-is still asked for, but neither shares nor a straggler.
+`held-out` was recorded later, of other sizes and plants. nsys lost kernels in 13 of its captures: of those the
+verdict is asked for as well, but neither shares nor a straggler.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
  *
  * Only the ABI is NVIDIA's (struct layouts and numbers as in nvml.h); what is answered comes from the scenario file.
  * It also watches its caller: nvml_stub_count, _gpm_alive, _inside and _violations tell a test how often a call was
- * made, whether GPM samples leaked, how many threads are inside a call, and whether NVML was shut down under one.
+ * made, whether GPM samples leaked, how many threads are inside a call, and whether NVML was shut down under one;
+ * _gpm_crowd, how many were in GPM calls at once before the first metrics were had, which has crashed a real driver.
  */
 #define _GNU_SOURCE
 #include "scenario.h"
@@ -30,6 +31,7 @@ typedef struct { char name[TEXT]; unsigned long count; } counter_t;
 static device_t table[MAX_GPUS], mig_table[MAX_MIGS]; /* by index, filled by the first init as a driver's are */
 static int table_count, stuck[MAX_GPUS];
 static atomic_int references, inside, gpm_alive, violations;
+static atomic_int gpm_young = 1, gpm_inside, gpm_crowd; /* until the first metrics of the process */
 static pthread_mutex_t driver_lock = PTHREAD_MUTEX_INITIALIZER;
 static counter_t counters[128];
 
@@ -70,9 +72,19 @@ unsigned long nvml_stub_count(const char *name) {
 int nvml_stub_gpm_alive(void) { return gpm_alive; }
 int nvml_stub_violations(void) { return violations; }
 int nvml_stub_inside(void) { return inside; }
+int nvml_stub_gpm_crowd(void) { return gpm_crowd; }
+void nvml_stub_gpm_forget(void) { gpm_young = 1; gpm_crowd = 0; }
 
 static int arrive(void) { return atomic_fetch_add(&inside, 1); }
 static void leave(int *token) { (void)token; atomic_fetch_sub(&inside, 1); }
+
+static int arrive_gpm(void) {
+    int others = atomic_fetch_add(&gpm_inside, 1);
+    if (gpm_young && others + 1 > gpm_crowd) gpm_crowd = others + 1;
+    return others;
+}
+static void leave_gpm(int *token) { (void)token; atomic_fetch_sub(&gpm_inside, 1); }
+#define GPM_CALL __attribute__((cleanup(leave_gpm), unused)) int gpm_token = arrive_gpm();
 
 typedef struct { int error, hang, locked; unsigned latency_us; } fate_t;
 
@@ -475,6 +487,7 @@ int nvmlGpmQueryDeviceSupport(device_t *d, gpm_support_t *to) {
 int nvmlGpmSampleAlloc(sample_t **to) { SYSTEM_CALL *to = calloc(1, sizeof **to); gpm_alive++; return SUCCESS; }
 int nvmlGpmSampleFree(sample_t *sample) { SYSTEM_CALL free(sample); gpm_alive--; return SUCCESS; }
 int nvmlGpmSampleGet(device_t *d, sample_t *sample) {
+    GPM_CALL
     GPU_CALL(d)
     if (!gpu.gpm || gpu.mig_mode) return NOT_SUPPORTED;
     *sample = (sample_t){ d->slot, now_s() };
@@ -491,6 +504,7 @@ int nvmlGpmMigSampleGet(device_t *d, unsigned gi, sample_t *sample) {
 typedef struct { unsigned id; int answer; double value; const char *texts[3]; } metric_t;
 typedef struct { unsigned version, count; sample_t *first, *second; metric_t metrics[]; } metrics_get_t;
 int nvmlGpmMetricsGet(metrics_get_t *ask) {
+    GPM_CALL
     __attribute__((cleanup(leave), unused)) int token = arrive();
     gpu_t gpu;
     if (ask->version != 1 || !ask->first || !ask->second) return INVALID_ARGUMENT;
@@ -504,6 +518,7 @@ int nvmlGpmMetricsGet(metrics_get_t *ask) {
         m->answer = gpu.metric_return[m->id];
         m->value = too_close ? NAN : gpu.metric[m->id];
     }
+    gpm_young = 0;
     return SUCCESS;
 }
 

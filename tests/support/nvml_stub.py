@@ -330,6 +330,15 @@ class Driver:
         """GPM samples that are allocated and not freed."""
         return int(self._library.nvml_stub_gpm_alive())
 
+    def forget_gpm(self) -> None:
+        """Take the next GPM call for the first of the process."""
+        self._library.nvml_stub_gpm_forget()
+
+    @property
+    def gpm_crowd(self) -> int:
+        """How many threads were in GPM calls at once before any metrics were had; a real driver crashed so."""
+        return int(self._library.nvml_stub_gpm_crowd())
+
     @property
     def violations(self) -> int:
         """How often NVML was shut down under a thread inside a call, which crashes a real driver's library."""
