@@ -208,9 +208,8 @@ INPUT_BOUND: Final = Rule[RankState](
         meaning="The GPU runs dry because the next batch is not there.",
         condition=f"over the last {WINDOW_STEPS} steps (or {WINDOW_SECONDS:.0f} s), in two of them at least, "
         f"waiting for data takes {INPUT_PCT[0]:.0f} % or more by the host's clock and by CUDA events, in which "
-        "the "
-        f"GPU runs dry; without events, under {SM_STARVED[0]:.0f} % of its SMs are active (without these, under "
-        f"{UTIL_STARVED[0]:.0f} % util)",
+        f"the GPU runs dry; without events, under {SM_STARVED[0]:.0f} % of its SMs are active (without these, "
+        f"under {UTIL_STARVED[0]:.0f} % util)",
         source="checked on an H200 against planted waits of 30 and 60 %; a healthy run had 79 % by the host's "
         "clock and 0.1 % by the GPU's",
         clear_seconds=4.0,
