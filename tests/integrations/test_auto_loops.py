@@ -189,6 +189,32 @@ for _ in range(100):
     assert len(found["steps"]) > 30
 
 
+def test_a_new_optimizer_is_not_taken_for_a_dead_one_whose_id_it_has(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
+        tmp_path / "train.py",
+        MODEL
+        + """
+def train(stepped, times):
+    for _ in range(times):
+        net(ids).backward()
+        stepped.step()
+train(optimizer, 3)
+second = torch.optim.SGD(net.parameters(), lr=0.1)
+train(second, 3)
+dead = id(optimizer)
+del optimizer
+kept = []
+while True:
+    again = torch.optim.SGD(net.parameters(), lr=0.1)
+    if id(again) == dead:
+        break
+    kept.append(again)
+train(again, 5)
+""",
+    )
+    assert len(found["steps"]) == 3 + 3 + 5 - 1, "all but the first of all, which began before anybody looked"
+
+
 def test_optimizers_within_the_backward_pass_end_a_step_with_it(zygote: Zygote, tmp_path: Path) -> None:
     found = zygote.train(
         tmp_path / "train.py",

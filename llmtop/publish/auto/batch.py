@@ -15,8 +15,8 @@ _TOKEN_TYPES = frozenset({torch.int64, torch.int32})
 def guess(step: Step, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Add one batch to the step's samples and tokens, as far as they can be told."""
     batch = args[0] if args else kwargs.get("input_ids", kwargs.get("inputs_embeds"))
-    if isinstance(batch, Mapping):
-        batch = batch.get("input_ids")
+    if not isinstance(batch, torch.Tensor):
+        batch = batch.get("input_ids") if isinstance(batch, Mapping) else None
     if not isinstance(batch, torch.Tensor) or not batch.ndim:
         return
     shape = batch.shape

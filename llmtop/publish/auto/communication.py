@@ -26,9 +26,9 @@ def mark_end_of(tensors: Any, loop: Loop) -> Any:
 
     The autograd engine runs callbacks at the end of a pass in the order in which they were queued. DDP and FSDP
     queue theirs, in which they wait, during the pass; one queued at its very beginning runs just before. A hook on
-    the loss is that beginning.
+    the loss is that beginning. Only where torch.distributed is initialised.
     """
-    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() < 2:
+    if dist.get_world_size() < 2:
         return None
     if not _listening:
         _listen(loop)

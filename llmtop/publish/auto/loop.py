@@ -1,13 +1,14 @@
 """What a training loop is doing, told by hooks; it tells the recorder in the recorder's terms.
 
-One loop a process, driven by the thread that trains. The order of events is all it knows: it holds no tensor, no
-module and no optimizer beyond their ids.
+One loop a process, driven by the thread that trains. The order of events is all it knows: it keeps no tensor, no
+module and no optimizer alive.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import weakref
 from _thread import get_ident
 from collections.abc import Callable
 from typing import Any
@@ -96,7 +97,7 @@ class Loop:
         self._optimizing = False
         self._stepped_in_backward = False
         self._closer: int | None = None
-        self._seen: set[int] = set()
+        self._seen: dict[int, weakref.ref[Any]] = {}
         self._others = 0
 
     def stands_down(self) -> bool:
@@ -255,10 +256,16 @@ class Loop:
         if self._depth:
             self._depth -= 1
             return
-        self._leave_optimizer()
+        if self._optimizing:
+            self._optimizer.__exit__(None, None, None)
+            self.busy = self._optimizing = False
         self._closure = self._unstepped = False
         self._stepping = None
-        if self._closes_step(id(optimizer)) and not self.boundary_from_outside:
+        if id(optimizer) == self._closer:
+            self._others = 0
+        elif not self._closes_step(optimizer):
+            return
+        if not self.boundary_from_outside:
             self.end_step()
 
     def _leave_optimizer(self, calls_closure: bool = False) -> None:
@@ -270,14 +277,16 @@ class Loop:
                 self._optimizer.__exit__(None, None, None)
             self.busy = self._optimizing = False
 
-    def _closes_step(self, optimizer: int) -> bool:
-        if optimizer not in self._seen:
-            self._seen.add(optimizer)
-            self._closer = optimizer
-        self._others = 0 if optimizer == self._closer else self._others + 1
+    def _closes_step(self, optimizer: Any) -> bool:
+        number = id(optimizer)
+        seen = self._seen.get(number)
+        if seen is None or seen() is not optimizer:  # a new one may have the id of one that is no more
+            self._seen[number] = weakref.ref(optimizer)
+            self._closer = number
+        self._others = 0 if number == self._closer else self._others + 1
         if self._others > LOST_CLOSER:
-            self._closer, self._others = optimizer, 0
-        return optimizer == self._closer
+            self._closer, self._others = number, 0
+        return number == self._closer
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -293,7 +302,8 @@ class Loop:
         if self._step is None and r.open_step is not None:
             self._step, self._begun_here = r.open_step, False  # an integration's
         elif self._step is None and self._started:
-            self._step, self._begun_here = r.begin_step(), True
+            self._step, self._begun_here = Step(), True
+            self._step.__enter__()
         return self._step
 
     def _look_for_unseen_step(self) -> None:
@@ -319,7 +329,11 @@ class Loop:
             self.forget_pending()
             self.recorder.next_index = max(self.recorder.next_index, 1)
         self._started = True
-        self.recorder.end_step()
+        r = self.recorder
+        if r.open_step is not None and r.tracks is None:
+            r.open_step.__exit__(None, None, None)
+        else:
+            r.end_step()
 
     def _give_up_step(self) -> None:
         """The script records its steps itself after all: the one that was begun here must not swallow them."""

@@ -43,7 +43,8 @@ class Modules:
         self._level = 0
         self._candidates: list[nn.Module] | None = None
         self._timed: list[type[nn.Module]] = []
-        self._called = False
+        self.called = False
+        """Whether an outermost module has been called since they were looked for."""
         self._searches = 0
         self.trained = False
         """Whether a timed module was ever called in training mode with gradients."""
@@ -51,7 +52,7 @@ class Modules:
     @property
     def unknown(self) -> bool:
         """Whether `look()` is to be called at this backward pass."""
-        if self._called or self._level > MAX_LEVELS:
+        if self.called or self._level > MAX_LEVELS:
             return self._loop.steps_without_forward >= STEPS_WITHOUT and self._searches < MAX_SEARCHES
         return True
 
@@ -60,8 +61,8 @@ class Modules:
 
         Takes some 0.1 s for a million objects in the process, a few times in its life.
         """
-        if self._called or self._level > MAX_LEVELS:
-            self._called, self._level, self._candidates = False, 0, None
+        if self.called or self._level > MAX_LEVELS:
+            self.called, self._level, self._candidates = False, 0, None
             self._loop.steps_without_forward = 0
         self._searches += self._level == 0
         found = _roots() if self._candidates is None else _children(self._candidates)
@@ -122,7 +123,7 @@ class Modules:
             loop.stands_down()
             return False
         self.trained = self.trained or module.training
-        self._called = True
+        self.called = True
         self._candidates = None
         return True
 
