@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from llmtop.capture import folder as folders
-from llmtop.capture import losses, memory, nsys, proc, torch_profiler
+from llmtop.capture import losses, memory, nsys, torch_profiler
 from llmtop.capture.folder import Info
 from llmtop.capture.job import Cancelled, Engine, Job, OnProgress, Plan, Recorded
 from llmtop.capture.kineto_engine import KinetoEngine
@@ -244,8 +244,13 @@ def _note_losses(job: Job, info: Info, report: Any) -> None:
     info.notes += lost
     if lost and job.plan.engine == "nsys":
         pids = [target.pid for target in job.plan.targets]
-        for session in {nsys.session_of(pid) for pid in pids if proc.alive(pid)} - {None}:
-            losses.remember(str(session), pids)
+        for pid in pids:
+            with suppress(
+                LlmtopError, OSError
+            ):  # it has ended, or the disk is full: the report stands all the same
+                session = nsys.session_of(pid)
+                if session is not None:
+                    losses.remember(session, pids)
 
 
 def _write_report(path: Path, markdown: str, data: bytes) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmtop.trace import model
+from llmtop.trace.intervals import Ns
 
 FEWEST = 20
 LEAST_PCT = 2.0
@@ -32,7 +33,7 @@ class Unrecorded:
 
     process: int
     launched: int
-    """Kernels, up to the last launch whose kernel was recorded."""
+    """Kernels, of those that had the time to run before the end."""
     missing: int
     threads: tuple[int, ...]
     """Those that launched the missing ones, most first."""
@@ -48,24 +49,33 @@ def unrecorded(trace: model.Trace) -> dict[int, Unrecorded]:
     calls = trace.calls
     if not len(calls):
         return {}
-    has_kernel = np.zeros(len(calls), dtype=bool)
-    launched_by = trace.launched_by[trace.ops.kind == model.KERNEL]
-    has_kernel[launched_by[launched_by >= 0]] = True
+    kernels = trace.ops.kind == model.KERNEL
+    joined = kernels & (trace.launched_by >= 0)
     # A tool that records no correlation of its kernels would seem to have lost them all.
-    if len(launched_by) and not has_kernel.any():
+    if kernels.any() and not joined.any():
         return {}
+    has_kernel = np.zeros(len(calls), dtype=bool)
+    has_kernel[trace.launched_by[joined]] = True
     launches = _named(trace, _LAUNCHES_KERNEL) & ~_into_a_graph(trace)
     found = {}
     for process in np.unique(calls.process[launches]).tolist():
+        own = joined & (trace.ops.process == process)
         mine = launches & (calls.process == process)
-        recorded = mine & has_kernel
-        if recorded.any():
-            mine &= calls.start <= calls.start[recorded].max()
+        if own.any():
+            mine &= calls.start <= _all_run_until(trace.ops.stream[own], calls.start[trace.launched_by[own]])
         missing = mine & ~has_kernel
         row = Unrecorded(process, int(mine.sum()), int(missing.sum()), _by_count(calls.thread[missing]))
         if row.missing >= FEWEST and row.missing_pct >= LEAST_PCT:
             found[process] = row
     return found
+
+
+def _all_run_until(streams: Ns, launched_at: Ns) -> int:
+    """Until when what was launched has surely run, given the kernels that have: the host may be far ahead of one
+    stream at the end, and not of another. A stream with few kernels may have been given up long before the end."""
+    numbers, counts = np.unique(streams, return_counts=True)
+    kept = numbers[counts >= 0.05 * counts.sum()]
+    return min(int(launched_at[streams == number].max()) for number in kept)
 
 
 def _named(trace: model.Trace, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
