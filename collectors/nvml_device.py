@@ -106,9 +106,7 @@ class DeviceSampler:
         offset = SLOW_OFFSET_SECONDS + index * SLOW_SPACING_SECONDS
         self._beats = {
             "fast": Beat(f"gpu{index}", self._fast_round, interval, at_end=self._end_fast),
-            "slow": Beat(
-                f"gpu{index}-slow", self._slow_round, SLOW_SECONDS, offset=offset, at_end=self._events.free
-            ),
+            "slow": Beat(f"gpu{index}-slow", self._slow_round, SLOW_SECONDS, offset=offset, at_end=self._end_slow),
             "pcie": Beat(f"gpu{index}-pcie", self._pcie_round, PCIE_SECONDS, offset=offset),
         }
 
@@ -270,13 +268,18 @@ class DeviceSampler:
             gpm.free()
         self._gpms = {}
         self._gpm_supported = None
-        self._fast_rounds = self._slow_rounds = 0  # NVML may be started anew
+        self._fast_rounds = 0  # NVML may be started anew
 
     # ---- the slow threads ----
 
     def _slow_round(self) -> None:
-        with _first_rounds.turn() if self._slow_rounds == 0 else nullcontext():
+        self._slow_rounds += 1
+        with _first_rounds.turn() if self._slow_rounds == 1 else nullcontext():
             self._read_slow()
+
+    def _end_slow(self) -> None:
+        self._events.free()
+        self._slow_rounds = 0
 
     def _read_slow(self) -> None:
         call, handle = self._slow_call, self._handle
@@ -289,11 +292,10 @@ class DeviceSampler:
             self._find_instances(call, handle)
             self._find_uses(call, handle)
             self._events.poll(handle)
-            if self._slow_rounds % FAULTS_EVERY == 0:
+            if self._slow_rounds % FAULTS_EVERY == 1:
                 self._fault_call.begin()
                 self._faults = memory_faults(self._fault_call, handle)
                 self._fault_refusals = self._fault_call.refusals
-            self._slow_rounds += 1
         self._slow = _Sample(values, {}, call.refusals, time.monotonic(), time.time())
 
     def _find_uses(self, call: Caller, handle: Any) -> None:

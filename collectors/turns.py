@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class Turns:
-    """A lock that is only asked for: whoever has waited for `patience` seconds goes ahead without it."""
+    """A lock that whoever has waited for `patience` seconds takes to be stuck: all others then use a new one."""
 
     def __init__(self, patience: float) -> None:
         self._lock = threading.Lock()
@@ -16,10 +16,13 @@ class Turns:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Within ``with`` no other thread has its turn, unless it lost patience."""
-        mine = self._lock.acquire(timeout=self._patience)
+        """Within ``with`` no other thread has its turn, but for one that is stuck."""
+        lock = self._lock
+        while not lock.acquire(timeout=self._patience):
+            if self._lock is lock:
+                self._lock = threading.Lock()
+            lock = self._lock
         try:
             yield
         finally:
-            if mine:
-                self._lock.release()
+            lock.release()

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from llmtop.format import printable
+from llmtop.raised import Raised
 from llmtop.snapshot import Alert, Snapshot
 
 TIMEOUT_SECONDS = 30.0
@@ -32,7 +33,7 @@ class OnAlert:
     def __init__(self, command: str) -> None:
         """Run `command` in a shell (sh -c)."""
         self._command = command
-        self._up: tuple[Alert, ...] = ()
+        self._raised = Raised()
         self._queue: queue.Queue[bytes | None] = queue.Queue(WAITING)
         self._note: str | None = None
         self._left_out = 0
@@ -46,10 +47,8 @@ class OnAlert:
 
     def __call__(self, snapshot: Snapshot) -> Snapshot:
         """Pass the snapshot on; new alerts are queued."""
-        for alert in snapshot.alerts:
-            if not any(alert.continues(known) for known in self._up):
-                self._enqueue(alert)
-        self._up = snapshot.alerts
+        for alert in self._raised.new(snapshot.alerts):
+            self._enqueue(alert)
         notes = [note for note in (self._note, self._overflow()) if note]
         if not notes:
             return snapshot

@@ -16,6 +16,7 @@ from textual.theme import Theme
 
 from collectors.base import Feed, GpuChoice, ReplayControls
 from llmtop.errors import EXIT_DONE, LlmtopError, UnusableInput
+from llmtop.raised import Raised
 from llmtop.snapshot import Alert, Snapshot
 from tui import alerts, keys
 from tui.glyphs import to_ascii
@@ -70,7 +71,7 @@ class LlmtopApp(App[int]):
         self._told = False
         self._held: deque[Snapshot | list[Snapshot]] = deque()
         self._waiting = False
-        self._ringing: set[tuple[str, str | None, int | None]] | None = None
+        self._ringing: Raised | None = None
         self.view = View(interval=feed.interval)
         if isinstance(feed, GpuChoice):
             self.view.selection = feed.selection
@@ -217,11 +218,12 @@ class LlmtopApp(App[int]):
     def _call_attention(self, snapshot: Snapshot) -> None:
         """Ring once for each new alert and name the worst in the title: tmux shows both in other windows."""
         loud = [alert for alert in alerts.ordered(snapshot.alerts) if alerts.weight(alert) > 0]
-        now = {(alert.id, alert.gpu, alert.pid) for alert in loud}
-        if now == self._ringing:
+        first = self._ringing is None
+        ringing = self._ringing or Raised()
+        before, new = ringing.up, ringing.new(loud)
+        self._ringing = ringing
+        if not first and not new and len(before) == len(ringing.up):
             return
-        new = now - (self._ringing or set())
-        first, self._ringing = self._ringing is None, now
         if self._driver is not None and not self.is_headless:
             self._driver.write(title(self._title_for(loud, snapshot)))
         if new and not first and not self.replaying:

@@ -63,9 +63,15 @@ def abilities(target: Target) -> tuple[Ability, ...]:
         no = ("the process has ended", "") if not proc.alive(target.pid) else check(target)
         if no is None and engine in ("torch.profiler", "memory"):
             no = _offered(target, engine)
-        warning = _trouble(target.pid) if engine == "nsys" and no is None else ""
-        found.append(Ability(engine, no is None, *(no or (GIVES[engine], "")), warning=warning))
+        about = "" if no is not None else warning(target, engine)
+        found.append(Ability(engine, no is None, *(no or (GIVES[engine], "")), warning=about))
     return tuple(found)
+
+
+def warning(target: Target, engine: str) -> str:
+    """What to know before that engine captures that process, in one clause; "" for nothing."""
+    found = _session(target.pid) if engine == "nsys" else None
+    return "" if found is None else found[0].trouble
 
 
 def best(found: tuple[Ability, ...]) -> str | None:
@@ -267,12 +273,6 @@ def _session(pid: int) -> tuple[Nsys, Session] | None:
 def _is_live(pid: int, session: str) -> bool:
     found = _session(pid)
     return found is not None and found[1].id == session
-
-
-def _trouble(pid: int) -> str:
-    """What is known against the nsys that would capture it."""
-    found = _session(pid)
-    return "" if found is None else found[0].trouble
 
 
 def capturable(pid: int, hello: Hello | None) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Which nsys sessions have lost records, so that nothing more is captured from them.
 
-nsys 2025.3.1 crashed eight of ten trainings that it collected from again and again on an H200 (`free(): invalid
-pointer`, in the training). Seven of the eight had lost kernels in one of the collections before.
+Ten trainings on an H200 were collected from by nsys 2025.3.1 again and again, and each collection looked at. It
+crashed eight (`free(): invalid pointer`, in the training), seven of which had lost kernels in a collection before.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ def remember(session: str, pids: Iterable[int]) -> None:
     """A capture in that session lacks kernels; it holds for as long as one of its processes lives."""
     path = _path(session)
     wire.make_dir(path.parent)
-    path.write_bytes(msgspec.json.encode({pid: proc.started_ticks(pid) for pid in pids}))
+    known = _known(path)
+    path.write_bytes(msgspec.json.encode(known | {pid: proc.started_ticks(pid) for pid in pids}))
 
 
 def happened(session: str) -> bool:
     """Whether one did."""
     path = _path(session)
-    try:
-        known = msgspec.json.decode(path.read_bytes(), type=dict[int, int | None])
-    except (OSError, msgspec.DecodeError):
+    known = _known(path)
+    if not known:
         return False
     # The numbers of sessions and processes come again.
     if any(ticks is not None and proc.started_ticks(pid) == ticks for pid, ticks in known.items()):
@@ -39,6 +39,13 @@ def happened(session: str) -> bool:
     with suppress(OSError):
         path.unlink()
     return False
+
+
+def _known(path: Path) -> dict[int, int | None]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[int, int | None])
+    except (OSError, msgspec.DecodeError):
+        return {}
 
 
 def _path(session: str) -> Path:

@@ -240,17 +240,15 @@ def _note_losses(job: Job, info: Info, report: Any) -> None:
     """Kernels that the tool lost are told first, and where nsys lost them it is not asked again."""
     from llmtop.diagnosis.findings import RECORDS_LOST
 
-    lost = [finding.summary for finding in report.findings if finding.id == RECORDS_LOST]
-    info.notes += lost
-    if lost and job.plan.engine == "nsys":
-        pids = [target.pid for target in job.plan.targets]
-        for pid in pids:
-            with suppress(
-                LlmtopError, OSError
-            ):  # it has ended, or the disk is full: the report stands all the same
-                session = nsys.session_of(pid)
-                if session is not None:
-                    losses.remember(session, pids)
+    lost = [finding for finding in report.findings if finding.id == RECORDS_LOST]
+    info.notes += [finding.summary for finding in lost]
+    pids = {finding.evidence["pid"] for finding in lost} if job.plan.engine == "nsys" else set()
+    for pid in pids & {target.pid for target in job.plan.targets}:
+        # It may have ended, or the disk be full: the report stands all the same.
+        with suppress(LlmtopError, OSError):
+            tool, session = nsys.for_process(pid)
+            if tool.trouble:  # other versions are not known to crash what they lose kernels of
+                losses.remember(session.id, [pid])
 
 
 def _write_report(path: Path, markdown: str, data: bytes) -> None:

@@ -17,6 +17,7 @@ from llmtop.capture.steps import StepWatch, duration
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.format import duration as in_words
 from llmtop.format import size
+from llmtop.raised import Raised
 from llmtop.snapshot import Alert, Snapshot
 
 BASELINE_STEPS = 10
@@ -121,7 +122,7 @@ class NewAlerts:
     def __init__(self, condition: OnAlert, snapshot: Callable[[], Snapshot | None]) -> None:
         self._condition = condition
         self._snapshot = snapshot
-        self._known = {_key(alert) for alert in self._alerts()}
+        self._raised = Raised(self._alerts())
 
     def _alerts(self) -> tuple[Alert, ...]:
         snapshot = self._snapshot()
@@ -130,15 +131,8 @@ class NewAlerts:
 
     def check(self) -> str | None:
         """What fired, or None."""
-        present = self._alerts()
-        new = [alert for alert in present if _key(alert) not in self._known]
-        # one that has gone may come again
-        self._known = {_key(alert) for alert in present}
+        new = self._raised.new(self._alerts())
         return f"{self._condition}: {new[0].summary}" if new else None
-
-
-def _key(alert: Alert) -> tuple[object, ...]:
-    return (alert.id, alert.gpu, alert.pid)
 
 
 @dataclass(frozen=True)

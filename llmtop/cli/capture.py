@@ -148,6 +148,9 @@ def _plan(
         for target in chosen:
             choice.require(target, engine)
     check(engine, options)
+    for warning in dict.fromkeys(choice.warning(target, engine) for target in chosen):
+        if warning:
+            click.echo(f"llmtop: {engine}: {warning}", err=True)
     return Plan(
         engine=engine,
         targets=chosen,

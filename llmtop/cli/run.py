@@ -94,7 +94,7 @@ def _nsys_session(environment: dict[str, str], extras: tuple[str, ...]) -> dict[
         err=True,
     )
     if found.trouble:
-        click.echo(f"llmtop: {found.trouble}", err=True)
+        click.echo(f"llmtop: nsys {found.version_text}: {found.trouble}", err=True)
     for option in options:
         click.echo(f"llmtop: --with {option.name} ({option.summary}): {option.cost}", err=True)
     return {**carried, **handed}

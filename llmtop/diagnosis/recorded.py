@@ -84,7 +84,7 @@ class _Seen:
             while len(own.steps) > _MOST_STEPS:
                 del own.steps[next(iter(own.steps))]
         for alert in snapshot.alerts:
-            held = next((held for held in self.alerts if alert.continues(held.last)), None)
+            held = self._held(alert)
             if held is None:
                 held = _Held(alert)
                 self.alerts.append(held)
@@ -93,6 +93,13 @@ class _Seen:
             held.at = self.snapshots
             if alert.pid is not None or held.last.pid is None:
                 held.last = alert
+
+    def _held(self, alert: Alert) -> _Held | None:
+        """The same alert, now or earlier; without its training, the one that was up a moment ago."""
+        names = (alert.id, alert.gpu, alert.pid)
+        exact = (held for held in self.alerts if (held.last.id, held.last.gpu, held.last.pid) == names)
+        lately = (held for held in self.alerts if held.at >= self.snapshots - 1 and alert.continues(held.last))
+        return next(exact, None) or next(lately, None)
 
 
 def analyze_recording(path: str | Path) -> Report:

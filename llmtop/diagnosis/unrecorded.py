@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from llmtop.diagnosis import calls as cuda
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns
 
@@ -49,33 +50,42 @@ def unrecorded(trace: model.Trace) -> dict[int, Unrecorded]:
     calls = trace.calls
     if not len(calls):
         return {}
-    kernels = trace.ops.kind == model.KERNEL
-    joined = kernels & (trace.launched_by >= 0)
+    kernels = trace.ops.where(trace.ops.kind == model.KERNEL)
+    launched_by = trace.launched_by[trace.ops.kind == model.KERNEL]
     # A tool that records no correlation of its kernels would seem to have lost them all.
-    if kernels.any() and not joined.any():
+    if len(kernels) and not (launched_by >= 0).any():
         return {}
-    has_kernel = np.zeros(len(calls), dtype=bool)
-    has_kernel[trace.launched_by[joined]] = True
+    keys = model.join_keys(calls.process, calls.correlation, kernels.process, kernels.correlation)
+    has_kernel = np.zeros(len(calls), dtype=bool) if keys is None else np.isin(*keys)
     launches = _named(trace, _LAUNCHES_KERNEL) & ~_into_a_graph(trace)
     found = {}
     for process in np.unique(calls.process[launches]).tolist():
-        own = joined & (trace.ops.process == process)
+        own = (launched_by >= 0) & (kernels.process == process)
         mine = launches & (calls.process == process)
         if own.any():
-            mine &= calls.start <= _all_run_until(trace.ops.stream[own], calls.start[trace.launched_by[own]])
+            mine &= calls.start <= _surely_run_until(kernels.end[own], calls.start[launched_by[own]])
+        else:
+            mine &= calls.start < _last_waited_for(trace, process)
         missing = mine & ~has_kernel
-        row = Unrecorded(process, int(mine.sum()), int(missing.sum()), _by_count(calls.thread[missing]))
+        # A runtime call and the driver's within it are one launch where they share their correlation.
+        launched, lost = (len(np.unique(calls.correlation[chosen])) for chosen in (mine, missing))
+        row = Unrecorded(process, launched, lost, _by_count(calls.thread[missing]))
         if row.missing >= FEWEST and row.missing_pct >= LEAST_PCT:
             found[process] = row
     return found
 
 
-def _all_run_until(streams: Ns, launched_at: Ns) -> int:
-    """Until when what was launched has surely run, given the kernels that have: the host may be far ahead of one
-    stream at the end, and not of another. A stream with few kernels may have been given up long before the end."""
-    numbers, counts = np.unique(streams, return_counts=True)
-    kept = numbers[counts >= 0.05 * counts.sum()]
-    return min(int(launched_at[streams == number].max()) for number in kept)
+def _surely_run_until(ended: Ns, launched_at: Ns) -> int:
+    """Until when what was launched has run by the last kernel's end: as long before it as any kernel took from its
+    launch to its end. The host may be far ahead of the device."""
+    return int(ended.max() - (ended - launched_at).max())
+
+
+def _last_waited_for(trace: model.Trace, process: int) -> int:
+    """When the last call began that waited for the device and came back: what was launched before has run."""
+    calls = trace.calls
+    waits = (cuda.kinds(trace) == cuda.SYNC)[calls.name] & (calls.process == process)
+    return int(calls.start[waits].max()) if waits.any() else 0
 
 
 def _named(trace: model.Trace, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
@@ -95,7 +105,8 @@ def _into_a_graph(trace: model.Trace) -> npt.NDArray[np.bool_]:
         more_opened = np.searchsorted(opened, calls.start, side="right")
         more_closed = np.searchsorted(closed, calls.start, side="left")
         # One that was begun before the capture is only seen to end.
-        already = max(0, len(closed) - len(opened))
+        unbegun = np.arange(1, len(closed) + 1) - np.searchsorted(opened, closed, side="left")
+        already = max(0, int(unbegun.max(initial=0)))
         inside |= mine & (more_opened + already > more_closed)
     return inside
 

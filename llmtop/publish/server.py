@@ -206,12 +206,14 @@ class Server:
 
     def _has_news(self, monitor: Monitor) -> bool:
         # Figures of the GPU come after steps and are no reason of their own to wake.
-        recorder = self._recorder
-        return monitor.ready and (
-            monitor.cursor < recorder.ring.count
-            or monitor.facts_version != recorder.facts.version
-            or monitor.metrics != recorder.metrics
+        return self._has_steps(monitor) or (
+            monitor.ready and monitor.facts_version != self._recorder.facts.version
         )
+
+    def _has_steps(self, monitor: Monitor) -> bool:
+        """Whether there is what `_send_steps` sends."""
+        recorder = self._recorder
+        return monitor.ready and (monitor.cursor < recorder.ring.count or monitor.metrics != recorder.metrics)
 
     def _accept(self) -> None:
         try:
@@ -298,7 +300,7 @@ class Server:
                 self._write(monitor, states)
             if monitor.ready and monitor.facts_version != self._recorder.facts.version:
                 self._greet(monitor)
-            while self._has_news(monitor) and monitor.channel.fileno() in self._monitors:
+            while self._has_steps(monitor) and monitor.channel.fileno() in self._monitors:
                 # Only then: after a turn without news the next step is to wake us, not the clock.
                 self._sent_at = time.monotonic()
                 self._send_steps(monitor)

@@ -138,6 +138,7 @@ class State(OpenPhases):
         super().count_left_out(reason)
         if self.left_out[reason] == 1:
             self.facts.changed()
+            self.tell()
 
     def time_next_step(self, timed: bool) -> None:
         """Whether the GPU clock is to time the step that begins now."""
@@ -204,6 +205,7 @@ class State(OpenPhases):
                 self.go_concurrent()
             if self.chores_in <= 0:
                 self.chores_in = NEVER if self.run_chores is None else self.run_chores(index, now)
+                self.tell()
             if self.boundary_hook is not None:
                 self.boundary_hook(index)
         except Exception as error:  # noqa: BLE001 - nothing of ours may reach the training

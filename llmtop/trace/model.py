@@ -192,7 +192,7 @@ class Trace:
     @functools.cached_property
     def launched_by(self) -> Ns:
         """For each device op the row of the API call that launched it; -1 where there is none."""
-        keys = _join_keys(self.calls.process, self.calls.correlation, self.ops.process, self.ops.correlation)
+        keys = join_keys(self.calls.process, self.calls.correlation, self.ops.process, self.ops.correlation)
         if keys is None:
             return np.full(len(self.ops), -1, dtype=np.int64)
         call_keys, op_keys = keys
@@ -212,7 +212,7 @@ class Trace:
         return min(int(t.start.min()) for t in filled), max(int(t.end.max()) for t in filled)
 
 
-def _join_keys(call_process: Ns, call_correlation: Ns, op_process: Ns, op_correlation: Ns) -> tuple[Ns, Ns] | None:
+def join_keys(call_process: Ns, call_correlation: Ns, op_process: Ns, op_correlation: Ns) -> tuple[Ns, Ns] | None:
     """One number for (process, correlation), the same on both sides; correlation ids are unsigned 32 bit."""
     if not len(call_process) or not len(op_process):
         return None

@@ -62,6 +62,7 @@ def _stop() -> int:
 
 def _lose_kernels(database: sqlite3.Connection) -> None:
     """Of two threads that launch kernels in turn, the kernels of one are missing."""
+    pid = int(os.environ["FAKE_NSYS_PID"])
     database.execute("INSERT INTO StringIds VALUES (1, 'cudaLaunchKernel_v7000'), (2, 'gemm')")
     database.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, end, globalTid, correlationId, nameId)")
     database.execute(
@@ -72,12 +73,12 @@ def _lose_kernels(database: sqlite3.Connection) -> None:
         at, thread = 1000 * number, number % 2
         database.execute(
             "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, ?, ?, 1)",
-            (at, at + 10, 99 << 24 | thread, number),
+            (at, at + 10, pid << 24 | thread, number),
         )
         if thread:
             database.execute(
                 "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, 0, 7, ?, ?, 2, 2)",
-                (at + 20, at + 900, number, 99 << 24),
+                (at + 20, at + 900, number, pid << 24),
             )
 
 

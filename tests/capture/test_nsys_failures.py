@@ -109,6 +109,7 @@ def test_after_a_capture_that_lost_kernels_nsys_is_not_let_near_the_training_aga
     training: Training, captures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_NSYS", "loses kernels")
+    monkeypatch.setenv("FAKE_NSYS_PID", str(training.pid))
     result = take(training, captures)
     assert [note for note in result.info.notes if "did not record 50 of the 100 kernels" in note], (
         result.info.notes
@@ -123,6 +124,17 @@ def test_after_a_capture_that_lost_kernels_nsys_is_not_let_near_the_training_aga
     assert ability.because == losses.REFUSAL
     assert ability.command.startswith("llmtop run --nsys -- ")
     training.wait_for_steps(3)
+
+
+@pytest.mark.parametrize(("version", "whose"), [("2025.5.1.1-1", "its own"), ("2025.3.1.90-1", "another's")])
+def test_a_loss_by_another_version_or_of_another_training_bars_nothing(
+    training: Training, captures: Path, monkeypatch: pytest.MonkeyPatch, version: str, whose: str
+) -> None:
+    monkeypatch.setenv("FAKE_NSYS", "loses kernels")
+    monkeypatch.setenv("FAKE_NSYS_VERSION", version)
+    monkeypatch.setenv("FAKE_NSYS_PID", str(training.pid if whose == "its own" else 99))
+    assert any("did not record 50" in note for note in take(training, captures).info.notes)
+    assert not losses.happened("4711")
 
 
 def test_a_loss_is_of_one_training_whatever_number_its_session_has(

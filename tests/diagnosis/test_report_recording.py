@@ -96,6 +96,17 @@ def test_an_alert_is_one_finding_though_its_training_ends_before_it(tmp_path: Pa
     assert findings[0].evidence["pid"] == 7
 
 
+def test_an_alert_without_its_training_is_the_last_one_s(tmp_path: Path) -> None:
+    snapshots = _snapshots(alert="low_power_full_util")
+    pids = {**dict.fromkeys(range(2, 8), 7), **dict.fromkeys(range(8, 16), 8), **dict.fromkeys(range(16, 20))}
+    made = [
+        replace(one, alerts=tuple(replace(alert, gpu=GPU, pid=pids[place]) for alert in one.alerts))
+        for place, one in enumerate(snapshots)
+    ]
+    findings = load_report(_written(tmp_path, made)).findings
+    assert {finding.evidence["pid"]: finding.evidence["up_seconds"] for finding in findings} == {7: 5.0, 8: 11.0}
+
+
 def test_it_says_what_it_cannot_know(tmp_path: Path) -> None:
     report = load_report(_written(tmp_path, _snapshots()))
     assert any("need a capture" in note for note in report.notes)

@@ -293,6 +293,10 @@ print("slept", flush=True)
 input()
 llmtop.log(loss=1.5)
 input()
+other = threading.Thread(target=llmtop.phase("elsewhere").__enter__)
+other.start()
+other.join()
+input()
 """
     with Training(script) as training:
         heard = Heard(connect(runtime_dir, training))
@@ -301,6 +305,10 @@ input()
         training.hear("slept")
         training.go()
         heard.until(lambda: any(batch.metrics.get("loss") == 1.5 for batch in heard.batches))
+        training.go()
+        before = len(heard.messages)
+        heard.until(lambda: heard.connection.hello.note)
+        assert len(heard.messages) - before < 5, "told once, not until the socket is full"
         training.go()
         training.finish()
 
