@@ -41,9 +41,9 @@ FAULTS_EVERY = 5
 NO_GPM = "LLMTOP_NO_GPM"
 """Set to leave GPM alone, where a driver does not survive it."""
 FIRST_ROUNDS = 3
-"""Rounds that no two threads are in at once. On two freshly started machines with two H200s (driver 580) the first
-nvmlGpmMetricsGet of the process crashed in four starts of five, after threads had made the first calls for their
-GPUs at once; with one GPU it never did."""
+"""Rounds that no two threads are in at once. On freshly started machines with two H200s (driver 580) the monitor
+died within its first second in four starts of five; the one that left a stack was in its first nvmlGpmMetricsGet,
+after threads had made the first calls for both GPUs at once. With one GPU it never died."""
 _first_rounds = Turns(patience=1.0)
 STALE_SECONDS = 2.0
 """A value is dropped after three rounds without a fresh one, and not before this."""

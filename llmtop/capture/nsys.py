@@ -79,7 +79,7 @@ class Nsys:
     def trouble(self) -> str:
         """What is known against this version, in one clause; "" for most. Seen on H200s with torch 2.11."""
         if self.version[:2] == (2025, 3):
-            return "this version has crashed trainings that it captured several times: save a checkpoint first"
+            return "save a checkpoint first: this version has crashed trainings that it captured several times"
         return ""
 
     def knows(self, command: str, word: str) -> bool:

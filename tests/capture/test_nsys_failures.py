@@ -153,7 +153,7 @@ def test_a_loss_is_of_one_training_whatever_number_its_session_has(
     [
         (
             "2025.3.1.90-1",
-            "this version has crashed trainings that it captured several times: save a checkpoint first",
+            "save a checkpoint first: this version has crashed trainings that it captured several times",
         ),
         ("2025.5.1.1-1", ""),
     ],
