@@ -59,6 +59,8 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
     """Unix time of attach."""
     engines: list[str] = []
     """Capture engines this process offers over this socket ("torch.profiler", "memory")."""
+    pauses: bool = False
+    """Whether it can be asked to `Pause`: it has step boundaries at which nothing else of it goes on."""
     ring_steps: int = 0
     """How many finished steps the process keeps."""
     note: str | None = None
@@ -141,6 +143,19 @@ class CaptureState(msgspec.Struct, tag="capture_state", kw_only=True, omit_defau
     last_step: int | None = None
 
 
+class PauseState(msgspec.Struct, tag="pause_state", kw_only=True, omit_defaults=True):
+    """From the training: how a pause that it was asked for goes."""
+
+    id: str
+    state: str
+    """"armed", "paused", "resumed" or "failed"; after the last two nothing more comes."""
+    detail: str = ""
+    step: int | None = None
+    """Index of the step after which it is paused."""
+    paused_ns: int | None = None
+    """How long it was, when it has ended."""
+
+
 class Subscribe(msgspec.Struct, tag="subscribe", kw_only=True):
     """From the monitor: send me the last `history` steps and all that follow."""
 
@@ -166,14 +181,32 @@ class CaptureCancel(msgspec.Struct, tag="capture_cancel", kw_only=True):
     id: str
 
 
+class Pause(msgspec.Struct, tag="pause", kw_only=True, omit_defaults=True):
+    """From the monitor: after a step, when the GPU has done its work, wait there until `Resume`.
+
+    The training goes on by itself after `seconds`, and soon after this connection ends.
+    """
+
+    id: str
+    after: int | None = None
+    """Index of the step; None for the present one. Ranks that wait for each other must be given the same."""
+    seconds: float = 10.0
+
+
+class Resume(msgspec.Struct, tag="resume", kw_only=True):
+    """From the monitor: end that pause, or take it back."""
+
+    id: str
+
+
 class Refused(msgspec.Struct, tag="refused", kw_only=True):
     """From either side, last: why it hangs up."""
 
     reason: str
 
 
-FromTraining = Hello | Steps | GpuTimes | Memory | CaptureState | Refused
-FromMonitor = Subscribe | CaptureRequest | CaptureCancel | Refused
+FromTraining = Hello | Steps | GpuTimes | Memory | CaptureState | PauseState | Refused
+FromMonitor = Subscribe | CaptureRequest | CaptureCancel | Pause | Resume | Refused
 
 _KNOWN_TYPES = frozenset(
     str(message.__struct_config__.tag)
@@ -183,10 +216,13 @@ _KNOWN_TYPES = frozenset(
         GpuTimes,
         Memory,
         CaptureState,
+        PauseState,
         Refused,
         Subscribe,
         CaptureRequest,
         CaptureCancel,
+        Pause,
+        Resume,
     )
 )
 

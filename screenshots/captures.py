@@ -9,10 +9,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from llmtop.capture import nsys
 from llmtop.capture.choice import GIVES, Ability
 from llmtop.capture.folder import Info, StepTimes
 from llmtop.capture.job import Plan, Progress, Target
-from llmtop.capture.nsys import Nsys
 from llmtop.capture.run import Result
 from llmtop.capture.stacks import Frame, Thread
 from llmtop.snapshot import Snapshot
@@ -31,7 +31,7 @@ def training() -> list[Snapshot]:
     return scene(gpus=2, ranks=2)
 
 
-_TROUBLE = Nsys(Path("nsys"), (2025, 3, 1)).trouble
+_WARNING = nsys.PAUSE_COST
 
 
 def _targets() -> tuple[Target, ...]:
@@ -46,7 +46,7 @@ def _prospects() -> tuple[Prospect, ...]:
     refused = {"kineto": ("it was not started for Kineto captures", f"llmtop run --kineto -- {_COMMAND}")}
     abilities = tuple(
         Ability(
-            name, name not in refused, *refused.get(name, (text, "")), warning=_TROUBLE if name == "nsys" else ""
+            name, name not in refused, *refused.get(name, (text, "")), warning=_WARNING if name == "nsys" else ""
         )
         for name, text in GIVES.items()
     )
@@ -66,8 +66,8 @@ def under_way(app: Any) -> None:
     """An nsys capture that records."""
     now = capturing.of(app, lambda: None)
     now.state, now.plan = "running", Plan("nsys", _targets(), _FOLDER.parent, steps=5)
-    now.stages = {"prepare": 0.0, "start": 0.02, "record": 0.27}
-    now.progress = Progress("record", "", 3, 5, 0.63)
+    now.stages = {"prepare": 0.0, "start": 0.15, "record": 0.31}
+    now.progress = Progress("record", "", 3, 5, 0.52)
 
 
 def finished(app: Any) -> None:
@@ -84,7 +84,8 @@ def finished(app: Any) -> None:
         state="done",
         started_at=START,
         steps=6,
-        step_seconds=StepTimes(before_p50=0.0571, slowest_during=0.0713, after_p50=0.0570),
+        paused_seconds=[0.168, 0.503],
+        step_seconds=StepTimes(before_p50=0.0571, slowest_during=0.6277, after_p50=0.0570),
     )
     now.result = Result(_FOLDER, info, 5_130_000, _FOLDER / "trace.sqlite", report, "nsys-ui")
     now.state = "done"

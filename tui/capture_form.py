@@ -11,7 +11,7 @@ from pathlib import Path
 from llmtop.capture import choice, folder, options, targets
 from llmtop.capture.choice import Ability
 from llmtop.capture.job import DEFAULT_STEPS, Plan, Target
-from llmtop.capture.nsys import Option
+from llmtop.capture.nsys import PAUSE_COST, Option
 from llmtop.capture.trigger import Condition, OnAlert, SlowStep
 
 STEPS = (1, 2, 3, 5, 10, 20, 50, 100)
@@ -102,8 +102,10 @@ class Form:
         return all(one.target.hello is not None for one in self.group) or self.engine == "kineto"
 
     def available_options(self) -> list[Option]:
-        """What more the engine can record."""
-        return options.of(self.engine)
+        """What more the engine can record; of pausing and not, what would not be done unasked."""
+        pauses = any(ability.warning == PAUSE_COST for ability in self.abilities())
+        hidden = "pause" if pauses else "no-pause"
+        return [option for option in options.of(self.engine) if option.name != hidden]
 
     def fields(self) -> list[tuple[str, str]]:
         """(kind, name) of each line that can be changed, from top to bottom."""

@@ -71,7 +71,24 @@ def abilities(target: Target) -> tuple[Ability, ...]:
 def warning(target: Target, engine: str) -> str:
     """What to know before that engine captures that process, in one clause; "" for nothing."""
     found = _session(target.pid) if engine == "nsys" else None
-    return "" if found is None else found[0].trouble
+    if found is None or not found[0].needs_pause or not proc.uses_gpu(target.pid):
+        return ""
+    if can_pause(target):
+        return nsys.PAUSE_COST
+    return (
+        f"nsys {found[0].version_text} has crashed trainings on GPUs that did not pause for it, and this one "
+        "cannot be asked to (it is not attached to llmtop): save a checkpoint first"
+    )
+
+
+def can_pause(target: Target) -> bool:
+    """Whether it can be asked to wait at the end of a step."""
+    return target.hello is not None and target.hello.pauses
+
+
+def pauses_for_nsys(target: Target) -> bool:
+    """Whether an nsys capture of it pauses it unasked."""
+    return warning(target, "nsys") == nsys.PAUSE_COST
 
 
 def best(found: tuple[Ability, ...]) -> str | None:

@@ -85,6 +85,8 @@ class Info(msgspec.Struct, kw_only=True):
     git: Git | None = None
     gpus_before: list[Gpu] | None = None
     gpus_after: list[Gpu] | None = None
+    paused_seconds: list[float] = []
+    """How long the training was paused for the tool, each time; part of the steps in `step_seconds`."""
     step_seconds: StepTimes = msgspec.field(default_factory=StepTimes)
     stage_seconds: dict[str, float] = {}
     files: list[File] = []

@@ -100,6 +100,8 @@ class Recorded:
     """The command that shows it, without the path."""
     first_step: int | None = None
     last_step: int | None = None
+    paused_seconds: list[float] = field(default_factory=list)
+    """How long the trainings were paused for it, each time."""
 
 
 OnProgress = Callable[[Progress], None]

@@ -27,6 +27,9 @@ SESSION_VARIABLE = "NSYS_PROFILING_SESSION_ID"
 COMMAND_SECONDS = 20.0
 """How long a command that answers at once (version, help, sessions) may take; they take 10 to 30 ms."""
 
+PAUSE_COST = "pauses the training after a step, some 0.2 s to start and 0.5 s to stop"
+"""What a capture does to those that `Nsys.needs_pause` is about."""
+
 _VERSION = re.compile(r"version (\d+(?:\.\d+)+)")
 _BLACKWELL = re.compile(r"\bG?B(?:10|100|102|200|202|300)\b|Blackwell|RTX 50\d\d")
 _PLACES = (
@@ -76,11 +79,9 @@ class Nsys:
             raise NotPossibleHere(f"{self.path} cannot be started: {error.strerror}; {_WHERE}") from None
 
     @property
-    def trouble(self) -> str:
-        """What is known against this version, in one clause; "" for most. Seen on H200s with torch 2.11."""
-        if self.version[:2] == (2025, 3):
-            return "save a checkpoint first: this version has crashed trainings that it captured several times"
-        return ""
+    def needs_pause(self) -> bool:
+        """Whether a training on a GPU must pause while it starts and stops: llmtop.capture.pausing."""
+        return self.version[:2] >= (2025, 3)
 
     def knows(self, command: str, word: str) -> bool:
         """Whether the help of one of its commands names `word`: switches come, go and change their names."""
@@ -106,6 +107,10 @@ class Option:
 
 
 OPTIONS: tuple[Option, ...] = (
+    Option("pause", "nothing more: the training waits after a step, its GPU idle, while nsys starts and stops",
+           "some 0.2 s to start and 0.5 s to stop; done unasked on a GPU from nsys 2025.3 on", False),
+    Option("no-pause", "nothing more: the training never waits for nsys",
+           "on a GPU nsys 2025.3 crashes the training sooner or later", False),
     Option("gpu-metrics", "SM, tensor and memory activity over time, whole machine",
            "start takes 1.0 s instead of 0.25 s; needs root or profiling opened to all users", False),
     Option("cpu-sampling", "where all threads' CPU time goes",

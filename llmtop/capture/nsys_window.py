@@ -2,7 +2,8 @@
 
 A small shell holds the collection: it starts it, waits for a word or the end of its input, and stops it. It is in
 a session of its own and its input ends with this process, so neither Ctrl+C in the pane nor `kill -9` of the
-monitor leaves a training being traced. Its output goes to memory, where a full disk cannot cut it.
+monitor leaves a training being traced. Its output goes to memory, where a full disk cannot cut it. A training that
+nsys could harm is paused while it starts and stops (pausing.py), also when the input ended without a word.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmtop.capture import losses, nsys_export, proc
+from llmtop.capture import choice, losses, nsys_export, pausing, proc
 from llmtop.capture import nsys as nsys_module
 from llmtop.capture.folder import MIN_FREE_BYTES, check_disk
 from llmtop.capture.job import Cancelled, Job, Recorded, Target
 from llmtop.capture.lock import CaptureLock, Holder
 from llmtop.capture.nsys import Nsys, Session
-from llmtop.capture.window import wait_window
+from llmtop.capture.pausing import Pauses
+from llmtop.capture.window import SPARE_STEPS, wait_window
 from llmtop.errors import NotPossibleHere
 
 START_SECONDS = 30.0
@@ -32,15 +36,21 @@ STOP_SECONDS_SAMPLED = 600.0
 _POLL = 0.02
 
 _HOLD = """
-nsys=$1 session=$2; shift 2
+nsys=$1 session=$2 python=$3 always=$4; shift 4
 "$nsys" start --session="$session" "$@" </dev/null
 code=$?
 echo "llmtop: start $code"
 [ "$code" -eq 0 ] || exit 0
 read -r word
-"$nsys" stop --session="$session" </dev/null
+if [ "$word" != stop ] && [ -n "$python" ] &&
+  "$python" -m llmtop.capture.pausing "$nsys" "$session" $always </dev/null
+then true; else "$nsys" stop --session="$session" </dev/null; fi
 echo "llmtop: stop $?"
 """
+_NO_PAUSE = (
+    "nsys was not started: {}; without a pause it has crashed trainings; Python stacks can be had at any time "
+    "(key s, or --engine py-spy); to start nsys all the same: --option no-pause"
+)
 _MARK = re.compile(r"^llmtop: (start|stop) (\d+)$", re.MULTILINE)
 _GENERATED = re.compile(r"^\s*(/\S.*\.(?:nsys-rep|qdstrm))\s*$", re.MULTILINE)
 _PROGRESS = re.compile(r"^\[\d+/\d+\].*$|^Generat.*$|^Processing.*$", re.MULTILINE)
@@ -85,7 +95,9 @@ class Collection:
         """Have it stopped; returns at once."""
         if not self.released and self.holder.stdin is not None:
             self.released = True
-            self.holder.stdin.close()  # the shell's read ends, with a word or without
+            with suppress(OSError):  # the shell has ended: nsys refused to start
+                self.holder.stdin.write(b"stop\n")
+                self.holder.stdin.close()
 
     def close(self) -> None:
         """Give up what this process holds; the shell stops the collection by itself if it has not yet."""
@@ -106,37 +118,98 @@ class NsysEngine:
         job.stage("prepare", "looking for the nsys session")
         sessions = _sessions(job.plan.targets)
         collections: list[Collection] = []
-        try:
-            for nsys, session, targets in sessions:
-                lock = _lock(job, nsys, session)
-                output = job.folder / ("trace" if len(sessions) == 1 else targets[0].stem)
-                collections.append(_begin(job, (nsys, session, targets), lock, output))
-            job.stage("start")
-            for collection in collections:
-                _await_start(job, collection)
-            begun = time.time_ns()
-            job.stage("record")
-            notes = wait_window(job, begun)
-            job.window = (begun, time.time_ns())
-            job.stage("stop", "nsys writes its report")
-            for collection in collections:
-                collection.release()
-            reports = [_await_report(job, collection) for collection in collections]
-            job.stage("export")
-            recorded = Recorded(notes=notes, open_with="nsys-ui")
-            for collection, report in zip(collections, reports, strict=True):
-                recorded.tool.update(_tool(collection))
-                exported, notes = nsys_export.export(collection.nsys, report, _uses_gpu(collection))
-                job.check()
-                recorded.traces.append(exported)
-                recorded.notes += notes
-        except Cancelled:
-            _undo(job, collections)
-            raise
-        finally:
-            for collection in collections:
-                collection.close()
+        with _pauses(job, sessions) as pauses:
+            try:
+                _pause_for_start(job, pauses)
+                for nsys, session, targets in sessions:
+                    lock = _lock(job, nsys, session)
+                    output = job.folder / ("trace" if len(sessions) == 1 else targets[0].stem)
+                    collections.append(_begin(job, (nsys, session, targets), lock, output, len(pauses) > 0))
+                job.stage("start")
+                for collection in collections:
+                    _await_start(job, collection)
+                begun = time.time_ns()
+                pauses.resume()
+                job.stage("record")
+                notes = _record(job, pauses, begun)
+                job.window = (begun, time.time_ns())
+                job.stage("stop", "nsys writes its report")
+                _release(collections, pauses)
+                reports = [_await_report(job, collection) for collection in collections]
+                job.stage("export")
+                recorded = Recorded(notes=notes, open_with="nsys-ui", paused_seconds=pauses.seconds)
+                for collection, report in zip(collections, reports, strict=True):
+                    recorded.tool.update(_tool(collection))
+                    exported, notes = nsys_export.export(collection.nsys, report, _uses_gpu(collection))
+                    job.check()
+                    recorded.traces.append(exported)
+                    recorded.notes += notes
+            except Cancelled:
+                _undo(job, collections, pauses)
+                raise
+            finally:
+                for collection in collections:
+                    collection.close()
         return recorded
+
+
+def _pauses(job: Job, sessions: list[tuple[Nsys, Session, list[Target]]]) -> Pauses:
+    """Those that are to pause for this capture; the person has the last word."""
+    options = job.plan.options
+    if "no-pause" in options:
+        return Pauses()
+    always = "pause" in options
+    pauses = Pauses(
+        [session.id for nsys, session, _ in sessions if always or nsys.needs_pause], only_gpu=not always
+    )
+    for target in job.plan.targets:
+        wanted = choice.can_pause(target) and (always or choice.pauses_for_nsys(target))
+        if wanted and target.pid not in pauses.pids:
+            pauses.close()
+            raise NotPossibleHere(_NO_PAUSE.format(f"{target.name} does not answer: is it stopped?"))
+    return pauses
+
+
+def _pause_for_start(job: Job, pauses: Pauses) -> None:
+    """Pause them.
+
+    Raises:
+        NotPossibleHere: one cannot be paused, and to start nsys all the same may end it.
+    """
+    if not pauses:
+        return
+    job.say("the training pauses at the end of its step")
+    try:
+        pauses.ask()
+        pauses.wait(pausing.patience(job.watch), job.sleep)
+    except NotPossibleHere as refusal:
+        raise NotPossibleHere(_NO_PAUSE.format(refusal)) from None
+
+
+def _record(job: Job, pauses: Pauses, begun: int) -> list[str]:
+    """Wait for the window's end, at which the trainings are paused again if they can be; returns notes."""
+    if not pauses:
+        return wait_window(job, begun)
+    steps = 0 if job.plan.steps is None else job.plan.steps + SPARE_STEPS
+    if steps:
+        pauses.ask(steps=steps)  # asked for when the window is over, it would take one step more
+    notes = wait_window(job, begun)
+    if notes or not steps:
+        pauses.ask()
+    try:
+        pauses.wait(pausing.patience(job.watch), job.sleep)
+    except NotPossibleHere as refusal:
+        notes.append(f"nsys was stopped without a pause: {refusal}")
+    return notes
+
+
+def _release(collections: list[Collection], pauses: Pauses) -> None:
+    """Have all of them stopped; what is paused goes on when the part of it that needs a pause is over."""
+    for collection in collections:
+        collection.release()
+    if pauses:
+        time.sleep(pausing.SETTLE_SECONDS)
+        pauses.resume()
 
 
 def _sessions(targets: tuple[Target, ...]) -> list[tuple[Nsys, Session, list[Target]]]:
@@ -189,7 +262,7 @@ def stop_leftover(nsys: Nsys, session_id: str) -> list[Path]:
     Raises:
         NotPossibleHere: it cannot be stopped.
     """
-    done = nsys.run("stop", f"--session={session_id}", seconds=STOP_SECONDS)
+    done = pausing.stop(nsys, session_id, STOP_SECONDS)
     still = [one for one in nsys_module.sessions(nsys) if one.id == session_id and one.collecting]
     if still:
         raise NotPossibleHere(
@@ -200,14 +273,18 @@ def stop_leftover(nsys: Nsys, session_id: str) -> list[Path]:
     return [Path(text) for text in _GENERATED.findall(done.stdout.replace("\r", "\n"))]
 
 
-def _begin(job: Job, where: tuple[Nsys, Session, list[Target]], lock: CaptureLock, output: Path) -> Collection:
+def _begin(
+    job: Job, where: tuple[Nsys, Session, list[Target]], lock: CaptureLock, output: Path, paused: bool
+) -> Collection:
     nsys, session, targets = where
     log_fd = os.memfd_create("llmtop-nsys")
     try:
         check_disk(job.folder, MIN_FREE_BYTES)
         check_disk(_scratch(targets[0].pid), MIN_FREE_BYTES)
         begin = _start_arguments(nsys, output, job.plan.options, sampling_scope(targets[0].pid))
-        arguments = [str(nsys.path), session.id, *begin]
+        stopper = sys.executable if paused else ""  # what stops it when this process is killed
+        always = "always" if "pause" in job.plan.options else ""
+        arguments = [str(nsys.path), session.id, stopper, always, *begin]
         holder = subprocess.Popen(
             ["/bin/sh", "-c", _HOLD, "llmtop-nsys", *arguments],
             stdin=subprocess.PIPE,
@@ -215,13 +292,21 @@ def _begin(job: Job, where: tuple[Nsys, Session, list[Target]], lock: CaptureLoc
             stderr=log_fd,
             start_new_session=True,
             cwd="/",
-            env=nsys_module.child_environment(),
+            env=_environment(),
         )
     except BaseException:
         os.close(log_fd)
         lock.release()
         raise
     return Collection(nsys, session, output, holder, log_fd, lock, targets)
+
+
+def _environment() -> dict[str, str]:
+    """For the shell: its folder is /, and what it may call must find llmtop."""
+    kept = nsys_module.child_environment()
+    home = str(Path(__file__).parents[2])
+    kept["PYTHONPATH"] = os.pathsep.join(filter(None, [home, kept.get("PYTHONPATH")]))
+    return kept
 
 
 def _scratch(pid: int) -> Path:
@@ -349,11 +434,14 @@ def _uses_gpu(collection: Collection) -> bool:
     return any(proc.uses_gpu(target.pid) for target in collection.targets)
 
 
-def _undo(job: Job, collections: list[Collection]) -> None:
+def _undo(job: Job, collections: list[Collection], pauses: Pauses) -> None:
     """After a cancel: have every collection stopped and its files gone, for as long as a person will wait."""
     job.say("cancelling: nsys ends its collection")
-    for collection in collections:
-        collection.release()
+    if pauses and collections:
+        with suppress(NotPossibleHere):  # then it has to do without
+            pauses.ask()
+            pauses.wait(pausing.PATIENCE_SECONDS)
+    _release(collections, pauses)
     deadline = time.monotonic() + START_SECONDS
     while not all(collection.done for collection in collections) and time.monotonic() < deadline:
         time.sleep(_POLL)

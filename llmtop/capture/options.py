@@ -37,6 +37,9 @@ def check(engine: str, names: Iterable[str]) -> None:
         UnusableInput: the engine has no such option, or it belongs on the launch.
         NotPossibleHere: this machine does not allow it.
     """
+    names = list(names)
+    if {"pause", "no-pause"} <= set(names):
+        raise UnusableInput("give --option pause or --option no-pause, not both")
     for name in names:
         owners = [(owner, option) for owner, option in all_options() if option.name == name]
         if not owners:

@@ -25,7 +25,7 @@ from llmtop.capture.nsys_window import NsysEngine
 from llmtop.capture.py_spy import PySpyEngine
 from llmtop.capture.steps import StepWatch
 from llmtop.errors import LlmtopError, UnusableInput
-from llmtop.format import size
+from llmtop.format import duration, size
 from llmtop.snapshot import Snapshot
 
 ENGINES: dict[str, Callable[[], Engine]] = {
@@ -62,6 +62,20 @@ class Result:
     def open(self) -> str:
         """How to look at it, after the copy."""
         return open_line(self.trace or self.folder, self.open_with)
+
+    @property
+    def slowest(self) -> str:
+        """What it cost the training, in one line; "" where that is not known."""
+        steps, pauses = self.info.step_seconds, self.info.paused_seconds
+        waited = (
+            f"; the training waited {' and '.join(map(duration, pauses))} for {self.info.engine}" if pauses else ""
+        )
+        if steps.slowest_during is None:
+            return ""
+        usual = duration(steps.before_p50)
+        return (
+            f"slowest step during the capture: {duration(steps.slowest_during)} (median before: {usual}{waited})"
+        )
 
     @property
     def summary(self) -> str:
@@ -168,6 +182,7 @@ def _begin(job: Job, snapshot: TakeSnapshot) -> Info:
 def _finish(job: Job, info: Info, recorded: Recorded, snapshot: TakeSnapshot) -> Result:
     job.stage("analyse", "reading the trace")
     info.tool, info.notes = recorded.tool, list(recorded.notes)
+    info.paused_seconds = [round(seconds, 3) for seconds in recorded.paused_seconds]
     _describe_window(job, info, recorded)
     report = _report(job, info, recorded)
     after = snapshot()
@@ -247,7 +262,7 @@ def _note_losses(job: Job, info: Info, report: Any) -> None:
         # It may have ended, or the disk be full: the report stands all the same.
         with suppress(LlmtopError, OSError):
             tool, session = nsys.for_process(pid)
-            if tool.trouble:  # other versions are not known to crash what they lose kernels of
+            if tool.needs_pause:  # other versions are not known to crash what they lose kernels of
                 losses.remember(session.id, [pid])
 
 

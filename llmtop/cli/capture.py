@@ -100,7 +100,8 @@ def capture(
 ) -> int:
     """Capture a focused window of a running training, with the best tool that this process allows.
 
-    The training is never stopped for it. Ctrl+C gives up the capture, not the training.
+    The training runs on; some versions of nsys make it wait for a moment (--option help). Ctrl+C gives up the
+    capture, not the training.
     """
     from llmtop.capture import targets, trigger
 
@@ -148,8 +149,9 @@ def _plan(
         for target in chosen:
             choice.require(target, engine)
     check(engine, options)
+    asked = "pause" in options or "no-pause" in options  # their cost is told with the other options'
     for warning in dict.fromkeys(choice.warning(target, engine) for target in chosen):
-        if warning:
+        if warning and not asked:
             click.echo(f"llmtop: {engine}: {warning}", err=True)
     return Plan(
         engine=engine,
@@ -283,9 +285,8 @@ def _print_result(result: Result, as_json: bool) -> None:
     click.echo(_report_text(result))
     for note in result.info.notes:
         click.echo(f"note: {printable(note)}")
-    slowest, usual = result.info.step_seconds.slowest_during, result.info.step_seconds.before_p50
-    if slowest is not None:
-        click.echo(f"slowest step during the capture: {duration(slowest)} (median before: {duration(usual)})")
+    if result.slowest:
+        click.echo(result.slowest)
     click.echo(result.summary)
     click.echo(f"copy: {result.copy}")
     click.echo(f"open: {result.open}")

@@ -153,7 +153,8 @@ def _nsys() -> Check:
         because, _, command = str(refusal).partition(": ")
         return Check(name="nsys", ok=False, says=because, command=command)
     says = f"{found.version_text} at {found.path}"
-    return Check(name="nsys", ok=True, says=f"{says}; {found.trouble}" if found.trouble else says)
+    cost = f"; each capture on a GPU {nsys.PAUSE_COST}" if found.needs_pause else ""
+    return Check(name="nsys", ok=True, says=says + cost)
 
 
 def _py_spy() -> Check:

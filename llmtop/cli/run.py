@@ -93,8 +93,8 @@ def _nsys_session(environment: dict[str, str], extras: tuple[str, ...]) -> dict[
         "with tiny kernels) during a capture. Capture with: llmtop capture",
         err=True,
     )
-    if found.trouble:
-        click.echo(f"llmtop: nsys {found.version_text}: {found.trouble}", err=True)
+    if found.needs_pause:
+        click.echo(f"llmtop: each capture on a GPU {nsys.PAUSE_COST}: this nsys harms some that run on", err=True)
     for option in options:
         click.echo(f"llmtop: --with {option.name} ({option.summary}): {option.cost}", err=True)
     return {**carried, **handed}

@@ -130,6 +130,8 @@ class Capture:
         """Why it cannot be done; in the server thread, where a look at all objects delays nobody."""
         if self.request.engine not in engines():
             return f"{self.request.engine} is not offered by this process"
+        if self._recorder.boundary_hook is not None:
+            return "the training is being paused for another capture: try again"
         if not os.path.isabs(self.request.path):
             return "the path is not absolute"
         if self.request.engine == "torch.profiler" and _own_profiler():

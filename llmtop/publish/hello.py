@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from llmtop.publish.state import State
 
 _CAPTURES = "llmtop.publish.captures"
+_PAUSING = "llmtop.publish.pausing"
 
 
 def captures() -> ModuleType:
@@ -25,6 +26,15 @@ def captures() -> ModuleType:
         Exception: whatever its import raises.
     """
     return importlib.import_module(_CAPTURES)
+
+
+def pausing() -> ModuleType:
+    """The module that pauses this process; imported when a monitor first asks for it.
+
+    Raises:
+        Exception: whatever its import raises.
+    """
+    return importlib.import_module(_PAUSING)
 
 
 def hello(recorder: State) -> wire.Hello:
@@ -48,6 +58,7 @@ def hello(recorder: State) -> wire.Hello:
         auto=facts.auto,
         started_at=facts.started_at,
         engines=_engines(),
+        pauses=recorder.tracks is None,
         ring_steps=SIZE,
         note=_note(recorder.left_out),
     )

@@ -20,6 +20,7 @@ class Monitor:
         "channel",
         "cursor",
         "facts_version",
+        "gone",
         "gpu_cursor",
         "history_until",
         "lost",
@@ -35,6 +36,8 @@ class Monitor:
         self._framer = wire.Framer()
         self._buffer = b""
         self.subscribed = False
+        self.gone = False
+        """Whether the connection has ended; read by other threads too."""
         self.since = time.monotonic()
         self.cursor = 0
         """The number of the first step that it has not been sent."""

@@ -26,7 +26,7 @@ import msgspec
 from llmtop import client, wire
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.publish.gpu_times import gpu_time
-from llmtop.publish.hello import captures, hello
+from llmtop.publish.hello import captures, hello, pausing
 from llmtop.publish.outbox import StepReader, encode_steps, message_of
 from llmtop.publish.peer import Monitor
 from llmtop.publish.values import complain
@@ -60,7 +60,7 @@ class Server:
         self._recorder = recorder
         self._reader = StepReader(recorder)
         self._monitors: dict[int, Monitor] = {}
-        self._states: deque[wire.CaptureState] = deque()
+        self._states: deque[wire.CaptureState | wire.PauseState] = deque()
         self._stopping = False
         self._sent_at = 0.0
         self._listen_again_at: float | None = None
@@ -101,8 +101,8 @@ class Server:
         with contextlib.suppress(OSError):  # closed meanwhile, or already as awake as can be
             os.eventfd_write(self._wake_fd, 1)
 
-    def send_state(self, state: wire.CaptureState) -> None:
-        """Tell all monitors how a capture goes; from any thread."""
+    def send_state(self, state: wire.CaptureState | wire.PauseState) -> None:
+        """Tell all monitors how a capture or a pause goes; from any thread."""
         self._states.append(state)
         self.wake()
 
@@ -268,6 +268,8 @@ class Server:
             self._subscribe(monitor, message)
         elif isinstance(message, wire.Refused):
             self._drop(monitor)
+        elif isinstance(message, wire.Pause | wire.Resume):
+            self._pause(monitor, message)
         else:
             self._capture(message)
 
@@ -287,6 +289,12 @@ class Server:
             self.on_capture(message, self.send_state)
         except Exception as error:  # noqa: BLE001 - a capture that cannot start must not end the publishing
             self.send_state(wire.CaptureState(id=message.id, state="failed", detail=f"cannot capture: {error}"))
+
+    def _pause(self, monitor: Monitor, message: wire.Pause | wire.Resume) -> None:
+        try:
+            pausing().handle(message, self._recorder, self.send_state, monitor)
+        except Exception as error:  # noqa: BLE001 - as for a capture
+            self.send_state(wire.PauseState(id=message.id, state="failed", detail=f"cannot pause: {error}"))
 
     # --- sending -------------------------------------------------------------------------------------------------
 
@@ -363,6 +371,7 @@ class Server:
         descriptor = monitor.channel.fileno()
         if self._monitors.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
+        monitor.gone = True
         _close(monitor.channel)
 
     def _unlink(self) -> None:

@@ -57,6 +57,7 @@ class State(OpenPhases):
         "next_index",
         "off",
         "open_step",
+        "paused",
         "pending",
         "previous",
         "ring",
@@ -85,6 +86,8 @@ class State(OpenPhases):
         """Whether the script itself calls step(), phase() or loader(); hooks then keep still."""
         self.boundary_hook: Callable[[int], None] | None = None
         """Called in the training thread right after a step ended, with its index."""
+        self.paused = False
+        """Whether the training thread waits in that hook: what is raised there then is a signal handler's."""
         self.ring = Ring(self.paths)
         self._watch = Watch()
         self.open_step: Step | None = None
@@ -206,9 +209,13 @@ class State(OpenPhases):
             if self.chores_in <= 0:
                 self.chores_in = NEVER if self.run_chores is None else self.run_chores(index, now)
                 self.tell()
-            if self.boundary_hook is not None:
-                self.boundary_hook(index)
-        except Exception as error:  # noqa: BLE001 - nothing of ours may reach the training
+            hook = self.boundary_hook
+            if hook is not None:
+                hook(index)
+        except BaseException as error:  # nothing of ours may reach the training, and nothing of its own be kept
+            if self.paused or not isinstance(error, Exception):
+                self.paused = False
+                raise
             self.run_chores = self.boundary_hook = None
             self.time_next_step(False)
             complain(error)

@@ -126,7 +126,7 @@ def test_after_a_capture_that_lost_kernels_nsys_is_not_let_near_the_training_aga
     training.wait_for_steps(3)
 
 
-@pytest.mark.parametrize(("version", "whose"), [("2025.5.1.1-1", "its own"), ("2025.3.1.90-1", "another's")])
+@pytest.mark.parametrize(("version", "whose"), [("2024.5.1.1-1", "its own"), ("2025.3.1.90-1", "another's")])
 def test_a_loss_by_another_version_or_of_another_training_bars_nothing(
     training: Training, captures: Path, monkeypatch: pytest.MonkeyPatch, version: str, whose: str
 ) -> None:
@@ -149,22 +149,54 @@ def test_a_loss_is_of_one_training_whatever_number_its_session_has(
 
 
 @pytest.mark.parametrize(
-    ("version", "trouble"),
+    ("version", "gpu", "attached", "said"),
     [
-        (
-            "2025.3.1.90-1",
-            "save a checkpoint first: this version has crashed trainings that it captured several times",
-        ),
-        ("2025.5.1.1-1", ""),
+        ("2025.3.1.90-1", True, True, nsys.PAUSE_COST),
+        ("2026.1.1.1-1", True, True, nsys.PAUSE_COST),
+        ("2025.3.1.90-1", True, False, "nsys 2025.3.1 has crashed trainings on GPUs"),
+        ("2025.3.1.90-1", False, True, ""),
+        ("2025.1.1.1-1", True, True, ""),
     ],
 )
-def test_the_trouble_with_a_version_is_said_before_the_key_is_pressed(
-    training: Training, monkeypatch: pytest.MonkeyPatch, version: str, trouble: str
+def test_what_a_version_does_to_trainings_is_said_before_the_key_is_pressed(
+    training: Training, monkeypatch: pytest.MonkeyPatch, version: str, gpu: bool, attached: bool, said: str
 ) -> None:
     monkeypatch.setenv("FAKE_NSYS_VERSION", version)
-    (ability,) = [one for one in choice.abilities(Target(training.pid)) if one.engine == "nsys"]
+    monkeypatch.setattr(proc, "uses_gpu", lambda pid: gpu)
+    target = training.wait_attached() if attached else Target(training.pid)
+    (ability,) = [one for one in choice.abilities(target) if one.engine == "nsys"]
     assert ability.can
-    assert (ability.because, ability.warning) == (choice.GIVES["nsys"], trouble)
+    assert ability.because == choice.GIVES["nsys"]
+    assert ability.warning.startswith(said)
+    assert bool(ability.warning) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("version", "gpu", "options", "pauses"),
+    [
+        ("2025.3.1.90-1", True, set(), 2),
+        ("2025.3.1.90-1", True, {"no-pause"}, 0),
+        ("2025.3.1.90-1", False, set(), 0),
+        ("2024.1.1.1-1", True, set(), 0),
+        ("2024.1.1.1-1", False, {"pause"}, 2),
+    ],
+)
+def test_a_training_on_a_gpu_pauses_for_the_versions_that_harm_it(
+    training: Training,
+    captures: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    version: str,
+    gpu: bool,
+    options: set[str],
+    pauses: int,
+) -> None:
+    monkeypatch.setenv("FAKE_NSYS_VERSION", version)
+    monkeypatch.setattr(proc, "uses_gpu", lambda pid: gpu)
+    target = training.wait_attached()
+    result = run.take(Plan("nsys", (target,), captures, steps=3, options=frozenset(options)))
+    assert len(result.info.paused_seconds) == pauses
+    assert ("the training waited" in result.slowest) == bool(pauses)
+    training.wait_for_steps(20)
 
 
 def test_torch_s_profiler_is_not_offered_beside_nsys_on_a_gpu(

@@ -1,9 +1,10 @@
 """How often one training survives being collected from by nsys: python -m tests.gpu.check_nsys_repeats
 
 Runs trainings of the example GPT under `nsys launch`, without a word of llmtop in them unless --attached, and
-collects half a second from each again and again until the time is over or the training is gone. Prints one JSON
-object a training: a letter a collection ("." whole, "L" kernels are missing, "X" the training ended, "R" nsys
-refused) and what the training said last. Exits 1 when a letter is not ".".
+collects half a second from each again and again until the time is over or the training is gone: with nsys by hand,
+or with --captures by `llmtop capture`, which pauses them for it. Prints one JSON object a training: a letter a
+collection ("." whole, "L" kernels are missing, "X" the training ended, "R" it was refused) and what the training
+said last. Exits 1 when a letter is not ".".
 """
 
 from __future__ import annotations
@@ -37,9 +38,13 @@ class Repeats(threading.Thread):
         self._tool, self._session, self._folder, self._given = tool, session, folder, given
         self.letters = ""
         self.said = ""
+        self.refused = ""
+        self.paused: list[float] = []
 
     def run(self) -> None:
-        off = {} if self._given.attached else {"LLMTOP_OFF": "1"}
+        attached = self._given.attached or self._given.captures
+        off = {} if attached else {"LLMTOP_OFF": "1"}
+        collect = self._capture if self._given.captures else self._collect
         size = ["--cpu", "--batch", "2", "--sequence", "32"] if self._given.cpu else []
         script = [sys.executable, str(REPOSITORY / "examples" / "train_gpt.py"), "--steps", "1000000", "--quiet"]
         log = self._folder / f"{self._session}.log"
@@ -49,15 +54,47 @@ class Repeats(threading.Thread):
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=environment(LLMTOP_DIR=str(self._folder / "run"), PYTHONFAULTHANDLER="1", **off),
+                env=environment(LLMTOP_DIR=str(self._folder / self._session), PYTHONFAULTHANDLER="1", **off),
             )
             time.sleep(WARM_SECONDS)
             end = time.monotonic() + self._given.seconds
             while time.monotonic() < end and not set(self.letters) & {"X", "R"}:
-                self.letters += self._collect(log)
+                self.letters += collect(log)
             self._tool.run("shutdown", f"--session={self._session}", "--kill=sigkill", seconds=60)
             training.wait(60)
         self.said = log.read_text(errors="replace")[-500:]
+
+    def _capture(self, log: Path) -> str:
+        """With the command that a user has; the training is found among those of this session's folder."""
+        given = (
+            "--engine",
+            "nsys",
+            "--seconds",
+            str(WINDOW_SECONDS),
+            "--json",
+            "--out",
+            str(self._folder / "taken"),
+        )
+        run_dir = str(self._folder / self._session)
+        done = subprocess.run(
+            [sys.executable, "-m", "llmtop", "capture", *given, *self._always()],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=environment(LLMTOP_DIR=run_dir),
+            check=False,
+        )
+        if "terminated" in log.read_text(errors="replace"):
+            return "X"
+        if done.returncode:
+            self.refused = done.stderr.strip()[-300:]
+            return "R"
+        facts = json.loads(done.stdout)["capture"]
+        self.paused += facts["paused_seconds"]
+        return "L" if any("did not record" in note for note in facts["notes"]) else "."
+
+    def _always(self) -> tuple[str, ...]:
+        return ("--option", "pause") if self._given.cpu else ()
 
     def _collect(self, log: Path) -> str:
         output, session = self._folder / self._session, f"--session={self._session}"
@@ -84,6 +121,7 @@ def main() -> int:
     parser.add_argument("--trainings", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=120.0, help="of collections")
     parser.add_argument("--attached", action="store_true", help="with llmtop in the trainings")
+    parser.add_argument("--captures", action="store_true", help="with `llmtop capture`, which pauses them")
     parser.add_argument("--cpu", action="store_true", help="only show that the script runs")
     given = parser.parse_args()
     tool = nsys.find()
@@ -95,9 +133,9 @@ def main() -> int:
             one.start()
         for one in all_of_them:
             one.join()
-            print(
-                json.dumps({"nsys": tool.version_text, "collections": one.letters, "said": one.said}), flush=True
-            )
+            paused = [round(seconds, 3) for seconds in sorted(one.paused)[:: max(1, len(one.paused) // 10)]]
+            told = {"collections": one.letters, "paused_s": paused, "refused": one.refused, "said": one.said}
+            print(json.dumps({"nsys": tool.version_text, **told}), flush=True)
     return 0 if all(set(one.letters) == {"."} for one in all_of_them) else 1
 
 

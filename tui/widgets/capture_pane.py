@@ -215,10 +215,8 @@ def result(taken: Result, width: int, look: Look) -> list[Row]:
         Row(width).add("   copy  ", palette.dim).add(taken.copy, palette.code),
         Row(width).add("   open  ", palette.dim).add(taken.open, palette.code),
     ]
-    slowest, usual = taken.info.step_seconds.slowest_during, taken.info.step_seconds.before_p50
-    if slowest is not None:
-        text = f"   slowest step during the capture {fmt.duration(slowest)}, median before {fmt.duration(usual)}"
-        rows.append(Row(width).add(text, palette.dim))
+    if taken.slowest:
+        rows += _paragraph(taken.slowest, width, palette.dim, look)
     for note in taken.info.notes:
         rows += _paragraph(f"note: {fmt.printable(note)}", width, palette.warning, look)
     rows.append(Row(width))

@@ -1,0 +1,188 @@
+"""Trainings that wait between two steps while a real nsys starts and stops, and what may happen meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from llmtop import wire
+from llmtop.capture import leftovers, nsys, nsys_window, pausing, run, targets
+from llmtop.capture.job import Cancelled, Plan, Progress, Target
+from llmtop.capture.nsys import Nsys
+from llmtop.client import Connection
+from llmtop.errors import NotPossibleHere
+from tests.capture.conftest import Start, Training
+from tests.capture.under_nsys import plan, ranges, session_state
+from tests.support.processes import REPOSITORY, environment, wait_for
+from tests.support.trainings import Heard
+
+pytestmark = [pytest.mark.nsys, pytest.mark.usefixtures("real_nsys")]
+PAUSE = frozenset({"pause"})
+
+
+def heard(target: Target) -> Heard:
+    """Listen to what a training says of its pauses, from now on."""
+    assert target.socket is not None
+    return Heard(Connection.open(target.socket, history=0))
+
+
+def pauses(listener: Heard) -> list[wire.PauseState]:
+    """Those that have ended."""
+    ended = [one for one in listener.messages if isinstance(one, wire.PauseState)]
+    return [one for one in ended if one.state == "resumed" and one.paused_ns is not None]
+
+
+def test_the_window_holds_the_steps_asked_for_and_says_what_it_cost(under_nsys: Training, captures: Path) -> None:
+    target = under_nsys.wait_attached()
+    result = run.take(plan(target, captures, options=PAUSE))
+    assert result.trace is not None
+    assert ranges(result.trace, "step") == 6, "five whole ones, and one more to have five between their beginnings"
+    assert result.report.steps.count == 5
+    assert result.info.notes == []
+    start, stop = result.info.paused_seconds
+    assert start > 0
+    assert stop >= pausing.SETTLE_SECONDS
+    assert (result.info.step_seconds.slowest_during or 0) > stop
+    assert "; the training waited " in result.slowest
+    assert session_state(target) == "Launched"
+    under_nsys.wait_for_steps(5)
+    assert under_nsys.end() == 0
+
+
+def test_seconds_are_kept_too(under_nsys: Training, captures: Path) -> None:
+    target = under_nsys.wait_attached()
+    result = run.take(plan(target, captures, steps=None, seconds=0.5, options=PAUSE))
+    assert len(result.info.paused_seconds) == 2
+    assert 0.5 <= (result.info.window_seconds or 0) < 2
+
+
+def test_ranks_pause_after_the_same_step(start: Start, llmtop_run: tuple[str, ...], captures: Path) -> None:
+    both = 'RANK=0 WORLD_SIZE=2 "$0" "$@" & RANK=1 WORLD_SIZE=2 "$0" "$@"; wait'
+    start("--step-ms", "20", behind=(*llmtop_run, "--nsys", "--", "sh", "-c", both))
+    ranks = wait_for(lambda: found if len(found := targets.attached()) == 2 else None)
+    listeners = [heard(target) for target in ranks]
+    result = run.take(Plan("nsys", ranks[:1], captures, steps=5, options=PAUSE))
+    assert len(result.info.paused_seconds) == 2
+    after = []
+    for listener in listeners:
+        listener.until(lambda listener=listener: len(pauses(listener)) == 2)
+        after.append([state.step for state in pauses(listener)])
+    assert after[0] == after[1], "one that was not asked for is in the session too"
+    assert after[0][1] - after[0][0] == 6
+
+
+def test_a_capture_that_is_given_up_is_stopped_in_a_pause(under_nsys: Training, captures: Path) -> None:
+    target = under_nsys.wait_attached()
+    listener, cancelled = heard(target), threading.Event()
+
+    def cancel_in_the_middle(progress: Progress) -> None:
+        if progress.stage == "record" and progress.steps == 2:
+            cancelled.set()
+
+    with pytest.raises(Cancelled):
+        run.take(plan(target, captures, steps=500, options=PAUSE), cancel_in_the_middle, cancelled)
+    listener.until(lambda: len(pauses(listener)) == 2)
+    assert session_state(target) == "Launched"
+    under_nsys.wait_for_steps(5)
+
+
+@pytest.mark.parametrize(("stage", "ends"), [("start", 1), ("record", 2), ("stop", 2)])
+def test_killing_llmtop_lets_the_training_go_on_and_still_stops_nsys_in_a_pause(
+    under_nsys: Training, captures: Path, stage: str, ends: int
+) -> None:
+    target = under_nsys.wait_attached()
+    listener = heard(target)
+    script = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from llmtop.capture import run, targets\n"
+        "from llmtop.capture.job import Plan\n"
+        "def die(progress):\n"
+        "    if progress.stage == sys.argv[1]:\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "plan = Plan('nsys', targets.choose([int(sys.argv[2])]), Path(sys.argv[3]), steps=5, "
+        "options=frozenset({'pause'}))\n"
+        "run.take(plan, die)\n"
+    )
+    victim = subprocess.run(
+        [sys.executable, "-c", script, stage, str(target.pid), str(captures)],
+        env=environment(),
+        cwd=REPOSITORY,
+        timeout=60,
+        check=False,
+    )
+    assert victim.returncode == -signal.SIGKILL
+    listener.until(lambda: len(pauses(listener)) >= ends)
+    under_nsys.wait_for_steps(5)
+    wait_for(lambda: session_state(target) == "Launched", what="the collection to be stopped")
+    under_nsys.wait_for_steps(5)
+    assert run.take(plan(target, captures, options=PAUSE)).info.state == "done"
+
+
+def test_what_a_killed_llmtop_left_collecting_is_stopped_in_a_pause(
+    under_nsys: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Nsys, "needs_pause", True)
+    monkeypatch.setattr("llmtop.capture.proc.uses_gpu", lambda pid: True)
+    target = under_nsys.wait_attached()
+    tool, session = nsys.for_process(target.pid)
+    tool.run("start", f"--session={session.id}", "-o", str(tmp_path / "left"), "-f", "true")
+    listener = heard(target)
+    assert nsys_window.stop_leftover(tool, session.id) == [tmp_path / "left.nsys-rep"]
+    listener.until(lambda: len(pauses(listener)) == 1)
+    assert leftovers.sentences() == []
+    under_nsys.wait_for_steps(3)
+
+
+def test_a_training_that_cannot_be_paused_is_not_captured_unless_told_to(
+    start: Start, llmtop_run: tuple[str, ...], captures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pausing, "PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr("llmtop.capture.window.SILENCE_SECONDS", 0.5)
+    training = start("--step-ms", "60", "--slow-every", "100000", behind=(*llmtop_run, "--nsys", "--"))
+    target = training.wait_attached()
+    os.kill(training.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(NotPossibleHere, match=r"not started: .* is it stopped\?.*--option no-pause"):
+            run.take(plan(target, captures, options=PAUSE))
+        assert session_state(target) == "Launched"
+        result = run.take(plan(target, captures, steps=None, seconds=0.2, options=frozenset({"no-pause"})))
+        assert result.info.state == "done"
+    finally:
+        os.kill(training.pid, signal.SIGCONT)
+    training.wait_for_steps(3)
+
+
+def test_a_step_that_never_ends_is_not_waited_for_long(
+    start: Start, llmtop_run: tuple[str, ...], captures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = start("--step-ms", "3000", behind=(*llmtop_run, "--nsys", "--"))
+    target = training.wait_attached()
+    monkeypatch.setattr(pausing, "patience", lambda watch: 0.3)
+    began = time.monotonic()
+    with pytest.raises(NotPossibleHere, match=r"not started: pid \d+ did not end a step within 0 s"):
+        run.take(plan(target, captures, options=PAUSE))
+    assert time.monotonic() - began < 10
+    assert session_state(target) == "Launched"
+    training.wait_for_steps(1)
+
+
+def test_both_at_once_make_no_sense(under_nsys: Training) -> None:
+    under_nsys.wait_attached()
+    done = subprocess.run(
+        [sys.executable, "-m", "llmtop", "capture", "-o", "pause", "-o", "no-pause"],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "give --option pause or --option no-pause, not both" in done.stderr

@@ -1,0 +1,155 @@
+"""A training that is asked to wait between two steps: by whom, for how long, and what ends it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from llmtop import wire
+from tests.support.trainings import STEPPING, Heard, Training, connect
+
+REQUESTS = """
+import time
+import llmtop
+while True:
+    with llmtop.step(kind="request"):
+        time.sleep(0.002)
+"""
+INTERRUPTED = """
+import signal, time
+import llmtop
+class Stop(Exception): pass
+def stop(*_): raise Stop
+signal.signal(signal.SIGUSR1, stop)
+llmtop.attach()
+steps = 0
+while True:
+    try:
+        with llmtop.step():
+            time.sleep(0.002)
+        steps += 1
+    except Stop:
+        print("interrupted", flush=True)
+"""
+
+
+def ask(heard: Heard, name: str, after: int | None = None, seconds: float = 20.0) -> None:
+    heard.connection.send(wire.Pause(id=name, after=after, seconds=seconds))
+
+
+def states(heard: Heard, name: str) -> list[str]:
+    return [one.state for one in heard.messages if isinstance(one, wire.PauseState) and one.id == name]
+
+
+def last(heard: Heard, name: str) -> wire.PauseState:
+    return [one for one in heard.messages if isinstance(one, wire.PauseState) and one.id == name][-1]
+
+
+def until(heard: Heard, name: str, state: str) -> wire.PauseState:
+    heard.until(lambda: state in states(heard, name))
+    return last(heard, name)
+
+
+def steps_in(heard: Heard, seconds: float) -> int:
+    """How many steps come within that time."""
+    before, end = len(heard.steps), time.monotonic() + seconds
+    while time.monotonic() < end:
+        heard.messages += heard.connection.receive(0.05)
+    return len(heard.steps) - before
+
+
+def test_it_waits_after_a_step_until_it_is_let_go(runtime_dir: Path) -> None:
+    with Training(STEPPING) as training:
+        heard = Heard(connect(runtime_dir, training))
+        assert heard.connection.hello.pauses
+        ask(heard, "one")
+        paused = until(heard, "one", "paused")
+        steps_in(heard, 0.1)  # what had not been sent yet
+        assert steps_in(heard, 0.3) == 0
+        assert heard.steps[-1].index == paused.step
+        heard.connection.send(wire.Resume(id="one"))
+        resumed = until(heard, "one", "resumed")
+        assert resumed.paused_ns is not None
+        assert resumed.paused_ns >= 0.4e9
+        heard.until(lambda: heard.steps[-1].index > (paused.step or 0) + 20)
+        following = next(step for step in heard.steps if step.index == (paused.step or 0) + 2)
+        assert states(heard, "one") == ["armed", "paused", "resumed"]
+        assert following.host_ns < resumed.paused_ns, "the wait lies between steps"
+
+
+def test_it_waits_after_the_step_that_was_named(runtime_dir: Path) -> None:
+    with Training(STEPPING) as training:
+        heard = Heard(connect(runtime_dir, training))
+        heard.until(lambda: heard.steps)
+        named = heard.steps[-1].index + 200
+        ask(heard, "later", after=named)
+        assert until(heard, "later", "paused").step == named
+
+
+def test_it_goes_on_by_itself_when_the_time_is_over(runtime_dir: Path) -> None:
+    with Training(STEPPING) as training:
+        heard = Heard(connect(runtime_dir, training))
+        ask(heard, "short", seconds=0.2)
+        assert 0.2e9 <= (until(heard, "short", "resumed").paused_ns or 0) < 10e9
+        heard.until(lambda: heard.steps[-1].index > (last(heard, "short").step or 0) + 20)
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_it_goes_on_when_its_monitor_is_gone(runtime_dir: Path, paused: bool) -> None:
+    with Training(STEPPING) as training:
+        heard, asker = Heard(connect(runtime_dir, training)), Heard(connect(runtime_dir, training))
+        ask(asker, "gone", after=None if paused else 1 << 40)
+        until(asker, "gone", "paused" if paused else "armed")
+        asker.connection.close()
+        here = heard.until(lambda: heard.steps).steps[-1].index
+        heard.until(lambda: heard.steps[-1].index > here + 300)
+        ask(heard, "next")
+        until(heard, "next", "paused")
+
+
+def test_a_pause_that_has_not_begun_can_be_taken_back(runtime_dir: Path) -> None:
+    with Training(STEPPING) as training:
+        heard = Heard(connect(runtime_dir, training))
+        ask(heard, "never", after=1 << 40)
+        heard.connection.send(wire.Resume(id="never"))
+        assert until(heard, "never", "resumed").paused_ns is None
+        ask(heard, "now")
+        until(heard, "now", "paused")
+
+
+def test_a_second_monitor_is_refused_and_ends_nothing(runtime_dir: Path) -> None:
+    with Training(STEPPING) as training:
+        first, second = Heard(connect(runtime_dir, training)), Heard(connect(runtime_dir, training))
+        ask(first, "mine")
+        until(first, "mine", "paused")
+        ask(second, "yours")
+        assert until(second, "yours", "failed").detail == "another llmtop is pausing it"
+        second.connection.send(wire.Resume(id="yours"))
+        second.connection.close()
+        assert steps_in(first, 0.3) <= 1
+        first.connection.send(wire.Resume(id="mine"))
+        until(first, "mine", "resumed")
+
+
+def test_requests_that_overlap_cannot_be_paused(runtime_dir: Path) -> None:
+    with Training(REQUESTS) as training:
+        heard = Heard(connect(runtime_dir, training))
+        heard.until(lambda: heard.steps and not heard.connection.hello.pauses)
+        ask(heard, "no")
+        assert "overlap" in until(heard, "no", "failed").detail
+
+
+def test_a_signal_s_handler_that_raises_ends_the_pause_and_nothing_else(runtime_dir: Path) -> None:
+    with Training(INTERRUPTED) as training:
+        heard = Heard(connect(runtime_dir, training))
+        ask(heard, "cut")
+        until(heard, "cut", "paused")
+        os.kill(training.pid, signal.SIGUSR1)
+        training.hear("interrupted")
+        assert until(heard, "cut", "failed").detail == "the training was interrupted"
+        here = heard.steps[-1].index
+        heard.until(lambda: heard.steps[-1].index > here + 20)
