@@ -207,7 +207,7 @@ def _release(collections: list[Collection], pauses: Pauses) -> None:
     """Have all of them stopped; what is paused goes on when the part of it that needs a pause is over."""
     for collection in collections:
         collection.release()
-    if pauses:
+    if pauses and collections:
         time.sleep(pausing.SETTLE_SECONDS)
         pauses.resume()
 
@@ -438,6 +438,8 @@ def _undo(job: Job, collections: list[Collection], pauses: Pauses) -> None:
     """After a cancel: have every collection stopped and its files gone, for as long as a person will wait."""
     job.say("cancelling: nsys ends its collection")
     if pauses and collections:
+        while any(collection.code("start") is None for collection in collections) and not pauses.over:
+            time.sleep(_POLL)
         with suppress(NotPossibleHere):  # then it has to do without
             pauses.ask()
             pauses.wait(pausing.PATIENCE_SECONDS)

@@ -37,7 +37,7 @@ SETTLE_SECONDS = 0.5
 nsys takes 3 s, most of it for its report."""
 PATIENCE_SECONDS = 10.0
 """How long to wait for the end of a step, or three median steps if that is longer."""
-LONGEST_SECONDS = 10.0
+LONGEST_SECONDS = 5.0
 """After so long a training goes on by itself: nsys start takes 0.2 s, with GPU metrics 1.0 s."""
 _LEAD_SECONDS = 0.1
 """In so long a request has certainly reached every rank."""
@@ -134,7 +134,7 @@ class Pauses:
             raise
 
     def resume(self) -> None:
-        """Let all of them go on, and take back what is only asked for. Does not wait for them."""
+        """Let all of them go on, and take back what is only asked for; waits until they say so, but not long."""
         asked = [member for member in self._members if member.request is not None]
         held = [member for member in asked if member.state is not None and member.state.state == "paused"]
         for member in asked:
@@ -147,6 +147,14 @@ class Pauses:
             self.seconds.append(max(lengths) / 1e9)
         for member in asked:
             member.request = None
+
+    @property
+    def over(self) -> bool:
+        """Whether one of them runs."""
+        try:
+            return not all(_is_paused(member) for member in self._members)
+        except NotPossibleHere:
+            return True
 
     def _late(self) -> str:
         return ", ".join(m.name for m in self._members if m.state is None or m.state.state != "paused")

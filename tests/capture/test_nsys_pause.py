@@ -78,12 +78,15 @@ def test_ranks_pause_after_the_same_step(start: Start, llmtop_run: tuple[str, ..
     assert after[0][1] - after[0][0] == 6
 
 
-def test_a_capture_that_is_given_up_is_stopped_in_a_pause(under_nsys: Training, captures: Path) -> None:
+@pytest.mark.parametrize("stage", ["start", "record"])
+def test_a_capture_that_is_given_up_is_stopped_in_a_pause(
+    under_nsys: Training, captures: Path, stage: str
+) -> None:
     target = under_nsys.wait_attached()
     listener, cancelled = heard(target), threading.Event()
 
     def cancel_in_the_middle(progress: Progress) -> None:
-        if progress.stage == "record" and progress.steps == 2:
+        if progress.stage == stage and (stage == "start" or progress.steps == 2):
             cancelled.set()
 
     with pytest.raises(Cancelled):

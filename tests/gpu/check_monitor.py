@@ -34,6 +34,7 @@ class Case:
     arguments: tuple[str, ...]
     must: frozenset[str] = frozenset()
     must_not: frozenset[str] = frozenset()
+    endless: bool = False
 
 
 PATIENCE_S = 180
@@ -48,7 +49,7 @@ CASES = (
     Case("spin", 1, ("--plant", "spin", "--planted", "12"), frozenset({"low_power_full_util"})),
     Case("equal", 2, ("--plant", "none", "--planted", "250"), must_not=BAD),
     Case("slow_rank", 2, ("--plant", "slow-rank", "--share", "0.3", "--planted", "150"), frozenset({"straggler"})),
-    Case("hang", 2, ("--plant", "hang", "--planted", "200"), frozenset({"low_power_full_util"})),
+    Case("hang", 2, ("--plant", "hang", "--planted", "200"), frozenset({"low_power_full_util"}), endless=True),
 )
 
 
@@ -75,7 +76,7 @@ def watch(case: Case, keep: Path | None) -> dict[str, Any]:
             command += ["--record", str(keep / f"{case.name}.llmtop.gz")]
         monitor = subprocess.Popen(command, env=environ, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
         try:
-            snapshots = collect(training, monitor)
+            snapshots = collect(training, monitor, case)
             ended = {"training": training.poll(), "monitor": monitor.poll()}
             training.terminate()
             assert training.stdout is not None
@@ -93,12 +94,13 @@ def watch(case: Case, keep: Path | None) -> dict[str, Any]:
             monitor.wait(10)
 
 
-def collect(training: Any, monitor: Any) -> list[dict[str, Any]]:
-    """All snapshots until the training or the monitor ends."""
-    snapshots, deadline = [], time.monotonic() + PATIENCE_S
+def collect(training: Any, monitor: Any, case: Case) -> list[dict[str, Any]]:
+    """All snapshots until the training or the monitor ends; of a training that never ends, until it was told."""
+    snapshots, deadline, left = [], time.monotonic() + PATIENCE_S, set(case.must)
     for line in monitor.stdout:
         snapshots.append(json.loads(line))
-        if training.poll() is not None or time.monotonic() > deadline:
+        left -= {alert["id"] for alert in snapshots[-1]["alerts"]}
+        if training.poll() is not None or time.monotonic() > deadline or (case.endless and not left):
             break
     return snapshots
 
