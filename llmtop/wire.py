@@ -60,7 +60,7 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
     engines: list[str] = []
     """Capture engines this process offers over this socket ("torch.profiler", "memory")."""
     pauses: bool = False
-    """Whether it can be asked to `Pause`: it has step boundaries at which nothing else of it goes on."""
+    """Whether it can be asked to `Pause`: its steps follow each other."""
     ring_steps: int = 0
     """How many finished steps the process keeps."""
     note: str | None = None
@@ -148,12 +148,13 @@ class PauseState(msgspec.Struct, tag="pause_state", kw_only=True, omit_defaults=
 
     id: str
     state: str
-    """"armed", "paused", "resumed" or "failed"; after the last two nothing more comes."""
+    """"armed" or "paused"; or, and then nothing more comes, "resumed", "failed", or "late": the step at which it
+    was to begin had ended before."""
     detail: str = ""
-    step: int | None = None
-    """Index of the step after which it is paused."""
+    finished: int = 0
+    """How many steps the process has finished."""
     paused_ns: int | None = None
-    """How long it was, when it has ended."""
+    """How long the training thread stood, with the wait for the GPU, when it has ended."""
 
 
 class Subscribe(msgspec.Struct, tag="subscribe", kw_only=True):
@@ -188,9 +189,12 @@ class Pause(msgspec.Struct, tag="pause", kw_only=True, omit_defaults=True):
     """
 
     id: str
-    after: int | None = None
-    """Index of the step; None for the present one. Ranks that wait for each other must be given the same."""
-    seconds: float = 10.0
+    finished: int | None = None
+    """When the process has finished so many steps (`Steps.first_ordinal` counts them); None: after the present
+    one. Ranks that wait for each other must pause after the same."""
+    seconds: float = 5.0
+    drain_seconds: float = 3.0
+    """How long the GPU may take for what the step has launched."""
 
 
 class Resume(msgspec.Struct, tag="resume", kw_only=True):

@@ -31,9 +31,6 @@ def training() -> list[Snapshot]:
     return scene(gpus=2, ranks=2)
 
 
-_WARNING = nsys.PAUSE_COST
-
-
 def _targets() -> tuple[Target, ...]:
     ranks = [rank for rank in training()[-1].ranks if rank.rank is not None]
     return tuple(
@@ -46,7 +43,11 @@ def _prospects() -> tuple[Prospect, ...]:
     refused = {"kineto": ("it was not started for Kineto captures", f"llmtop run --kineto -- {_COMMAND}")}
     abilities = tuple(
         Ability(
-            name, name not in refused, *refused.get(name, (text, "")), warning=_WARNING if name == "nsys" else ""
+            name,
+            name not in refused,
+            *refused.get(name, (text, "")),
+            warning=nsys.PAUSE_COST if name == "nsys" else "",
+            pauses=name == "nsys",
         )
         for name, text in GIVES.items()
     )

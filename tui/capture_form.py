@@ -11,7 +11,7 @@ from pathlib import Path
 from llmtop.capture import choice, folder, options, targets
 from llmtop.capture.choice import Ability
 from llmtop.capture.job import DEFAULT_STEPS, Plan, Target
-from llmtop.capture.nsys import PAUSE_COST, Option
+from llmtop.capture.nsys import Option
 from llmtop.capture.trigger import Condition, OnAlert, SlowStep
 
 STEPS = (1, 2, 3, 5, 10, 20, 50, 100)
@@ -103,7 +103,7 @@ class Form:
 
     def available_options(self) -> list[Option]:
         """What more the engine can record; of pausing and not, what would not be done unasked."""
-        pauses = any(ability.warning == PAUSE_COST for ability in self.abilities())
+        pauses = any(ability.pauses for ability in self.abilities())
         hidden = "pause" if pauses else "no-pause"
         return [option for option in options.of(self.engine) if option.name != hidden]
 

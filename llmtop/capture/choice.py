@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from llmtop.capture import kineto_engine, losses, nsys, proc, ptrace, py_spy
+from llmtop.capture import kineto_engine, losses, nsys, pausing, proc, ptrace, py_spy
 from llmtop.capture.job import Target
 from llmtop.capture.nsys import Nsys, Session
 from llmtop.errors import NotPossibleHere
@@ -38,6 +38,8 @@ class Ability:
     """What would change a no."""
     warning: str = ""
     """What to know before it is used, in one clause."""
+    pauses: bool = False
+    """Whether it pauses the training unasked."""
 
 
 GIVES = {
@@ -64,31 +66,33 @@ def abilities(target: Target) -> tuple[Ability, ...]:
         if no is None and engine in ("torch.profiler", "memory"):
             no = _offered(target, engine)
         about = "" if no is not None else warning(target, engine)
-        found.append(Ability(engine, no is None, *(no or (GIVES[engine], "")), warning=about))
+        pauses = no is None and engine == "nsys" and should_pause(target) and can_pause(target)
+        found.append(Ability(engine, no is None, *(no or (GIVES[engine], "")), warning=about, pauses=pauses))
     return tuple(found)
 
 
 def warning(target: Target, engine: str) -> str:
     """What to know before that engine captures that process, in one clause; "" for nothing."""
-    found = _session(target.pid) if engine == "nsys" else None
-    if found is None or not found[0].needs_pause or not proc.uses_gpu(target.pid):
+    found = _session(target.pid) if engine == "nsys" and should_pause(target) else None
+    if found is None:
         return ""
     if can_pause(target):
         return nsys.PAUSE_COST
     return (
         f"nsys {found[0].version_text} has crashed trainings on GPUs that did not pause for it, and this one "
-        "cannot be asked to (it is not attached to llmtop): save a checkpoint first"
+        "cannot (it is not attached to this llmtop, or tells no steps): save a checkpoint first"
     )
+
+
+def should_pause(target: Target) -> bool:
+    """Whether its nsys harms it if it runs on while nsys starts and stops."""
+    found = _session(target.pid)
+    return found is not None and found[0].needs_pause and proc.uses_gpu(target.pid)
 
 
 def can_pause(target: Target) -> bool:
     """Whether it can be asked to wait at the end of a step."""
-    return target.hello is not None and target.hello.pauses
-
-
-def pauses_for_nsys(target: Target) -> bool:
-    """Whether an nsys capture of it pauses it unasked."""
-    return warning(target, "nsys") == nsys.PAUSE_COST
+    return pausing.possible(target.hello, target.pid)
 
 
 def best(found: tuple[Ability, ...]) -> str | None:

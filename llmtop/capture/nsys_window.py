@@ -14,10 +14,11 @@ import shutil
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from llmtop import wire
 from llmtop.capture import choice, losses, nsys_export, pausing, proc
 from llmtop.capture import nsys as nsys_module
 from llmtop.capture.folder import MIN_FREE_BYTES, check_disk
@@ -36,14 +37,14 @@ STOP_SECONDS_SAMPLED = 600.0
 _POLL = 0.02
 
 _HOLD = """
-nsys=$1 session=$2 python=$3 always=$4; shift 4
+nsys=$1 session=$2 python=$3 program=$4 home=$5 always=$6; shift 6
 "$nsys" start --session="$session" "$@" </dev/null
 code=$?
 echo "llmtop: start $code"
 [ "$code" -eq 0 ] || exit 0
 read -r word
 if [ "$word" != stop ] && [ -n "$python" ] &&
-  "$python" -m llmtop.capture.pausing "$nsys" "$session" $always </dev/null
+  "$python" -c "$program" "$home" "$nsys" "$session" $always </dev/null
 then true; else "$nsys" stop --session="$session" </dev/null; fi
 echo "llmtop: stop $?"
 """
@@ -51,6 +52,14 @@ _NO_PAUSE = (
     "nsys was not started: {}; without a pause it has crashed trainings; Python stacks can be had at any time "
     "(key s, or --engine py-spy); to start nsys all the same: --option no-pause"
 )
+_WENT_ON = f"nsys took longer to start than a training is paused at most ({pausing.LONGEST_SECONDS:.0f} s)"
+_STOPPER = """
+import sys
+sys.path.append(sys.argv.pop(1))
+from llmtop.capture.pausing import main
+sys.exit(main())
+"""
+"""Where llmtop is not installed the shell's python, whose folder is /, would not find it."""
 _MARK = re.compile(r"^llmtop: (start|stop) (\d+)$", re.MULTILINE)
 _GENERATED = re.compile(r"^\s*(/\S.*\.(?:nsys-rep|qdstrm))\s*$", re.MULTILINE)
 _PROGRESS = re.compile(r"^\[\d+/\d+\].*$|^Generat.*$|^Processing.*$", re.MULTILINE)
@@ -101,7 +110,9 @@ class Collection:
 
     def close(self) -> None:
         """Give up what this process holds; the shell stops the collection by itself if it has not yet."""
-        self.release()
+        if not self.released and self.holder.stdin is not None:
+            self.released = True
+            self.holder.stdin.close()  # without a word: then it pauses the trainings for it itself
         self.lock.release()
         if self.log_fd >= 0:
             os.close(self.log_fd)
@@ -118,20 +129,21 @@ class NsysEngine:
         job.stage("prepare", "looking for the nsys session")
         sessions = _sessions(job.plan.targets)
         collections: list[Collection] = []
-        with _pauses(job, sessions) as pauses:
+        with ExitStack() as held, _pauses(job, sessions) as pauses:
             try:
+                locks = [held.enter_context(_lock(job, nsys, session)) for nsys, session, _ in sessions]
                 _pause_for_start(job, pauses)
-                for nsys, session, targets in sessions:
-                    lock = _lock(job, nsys, session)
-                    output = job.folder / ("trace" if len(sessions) == 1 else targets[0].stem)
-                    collections.append(_begin(job, (nsys, session, targets), lock, output, len(pauses) > 0))
+                for where, lock in zip(sessions, locks, strict=True):
+                    output = job.folder / ("trace" if len(sessions) == 1 else where[2][0].stem)
+                    collections.append(_begin(job, where, lock, output, len(pauses) > 0))
                 job.stage("start")
                 for collection in collections:
                     _await_start(job, collection)
                 begun = time.time_ns()
+                early = [] if pauses.hold else [_WENT_ON]
                 pauses.resume()
                 job.stage("record")
-                notes = _record(job, pauses, begun)
+                notes = early + _record(job, pauses, begun)
                 job.window = (begun, time.time_ns())
                 job.stage("stop", "nsys writes its report")
                 _release(collections, pauses)
@@ -159,11 +171,17 @@ def _pauses(job: Job, sessions: list[tuple[Nsys, Session, list[Target]]]) -> Pau
     if "no-pause" in options:
         return Pauses()
     always = "pause" in options
+    unable = [target.name for target in job.plan.targets if not choice.can_pause(target)]
+    if always and unable:
+        raise NotPossibleHere(
+            f"{', '.join(unable)} cannot be paused (not attached to this llmtop, or tells no steps): leave out "
+            "--option pause"
+        )
     pauses = Pauses(
         [session.id for nsys, session, _ in sessions if always or nsys.needs_pause], only_gpu=not always
     )
     for target in job.plan.targets:
-        wanted = choice.can_pause(target) and (always or choice.pauses_for_nsys(target))
+        wanted = choice.can_pause(target) and (always or choice.should_pause(target))
         if wanted and target.pid not in pauses.pids:
             pauses.close()
             raise NotPossibleHere(_NO_PAUSE.format(f"{target.name} does not answer: is it stopped?"))
@@ -180,8 +198,7 @@ def _pause_for_start(job: Job, pauses: Pauses) -> None:
         return
     job.say("the training pauses at the end of its step")
     try:
-        pauses.ask()
-        pauses.wait(pausing.patience(job.watch), job.sleep)
+        pauses.pause(job.sleep)
     except NotPossibleHere as refusal:
         raise NotPossibleHere(_NO_PAUSE.format(refusal)) from None
 
@@ -190,14 +207,12 @@ def _record(job: Job, pauses: Pauses, begun: int) -> list[str]:
     """Wait for the window's end, at which the trainings are paused again if they can be; returns notes."""
     if not pauses:
         return wait_window(job, begun)
-    steps = 0 if job.plan.steps is None else job.plan.steps + SPARE_STEPS
-    if steps:
-        pauses.ask(steps=steps)  # asked for when the window is over, it would take one step more
-    notes = wait_window(job, begun)
-    if notes or not steps:
-        pauses.ask()
+    # asked for when the window is over, it would take one step more
+    ahead = job.plan.steps is not None and pauses.ahead(job.plan.steps + SPARE_STEPS)
+    notes = wait_window(job, begun, lambda: pauses.begun and ahead)
     try:
-        pauses.wait(pausing.patience(job.watch), job.sleep)
+        if notes or not ahead or not pauses.wait(job.sleep):
+            pauses.pause(job.sleep)
     except NotPossibleHere as refusal:
         notes.append(f"nsys was stopped without a pause: {refusal}")
     return notes
@@ -205,9 +220,10 @@ def _record(job: Job, pauses: Pauses, begun: int) -> list[str]:
 
 def _release(collections: list[Collection], pauses: Pauses) -> None:
     """Have all of them stopped; what is paused goes on when the part of it that needs a pause is over."""
+    settle = bool(pauses) and not all(collection.released for collection in collections)
     for collection in collections:
         collection.release()
-    if pauses and collections:
+    if settle:
         time.sleep(pausing.SETTLE_SECONDS)
         pauses.resume()
 
@@ -284,7 +300,8 @@ def _begin(
         begin = _start_arguments(nsys, output, job.plan.options, sampling_scope(targets[0].pid))
         stopper = sys.executable if paused else ""  # what stops it when this process is killed
         always = "always" if "pause" in job.plan.options else ""
-        arguments = [str(nsys.path), session.id, stopper, always, *begin]
+        home = str(Path(__file__).parents[2])
+        arguments = [str(nsys.path), session.id, stopper, _STOPPER, home, always, *begin]
         holder = subprocess.Popen(
             ["/bin/sh", "-c", _HOLD, "llmtop-nsys", *arguments],
             stdin=subprocess.PIPE,
@@ -302,11 +319,8 @@ def _begin(
 
 
 def _environment() -> dict[str, str]:
-    """For the shell: its folder is /, and what it may call must find llmtop."""
-    kept = nsys_module.child_environment()
-    home = str(Path(__file__).parents[2])
-    kept["PYTHONPATH"] = os.pathsep.join(filter(None, [home, kept.get("PYTHONPATH")]))
-    return kept
+    """For the shell, whose folder is /."""
+    return {**nsys_module.child_environment(), "LLMTOP_DIR": str(wire.runtime_dir().absolute())}
 
 
 def _scratch(pid: int) -> Path:
@@ -437,12 +451,14 @@ def _uses_gpu(collection: Collection) -> bool:
 def _undo(job: Job, collections: list[Collection], pauses: Pauses) -> None:
     """After a cancel: have every collection stopped and its files gone, for as long as a person will wait."""
     job.say("cancelling: nsys ends its collection")
-    if pauses and collections:
-        while any(collection.code("start") is None for collection in collections) and not pauses.over:
+    if pauses and not all(collection.released for collection in collections):
+        while any(collection.code("start") is None and not collection.done for collection in collections):
+            if not pauses.hold:
+                break
             time.sleep(_POLL)
         with suppress(NotPossibleHere):  # then it has to do without
-            pauses.ask()
-            pauses.wait(pausing.PATIENCE_SECONDS)
+            if not pauses.hold:
+                pauses.pause()
     _release(collections, pauses)
     deadline = time.monotonic() + START_SECONDS
     while not all(collection.done for collection in collections) and time.monotonic() < deadline:

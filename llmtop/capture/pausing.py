@@ -29,7 +29,7 @@ from types import TracebackType
 from llmtop import client, wire
 from llmtop.capture import nsys, proc
 from llmtop.capture.nsys import Nsys
-from llmtop.capture.steps import StepWatch, duration
+from llmtop.capture.steps import duration
 from llmtop.errors import LlmtopError, NotPossibleHere
 
 SETTLE_SECONDS = 0.5
@@ -39,12 +39,15 @@ PATIENCE_SECONDS = 10.0
 """How long to wait for the end of a step, or three median steps if that is longer."""
 LONGEST_SECONDS = 5.0
 """After so long a training goes on by itself: nsys start takes 0.2 s, with GPU metrics 1.0 s."""
-_LEAD_SECONDS = 0.1
+DRAIN_SECONDS = 3.0
+"""How long the GPU may take for what the host has launched ahead, or two median steps if that is longer."""
+LEAD_SECONDS = 0.1
 """In so long a request has certainly reached every rank."""
+_TRIES = 3
 _HISTORY = 8
 _POLL = 0.005
 _STOP_SECONDS = 600.0
-_ENDED = ("failed", "resumed")
+_ENDED = ("failed", "late", "resumed")
 
 Sleep = Callable[[float], None]
 
@@ -60,10 +63,49 @@ class _Member:
     state: wire.PauseState | None = None
     steps: deque[wire.StepDone] = field(default_factory=lambda: deque(maxlen=_HISTORY))
     """Its last ones."""
+    finished: int = 0
+    """How many steps it had finished when it last said so."""
+    gone: bool = False
+
+    @property
+    def is_paused(self) -> bool:
+        return self.state is not None and self.state.state == "paused"
+
+    @property
+    def has_ended(self) -> bool:
+        return self.gone or (self.state is not None and self.state.state in _ENDED)
+
+    def send(self, message: wire.FromMonitor) -> None:
+        with suppress(client.Closed, LlmtopError):  # the next read finds it gone
+            self.connection.send(message)
+
+    def read(self, seconds: float = 0.0) -> bool:
+        """Take what has come; returns whether there was anything."""
+        if self.gone:
+            return False
+        try:
+            messages = self.connection.receive(seconds)
+        except (LlmtopError, client.Closed, OSError, ValueError):
+            self.gone = True
+            return False
+        for message in messages:
+            if isinstance(message, wire.Steps):
+                self.steps.extend(message.steps)
+                self.finished = message.first_ordinal + len(message.steps)
+            elif isinstance(message, wire.PauseState) and self.request and message.id == self.request.id:
+                self.state = message
+        return bool(messages)
+
+    def read_all(self) -> None:
+        """Catch up: a training sends no more to somebody who has not read for long."""
+        until = time.monotonic() + 1.0
+        while self.read(0.02) and time.monotonic() < until:
+            pass
 
 
 class Pauses:
-    """The attached processes of nsys sessions, to be paused together. Empty where nothing needs a pause."""
+    """The attached processes of nsys sessions, to be paused together. Empty where nothing needs a pause, and one
+    that ends is left out from then on."""
 
     def __init__(self, session_ids: Iterable[str] = (), only_gpu: bool = True) -> None:
         """Find them.
@@ -84,6 +126,24 @@ class Pauses:
         """Whose they are."""
         return frozenset(member.pid for member in self._members)
 
+    @property
+    def hold(self) -> bool:
+        """Whether all of them are paused, by what has come until now."""
+        self._read()
+        return all(member.is_paused for member in self._members)
+
+    @property
+    def begun(self) -> bool:
+        """Whether one of them is."""
+        self._read()
+        return any(member.is_paused for member in self._members)
+
+    @property
+    def step_seconds(self) -> float:
+        """The median of their last steps; 0 where none has told one."""
+        lengths = [duration(step) for member in self._members for step in member.steps]
+        return statistics.median(lengths) if lengths else 0.0
+
     def __enter__(self) -> Pauses:
         return self
 
@@ -98,71 +158,102 @@ class Pauses:
         for member in self._members:
             member.connection.close()
 
-    def ask(self, steps: int = 0) -> None:
-        """Ask for a pause; returns at once. Ranks that wait for each other pause after the same step.
+    def pause(self, sleep: Sleep = time.sleep) -> None:
+        """Pause all of them, after their present step or, where several must agree on one, soon after it.
 
         Args:
-            steps: after so many steps since the last pause; 0 for as soon as can be.
-        """
-        self.resume()
-        common = None if steps else _common_step(self._members)
-        for member in self._members:
-            paused_at = member.state.step if member.state is not None else None
-            after = paused_at + steps if steps and paused_at is not None else common
-            member.request = wire.Pause(id=secrets.token_hex(8), after=after, seconds=LONGEST_SECONDS)
-            member.state = None
-            _send(member, member.request)
-
-    def wait(self, patience: float, sleep: Sleep = time.sleep) -> None:
-        """Wait until all of them are paused; none is when this raises.
-
-        Args:
-            patience: in seconds.
             sleep: may raise, to give up.
 
         Raises:
-            NotPossibleHere: one did not pause in time, or could not; a clause without a full stop.
+            NotPossibleHere: one did not pause in time, or could not, and so none is; a clause without a full stop.
         """
+        for tries_left in reversed(range(_TRIES)):
+            self.resume()
+            self._ask([self._soon()] * len(self._members))
+            if self.wait(sleep) or not tries_left:
+                break
+        if not self.hold:
+            raise NotPossibleHere(f"{self._late()} could not be paused after the same step as the others")
+
+    def ahead(self, steps: int) -> bool:
+        """Ask for a pause so many steps after the last one; returns whether that is far enough ahead."""
+        if steps * self.step_seconds < 2 * LEAD_SECONDS:
+            return False
+        counts = [member.state.finished + steps if member.state else None for member in self._members]
+        self._ask(counts)
+        return True
+
+    def wait(self, sleep: Sleep = time.sleep) -> bool:
+        """Wait until all of them are paused; returns False, with none paused, when one was asked too late.
+
+        Raises:
+            NotPossibleHere: as `pause`.
+        """
+        patience = max(PATIENCE_SECONDS, 3 * self.step_seconds)
         deadline = time.monotonic() + patience
         try:
-            while not all(_is_paused(member) for member in self._members):
+            while not self.hold:
+                for member in self._members:
+                    if member.state is not None and member.state.state in ("failed", "resumed"):
+                        reason = member.state.detail or "it went on"
+                        raise NotPossibleHere(f"{member.name} did not pause: {reason}")
+                if any(member.state is not None and member.state.state == "late" for member in self._members):
+                    self.resume()
+                    return False
                 if time.monotonic() > deadline:
                     raise NotPossibleHere(f"{self._late()} did not end a step within {patience:.0f} s")
                 sleep(_POLL)
         except BaseException:
             self.resume()
             raise
+        return True
 
     def resume(self) -> None:
         """Let all of them go on, and take back what is only asked for; waits until they say so, but not long."""
         asked = [member for member in self._members if member.request is not None]
-        held = [member for member in asked if member.state is not None and member.state.state == "paused"]
         for member in asked:
             if member.request is not None:
-                _send(member, wire.Resume(id=member.request.id))
+                member.send(wire.Resume(id=member.request.id))
+        until = time.monotonic() + 0.5
         for member in asked:
-            _await_end(member)
-        lengths = [m.state.paused_ns for m in held if m.state is not None and m.state.paused_ns is not None]
+            while not member.has_ended and time.monotonic() < until:
+                member.read(_POLL)
+        lengths = [m.state.paused_ns for m in asked if m.state is not None and m.state.paused_ns is not None]
         if lengths:
             self.seconds.append(max(lengths) / 1e9)
         for member in asked:
             member.request = None
 
-    @property
-    def over(self) -> bool:
-        """Whether one of them runs."""
-        try:
-            return not all(_is_paused(member) for member in self._members)
-        except NotPossibleHere:
-            return True
+    def _ask(self, counts: list[int | None]) -> None:
+        drain = max(DRAIN_SECONDS, 2 * self.step_seconds)
+        for member, count in zip(self._members, counts, strict=True):
+            member.request = wire.Pause(
+                id=secrets.token_hex(8), finished=count, seconds=LONGEST_SECONDS, drain_seconds=drain
+            )
+            member.state = None
+            member.send(member.request)
+
+    def _soon(self) -> int | None:
+        """A count of steps that all of them have still before them, for those that run in step; None for one
+        process alone, and for several that count differently: each then pauses after its present step."""
+        for member in self._members:
+            member.read_all()
+        self._read()
+        counts = [member.finished for member in self._members]
+        if len(counts) < 2 or not all(counts):
+            return None
+        lead = 2 + int(LEAD_SECONDS / max(self.step_seconds, 1e-4))  # the step in progress has no time left
+        return None if max(counts) - min(counts) > lead else max(counts) + lead
+
+    def _read(self) -> None:
+        for member in self._members:
+            member.read()
+        for member in [one for one in self._members if one.gone]:
+            member.connection.close()
+            self._members.remove(member)
 
     def _late(self) -> str:
-        return ", ".join(m.name for m in self._members if m.state is None or m.state.state != "paused")
-
-
-def patience(watch: StepWatch) -> float:
-    """How long to wait for the end of a step, in seconds."""
-    return max(PATIENCE_SECONDS, 3 * (watch.median_seconds() or 0.0))
+        return ", ".join(member.name for member in self._members if not member.is_paused)
 
 
 def _members(session_ids: frozenset[str], only_gpu: bool) -> list[_Member]:
@@ -183,66 +274,16 @@ def _members(session_ids: frozenset[str], only_gpu: bool) -> list[_Member]:
 
 def _belongs(connection: client.Connection, session_ids: frozenset[str], only_gpu: bool) -> bool:
     pid = connection.host_pid
-    if not connection.hello.pauses or not pid or (only_gpu and not proc.uses_gpu(pid)):
+    if not pid or not possible(connection.hello, pid) or (only_gpu and not proc.uses_gpu(pid)):
         return False
     with suppress(NotPossibleHere):
         return nsys.session_of(pid) in session_ids
     return False
 
 
-def _common_step(members: list[_Member]) -> int | None:
-    """A step that all of them have still before them, for those that run in step; None for one process alone, and
-    for several that count differently: each then pauses after its present step."""
-    if len(members) < 2:
-        return None
-    for member in members:
-        with suppress(NotPossibleHere):  # `wait` will meet it
-            _read(member, 0.0 if member.steps else _LEAD_SECONDS)
-    latest = [member.steps[-1].index for member in members if member.steps]
-    if len(latest) < len(members):
-        return None
-    usual = statistics.median(duration(step) for member in members for step in member.steps)
-    lead = 1 + int(_LEAD_SECONDS / max(usual, 1e-4))
-    return None if max(latest) - min(latest) > lead + 1 else max(latest) + lead
-
-
-def _is_paused(member: _Member) -> bool:
-    """Whether it is, by what has come until now.
-
-    Raises:
-        NotPossibleHere: it will not be.
-    """
-    _read(member, 0.0)
-    state = member.state.state if member.state is not None else ""
-    if state in _ENDED:
-        reason = (member.state.detail if member.state is not None else "") or "it went on"
-        raise NotPossibleHere(f"{member.name} did not pause: {reason}")
-    return state == "paused"
-
-
-def _await_end(member: _Member) -> None:
-    """Give it a moment to say how long it was paused, and to be ready for the next."""
-    deadline = time.monotonic() + 0.5
-    with suppress(NotPossibleHere):
-        while (member.state is None or member.state.state not in _ENDED) and time.monotonic() < deadline:
-            _read(member, 0.05)
-
-
-def _read(member: _Member, seconds: float) -> None:
-    try:
-        messages = member.connection.receive(seconds)
-    except (LlmtopError, client.Closed, OSError, ValueError):
-        raise NotPossibleHere(f"{member.name} has ended") from None
-    for message in messages:
-        if isinstance(message, wire.Steps):
-            member.steps.extend(message.steps)
-        elif isinstance(message, wire.PauseState) and member.request and message.id == member.request.id:
-            member.state = message
-
-
-def _send(member: _Member, message: wire.FromMonitor) -> None:
-    with suppress(client.Closed, LlmtopError):  # `wait` will see that it has gone
-        member.connection.send(message)
+def possible(hello: wire.Hello | None, pid: int) -> bool:
+    """Whether it can be paused: it says so, and only for PyTorch can it know when its GPU is idle."""
+    return hello is not None and hello.pauses and (hello.torch is not None or not proc.uses_gpu(pid))
 
 
 def stop(tool: Nsys, session_id: str, seconds: float, always: bool = False) -> subprocess.CompletedProcess[str]:
@@ -258,9 +299,8 @@ def stop(tool: Nsys, session_id: str, seconds: float, always: bool = False) -> s
         NotPossibleHere: as `Nsys.run`.
     """
     with Pauses([session_id] if always or tool.needs_pause else (), only_gpu=not always) as pauses:
-        with suppress(NotPossibleHere):
-            pauses.ask()
-            pauses.wait(PATIENCE_SECONDS)
+        with suppress(NotPossibleHere):  # then it has to do without
+            pauses.pause()
         going_on = threading.Timer(SETTLE_SECONDS, pauses.resume)
         going_on.start()
         try:

@@ -112,10 +112,18 @@ def driver_version() -> str | None:
 def uses_gpu(pid: int) -> bool:
     """Whether the process has an NVIDIA device open; False also where that cannot be seen."""
     try:
-        links = [os.readlink(entry) for entry in _entries(f"/proc/{pid}/fd")]
+        entries = _entries(f"/proc/{pid}/fd")
     except OSError:
         return False
-    return any(re.fullmatch(r"/dev/nvidia\d+", link) for link in links)
+    return any(re.fullmatch(r"/dev/nvidia\d+", _target(entry)) for entry in entries)
+
+
+def _target(link: str) -> str:
+    """Where it points; "" when it has gone, as descriptors do at any time."""
+    try:
+        return os.readlink(link)
+    except OSError:
+        return ""
 
 
 def _entries(folder: str) -> list[str]:

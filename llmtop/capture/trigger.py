@@ -6,11 +6,11 @@ import dataclasses
 import re
 import statistics
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmtop import wire
 from llmtop.capture import folder, proc, run
 from llmtop.capture.job import Cancelled, OnProgress, Plan
 from llmtop.capture.steps import StepWatch, duration
@@ -84,12 +84,13 @@ class SlowSteps:
     def __init__(self, condition: SlowStep, watch: StepWatch) -> None:
         self._condition = condition
         self._watch = watch
-        self._seen: dict[int, int] = {pid: _newest(steps) for pid, steps in watch.within(0).items()}
+        self._armed_ns = time.time_ns()
+        self._seen: dict[int, int] = {}
 
     def check(self) -> str | None:
         """What fired, or None."""
         for pid, steps in self._watch.within(0).items():
-            seen = self._seen.get(pid, 0)
+            seen = self._seen.get(pid, self._armed_ns)
             for index, step in enumerate(steps):
                 if step.started_unix_ns <= seen:
                     continue
@@ -110,10 +111,6 @@ class SlowSteps:
         if len(before) < BASELINE_STEPS:
             return None
         return self._condition.medians * statistics.median(before)
-
-
-def _newest(steps: list[wire.StepDone]) -> int:
-    return max((step.started_unix_ns for step in steps), default=0)
 
 
 class NewAlerts:

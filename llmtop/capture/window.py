@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from llmtop.capture.job import Job
 from llmtop.format import duration
@@ -15,23 +16,23 @@ SILENCE_SECONDS = 60.0
 the training may be hung, and that is what somebody wants to see."""
 
 
-def wait_window(job: Job, begin_ns: int) -> list[str]:
+def wait_window(job: Job, begin_ns: int, full: Callable[[], bool] = lambda: False) -> list[str]:
     """Wait until the window holds what the plan asks for; returns notes on what it does not.
 
     Steps are counted from what the trainings say themselves: those that began after `begin_ns` (unix ns) and have
-    ended, of the training that has done fewest.
+    ended, of the training that has done fewest; or until `full` says that no more will come.
 
     Raises:
         Cancelled: meanwhile.
     """
     if job.plan.steps is None:
-        return _wait_seconds(job, job.plan.seconds or 0.0)
+        return _wait_seconds(job, job.plan.seconds or 0.0, full)
     if not job.watch.heard:
         return [
-            *_wait_seconds(job, seconds := seconds_for(job)),
+            *_wait_seconds(job, seconds := seconds_for(job), full),
             f"the process tells no steps, so the window is {duration(seconds)} long",
         ]
-    return _wait_steps(job, begin_ns, job.plan.steps + SPARE_STEPS)
+    return _wait_steps(job, begin_ns, job.plan.steps + SPARE_STEPS, full)
 
 
 def seconds_for(job: Job) -> float:
@@ -41,9 +42,9 @@ def seconds_for(job: Job) -> float:
     return 2.0 if median is None else max((steps + 1 + SPARE_STEPS) * median, 0.1)
 
 
-def _wait_seconds(job: Job, seconds: float) -> list[str]:
+def _wait_seconds(job: Job, seconds: float, full: Callable[[], bool]) -> list[str]:
     deadline = time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 0:
+    while (left := deadline - time.monotonic()) > 0 and not full():
         if not job.alive:
             return ["the training ended within the window"]
         job.say(f"{duration(seconds - left)} of {duration(seconds)}")
@@ -51,11 +52,11 @@ def _wait_seconds(job: Job, seconds: float) -> list[str]:
     return []
 
 
-def _wait_steps(job: Job, begin_ns: int, wanted: int) -> list[str]:
+def _wait_steps(job: Job, begin_ns: int, wanted: int, full: Callable[[], bool]) -> list[str]:
     done, last_at = 0, time.monotonic()
     patience = max(SILENCE_SECONDS, 3 * (job.watch.median_seconds() or 0.0))
     job.say(steps=0)
-    while done < wanted:
+    while done < wanted and not full():
         job.sleep(POLL_SECONDS)
         whole = job.watch.whole(begin_ns)
         if whole > done:

@@ -135,6 +135,7 @@ def _plan(
 ) -> Plan:
     from llmtop.capture import choice, folder
     from llmtop.capture.job import DEFAULT_STEPS, Plan
+    from llmtop.capture.nsys import PAUSE_COST
     from llmtop.capture.options import check
     from llmtop.capture.run import ENGINES
 
@@ -149,9 +150,9 @@ def _plan(
         for target in chosen:
             choice.require(target, engine)
     check(engine, options)
-    asked = "pause" in options or "no-pause" in options  # their cost is told with the other options'
+    asked = {"pause", "no-pause"} & set(options)  # their cost is told with the other options'
     for warning in dict.fromkeys(choice.warning(target, engine) for target in chosen):
-        if warning and not asked:
+        if warning and not (asked and warning == PAUSE_COST):
             click.echo(f"llmtop: {engine}: {warning}", err=True)
     return Plan(
         engine=engine,

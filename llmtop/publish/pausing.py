@@ -2,7 +2,8 @@
 
 It is for tools that harm a process when they start or stop recording while kernels are in flight
 (llmtop/capture/pausing.py says which). The training thread itself waits, after a step: until the monitor lets it
-go, the time is over, or the monitor has gone. Whatever goes wrong ends the pause, never the training.
+go, the time is over, or the monitor has gone. Whatever goes wrong ends the pause, never the training. Only what
+PyTorch has launched is waited for.
 """
 
 from __future__ import annotations
@@ -19,11 +20,8 @@ from llmtop import wire
 if TYPE_CHECKING:
     from llmtop.publish.recorder import Recorder
 
-MAX_SECONDS = 30.0
-"""Whatever a monitor asks for."""
-DRAIN_SECONDS = 3.0
-"""How long the GPU may take for what the step has launched. It may be more than can ever be done: a collective
-for which another rank, paused a step earlier, is missing."""
+MAX_SECONDS = 10.0
+"""Whatever a monitor asks for; as much again for the GPU to become idle."""
 GRACE_SECONDS = 1.0
 """A monitor that was killed may have left a tool at work that takes a moment."""
 _LOOK_SECONDS = 0.05
@@ -36,9 +34,6 @@ class _Asker(Protocol):
     def gone(self) -> bool: ...
 
 
-_pause: Pause | None = None
-
-
 def handle(request: wire.Pause | wire.Resume, recorder: Recorder, send: Send, asker: _Asker) -> None:
     """Do what a monitor asks; called in the server thread, returns at once.
 
@@ -48,24 +43,25 @@ def handle(request: wire.Pause | wire.Resume, recorder: Recorder, send: Send, as
         send: tells the monitors; called from the training thread too.
         asker: who asked: when it has gone, so has the pause.
     """
-    global _pause
-    running = _pause if _pause is not None and not _pause.ended else None
+    running = recorder.pause if recorder.pause is not None and not recorder.pause.over else None
     if isinstance(request, wire.Resume):
         if running is not None and running.request.id == request.id:
             running.resume()
         return
     refusal = ""
-    if running is not None and not running.forgotten():
+    if running is not None:
         refusal = "another llmtop is pausing it"
     elif recorder.tracks is not None:
         refusal = "its steps overlap, so that there is no moment between them"
-    elif recorder.boundary_hook is not None:
+    elif recorder.pause is None and recorder.boundary_hook is not None:
         refusal = "a capture runs inside it"
     if refusal:
         send(wire.PauseState(id=request.id, state="failed", detail=refusal))
         return
-    _pause = Pause(request, recorder, send, asker)
-    _pause.arm()
+    if recorder.pause is not None:
+        recorder.pause.resume()  # whose monitor has gone: if it still waits, the next one follows a step later
+    recorder.pause = Pause(request, recorder, send, asker)
+    recorder.pause.arm()
 
 
 class Pause:
@@ -73,13 +69,17 @@ class Pause:
 
     def __init__(self, request: wire.Pause, recorder: Recorder, send: Send, asker: _Asker) -> None:
         self.request = request
-        self.ended = False
-        """Set when the last state has been told."""
         self._recorder = recorder
         self._send = send
         self._asker = asker
+        self._ended = False
         self._holding = False
         self._released = threading.Event()
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody waits for it any more."""
+        return self._ended or self._released.is_set() or self._asker.gone
 
     def arm(self) -> None:
         """Hang the hook on the step boundary and tell so."""
@@ -88,53 +88,46 @@ class Pause:
 
     def resume(self) -> None:
         """Let the training go on, or take back what has not begun; from the server thread."""
+        if self._asker.gone and self._holding:
+            return  # it is in its grace
         self._released.set()
         if not self._holding:
             self._end("resumed")
 
-    def forgotten(self) -> bool:
-        """Take it back if it has not begun and its monitor has gone; returns whether that was so."""
-        if self._asker.gone and not self._holding:
-            self._end("resumed")
-        return self.ended
-
     def _at_boundary(self, index: int) -> None:
-        """In the training thread, after a step has ended."""
-        after = self.request.after
-        if after is not None and index < after:
-            return
-        if self._released.is_set() or self._asker.gone:
+        """In the training thread, after a step has ended; `index` is the script's own count of it."""
+        finished, wanted = self._recorder.ring.count, self.request.finished
+        if self.over:
             self._end("resumed")
-            return
-        self._holding = self._recorder.paused = True
-        try:
-            self._hold(index)
-            self._recorder.paused = False
-        finally:
-            # A signal's handler that raises ends the pause; what it raised is the script's.
-            self._end("failed", "the training was interrupted")
+        elif wanted is not None and finished > wanted:
+            self._end("late", f"step {index} had ended before")
+        elif wanted is None or finished == wanted:
+            self._holding = self._recorder.paused = True
+            try:
+                self._hold(index)
+                self._recorder.paused = False
+            finally:
+                # A signal's handler that raises ends the pause; what it raised is the script's.
+                self._end("failed", "the training was interrupted")
 
     def _hold(self, index: int) -> None:
-        busy = self._drain(index)
-        if self._released.is_set() or self._asker.gone:
-            self._end("resumed", step=index)
-            return
-        if busy:
-            self._end("failed", busy)
-            return
         began = time.monotonic_ns()
-        self._tell("paused", step=index)
-        until = time.monotonic() + min(self.request.seconds, MAX_SECONDS)
-        while not self._released.wait(_LOOK_SECONDS) and time.monotonic() < until:
-            if self._asker.gone:
-                self._released.wait(GRACE_SECONDS)
-                break
-        self._end("resumed", step=index, paused_ns=time.monotonic_ns() - began)
+        busy = self._drain(index)
+        if not busy and not self.over:
+            self._tell("paused")
+            until = time.monotonic() + _limit(self.request.seconds)
+            while not self._released.wait(_LOOK_SECONDS) and time.monotonic() < until:
+                if self._asker.gone:
+                    self._released.wait(GRACE_SECONDS)
+                    break
+        failed = busy and not self.over
+        self._end("failed" if failed else "resumed", busy if failed else "", time.monotonic_ns() - began)
 
     def _drain(self, index: int) -> str:
         """Wait until the GPUs have done what this process has launched; returns why they have not.
 
-        In a thread, because such a wait has no limit of its own: a thread that is left waiting does no harm.
+        In a thread, because such a wait has no limit of its own: the GPU may be at a collective for which another
+        rank is missing. A thread that is left waiting does no harm.
         """
         try:
             devices = _devices()
@@ -144,24 +137,38 @@ class Pause:
             threading.Thread(target=_synchronize, args=(devices, done), name="llmtop-pause", daemon=True).start()
         except Exception as error:  # noqa: BLE001 - whatever PyTorch raises, the training goes on
             return f"{type(error).__name__}: {error}"
-        until = time.monotonic() + DRAIN_SECONDS
-        while not done.wait(_LOOK_SECONDS):
+        limit = _limit(self.request.drain_seconds)
+        until = time.monotonic() + limit
+        while not done.wait(_LOOK_SECONDS) and not self.over:
             if time.monotonic() > until:
-                return f"the GPU was still at work {DRAIN_SECONDS:.0f} s after step {index}"
-            if self._released.is_set() or self._asker.gone:
-                break
+                return f"the GPU was still at work {limit:.0f} s after step {index}"
         return ""
 
-    def _end(self, state: str, detail: str = "", step: int | None = None, paused_ns: int | None = None) -> None:
-        if self.ended:
+    def _end(self, state: str, detail: str = "", paused_ns: int | None = None) -> None:
+        if self._ended:
             return
-        self.ended = True
+        self._ended = True
         if self._recorder.boundary_hook == self._at_boundary:
             self._recorder.boundary_hook = None
-        self._tell(state, detail, step, paused_ns)
+        if self._recorder.pause is self:
+            self._recorder.pause = None
+        self._tell(state, detail, paused_ns)
 
-    def _tell(self, state: str, detail: str = "", step: int | None = None, paused_ns: int | None = None) -> None:
-        self._send(wire.PauseState(id=self.request.id, state=state, detail=detail, step=step, paused_ns=paused_ns))
+    def _tell(self, state: str, detail: str = "", paused_ns: int | None = None) -> None:
+        self._send(
+            wire.PauseState(
+                id=self.request.id,
+                state=state,
+                detail=detail,
+                finished=self._recorder.ring.count,
+                paused_ns=paused_ns,
+            )
+        )
+
+
+def _limit(seconds: float) -> float:
+    """What was asked for, in bounds; 0 for what is no number."""
+    return max(0.0, min(seconds, MAX_SECONDS))
 
 
 def _devices() -> list[int]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from llmtop.publish.gpu_clock import GpuClock
     from llmtop.publish.gpu_metrics import GpuMetrics
     from llmtop.publish.memory import Reading
+    from llmtop.publish.pausing import Pause
     from llmtop.publish.recorder import Phase, Step
     from llmtop.publish.server import Server
 
@@ -57,6 +58,7 @@ class State(OpenPhases):
         "next_index",
         "off",
         "open_step",
+        "pause",
         "paused",
         "pending",
         "previous",
@@ -86,6 +88,8 @@ class State(OpenPhases):
         """Whether the script itself calls step(), phase() or loader(); hooks then keep still."""
         self.boundary_hook: Callable[[int], None] | None = None
         """Called in the training thread right after a step ended, with its index."""
+        self.pause: Pause | None = None
+        """What a monitor asked for; it has the hook as long as it is not over."""
         self.paused = False
         """Whether the training thread waits in that hook: what is raised there then is a signal handler's."""
         self.ring = Ring(self.paths)

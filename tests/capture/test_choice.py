@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -200,3 +201,17 @@ def test_a_pid_that_is_not_there_is_refused() -> None:
     gone.wait()
     with pytest.raises(UnusableInput, match=f"there is no process {gone.pid}"):
         targets.choose(pids=[gone.pid])
+
+
+def test_a_descriptor_that_goes_while_they_are_looked_at_hides_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def entries(folder: str) -> list[str]:
+        return [f"{folder}/gone", f"{folder}/7"]
+
+    def readlink(path: str) -> str:
+        if path.endswith("gone"):
+            raise FileNotFoundError(path)
+        return "/dev/nvidia3"
+
+    monkeypatch.setattr(proc, "_entries", entries)
+    monkeypatch.setattr(os, "readlink", readlink)
+    assert proc.uses_gpu(1)

@@ -40,6 +40,12 @@ def training(start: Start, state: Path) -> Training:
     return start("--step-ms", "10", NSYS_PROFILING_SESSION_ID="4711")
 
 
+def with_torch(start: Start) -> Training:
+    """Only of PyTorch is it known when the GPU is idle."""
+    pytest.importorskip("torch")
+    return start("--torch", "--step-ms", "10", NSYS_PROFILING_SESSION_ID="4711")
+
+
 def take(training: Training, captures: Path, **more: object) -> run.Result:
     plan = Plan("nsys", (Target(training.pid),), captures, seconds=0.1)
     return run.take(plan, **more)  # type: ignore[arg-type]
@@ -159,8 +165,15 @@ def test_a_loss_is_of_one_training_whatever_number_its_session_has(
     ],
 )
 def test_what_a_version_does_to_trainings_is_said_before_the_key_is_pressed(
-    training: Training, monkeypatch: pytest.MonkeyPatch, version: str, gpu: bool, attached: bool, said: str
+    start: Start,
+    state: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    version: str,
+    gpu: bool,
+    attached: bool,
+    said: str,
 ) -> None:
+    training = with_torch(start) if gpu and attached else start(NSYS_PROFILING_SESSION_ID="4711")
     monkeypatch.setenv("FAKE_NSYS_VERSION", version)
     monkeypatch.setattr(proc, "uses_gpu", lambda pid: gpu)
     target = training.wait_attached() if attached else Target(training.pid)
@@ -182,7 +195,8 @@ def test_what_a_version_does_to_trainings_is_said_before_the_key_is_pressed(
     ],
 )
 def test_a_training_on_a_gpu_pauses_for_the_versions_that_harm_it(
-    training: Training,
+    start: Start,
+    state: Path,
     captures: Path,
     monkeypatch: pytest.MonkeyPatch,
     version: str,
@@ -190,6 +204,7 @@ def test_a_training_on_a_gpu_pauses_for_the_versions_that_harm_it(
     options: set[str],
     pauses: int,
 ) -> None:
+    training = with_torch(start) if gpu else start("--step-ms", "10", NSYS_PROFILING_SESSION_ID="4711")
     monkeypatch.setenv("FAKE_NSYS_VERSION", version)
     monkeypatch.setattr(proc, "uses_gpu", lambda pid: gpu)
     target = training.wait_attached()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from llmtop import wire
-from llmtop.capture import leftovers, nsys, nsys_window, pausing, run, targets
+from llmtop.capture import leftovers, nsys, nsys_window, pausing, run, targets, trigger
 from llmtop.capture.job import Cancelled, Plan, Progress, Target
 from llmtop.capture.nsys import Nsys
 from llmtop.client import Connection
 from llmtop.errors import NotPossibleHere
 from tests.capture.conftest import Start, Training
-from tests.capture.under_nsys import plan, ranges, session_state
+from tests.capture.under_nsys import abandon, plan, ranges, session_state
 from tests.support.processes import REPOSITORY, environment, wait_for
 from tests.support.trainings import Heard
 
@@ -63,24 +64,38 @@ def test_seconds_are_kept_too(under_nsys: Training, captures: Path) -> None:
     assert 0.5 <= (result.info.window_seconds or 0) < 2
 
 
-def test_ranks_pause_after_the_same_step(start: Start, llmtop_run: tuple[str, ...], captures: Path) -> None:
+@pytest.mark.parametrize(("step_ms", "length"), [(20, {"steps": 30}), (4, {"steps": 3}), (4, {"seconds": 8.0})])
+def test_ranks_that_wait_for_each_other_pause_after_the_same_step(
+    start: Start,
+    llmtop_run: tuple[str, ...],
+    captures: Path,
+    tmp_path: Path,
+    step_ms: int,
+    length: dict[str, float],
+) -> None:
     both = 'RANK=0 WORLD_SIZE=2 "$0" "$@" & RANK=1 WORLD_SIZE=2 "$0" "$@"; wait'
-    start("--step-ms", "20", behind=(*llmtop_run, "--nsys", "--", "sh", "-c", both))
+    start(
+        "--step-ms", str(step_ms), "--lockstep", str(tmp_path / "s"),
+        behind=(*llmtop_run, "--nsys", "--", "sh", "-c", both),
+    )  # fmt: skip
     ranks = wait_for(lambda: found if len(found := targets.attached()) == 2 else None)
     listeners = [heard(target) for target in ranks]
-    result = run.take(Plan("nsys", ranks[:1], captures, steps=5, options=PAUSE))
-    assert len(result.info.paused_seconds) == 2
+    given = {"steps": None, **length, "options": PAUSE}
+    # One that was not asked for is in the session too.
+    result = run.take(Plan("nsys", ranks[:1], captures, **given))  # type: ignore[arg-type]
+    assert result.info.notes == []
+    assert len(result.info.paused_seconds) >= 2
+    assert max(result.info.paused_seconds) < 2, "none waited for the other"
     after = []
     for listener in listeners:
-        listener.until(lambda listener=listener: len(pauses(listener)) == 2)
-        after.append([state.step for state in pauses(listener)])
-    assert after[0] == after[1], "one that was not asked for is in the session too"
-    assert after[0][1] - after[0][0] == 6
+        listener.until(lambda listener=listener: len(pauses(listener)) >= 2)
+        after.append({state.finished for state in pauses(listener)})
+    assert after[0] == after[1]
 
 
-@pytest.mark.parametrize("stage", ["start", "record"])
+@pytest.mark.parametrize(("stage", "ended"), [("start", 1), ("record", 2)])
 def test_a_capture_that_is_given_up_is_stopped_in_a_pause(
-    under_nsys: Training, captures: Path, stage: str
+    under_nsys: Training, captures: Path, stage: str, ended: int
 ) -> None:
     target = under_nsys.wait_attached()
     listener, cancelled = heard(target), threading.Event()
@@ -91,7 +106,7 @@ def test_a_capture_that_is_given_up_is_stopped_in_a_pause(
 
     with pytest.raises(Cancelled):
         run.take(plan(target, captures, steps=500, options=PAUSE), cancel_in_the_middle, cancelled)
-    listener.until(lambda: len(pauses(listener)) == 2)
+    listener.until(lambda: len(pauses(listener)) == ended)
     assert session_state(target) == "Launched"
     under_nsys.wait_for_steps(5)
 
@@ -130,18 +145,20 @@ def test_killing_llmtop_lets_the_training_go_on_and_still_stops_nsys_in_a_pause(
 
 
 def test_what_a_killed_llmtop_left_collecting_is_stopped_in_a_pause(
-    under_nsys: Training, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, llmtop_run: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("torch")
+    training = start("--torch", behind=(*llmtop_run, "--nsys", "--"))
     monkeypatch.setattr(Nsys, "needs_pause", True)
     monkeypatch.setattr("llmtop.capture.proc.uses_gpu", lambda pid: True)
-    target = under_nsys.wait_attached()
+    target = training.wait_attached()
     tool, session = nsys.for_process(target.pid)
     tool.run("start", f"--session={session.id}", "-o", str(tmp_path / "left"), "-f", "true")
     listener = heard(target)
     assert nsys_window.stop_leftover(tool, session.id) == [tmp_path / "left.nsys-rep"]
     listener.until(lambda: len(pauses(listener)) == 1)
     assert leftovers.sentences() == []
-    under_nsys.wait_for_steps(3)
+    training.wait_for_steps(3)
 
 
 def test_a_training_that_cannot_be_paused_is_not_captured_unless_told_to(
@@ -168,7 +185,8 @@ def test_a_step_that_never_ends_is_not_waited_for_long(
 ) -> None:
     training = start("--step-ms", "3000", behind=(*llmtop_run, "--nsys", "--"))
     target = training.wait_attached()
-    monkeypatch.setattr(pausing, "patience", lambda watch: 0.3)
+    monkeypatch.setattr(pausing, "PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(pausing.Pauses, "step_seconds", 0.0)
     began = time.monotonic()
     with pytest.raises(NotPossibleHere, match=r"not started: pid \d+ did not end a step within 0 s"):
         run.take(plan(target, captures, options=PAUSE))
@@ -189,3 +207,65 @@ def test_both_at_once_make_no_sense(under_nsys: Training) -> None:
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert "give --option pause or --option no-pause, not both" in done.stderr
+
+
+def test_a_training_that_counts_its_steps_oddly_is_not_kept_waiting(
+    start: Start, llmtop_run: tuple[str, ...], captures: Path
+) -> None:
+    training = start("--odd-index", behind=(*llmtop_run, "--nsys", "--"))
+    result = run.take(plan(training.wait_attached(), captures, options=PAUSE))
+    assert result.info.notes == []
+    assert result.info.paused_seconds[-1] < 2
+
+
+def test_what_a_killed_llmtop_left_is_stopped_before_the_next_capture_pauses(
+    under_nsys: Training, captures: Path, tmp_path: Path
+) -> None:
+    target = under_nsys.wait_attached()
+    tool, session = nsys.for_process(target.pid)
+    abandon(tool, session, target, tmp_path)
+    result = run.take(plan(target, captures, options=PAUSE))
+    assert result.report.steps.count == 5
+    assert len(result.info.paused_seconds) == 2
+    assert max(result.info.paused_seconds) < 2
+
+
+def test_a_failure_within_the_window_stops_nsys_in_a_pause(under_nsys: Training, captures: Path) -> None:
+    target = under_nsys.wait_attached()
+    listener = heard(target)
+
+    def break_down(progress: Progress) -> None:
+        if progress.stage == "record" and progress.steps == 2:
+            raise OSError("the screen has gone")
+
+    with pytest.raises(OSError, match="the screen has gone"):
+        run.take(plan(target, captures, steps=500, options=PAUSE), break_down)
+    listener.until(lambda: len(pauses(listener)) == 2)
+    wait_for(lambda: session_state(target) == "Launched")
+
+
+def test_what_is_not_attached_cannot_be_told_to_pause(start: Start, llmtop_run: tuple[str, ...]) -> None:
+    training = start("--plain", behind=(*llmtop_run, "--nsys", "--"), LLMTOP_OFF="1")
+    done = subprocess.run(
+        [sys.executable, "-m", "llmtop", "capture", "-e", "nsys", "-o", "pause", "--pid", str(training.pid)],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert "cannot be paused (not attached to this llmtop" in done.stderr
+
+
+def test_the_pause_of_one_capture_does_not_set_off_the_next(
+    start: Start, llmtop_run: tuple[str, ...], captures: Path
+) -> None:
+    training = start("--step-ms", "20", "--slow-every", "40", behind=(*llmtop_run, "--nsys", "--"))
+    armed = trigger.armed(
+        plan(training.wait_attached(), captures, options=PAUSE),
+        [trigger.SlowStep(medians=3.0)],
+        trigger.Limits(captures=3, cooldown_seconds=0.1),
+    )
+    took = [re.search(r"took (\d+) ms", fired.reason) for fired in armed]
+    assert [bool(one) and int(one[1]) < 300 for one in took] == [True] * 3, "slow steps take 100 ms, a pause 500"

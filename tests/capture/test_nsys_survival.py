@@ -13,10 +13,9 @@ import pytest
 
 from llmtop.capture import leftovers, nsys, run
 from llmtop.capture.job import Cancelled, Progress, Target
-from llmtop.capture.lock import CaptureLock, Holder
 from llmtop.errors import NotPossibleHere
 from tests.capture.conftest import Start, Training
-from tests.capture.under_nsys import plan, ranges, session_state
+from tests.capture.under_nsys import abandon, plan, ranges, session_state
 from tests.support.processes import REPOSITORY, environment, wait_for
 
 pytestmark = [pytest.mark.nsys, pytest.mark.usefixtures("real_nsys")]
@@ -78,7 +77,7 @@ def test_a_collection_whose_llmtop_and_holder_were_killed_is_found_and_stopped(
 ) -> None:
     target = under_nsys.wait_attached()
     tool, session = nsys.for_process(target.pid)
-    _abandon(tool, session, target, tmp_path)
+    abandon(tool, session, target, tmp_path)
     assert any(session.id in sentence for sentence in leftovers.sentences())
     outcomes = list(leftovers.stop_all())
     assert all(isinstance(outcome, str) for outcome in outcomes)
@@ -92,24 +91,10 @@ def test_the_next_capture_stops_what_a_killed_llmtop_left_collecting(
 ) -> None:
     target = under_nsys.wait_attached()
     tool, session = nsys.for_process(target.pid)
-    _abandon(tool, session, target, tmp_path)
+    abandon(tool, session, target, tmp_path)
     result = run.take(plan(target, captures))
     assert result.report.steps.count == 5
     under_nsys.wait_for_steps(3)
-
-
-def _abandon(tool: nsys.Nsys, session: nsys.Session, target: Target, folder: Path) -> None:
-    """Leave a session collecting as a `kill -9` of llmtop and all that it started would."""
-    lock = CaptureLock(
-        f"nsys-{session.id}",
-        Holder(pid=os.getpid(), engine="nsys", since=0.0, session=session.id, target=target.pid),
-    )
-    text = lock.path.read_bytes()
-    lock.release()
-    lock.path.write_bytes(text)
-    started = tool.run("start", f"--session={session.id}", "-o", str(folder / "left"), "-f", "true")
-    assert started.returncode == 0, started.stderr
-    assert nsys.for_process(target.pid)[1].collecting
 
 
 def test_a_collection_that_somebody_started_by_hand_is_left_alone(

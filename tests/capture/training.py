@@ -1,13 +1,15 @@
 """A small training for the capture tests: steps of 60 ms with four phases, attached, and one line a step.
 
-usage: training.py [--steps N] [--step-ms MS] [--torch] [--slow-every N] [--plain]
+usage: training.py [--steps N] [--step-ms MS] [--torch] [--slow-every N] [--plain] [--lockstep SOCKET]
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import signal
+import socket
 import sys
 import time
 from typing import Any
@@ -23,15 +25,20 @@ def main() -> None:
         "--slow-every", type=int, default=0, help="every so many steps one takes five times as long"
     )
     parser.add_argument("--plain", action="store_true", help="import nothing of llmtop")
+    parser.add_argument(
+        "--lockstep", default="", help="wait in each step for the other of two ranks, over this socket"
+    )
+    parser.add_argument("--odd-index", action="store_true", help="count steps in tens")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
     work = _torch_work() if options.torch else None
+    other = _other_rank(options.lockstep) if options.lockstep else None
     step, phase = _plain() if options.plain else _attached()
     for index in range(options.steps):
         slow = options.slow_every and index % options.slow_every == options.slow_every - 1
         seconds = options.step_ms / 1000 * (5 if slow else 1)
-        with step():
+        with step(index=10 * index) if options.odd_index else step():
             with phase("dataload"):
                 time.sleep(seconds / 4)
             with phase("forward"):
@@ -39,6 +46,9 @@ def main() -> None:
                 loss = work.forward() if work else None
             with phase("backward"):
                 time.sleep(seconds / 4)
+                if other is not None:
+                    other.sendall(b"x")
+                    assert other.recv(1) == b"x"
                 if loss is not None:
                     loss.backward()
             with phase("optimizer"):
@@ -46,6 +56,19 @@ def main() -> None:
                 if work:
                     work.optimizer_step()
         print(index, flush=True)
+
+
+def _other_rank(path: str) -> socket.socket:
+    """A collective of two: whoever comes first waits for the other."""
+    if os.environ["RANK"] == "0":
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            listener.listen()
+            return listener.accept()[0]
+    other = socket.socket(socket.AF_UNIX)
+    while other.connect_ex(path):
+        time.sleep(0.01)
+    return other
 
 
 def _attached() -> tuple[Any, Any]:

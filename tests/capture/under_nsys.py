@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 from llmtop.capture import nsys
 from llmtop.capture.job import Plan, Target
+from llmtop.capture.lock import CaptureLock, Holder
 
 
 def plan(target: Target, parent: Path, **more: object) -> Plan:
@@ -29,3 +31,17 @@ def ranges(sqlite: Path, name: str) -> int:
 def session_state(target: Target) -> str:
     """What the nsys session of a process is doing, in nsys's word."""
     return nsys.for_process(target.pid)[1].state
+
+
+def abandon(tool: nsys.Nsys, session: nsys.Session, target: Target, folder: Path) -> None:
+    """Leave a session collecting as a `kill -9` of llmtop and all that it started would."""
+    lock = CaptureLock(
+        f"nsys-{session.id}",
+        Holder(pid=os.getpid(), engine="nsys", since=0.0, session=session.id, target=target.pid),
+    )
+    text = lock.path.read_bytes()
+    lock.release()
+    lock.path.write_bytes(text)
+    started = tool.run("start", f"--session={session.id}", "-o", str(folder / "left"), "-f", "true")
+    assert started.returncode == 0, started.stderr
+    assert nsys.for_process(target.pid)[1].collecting

@@ -37,8 +37,35 @@ while True:
 """
 
 
-def ask(heard: Heard, name: str, after: int | None = None, seconds: float = 20.0) -> None:
-    heard.connection.send(wire.Pause(id=name, after=after, seconds=seconds))
+GPU = """
+import sys, time, types
+import llmtop
+class cuda:
+    is_initialized = staticmethod(lambda: True)
+    is_current_stream_capturing = staticmethod(lambda: False)
+    device_count = staticmethod(lambda: 2)
+    @staticmethod
+    def synchronize(device):
+        assert device == 1, "only where there is a context"
+        time.sleep({seconds})
+sys.modules["torch"] = types.SimpleNamespace(
+    cuda=cuda, __version__="2", _C=types.SimpleNamespace(_cuda_hasPrimaryContext=lambda device: device == 1)
+)
+while True:
+    with llmtop.step():
+        time.sleep(0.002)
+"""
+"""A stand-in for PyTorch, whose GPU has so many seconds of work at any time."""
+
+
+def ask(heard: Heard, name: str, finished: int | None = None, seconds: float = 9.0, drain: float = 3.0) -> None:
+    heard.connection.send(wire.Pause(id=name, finished=finished, seconds=seconds, drain_seconds=drain))
+
+
+def done(heard: Heard) -> int:
+    """How many steps it has finished, as far as it has told."""
+    batch = heard.batches[-1]
+    return batch.first_ordinal + len(batch.steps)
 
 
 def states(heard: Heard, name: str) -> list[str]:
@@ -70,24 +97,62 @@ def test_it_waits_after_a_step_until_it_is_let_go(runtime_dir: Path) -> None:
         paused = until(heard, "one", "paused")
         steps_in(heard, 0.1)  # what had not been sent yet
         assert steps_in(heard, 0.3) == 0
-        assert heard.steps[-1].index == paused.step
+        assert done(heard) == paused.finished
         heard.connection.send(wire.Resume(id="one"))
         resumed = until(heard, "one", "resumed")
         assert resumed.paused_ns is not None
         assert resumed.paused_ns >= 0.4e9
-        heard.until(lambda: heard.steps[-1].index > (paused.step or 0) + 20)
-        following = next(step for step in heard.steps if step.index == (paused.step or 0) + 2)
+        heard.until(lambda: done(heard) > paused.finished + 20)
+        following = next(step for step in heard.steps if step.index == paused.finished + 1)
         assert states(heard, "one") == ["armed", "paused", "resumed"]
         assert following.host_ns < resumed.paused_ns, "the wait lies between steps"
 
 
-def test_it_waits_after_the_step_that_was_named(runtime_dir: Path) -> None:
-    with Training(STEPPING) as training:
+def test_it_waits_when_the_number_of_steps_that_was_named_has_ended(runtime_dir: Path) -> None:
+    script = STEPPING.replace("tokens=10", "index=0")  # the script's own count may be anything
+    with Training(script) as training:
         heard = Heard(connect(runtime_dir, training))
         heard.until(lambda: heard.steps)
-        named = heard.steps[-1].index + 200
-        ask(heard, "later", after=named)
-        assert until(heard, "later", "paused").step == named
+        named = done(heard) + 200
+        ask(heard, "later", finished=named)
+        assert until(heard, "later", "paused").finished == named
+
+
+def test_it_does_not_wait_for_a_step_that_has_ended(runtime_dir: Path) -> None:
+    with Training(STEPPING) as training:
+        heard = Heard(connect(runtime_dir, training))
+        heard.until(lambda: heard.steps and done(heard) > 10)
+        ask(heard, "past", finished=3)
+        assert until(heard, "past", "late").paused_ns is None
+        ask(heard, "now")
+        until(heard, "now", "paused")
+
+
+def test_it_is_paused_when_its_gpu_has_done_its_work(runtime_dir: Path) -> None:
+    with Training(GPU.format(seconds=0.3)) as training:
+        heard = Heard(connect(runtime_dir, training))
+        ask(heard, "idle", seconds=0.1)
+        until(heard, "idle", "paused")
+        assert (until(heard, "idle", "resumed").paused_ns or 0) >= 0.4e9, "the wait for the GPU counts"
+
+
+def test_a_gpu_that_does_not_come_to_an_end_is_not_waited_for(runtime_dir: Path) -> None:
+    with Training(GPU.format(seconds=1000)) as training:
+        heard = Heard(connect(runtime_dir, training))
+        ask(heard, "busy", drain=0.2)
+        assert until(heard, "busy", "failed").detail.startswith("the GPU was still at work 0 s after step ")
+        here = done(heard)
+        heard.until(lambda: done(heard) > here + 20)
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), -1.0])
+def test_a_length_that_is_none_is_no_pause(runtime_dir: Path, seconds: float) -> None:
+    with Training(GPU.format(seconds=1000)) as training:
+        heard = Heard(connect(runtime_dir, training))
+        ask(heard, "odd", seconds=seconds, drain=seconds)
+        until(heard, "odd", "failed")
+        here = done(heard)
+        heard.until(lambda: done(heard) > here + 20)
 
 
 def test_it_goes_on_by_itself_when_the_time_is_over(runtime_dir: Path) -> None:
@@ -95,18 +160,21 @@ def test_it_goes_on_by_itself_when_the_time_is_over(runtime_dir: Path) -> None:
         heard = Heard(connect(runtime_dir, training))
         ask(heard, "short", seconds=0.2)
         assert 0.2e9 <= (until(heard, "short", "resumed").paused_ns or 0) < 10e9
-        heard.until(lambda: heard.steps[-1].index > (last(heard, "short").step or 0) + 20)
+        heard.until(lambda: done(heard) > last(heard, "short").finished + 20)
 
 
 @pytest.mark.parametrize("paused", [True, False])
 def test_it_goes_on_when_its_monitor_is_gone(runtime_dir: Path, paused: bool) -> None:
     with Training(STEPPING) as training:
         heard, asker = Heard(connect(runtime_dir, training)), Heard(connect(runtime_dir, training))
-        ask(asker, "gone", after=None if paused else 1 << 40)
+        ask(asker, "gone", finished=None if paused else 1 << 40)
         until(asker, "gone", "paused" if paused else "armed")
         asker.connection.close()
-        here = heard.until(lambda: heard.steps).steps[-1].index
-        heard.until(lambda: heard.steps[-1].index > here + 300)
+        ask(heard, "next")  # which is not refused
+        here = done(heard.until(lambda: heard.steps))
+        until(heard, "next", "paused")
+        heard.connection.send(wire.Resume(id="next"))
+        heard.until(lambda: done(heard) > here + 20)
         ask(heard, "next")
         until(heard, "next", "paused")
 
@@ -114,7 +182,7 @@ def test_it_goes_on_when_its_monitor_is_gone(runtime_dir: Path, paused: bool) ->
 def test_a_pause_that_has_not_begun_can_be_taken_back(runtime_dir: Path) -> None:
     with Training(STEPPING) as training:
         heard = Heard(connect(runtime_dir, training))
-        ask(heard, "never", after=1 << 40)
+        ask(heard, "never", finished=1 << 40)
         heard.connection.send(wire.Resume(id="never"))
         assert until(heard, "never", "resumed").paused_ns is None
         ask(heard, "now")
