@@ -3,7 +3,8 @@
 A small shell holds the collection: it starts it, waits for a word or the end of its input, and stops it. It is in
 a session of its own and its input ends with this process, so neither Ctrl+C in the pane nor `kill -9` of the
 monitor leaves a training being traced. Its output goes to memory, where a full disk cannot cut it. A training that
-nsys could harm is paused while it starts and stops (pausing.py), also when the input ended without a word.
+nsys could harm is paused, if it can be, while nsys starts and stops (pausing.py), also when the input ends without
+a word.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ through 255 collections, most of which lacked kernels. Of 18 trainings that paus
 started and for at least the first 0.3 s of its stop, none crashed in 906 collections, and one of these lacked one
 kernel. A pause for the stop alone is not enough.
 
-As a program (`python -m llmtop.capture.pausing NSYS SESSION [always]`) it stops what a killed llmtop collected.
+`main` (NSYS SESSION [always]) stops what a killed llmtop collected.
 """
 
 from __future__ import annotations
