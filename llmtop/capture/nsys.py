@@ -107,9 +107,9 @@ class Option:
 
 
 OPTIONS: tuple[Option, ...] = (
-    Option("pause", "nothing more: the training waits after a step, its GPU idle, while nsys starts and stops",
+    Option("pause", "the training waits after a step, its GPU idle, while nsys starts and stops",
            "some 0.2 s to start and 0.5 s to stop; done unasked on a GPU from nsys 2025.3 on", False),
-    Option("no-pause", "nothing more: the training never waits for nsys",
+    Option("no-pause", "the training never waits for nsys",
            "on a GPU nsys 2025.3 crashes the training sooner or later", False),
     Option("gpu-metrics", "SM, tensor and memory activity over time, whole machine",
            "start takes 1.0 s instead of 0.25 s; needs root or profiling opened to all users", False),

@@ -79,7 +79,10 @@ def left_out(steps: ProcessSteps, lane: Lane | None, trace: model.Trace) -> str:
     else:
         first, last = int(steps.starts[0]), int(steps.ends[-1])
     before, after = max(0, first - low), max(0, high - last)
-    text = f"the first {duration(before / 1e9)} and the last {duration(after / 1e9)}, which hold no whole step"
+    edges = [f"the {name} {duration(ns / 1e9)}" for name, ns in (("first", before), ("last", after)) if ns]
+    parts = (
+        [f"{' and '.join(edges)}, which {'hold' if len(edges) > 1 else 'holds'} no whole step"] if edges else []
+    )
     if lane is not None and lane.slow_first:
-        text += ", and the first whole step, which the start of the capture slowed down"
-    return text
+        parts.append("the first whole step, which the start of the capture slowed down")
+    return ", and ".join(parts)
