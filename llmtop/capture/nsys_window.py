@@ -211,9 +211,12 @@ def _record(job: Job, pauses: Pauses, begun: int) -> list[str]:
     # asked for when the window is over, it would take one step more
     ahead = job.plan.steps is not None and pauses.ahead(job.plan.steps + SPARE_STEPS)
     notes = wait_window(job, begun, lambda: pauses.begun and ahead)
+    if ahead and not notes:
+        with suppress(NotPossibleHere):  # one that became slow, say: it can still be asked for now
+            if pauses.wait(job.sleep):
+                return notes
     try:
-        if notes or not ahead or not pauses.wait(job.sleep):
-            pauses.pause(job.sleep)
+        pauses.pause(job.sleep)
     except NotPossibleHere as refusal:
         notes.append(f"nsys was stopped without a pause: {refusal}")
     return notes
@@ -453,8 +456,9 @@ def _undo(job: Job, collections: list[Collection], pauses: Pauses) -> None:
     """After a cancel: have every collection stopped and its files gone, for as long as a person will wait."""
     job.say("cancelling: nsys ends its collection")
     if pauses and not all(collection.released for collection in collections):
-        while any(collection.code("start") is None and not collection.done for collection in collections):
-            if not pauses.hold:
+        limit = time.monotonic() + pausing.LONGEST_SECONDS
+        while any(one.code("start") is None and not one.done for one in collections) and pauses.hold:
+            if time.monotonic() > limit:
                 break
             time.sleep(_POLL)
         with suppress(NotPossibleHere):  # then it has to do without

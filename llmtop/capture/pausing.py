@@ -46,6 +46,7 @@ LEAD_SECONDS = 0.1
 _TRIES = 3
 _HISTORY = 8
 _POLL = 0.005
+_FRESH_NS = 50_000_000
 _STOP_SECONDS = 600.0
 _ENDED = ("failed", "late", "resumed")
 
@@ -69,7 +70,12 @@ class _Member:
 
     @property
     def is_paused(self) -> bool:
-        return self.state is not None and self.state.state == "paused"
+        return not self.gone and self.state is not None and self.state.state == "paused"
+
+    @property
+    def step_seconds(self) -> float:
+        """The median of its last steps; 0 where it has told none."""
+        return statistics.median(map(duration, self.steps)) if self.steps else 0.0
 
     @property
     def has_ended(self) -> bool:
@@ -96,11 +102,11 @@ class _Member:
                 self.state = message
         return bool(messages)
 
-    def read_all(self) -> None:
-        """Catch up: a training sends no more to somebody who has not read for long."""
-        until = time.monotonic() + 1.0
-        while self.read(0.02) and time.monotonic() < until:
-            pass
+    @property
+    def is_current(self) -> bool:
+        """Whether what it has told is of now."""
+        last = self.steps[-1] if self.steps else None
+        return last is not None and time.time_ns() - last.started_unix_ns - last.host_ns < _FRESH_NS
 
 
 class Pauses:
@@ -140,9 +146,9 @@ class Pauses:
 
     @property
     def step_seconds(self) -> float:
-        """The median of their last steps; 0 where none has told one."""
-        lengths = [duration(step) for member in self._members for step in member.steps]
-        return statistics.median(lengths) if lengths else 0.0
+        """The median of their medians; 0 where none has told a step."""
+        paces = [member.step_seconds for member in self._members]
+        return statistics.median(paces) if paces else 0.0
 
     def __enter__(self) -> Pauses:
         return self
@@ -167,24 +173,27 @@ class Pauses:
         Raises:
             NotPossibleHere: one did not pause in time, or could not, and so none is; a clause without a full stop.
         """
-        for tries_left in reversed(range(_TRIES)):
+        late = ""
+        for _ in range(_TRIES):
             self.resume()
-            self._ask([self._soon()] * len(self._members))
-            if self.wait(sleep) or not tries_left:
-                break
-        if not self.hold:
-            raise NotPossibleHere(f"{self._late()} could not be paused after the same step as the others")
+            self._ask(self._soon())
+            if self.wait(sleep):
+                return
+            late = self._late()
+        raise NotPossibleHere(f"{late} could not be paused after the same step")
 
     def ahead(self, steps: int) -> bool:
         """Ask for a pause so many steps after the last one; returns whether that is far enough ahead."""
-        if steps * self.step_seconds < 2 * LEAD_SECONDS:
+        counts = {member.state.finished if member.state else 0 for member in self._members}
+        paces = [member.step_seconds for member in self._members]
+        in_step = len(counts) == 1 and max(paces) < 2 * min(paces)
+        if not in_step or steps * self.step_seconds < 2 * LEAD_SECONDS:
             return False
-        counts = [member.state.finished + steps if member.state else None for member in self._members]
-        self._ask(counts)
+        self._ask(counts.pop() + steps)
         return True
 
     def wait(self, sleep: Sleep = time.sleep) -> bool:
-        """Wait until all of them are paused; returns False, with none paused, when one was asked too late.
+        """Wait until all of them are paused; returns False, with none let wait, when one was asked too late.
 
         Raises:
             NotPossibleHere: as `pause`.
@@ -194,6 +203,8 @@ class Pauses:
         try:
             while not self.hold:
                 for member in self._members:
+                    if member.gone:
+                        raise NotPossibleHere(f"{member.name} has hung up")
                     if member.state is not None and member.state.state in ("failed", "resumed"):
                         reason = member.state.detail or "it went on"
                         raise NotPossibleHere(f"{member.name} did not pause: {reason}")
@@ -224,9 +235,9 @@ class Pauses:
         for member in asked:
             member.request = None
 
-    def _ask(self, counts: list[int | None]) -> None:
+    def _ask(self, count: int | None) -> None:
         drain = max(DRAIN_SECONDS, 2 * self.step_seconds)
-        for member, count in zip(self._members, counts, strict=True):
+        for member in self._members:
             member.request = wire.Pause(
                 id=secrets.token_hex(8), finished=count, seconds=LONGEST_SECONDS, drain_seconds=drain
             )
@@ -236,8 +247,10 @@ class Pauses:
     def _soon(self) -> int | None:
         """A count of steps that all of them have still before them, for those that run in step; None for one
         process alone, and for several that count differently: each then pauses after its present step."""
-        for member in self._members:
-            member.read_all()
+        behind = self._members if len(self._members) > 1 else []
+        until = time.monotonic() + 3 * LEAD_SECONDS
+        while behind and time.monotonic() < until:  # a training sends no more to whom has not read for long
+            behind = [member for member in behind if member.read(0.02) and not member.is_current]
         self._read()
         counts = [member.finished for member in self._members]
         if len(counts) < 2 or not all(counts):
@@ -248,7 +261,7 @@ class Pauses:
     def _read(self) -> None:
         for member in self._members:
             member.read()
-        for member in [one for one in self._members if one.gone]:
+        for member in [one for one in self._members if one.gone and not proc.alive(one.pid)]:
             member.connection.close()
             self._members.remove(member)
 

@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from llmtop import wire
@@ -96,6 +95,8 @@ class Pause:
 
     def _at_boundary(self, index: int) -> None:
         """In the training thread, after a step has ended; `index` is the script's own count of it."""
+        if self._holding:
+            return  # another thread runs steps while the one that waits has none open
         finished, wanted = self._recorder.ring.count, self.request.finished
         if self.over:
             self._end("resumed")
@@ -129,29 +130,32 @@ class Pause:
         In a thread, because such a wait has no limit of its own: the GPU may be at a collective for which another
         rank is missing. A thread that is left waiting does no harm.
         """
+        done, errors = threading.Event(), list[str]()
         try:
             devices = _devices()
-            if not devices:
-                return ""
-            done = threading.Event()
-            threading.Thread(target=_synchronize, args=(devices, done), name="llmtop-pause", daemon=True).start()
-        except Exception as error:  # noqa: BLE001 - whatever PyTorch raises, the training goes on
+            waiter = threading.Thread(target=_synchronize, args=(devices, done, errors), daemon=True)
+            if devices:
+                waiter.start()
+            else:
+                done.set()
+        except (AttributeError, RuntimeError) as error:  # PyTorch's, or no thread to be had
             return f"{type(error).__name__}: {error}"
         limit = _limit(self.request.drain_seconds)
         until = time.monotonic() + limit
         while not done.wait(_LOOK_SECONDS) and not self.over:
             if time.monotonic() > until:
                 return f"the GPU was still at work {limit:.0f} s after step {index}"
-        return ""
+        return errors[0] if errors else ""
 
     def _end(self, state: str, detail: str = "", paused_ns: int | None = None) -> None:
-        if self._ended:
-            return
-        self._ended = True
+        # First what must not stay, should a signal's handler raise in between.
         if self._recorder.boundary_hook == self._at_boundary:
             self._recorder.boundary_hook = None
         if self._recorder.pause is self:
             self._recorder.pause = None
+        if self._ended:
+            return
+        self._ended = True
         self._tell(state, detail, paused_ns)
 
     def _tell(self, state: str, detail: str = "", paused_ns: int | None = None) -> None:
@@ -184,9 +188,12 @@ def _devices() -> list[int]:
     return [device for device in range(torch.cuda.device_count()) if has_context(device)]
 
 
-def _synchronize(devices: list[int], done: threading.Event) -> None:
+def _synchronize(devices: list[int], done: threading.Event, errors: list[str]) -> None:
     torch: Any = sys.modules["torch"]
-    with suppress(Exception):  # an error of the device: the script will meet it itself
+    try:
         for device in devices:
             torch.cuda.synchronize(device)
+    except Exception as error:  # noqa: BLE001 - of the device: the script will meet it itself
+        errors.append(f"{type(error).__name__}: {error}")
+    finally:
         done.set()

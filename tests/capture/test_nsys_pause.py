@@ -269,3 +269,16 @@ def test_the_pause_of_one_capture_does_not_set_off_the_next(
     )
     took = [re.search(r"took (\d+) ms", fired.reason) for fired in armed]
     assert [bool(one) and int(one[1]) < 300 for one in took] == [True] * 3, "slow steps take 100 ms, a pause 500"
+
+
+def test_of_two_that_do_not_run_in_step_none_waits_long_for_the_other(
+    start: Start, llmtop_run: tuple[str, ...], captures: Path
+) -> None:
+    both = 'RANK=0 WORLD_SIZE=2 "$0" "$@" --step-ms 20 & RANK=1 WORLD_SIZE=2 "$0" "$@" --step-ms 500; wait'
+    start(behind=(*llmtop_run, "--nsys", "--", "sh", "-c", both))
+    ranks = wait_for(lambda: found if len(found := targets.attached()) == 2 else None)
+    result = run.take(Plan("nsys", ranks, captures, steps=4, options=PAUSE))
+    assert result.info.notes == []
+    assert max(result.info.paused_seconds) < 2.5
+    assert result.info.steps is not None
+    assert result.info.steps >= 4, "of the slower one"

@@ -221,3 +221,15 @@ def test_a_signal_s_handler_that_raises_ends_the_pause_and_nothing_else(runtime_
         assert until(heard, "cut", "failed").detail == "the training was interrupted"
         here = heard.steps[-1].index
         heard.until(lambda: heard.steps[-1].index > here + 20)
+
+
+def test_an_error_of_the_gpu_is_told_at_once_and_left_to_the_script(runtime_dir: Path) -> None:
+    script = GPU.format(seconds=0).replace("time.sleep(0)", 'raise RuntimeError("device-side assert")')
+    with Training(script) as training:
+        heard = Heard(connect(runtime_dir, training))
+        ask(heard, "broken", drain=9.0)
+        ended = until(heard, "broken", "failed")
+        assert ended.detail == "RuntimeError: device-side assert"
+        assert (ended.paused_ns or 0) < 5e9
+        here = done(heard)
+        heard.until(lambda: done(heard) > here + 20)
