@@ -50,8 +50,8 @@ then true; else "$nsys" stop --session="$session" </dev/null; fi
 echo "llmtop: stop $?"
 """
 _NO_PAUSE = (
-    "nsys was not started: {}; without a pause it has crashed trainings; Python stacks can be had at any time "
-    "(key s, or --engine py-spy); to start nsys all the same: --option no-pause"
+    "nsys was not started: {}; some versions crash trainings on GPUs that do not pause for it; Python stacks can "
+    "be had at any time (key s, or --engine py-spy); to start nsys all the same: --option no-pause"
 )
 _WENT_ON = f"nsys took longer to start than a training is paused at most ({pausing.LONGEST_SECONDS:.0f} s)"
 _STOPPER = """
@@ -210,6 +210,7 @@ def _record(job: Job, pauses: Pauses, begun: int) -> list[str]:
         return wait_window(job, begun)
     # asked for when the window is over, it would take one step more
     ahead = job.plan.steps is not None and pauses.ahead(job.plan.steps + SPARE_STEPS)
+    # also when nothing is expected: what the trainings tell must be read, or they stop telling
     notes = wait_window(job, begun, lambda: pauses.begun and ahead)
     if ahead and not notes:
         with suppress(NotPossibleHere):  # one that became slow, say: it can still be asked for now
@@ -302,10 +303,10 @@ def _begin(
         check_disk(job.folder, MIN_FREE_BYTES)
         check_disk(_scratch(targets[0].pid), MIN_FREE_BYTES)
         begin = _start_arguments(nsys, output, job.plan.options, sampling_scope(targets[0].pid))
-        stopper = sys.executable if paused else ""  # what stops it when this process is killed
+        python = sys.executable if paused else ""  # what stops it when this process is killed
         always = "always" if "pause" in job.plan.options else ""
         home = str(Path(__file__).parents[2])
-        arguments = [str(nsys.path), session.id, stopper, _STOPPER, home, always, *begin]
+        arguments = [str(nsys.path), session.id, python, _STOPPER, home, always, *begin]
         holder = subprocess.Popen(
             ["/bin/sh", "-c", _HOLD, "llmtop-nsys", *arguments],
             stdin=subprocess.PIPE,

@@ -328,7 +328,3 @@ def main() -> int:
     done = stop(nsys.at(Path(path)), session, _STOP_SECONDS, bool(always))
     print(done.stdout + done.stderr, end="")
     return done.returncode
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -135,7 +135,6 @@ def _plan(
 ) -> Plan:
     from llmtop.capture import choice, folder
     from llmtop.capture.job import DEFAULT_STEPS, Plan
-    from llmtop.capture.nsys import PAUSE_COST
     from llmtop.capture.options import check
     from llmtop.capture.run import ENGINES
 
@@ -150,9 +149,10 @@ def _plan(
         for target in chosen:
             choice.require(target, engine)
     check(engine, options)
-    asked = {"pause", "no-pause"} & set(options)  # their cost is told with the other options'
-    for warning in dict.fromkeys(choice.warning(target, engine) for target in chosen):
-        if warning and not (asked and warning == PAUSE_COST):
+    told = {"pause", "no-pause"} & set(options)  # what pausing costs is said with the options
+    warned = [target for target in chosen if not (told and choice.can_pause(target))]
+    for warning in dict.fromkeys(choice.warning(target, engine) for target in warned):
+        if warning:
             click.echo(f"llmtop: {engine}: {warning}", err=True)
     return Plan(
         engine=engine,

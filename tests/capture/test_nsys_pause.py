@@ -20,8 +20,9 @@ from llmtop.capture.nsys import Nsys
 from llmtop.client import Connection
 from llmtop.errors import NotPossibleHere
 from tests.capture.conftest import Start, Training
+from tests.capture.killed import kill_capture_at
 from tests.capture.under_nsys import abandon, plan, ranges, session_state
-from tests.support.processes import REPOSITORY, environment, wait_for
+from tests.support.processes import environment, wait_for
 from tests.support.trainings import Heard
 
 pytestmark = [pytest.mark.nsys, pytest.mark.usefixtures("real_nsys")]
@@ -111,32 +112,14 @@ def test_a_capture_that_is_given_up_is_stopped_in_a_pause(
     under_nsys.wait_for_steps(5)
 
 
-@pytest.mark.parametrize(("stage", "ends"), [("start", 1), ("record", 2), ("stop", 2)])
+@pytest.mark.parametrize(("stage", "ends"), [("start", 2), ("record", 2), ("stop", 3)])
 def test_killing_llmtop_lets_the_training_go_on_and_still_stops_nsys_in_a_pause(
     under_nsys: Training, captures: Path, stage: str, ends: int
 ) -> None:
     target = under_nsys.wait_attached()
     listener = heard(target)
-    script = (
-        "import os, signal, sys\n"
-        "from pathlib import Path\n"
-        "from llmtop.capture import run, targets\n"
-        "from llmtop.capture.job import Plan\n"
-        "def die(progress):\n"
-        "    if progress.stage == sys.argv[1]:\n"
-        "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "plan = Plan('nsys', targets.choose([int(sys.argv[2])]), Path(sys.argv[3]), steps=5, "
-        "options=frozenset({'pause'}))\n"
-        "run.take(plan, die)\n"
-    )
-    victim = subprocess.run(
-        [sys.executable, "-c", script, stage, str(target.pid), str(captures)],
-        env=environment(),
-        cwd=REPOSITORY,
-        timeout=60,
-        check=False,
-    )
-    assert victim.returncode == -signal.SIGKILL
+    kill_capture_at(stage, target, captures, "nsys", *PAUSE)
+    # The last one is of the shell that holds the collection, which is on its own now.
     listener.until(lambda: len(pauses(listener)) >= ends)
     under_nsys.wait_for_steps(5)
     wait_for(lambda: session_state(target) == "Launched", what="the collection to be stopped")

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from llmtop.capture import leftovers, nsys, run
-from llmtop.capture.job import Cancelled, Progress, Target
+from llmtop.capture.job import Cancelled, Progress
 from llmtop.errors import NotPossibleHere
 from tests.capture.conftest import Start, Training
+from tests.capture.killed import kill_capture_at
 from tests.capture.under_nsys import abandon, plan, ranges, session_state
-from tests.support.processes import REPOSITORY, environment, wait_for
+from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.nsys, pytest.mark.usefixtures("real_nsys")]
 
@@ -42,34 +42,13 @@ def test_killing_llmtop_at_any_stage_leaves_the_training_running_and_not_collect
     under_nsys: Training, captures: Path, stage: str
 ) -> None:
     target = under_nsys.wait_attached()
-    victim = _capture_until(target, captures, stage)
-    assert victim.returncode == -signal.SIGKILL
+    kill_capture_at(stage, target, captures, "nsys")
     under_nsys.wait_for_steps(5)
     wait_for(lambda: session_state(target) == "Launched", what="the collection to be stopped")
     result = run.take(plan(target, captures))
     assert result.info.state == "done"
     under_nsys.wait_for_steps(5)
     assert under_nsys.end() == 0
-
-
-def _capture_until(target: Target, captures: Path, stage: str) -> subprocess.Popen[bytes]:
-    """Run a capture in a process that kills itself with SIGKILL when it reaches a stage."""
-    script = (
-        "import os, signal, sys\n"
-        "from pathlib import Path\n"
-        "from llmtop.capture import run, targets\n"
-        "from llmtop.capture.job import Plan\n"
-        "def die(progress):\n"
-        "    if progress.stage == sys.argv[1]:\n"
-        "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "plan = Plan('nsys', targets.choose([int(sys.argv[2])]), Path(sys.argv[3]), steps=5)\n"
-        "run.take(plan, die)\n"
-    )
-    victim = subprocess.Popen(
-        [sys.executable, "-c", script, stage, str(target.pid), str(captures)], env=environment(), cwd=REPOSITORY
-    )
-    victim.wait(60)
-    return victim
 
 
 def test_a_collection_whose_llmtop_and_holder_were_killed_is_found_and_stopped(

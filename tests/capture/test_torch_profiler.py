@@ -18,8 +18,9 @@ from llmtop.capture import run
 from llmtop.capture.job import Cancelled, Plan, Progress, Target
 from llmtop.errors import NotPossibleHere
 from tests.capture.conftest import Start, Training
+from tests.capture.killed import kill_capture_at
 from tests.support import nvml_stub
-from tests.support.processes import REPOSITORY, environment, wait_for
+from tests.support.processes import environment, wait_for
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -87,18 +88,7 @@ def test_a_cancel_leaves_nothing_and_the_training_running(training: Training, ca
 @pytest.mark.parametrize("stage", ["start", "record", "stop"])
 def test_killing_llmtop_leaves_the_training_running(training: Training, captures: Path, stage: str) -> None:
     target = training.wait_attached()
-    script = (
-        "import os, signal, sys\n"
-        "from pathlib import Path\n"
-        "from llmtop.capture import run, targets\n"
-        "from llmtop.capture.job import Plan\n"
-        "def die(progress):\n"
-        "    if progress.stage == sys.argv[1]:\n"
-        "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "run.take(Plan('torch.profiler', targets.choose([int(sys.argv[2])]), Path(sys.argv[3]), steps=5), die)\n"
-    )
-    command = [sys.executable, "-c", script, stage, str(target.pid), str(captures)]
-    assert subprocess.run(command, env=environment(), cwd=REPOSITORY, check=False).returncode == -9
+    kill_capture_at(stage, target, captures, "torch.profiler")
     training.wait_for_steps(10)
     result = wait_for(lambda: _try(target, captures), what="the process to be free for another capture")
     assert result.report.steps.count == 5
