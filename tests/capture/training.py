@@ -1,6 +1,7 @@
 """A small training for the capture tests: steps of 60 ms with four phases, attached, and one line a step.
 
-usage: training.py [--steps N] [--step-ms MS] [--torch] [--slow-every N] [--plain] [--lockstep SOCKET]
+usage: training.py [--steps N] [--step-ms MS] [--torch] [--slow-every N [--slow-times F]] [--plain]
+                   [--lockstep SOCKET]
 """
 
 from __future__ import annotations
@@ -21,9 +22,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--step-ms", type=float, default=60.0)
     parser.add_argument("--torch", action="store_true", help="do a little work with PyTorch in each step")
-    parser.add_argument(
-        "--slow-every", type=int, default=0, help="every so many steps one takes five times as long"
-    )
+    parser.add_argument("--slow-every", type=int, default=0, help="every so many steps one takes longer")
+    parser.add_argument("--slow-times", type=float, default=5.0, help="how many times as long")
     parser.add_argument("--plain", action="store_true", help="import nothing of llmtop")
     parser.add_argument(
         "--lockstep", default="", help="wait in each step for the other of two ranks, over this socket"
@@ -37,7 +37,7 @@ def main() -> None:
     step, phase = _plain() if options.plain else _attached()
     for index in range(options.steps):
         slow = options.slow_every and index % options.slow_every == options.slow_every - 1
-        seconds = options.step_ms / 1000 * (5 if slow else 1)
+        seconds = options.step_ms / 1000 * (options.slow_times if slow else 1)
         with step(index=10 * index) if options.odd_index else step():
             with phase("dataload"):
                 time.sleep(seconds / 4)

@@ -89,7 +89,7 @@ def test_an_evaluation_between_steps_belongs_to_none(zygote: Zygote, tmp_path: P
         tmp_path / "train.py",
         MODEL
         + """
-train, held_out = (DataLoader(TensorDataset(ids), batch_size=size) for size in (4, 8))
+train, held_out = (DataLoader(TensorDataset(ids), batch_size=size) for size in (4, 20))
 for epoch in range(2):
     for number, (batch,) in enumerate(train):
         net(batch).backward()
@@ -99,13 +99,13 @@ for epoch in range(2):
             with torch.no_grad():
                 for (batch,) in held_out:
                     net(batch)
-                    time.sleep(0.1)
+                    time.sleep(0.4)
             net.train()
     time.sleep(0.5)  # a checkpoint
 """,
     )
     assert len(found["steps"]) == 19
-    assert all(step.seconds < 0.1 for step in found["steps"])
+    assert all(step.seconds < 0.4 for step in found["steps"]), "as long as a part of what lies between"
     assert all(step.count("dataload") == 1 for step in found["steps"])
 
 

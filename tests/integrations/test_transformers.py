@@ -20,7 +20,7 @@ ids = torch.randint(0, 64, (16,))
 data = [{"input_ids": ids, "labels": ids} for _ in range(48)]
 class Slow(list):
     def __getitem__(self, index):
-        time.sleep(0.05)  # an evaluation takes longer than any step
+        time.sleep(0.1)  # an evaluation takes longer than any step
         return super().__getitem__(index)
 arguments = TrainingArguments(
     output_dir=tempfile.mkdtemp(), per_device_train_batch_size=4, gradient_accumulation_steps=2,
@@ -47,5 +47,5 @@ def test_a_trainer_publishes_its_steps(callback: bool, tmp_path: Path) -> None:
     for step in steps[1:]:
         assert [step.count(name) for name in ("forward", "backward", "optimizer")] == [2, 2, 1]
         assert (step.tokens, step.samples) == (2 * 4 * 16, 8)
-        assert step.seconds < 0.3, "an evaluation belongs to no step"
+        assert step.seconds < 0.8, "an evaluation belongs to no step"
     assert sum(step.count("dataload") for step in steps) >= 9, "accelerate fetches a batch ahead"
