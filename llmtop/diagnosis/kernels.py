@@ -1,76 +1,13 @@
-"""Kernels by short name and by what they compute."""
+"""Kernels by short name, with what each computes."""
 
 from __future__ import annotations
-
-import functools
-import re
 
 import numpy as np
 
 from llmtop.diagnosis.report import KernelTime, KernelVariant
+from llmtop.kernel_names import KernelKind, kind_of
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns
-
-GEMM, ATTENTION, NORMALISATION, ELEMENTWISE, REDUCTION, NCCL, OPTIMIZER, OTHER = (
-    "GEMM",
-    "attention",
-    "normalisation",
-    "elementwise",
-    "reduction",
-    "NCCL",
-    "optimizer",
-    "other",
-)
-
-_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
-    # In this order: a fused attention has softmax and GEMM in its name, a fused Adam is an elementwise template.
-    (NCCL, re.compile(r"\bnccl\w*kernel|rccl|multimem_all_reduce|all_?reduce_kernel", re.I)),
-    (
-        ATTENTION,
-        re.compile(r"flash|fmha|sdpa|attention|attn|mha_|paged_kv|compute_dot_do_o|convert_dq_to_16", re.I),
-    ),
-    (
-        OPTIMIZER,
-        re.compile(r"adam(?!ax)|(?<![a-z])sgd|adafactor|FusedOptimizer|multi_tensor_apply|optimizer", re.I),
-    ),
-    (
-        NORMALISATION,
-        re.compile(r"layer_?norm|rms_?norm|batch_?norm|group_?norm|GammaBeta|cudnn.*bn_|RowwiseMoments", re.I),
-    ),
-    (
-        GEMM,
-        re.compile(
-            r"gemm|nvjet|cutlass|wgmma|xmma|s\d+_?gemm|cublas|splitk|gemv|cudnn.*conv|implicit_convolve|convolve|"
-            r"winograd|triton_(tem|mm|bmm)|_matmul|dot_kernel|hmma",
-            re.I,
-        ),
-    ),
-    (
-        REDUCTION,
-        re.compile(
-            r"reduce|softmax|nll_loss|cross_entropy|triton_(red|per)|\bsum\b|argmax|topk|cumsum|scan", re.I
-        ),
-    ),
-    (
-        ELEMENTWISE,
-        re.compile(
-            r"elementwise|vectorized|copy|fill|CatArray|index|gather|scatter|embedding|dropout|gelu|silu|relu|"
-            r"triton_poi|triton_|transpose|permute|where|arange|cast|rope|rotary",
-            re.I,
-        ),
-    ),
-)
-
-
-@functools.lru_cache(maxsize=4096)
-def kind_of_kernel(full_name: str) -> str:
-    """GEMM, attention, normalisation, elementwise, reduction, NCCL, optimizer or other, by the kernel's name."""
-    # Parameters repeat the types of the template and can be thousands of characters long.
-    head = full_name[:600]
-    for kind, pattern in _KINDS:
-        if pattern.search(head):
-            return kind
-    return OTHER
 
 
 def kernel_times(trace: model.Trace) -> tuple[KernelTime, ...]:
@@ -91,7 +28,7 @@ def kernel_times(trace: model.Trace) -> tuple[KernelTime, ...]:
         rows.append(
             KernelTime(
                 name=trace.names[name],
-                kind=kind_of_kernel(variants[name][0].name),
+                kind=kind_of(variants[name][0].name),
                 count=len(times),
                 seconds=total / 1e9,
                 share_pct=100.0 * total / everything,
@@ -119,11 +56,11 @@ def _variants(trace: model.Trace, kernels: model.DeviceOps, took: Ns) -> dict[in
     return found
 
 
-def seconds_by_kind(kernels: tuple[KernelTime, ...]) -> dict[str, float]:
+def seconds_by_kind(kernels: tuple[KernelTime, ...]) -> dict[KernelKind, float]:
     """Seconds of kernel time by what they compute; the variants of one short name may differ in that."""
-    sums: dict[str, float] = {}
+    sums: dict[KernelKind, float] = {}
     for kernel in kernels:
         for variant in kernel.variants:
-            kind = kind_of_kernel(variant.name)
+            kind = kind_of(variant.name)
             sums[kind] = sums.get(kind, 0.0) + variant.seconds
     return dict(sorted(sums.items(), key=lambda item: -item[1]))

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import functools
-import re
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from llmtop.diagnosis.steps import ProcessSteps
+from llmtop.kernel_names import is_collective
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns, Spans
-
-NCCL_KERNEL = re.compile(r"^(void )?nccl\w*Kernel", re.I)
-"""Device kernels of NCCL and RCCL, old (ncclKernel_AllReduce_…) and new (ncclDevKernel_…, ncclSymkDevKernel_…)."""
 
 _BETWEEN_HOST_AND_DEVICE = (model.HOST_TO_DEVICE, model.DEVICE_TO_HOST)
 
@@ -50,8 +47,8 @@ class Lane:
 
     @functools.cached_property
     def is_nccl(self) -> npt.NDArray[np.bool_]:
-        """Which of `ops` are NCCL kernels."""
-        by_name = np.array([bool(NCCL_KERNEL.match(name)) for name in self.trace.names])
+        """Which of `ops` are kernels of a collective, NCCL's or another's."""
+        by_name = np.array([is_collective(name) for name in self.trace.names])
         return np.asarray((self.ops.kind == model.KERNEL) & by_name[self.ops.name])
 
     @property

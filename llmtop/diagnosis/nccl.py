@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 
 from llmtop.diagnosis.lane import Lane
 from llmtop.diagnosis.report import CollectiveTime
+from llmtop.kernel_names import collective_of
 from llmtop.trace import intervals as iv
-
-_COLLECTIVE = re.compile(
-    r"(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|AllToAll|Gather|Scatter)", re.I
-)
 
 UNEVEN_PCT = 5.0
 """Of a step. The exposed NCCL time of the two ranks of a healthy run differed by 0.2 points on two H200s, that of
 a run with one rank 40 % slower by 12."""
-
-
-def collective_of(kernel: str) -> str:
-    """The collective that a kernel of NCCL implements: ncclDevKernel_AllReduce_Sum_f32_RING_LL is AllReduce."""
-    found = _COLLECTIVE.search(kernel)
-    return found[1] if found else "other"
 
 
 def collective_times(lanes: list[Lane]) -> tuple[CollectiveTime, ...]:

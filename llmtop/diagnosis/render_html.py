@@ -14,10 +14,12 @@ from llmtop.format import duration, printable
 
 COLORS = {
     "GEMM": "#4c78a8",
+    "convolution": "#1f5f9f",
     "attention": "#72b7b2",
     "normalisation": "#9d755d",
     "elementwise": "#b5b35c",
     "reduction": "#8cd17d",
+    "embedding": "#d4a6c8",
     "NCCL": "#e45756",
     "optimizer": "#b279a2",
     "copy": "#f58518",

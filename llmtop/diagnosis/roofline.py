@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from llmtop.diagnosis.kernels import ATTENTION, GEMM, NCCL, seconds_by_kind
+from llmtop.diagnosis.kernels import seconds_by_kind
 from llmtop.diagnosis.report import KernelTime
 from llmtop.diagnosis.verdict import Judgement
 from llmtop.format import percent
+from llmtop.kernel_names import KernelKind
 from llmtop.peaks import memory_bytes_per_s, peak
 from llmtop.trace import model
 
-_MATH = (GEMM, ATTENTION)
+_MATH: tuple[KernelKind, ...] = ("GEMM", "convolution", "attention")
+"""What the tensor cores are for."""
 
 
 def roofline(trace: model.Trace, judgement: Judgement, kernels: tuple[KernelTime, ...]) -> str:
@@ -18,7 +20,7 @@ def roofline(trace: model.Trace, judgement: Judgement, kernels: tuple[KernelTime
     if lane is None or not kernels:
         return ""
     by_kind = seconds_by_kind(kernels)
-    by_kind.pop(NCCL, None)
+    by_kind.pop("NCCL", None)
     everything = sum(by_kind.values())
     if not everything:
         return ""

@@ -9,10 +9,10 @@ import numpy as np
 
 from llmtop.diagnosis import calls as cuda
 from llmtop.diagnosis.gaps import CAUSES, Gaps
-from llmtop.diagnosis.kernels import kind_of_kernel
 from llmtop.diagnosis.lane import Lane
 from llmtop.diagnosis.report import Row, Span, Timeline
 from llmtop.diagnosis.steps import PhaseSpans
+from llmtop.kernel_names import kind_of
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns
 
@@ -53,7 +53,7 @@ def _gpu(lane: Lane, low: int, high: int, nccl: bool) -> tuple[Span, ...]:
 
     def describe(row: int) -> tuple[str, str]:
         if mine.kind[row] == model.KERNEL:
-            return kind_of_kernel(names[mine.full_name[row]]), names[mine.name[row]]
+            return kind_of(names[mine.full_name[row]]), names[mine.name[row]]
         return "copy" if mine.kind[row] == model.MEMCPY else "memset", names[mine.name[row]]
 
     return _spans(mine.start, mine.end, low, high, describe)

@@ -9,7 +9,9 @@ verdict is asked for as well, but neither shares nor a straggler.
 from __future__ import annotations
 
 import json
+import re
 import tarfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,3 +103,18 @@ def test_the_straggler_is_named_and_nobody_else(labelled: list[tuple[str, Any, R
             assert found[0].evidence["culprit_device"] == label["options"].get("only_rank", 1), name
         else:
             assert not found, name
+
+
+def test_a_collective_of_another_library_is_one_too(tmp_path: Path) -> None:
+    """The same capture as if PyTorch's symmetric memory had done the all-reduces."""
+    with tarfile.open(DATA / "labelled" / "tuning.tar.xz") as tar:
+        for rank in (0, 1):
+            file = tar.extractfile(f"kineto-ddp_comm.rank{rank}.json")
+            assert file is not None
+            renamed = re.sub(
+                rb"ncclDevKernel_AllReduce\w*(\([^\"]*\))?", b"one_shot_all_reduce_kernel", file.read()
+            )
+            (tmp_path / f"rank{rank}.json").write_bytes(renamed)
+    report = analyze(tmp_path)
+    assert "one_shot_all_reduce_kernel" in {kernel.name for kernel in report.kernels}
+    assert report.verdict == "communication_bound"

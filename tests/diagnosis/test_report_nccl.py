@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from llmtop.diagnosis.capture import analyze, analyze_trace
-from llmtop.diagnosis.lane import NCCL_KERNEL
-from llmtop.diagnosis.nccl import collective_of
 from llmtop.diagnosis.report import Report
 from llmtop.trace.open import open_trace
 from tests.support.traces import Capture, write_chrome, write_sqlite
@@ -101,24 +99,3 @@ def test_ranks_are_named_where_the_files_name_them(tmp_path: Path) -> None:
     finding = next(finding for finding in report.findings if finding.id == "straggler")
     assert finding.summary.startswith("rank 5 (GPU 1)")
     assert finding.evidence["culprit_rank"] == 5
-
-
-@pytest.mark.parametrize(
-    ("name", "is_nccl"),
-    [
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", True),
-        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t", True),
-        ("ncclSymkDevKernel_AllGather_LL", True),
-        ("void ncclKernel_Broadcast", True),
-        ("my_nccl_like_Kernel", False),
-        ("gemm", False),
-    ],
-)
-def test_names_of_nccl_kernels(name: str, is_nccl: bool) -> None:
-    assert bool(NCCL_KERNEL.match(name)) is is_nccl
-
-
-def test_collectives_are_named() -> None:
-    assert collective_of("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL") == "ReduceScatter"
-    assert collective_of("ncclKernel_AllGather_RING_LL") == "AllGather"
-    assert collective_of("ncclSomethingNew") == "other"

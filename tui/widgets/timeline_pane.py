@@ -18,14 +18,15 @@ LABEL = 14
 """Cells at the left for the name of a row."""
 
 LETTERS = {
-    "GEMM": "G", "attention": "A", "normalisation": "N", "elementwise": "E", "reduction": "R", "NCCL": "C",
-    "optimizer": "O", "copy": "M", "memset": "Z", "other": "K", "launch": "L", "queued": "q", "sync": "S",
-    "input": "I", "allocation": "B", "host": "H", "os_wait": "W", "other_process": "P", "unknown": "?",
+    "GEMM": "G", "convolution": "V", "attention": "A", "normalisation": "N", "elementwise": "E", "reduction": "R",
+    "embedding": "T", "NCCL": "C", "optimizer": "O", "copy": "M", "memset": "Z", "other": "K", "launch": "L",
+    "queued": "q", "sync": "S", "input": "I", "allocation": "B", "host": "H", "os_wait": "W",
+    "other_process": "P", "unknown": "?",
 }  # fmt: skip
 """Of kernels by what they compute, of gaps by cause, of the host's calls by kind: colour alone says nothing."""
 _COLORS = {
-    "GEMM": 0, "attention": 1, "normalisation": 6, "elementwise": 3, "reduction": 5, "NCCL": 4, "optimizer": 2,
-    "copy": 7, "launch": 3, "sync": 4, "input": 2, "queued": 7,
+    "GEMM": 0, "convolution": 0, "attention": 1, "normalisation": 6, "elementwise": 3, "reduction": 5,
+    "embedding": 6, "NCCL": 4, "optimizer": 2, "copy": 7, "launch": 3, "sync": 4, "input": 2, "queued": 7,
 }  # fmt: skip
 
 

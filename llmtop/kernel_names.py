@@ -1,0 +1,149 @@
+"""What a GPU kernel computes, told by its name: the only patterns on kernel names there are.
+
+tests/data/kernel_classes.tsv holds the names that these were tried on, each with a class given by hand: what takes
+more than 1 % of the device time in captures of NVIDIA and AMD GPUs, trainings and inference servers.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Final, Literal
+
+KernelKind = Literal[
+    "GEMM",
+    "convolution",
+    "attention",
+    "normalisation",
+    "elementwise",
+    "reduction",
+    "embedding",
+    "NCCL",
+    "optimizer",
+    "other",
+]
+"""Classes of kernels as reports name them. "NCCL" is any collective: RCCL's, PyTorch's symmetric memory, custom
+all-reduces. "elementwise" includes copies, gathers and changes of layout; "reduction" sorts, scans and pooling."""
+
+_HEAD: Final = 600
+"""Characters that are looked at: parameters repeat the types of the template, over thousands of characters."""
+
+_COLLECTIVE: Final = re.compile(
+    # NCCL and RCCL name their device functions ncclKernel_…, ncclDevKernel_…, ncclSymkDevKernel_…, rccl….
+    r"(?:^|\bvoid |[\s:])(?:nccl|rccl|msccl)\w*kernel|\brccl"
+    # PyTorch's symmetric memory (one_shot_, two_shot_, multimem_), vLLM's and TensorRT-LLM's own, DeepEP.
+    r"|(?:one|two)_?shot_?all_?reduce|multimem_(?:all|one|two|reduce|broadcast)|cross_device_reduce"
+    r"|all_?reduce(?!_?op)|all_?gather_?kernel|reduce_?scatter_?kernel|all_?to_?all|nvshmemx?_\w*(?:barrier|put|get)"
+    r"|deep_ep::",
+    re.I,
+)
+_TRITON: Final = re.compile(r"^triton_(poi|red|per|tem|for|mm|bmm|convolution\w*|flex_attention)(?:_|$)")
+"""Inductor's: pointwise, reduction, persistent reduction, template, foreach; then the operators that it fused."""
+
+_KINDS: Final[tuple[tuple[KernelKind, re.Pattern[str]], ...]] = (
+    # The order matters: a cache's copy has "flash" in its name, a fused attention softmax and GEMM, a fused Adam
+    # is an elementwise template, and a convolution is often an implicit GEMM.
+    (
+        "elementwise",
+        re.compile(r"(?:reshape|concat)_and_cache|store_kv_?cache|rotary|finalize(?:_matmul|kernel|moe)"
+                   r"|(?:^|[\s:_])quantize(?!d)|act_and_mul", re.I),
+    ),
+    (
+        "attention",
+        re.compile(r"flash|fmha|sdpa|attention|attn|mha_|mla_(?:fwd|decode|prefill)|paged_?kv|compute_dot_do_o"
+                   r"|convert_dq_to_16", re.I),
+    ),
+    (
+        "embedding",
+        re.compile(r"embedding|pooled_emb|fbgemm_gpu::(?!\w*(?:f8|f4|i8|gemm))|bounds_check_indices", re.I),
+    ),
+    (
+        "optimizer",
+        re.compile(r"adam(?!ax)|adagrad|adafactor|(?<![a-z])sgd|(?<![a-z])lamb(?!da)|FusedOptimizer|multi_tensor_apply"
+                   r"|optimizer", re.I),
+    ),
+    (
+        "normalisation",
+        re.compile(r"(?:layer|rms|batch|group|instance)_?norm|cudnn\w*::\w*bn_|GammaBeta|RowwiseMoments"
+                   r"|ComputeInternalGradients|Compute(?:Backward)?FusedParams", re.I),
+    ),
+    ("elementwise", re.compile(r"elementwise_kernel|nchwToNhwc|nhwcToNchw", re.I)),
+    (
+        "convolution",
+        re.compile(r"[sh]cudnn|[dw]grad|[fb]prop|implicit_?(?:gemm|convolve)|convolve|convolution|conv[123]d"
+                   r"|(?:^|[\s:_])conv(?:_|$)|winograd|fft2d_|igemm_(?:fwd|bwd|wrw)|depthwise|im2col"
+                   r"|col2im", re.I),
+    ),
+    (
+        "GEMM",
+        re.compile(r"(?<!fb)gemm|nvjet|Cijk_|cutlass|wgmma|xmma|cublas|split_?k(?!v)|gemv|matmul|(?:^|[\s:_])b?mm_"
+                   r"|fused_moe_kernel|f8f8|f8i4|dot_kernel|hmma|epilogue::impl|marlin", re.I),
+    ),
+    (
+        "reduction",
+        re.compile(r"reduce|softmax|nll_loss|cross_entropy|\bsum\b|arg(?:max|min)|topk|cumsum|scan|sort|histogram"
+                   r"|routing|pool", re.I),
+    ),
+    (
+        "elementwise",
+        re.compile(r"elementwise|vectorized|copy|fill|CatArray|index|gather|scatter|dropout|gelu|silu|relu|transpose"
+                   r"|permute|where|arange|cast|rope|triton_", re.I),
+    ),
+)  # fmt: skip
+
+_COLLECTIVE_KINDS: Final = tuple(
+    (name, re.compile(pattern, re.I))
+    for name, pattern in (
+        ("AllReduce", r"all_?reduce|cross_device_reduce"),
+        ("AllGather", r"all_?gather"),
+        ("ReduceScatter", r"reduce_?scatter"),
+        ("AllToAll", r"all_?to_?all"),
+        ("Broadcast", r"broadcast"),
+        ("SendRecv", r"send_?recv"),
+        ("Reduce", r"reduce"),
+        ("Gather", r"gather"),
+        ("Scatter", r"scatter"),
+    )
+)
+
+
+def is_collective(name: str) -> bool:
+    """Whether a kernel moves data between the ranks of a job: an all-reduce and its kin, whoever wrote it."""
+    return bool(_COLLECTIVE.search(name[:_HEAD]))
+
+
+@functools.lru_cache(maxsize=4096)
+def kind_of(name: str) -> KernelKind:
+    """What a kernel computes.
+
+    Args:
+        name: as recorded, with or without template arguments and parameters; the more, the surer.
+
+    Returns:
+        Its class; "other" where the name says nothing.
+    """
+    head = name[:_HEAD]
+    if is_collective(head):
+        return "NCCL"
+    triton = _TRITON.match(head)
+    if triton:
+        return _kind_of_inductor_kernel(triton[1], head)
+    return next((kind for kind, pattern in _KINDS if pattern.search(head)), "other")
+
+
+def _kind_of_inductor_kernel(how: str, name: str) -> KernelKind:
+    """Of a kernel that torch.compile made: how it works says more than the operators that are fused in it."""
+    if how == "poi":
+        return "elementwise"
+    if how == "for":
+        return "optimizer"
+    if how in ("red", "per"):
+        return "normalisation" if re.search(r"norm", name) else "reduction"
+    if "attention" in name:
+        return "attention"
+    return "convolution" if "convolution" in name else "GEMM"
+
+
+def collective_of(name: str) -> str:
+    """Which collective a kernel carries out ("AllReduce" for ncclDevKernel_AllReduce_Sum_f32_RING_LL), or "other"."""
+    return next((kind for kind, pattern in _COLLECTIVE_KINDS if pattern.search(name)), "other")
