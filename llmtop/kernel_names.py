@@ -145,5 +145,5 @@ def _kind_of_inductor_kernel(how: str, name: str) -> KernelKind:
 
 
 def collective_of(name: str) -> str:
-    """The collective that a kernel carries out: AllReduce for ncclDevKernel_AllReduce_Sum_f32_RING_LL; or "other"."""
+    """The collective a kernel carries out: AllReduce for ncclDevKernel_AllReduce_Sum_f32_RING_LL, or "other"."""
     return next((kind for kind, pattern in _COLLECTIVE_KINDS if pattern.search(name)), "other")

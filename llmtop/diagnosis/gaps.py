@@ -31,7 +31,8 @@ import numpy.typing as npt
 
 from llmtop.diagnosis import calls as cuda
 from llmtop.diagnosis.lane import Lane
-from llmtop.diagnosis.steps import LIBRARY_DOMAINS, PhaseSpans, is_compute, is_input
+from llmtop.diagnosis.steps import LIBRARY_DOMAINS, PhaseSpans
+from llmtop.phase_names import computes, role_of
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns, Spans
@@ -268,14 +269,14 @@ def _kinds_of_calls(lane: Lane, rows: Ns) -> Ns:
 def _input_ranges(lane: Lane) -> Spans:
     ranges = lane.trace.ranges
     names = lane.trace.names
-    named = np.array([is_input(name) for name in names])
+    named = np.array([role_of(name) == "input" for name in names])
     library = np.array([bool(LIBRARY_DOMAINS.match(name)) for name in names])
     chosen = _of_threads(ranges, lane) & named[ranges.name] & ~library[ranges.domain] & (ranges.end != model.OPEN)
     return iv.union(ranges.start[chosen], ranges.end[chosen])
 
 
 def _compute_phases(phases: list[PhaseSpans]) -> Spans:
-    own = [phase.spans for phase in phases if is_compute(phase.path.split("/")[0])]
+    own = [phase.spans for phase in phases if computes(role_of(phase.path.split("/")[0]))]
     return iv.either(*own) if own else iv.EMPTY
 
 

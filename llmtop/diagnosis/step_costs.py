@@ -1,30 +1,18 @@
 """What steps spent on what, by both clocks: phases sorted by what their names say they do.
 
-The names are the scripts'. Those that llmtop itself gives (dataload, h2d, forward, backward, optimizer) and those
-in common use are understood; any other name counts as computing.
+A name that says nothing counts as computing: what a script names at all is its own work, as a rule.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final
 
 from llmtop.diagnosis.windows import finite
+from llmtop.phase_names import Role, role_of
 from llmtop.snapshot import Phase, Step
 
-Role = Literal["input", "h2d", "comm", "sync", "backward", "optimizer", "compute"]
-
-_ROLES: Final[tuple[tuple[Role, str], ...]] = (
-    ("h2d", r"h2d|host.?(to|2).?dev|to.?(device|gpu|cuda)|(move|copy|transfer).*(batch|input|device|gpu)"),
-    ("comm", r"comm(?!it)|all.?(reduce|gather|to.?all)|reduce.?scatter|broadcast|nccl|collective|barrier"),
-    ("input", r"data(?!base)|(load|fetch|wait|next|get).?batch|batch.?(load|fetch|wait)|loader|prefetch|^input"),
-    ("sync", r"(?<!a)sync|(^|[._ ])item$|^log|metric"),
-    ("backward", r"back|bwd|grad"),
-    ("optimizer", r"optim|^opt|update|zero"),
-)
-_PATTERNS: Final = tuple((role, re.compile(pattern)) for role, pattern in _ROLES)
 _WHOLE: Final = frozenset({"input", "h2d", "comm", "sync"})
 """Phases that are one thing as a whole, whatever is nested in them."""
 
@@ -32,11 +20,10 @@ LAUNCHING: Final[tuple[Role, ...]] = ("compute", "backward", "optimizer")
 """What a host does to give a GPU its work."""
 
 
-@lru_cache(maxsize=1024)
-def role_of(name: str) -> Role:
-    """What a phase does, from the last part of its path."""
-    last = name.rpartition("/")[2].lower()
-    return next((role for role, pattern in _PATTERNS if pattern.search(last)), "compute")
+def work_of(name: str) -> Role:
+    """The role of a phase as a part of the step; what its name does not say is computing."""
+    role = role_of(name)
+    return "compute" if role in ("other", "step") else role
 
 
 @lru_cache(maxsize=1024)
@@ -46,9 +33,9 @@ def _count_as(name: str) -> tuple[Role | None, Role | None]:
     Every phase's time includes what is nested in it, so a nested phase counts only where it changes the role.
     """
     parts = name.split("/")
-    role, within = role_of(parts[0]), None
+    role, within = work_of(parts[0]), None
     for part in parts[1:]:
-        inner = role_of(part)
+        inner = work_of(part)
         role, within = (role if role in _WHOLE or inner == "compute" else inner), role
     return (None, None) if within == role else (role, within)
 

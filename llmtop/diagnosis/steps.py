@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from llmtop.phase_names import is_optimizer_step, role_of, without_number
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns, Spans, union
 
@@ -14,35 +16,6 @@ LIBRARY_DOMAINS = re.compile(
     r"^(nccl|cccl|cub|thrust|cublas|cublaslt|cudnn|cufft|cusparse|cusolver|nvshmem)$", re.I
 )
 """NVTX domains of libraries: their ranges are neither steps nor phases of a training."""
-
-_STEP = re.compile(
-    r"^(\[pl\]\[profile\])?(profiler|train(ing)?|optimi[sz]er|global|run_training)?[ _.-]?"
-    r"(step|iter(ation)?|batch)$",
-    re.I,
-)
-_COUNTED = re.compile(r"[ _#:=(\[-]*\d+[)\]]?$")
-_OPTIMIZER = re.compile(r"^(optimizer\.step#.*|optim(izer)?([ _.-]?step)?|opt[ _.-]?step)$", re.I)
-_INPUT = re.compile(
-    r"data[ _.-]?load|load(ing)?[ _.-]?(data|batch)|(get|next|fetch)[ _.-]?batch|^(data|input|fetch|loader)"
-    r"([ _.-]?(wait|time|pipeline|fetch|next))?$|^enumerate\(DataLoader\)|dataloader_next|_next_batch|prefetch|"
-    r"data[ _.-]?wait",
-    re.I,
-)
-_COMPUTE = re.compile(
-    r"forward|backward|fwd|bwd|optim|loss|zero[ _.-]?grad|clip|attention|attn|mlp|layer|block|model|train|"
-    r"autograd|compute|step|scaler|decode|prefill|graph",
-    re.I,
-)
-
-
-def is_input(name: str) -> bool:
-    """Whether a range of this name stands for waiting for, or making, the next batch."""
-    return bool(_INPUT.search(name))
-
-
-def is_compute(name: str) -> bool:
-    """Whether a range of this name stands for the step's own work: forward, backward, optimizer and the like."""
-    return bool(_COMPUTE.search(name))
 
 
 @dataclass(frozen=True)
@@ -110,11 +83,11 @@ def find_steps(trace: model.Trace, process: int) -> ProcessSteps:
 
 def _base_names(names: list[str]) -> list[str]:
     """Names without the number at their end: ProfilerStep#7 is ProfilerStep."""
-    return [_COUNTED.sub("", name) or name for name in names]
+    return [without_number(name) for name in names]
 
 
 def _by_name(trace: model.Trace, process: int, ranges: model.Ranges, base: list[str]) -> ProcessSteps | None:
-    like_a_step = {number for number, name in enumerate(base) if _STEP.match(name)}
+    like_a_step = {number for number, name in enumerate(base) if role_of(name) == "step"}
     rows = ranges.where(np.isin(ranges.name, list(like_a_step)))
     if not len(rows):
         return None
@@ -141,18 +114,21 @@ def _by_name(trace: model.Trace, process: int, ranges: model.Ranges, base: list[
 
 
 def _by_optimizer(trace: model.Trace, process: int, ranges: model.Ranges, base: list[str]) -> ProcessSteps | None:
-    return _by_marker(process, ranges, trace.names, _OPTIMIZER.match, "end")
+    return _by_marker(process, ranges, trace.names, is_optimizer_step, "end")
 
 
 def _by_input(trace: model.Trace, process: int, ranges: model.Ranges, base: list[str]) -> ProcessSteps | None:
-    return _by_marker(process, ranges, trace.names, _INPUT.search, "start")
+    return _by_marker(process, ranges, trace.names, _is_input, "start")
+
+
+def _is_input(name: str) -> bool:
+    return role_of(name) == "input"
 
 
 def _by_marker(
-    process: int, ranges: model.Ranges, names: list[str], matches: object, edge: str
+    process: int, ranges: model.Ranges, names: list[str], matches: Callable[[str], bool], edge: str
 ) -> ProcessSteps | None:
     """Steps between the same edge of consecutive ranges of one name."""
-    assert callable(matches)
     best: tuple[int, int] | None = None
     for name in np.unique(ranges.name).tolist():
         if not matches(names[name]):
@@ -227,7 +203,7 @@ def find_phases(trace: model.Trace, steps: ProcessSteps) -> list[PhaseSpans]:
         thread = int(threads[np.argmax(counts)])
     ranges = ranges.where(ranges.thread == thread)
     base = _base_names(trace.names)
-    whole_step = {n for n, name in enumerate(base) if _STEP.match(name)}
+    whole_step = {n for n, name in enumerate(base) if role_of(name) == "step"}
     paths: dict[str, list[tuple[int, int]]] = {}
     stack: list[tuple[int, str]] = []
     for start, end, name in zip(ranges.start.tolist(), ranges.end.tolist(), ranges.name.tolist(), strict=True):

@@ -152,6 +152,17 @@ def test_starvation_is_told_within_ten_steps_with_the_shares_of_both_clocks(time
     assert alert.evidence["dataload_gpu_pct"] == pytest.approx(61, abs=5)
 
 
+@pytest.mark.parametrize(
+    ("name", "alert"), [("fetch", "input_bound"), ("read_batch", "input_bound"), ("data_parallel", "launch_bound")]
+)
+def test_starvation_is_told_whatever_the_script_calls_its_loader(name: str, alert: str) -> None:
+    def waiting(_rank: int) -> Phases:
+        return {name: (0.060, 0.055), "forward": (0.010, 0.018), "backward": (0.020, 0.017)}
+
+    values = {"util_pct": 30.0, "sm_active_pct": 20.0, "power_watts": 150.0}
+    assert ids(Job(**values).run(100, waiting, idle=0.055)) == {alert}
+
+
 def test_without_events_the_sms_decide_whether_a_wait_for_data_costs_anything() -> None:
     def no_events(_rank: int) -> Phases:
         return {"dataload": (0.060, None), "forward": (0.010, None), "backward": (0.020, None)}

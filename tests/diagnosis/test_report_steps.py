@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmtop.diagnosis.capture import analyze_trace
-from llmtop.diagnosis.steps import find_steps, is_input
+from llmtop.diagnosis.steps import find_steps
 from tests.support.traces import MAIN, Capture, steady
 
 
@@ -186,16 +186,3 @@ def test_the_figures_can_be_cut_to_some_steps(tmp_path: Path) -> None:
     assert analyze_trace(trace, steps=4).steps.count == 4
     assert analyze_trace(trace, steps=(2, 5)).steps.count == 3
     assert analyze_trace(trace, steps=100).steps.count == 11
-
-
-@pytest.mark.parametrize("name", ["dataload", "data_loading", "DataLoader", "next_batch", "load batch", "fetch",
-                                  "[pl][profile][_TrainingEpochLoop].train_dataloader_next", "data"])  # fmt: skip
-def test_names_of_the_wait_for_input(name: str) -> None:
-    assert is_input(name)
-
-
-@pytest.mark.parametrize(
-    "name", ["forward", "database", "batch_norm", "load_state_dict", "upload", "h2d", "metadata"]
-)
-def test_names_that_are_not(name: str) -> None:
-    assert not is_input(name)

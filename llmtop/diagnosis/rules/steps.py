@@ -13,13 +13,13 @@ from llmtop.diagnosis.rank_state import RankState
 from llmtop.diagnosis.rules.base import Rule, RuleText, Told
 from llmtop.diagnosis.step_costs import (
     LAUNCHING,
-    Role,
     StepCosts,
     gpu_share_pct,
     host_share_pct,
     idle_share_pct,
 )
 from llmtop.diagnosis.windows import finite
+from llmtop.phase_names import Role
 
 WINDOW_STEPS: Final = 8
 """Steps by which the host's clock is judged: few enough to tell within ten."""

@@ -15,7 +15,8 @@ from llmtop import format as fmt
 from llmtop.diagnosis.rank_state import JobState, RankState
 from llmtop.diagnosis.rules.base import Rule, RuleText, Told
 from llmtop.diagnosis.rules.steps import timed
-from llmtop.diagnosis.step_costs import Role, StepCosts, role_of
+from llmtop.diagnosis.step_costs import StepCosts, work_of
+from llmtop.phase_names import Role
 
 BEHIND_PCT: Final = (10.0, 7.0)
 """(Others' median wait - this rank's wait) / step: to raise, and to stay raised."""
@@ -83,7 +84,7 @@ def _phase(mine: list[StepCosts], others: list[list[StepCosts]], role: Role, by_
         for step in steps:
             for phase in step.phases:
                 seconds = phase.gpu_seconds if by_gpu else phase.host_seconds
-                if seconds is not None and role_of(phase.name) == role:
+                if seconds is not None and work_of(phase.name) == role:
                     found.setdefault(phase.name, []).append(seconds)
         return {name: median(values) for name, values in found.items()}
 
