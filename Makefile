@@ -2,12 +2,16 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# Two tests a core: half of their time they wait for a process of theirs.
+WORKERS ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || echo 2))))
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: help demo test lint format bench screenshots clean
+.PHONY: help demo test test-all lint format bench screenshots clean
 
 help:
 	@echo "make demo         set up $(VENV) and show the monitor on a recorded run of a real H200"
-	@echo "make test         set up and run all tests"
+	@echo "make test         set up and run the tests, but for the slow ones: some 5 minutes on two cores"
+	@echo "make test-all     the slow ones too, as CI does"
 	@echo "make lint         ruff, mypy --strict, import-linter"
 	@echo "make bench        every figure in the README, as ratios against a peer or a primitive"
 	@echo "make screenshots  draw the pictures under screenshots/ again"
@@ -37,7 +41,10 @@ demo: $(VENV)/app
 	$(BIN)/llmtop demo
 
 test: $(VENV)/dev $(VENV)/nsys
-	$(BIN)/python -m pytest
+	$(PYTEST) -m "not slow"
+
+test-all: $(VENV)/dev $(VENV)/nsys
+	$(PYTEST) -m "slow or not slow"
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,19 @@ def pytest_configure() -> None:
     """Take ctrl+c again where the tests run behind a shell's `&`, which has them and all they start ignore it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail a skipped test whose real part is there: $LLMTOP_TESTS_MUST_RUN names the marks, with commas."""
+    report = yield
+    must = {
+        mark for mark in os.environ.get("LLMTOP_TESTS_MUST_RUN", "").split(",") if item.get_closest_marker(mark)
+    }
+    if report.skipped and must and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, but {', '.join(sorted(must))} is here: {report.longrepr}"
+    return report
 
 
 @pytest.fixture
