@@ -124,6 +124,7 @@ class Capture:
         self._cancelled = False
         self._process_ends = False
         self._writing = False
+        self._partial = request.path + ".part"
 
     def arm(self) -> None:
         """Hang the hook on the step boundary and tell so."""
@@ -142,9 +143,14 @@ class Capture:
 
     def end_with_process(self, seconds: float) -> bool:
         """In the main thread, at exit; see the function of this name."""
-        if self._writing:
-            return self.ended.wait(seconds)
         self._process_ends = True
+        if self._writing:
+            if self.ended.wait(seconds):
+                return True
+            self._end("failed", f"the training ended, and its file was not written within {seconds:.0f} s")
+            with suppress(OSError):
+                os.unlink(self._partial)
+            return False
         recording = self._recording
         if recording is not None and get_ident() != self._thread:
             return self.ended.wait(_STEP_SECONDS)  # which the next boundary of that thread sets
@@ -251,15 +257,14 @@ class Capture:
     def _write(self) -> None:
         """In the capture's own thread."""
         recording = self._recording
-        partial = self.request.path + ".part"
         try:
             if recording is None:
                 raise RuntimeError("nothing was recorded")
-            recording.write(partial)
-            os.replace(partial, self.request.path)
+            recording.write(self._partial)
+            os.replace(self._partial, self.request.path)
         except Exception as error:  # noqa: BLE001 - a full disk, a folder that has gone, anything of PyTorch's
             with suppress(OSError):
-                os.unlink(partial)
+                os.unlink(self._partial)
             self._end("failed", f"{self.request.path} could not be written ({error}); nothing was kept")
         else:
             self._end("done", "")

@@ -89,8 +89,12 @@ class Poll:
             return
 
     def poll(self, seconds: float | None) -> list[tuple[int, int]]:
-        """Sleep until there is something, so long at most (None: for ever); (number, events) of each."""
-        return self._poll.poll(None if seconds is None else max(0.0, seconds * 1000))
+        """Sleep until there is something, so long at most (None: for ever); (number, events) of each.
+
+        Those that have hung up come first: what the others ask may be allowed only then.
+        """
+        ready = self._poll.poll(None if seconds is None else max(0.0, seconds * 1000))
+        return sorted(ready, key=lambda one: not one[1] & select.POLLHUP)
 
 
 def _inode_of(number: int) -> tuple[int, int] | None:

@@ -3,7 +3,7 @@
 A script may join every thread that `threading.enumerate()` names, and at its end Python joins those that are no
 daemons; neither may ever wait for llmtop. So these begin below `threading`, and each has a stop of its own, which
 `ending` calls. Nothing that runs in one may ask for `threading.current_thread()`, which would put it on that list
-after all.
+after all; nor may `threading` itself be imported in one first, which would make that thread Python's main thread.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import contextlib
 import select
 import signal
 import socket
+import threading  # noqa: F401 - see above: the thread that imports it first is its main thread
 from collections.abc import Callable
 
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
@@ -74,7 +75,7 @@ def replaced_by() -> str | None:
     """
     made_of = ((_thread, "allocate_lock"), (select, "poll"), (socket, "socket"))
     for module, name in made_of:
-        owner = getattr(getattr(module, name, None), "__module__", None)
+        owner = getattr(getattr(module, name, None), "__module__", module.__name__)
         if owner != module.__name__:
-            return (owner or "another library").partition(".")[0]
+            return str(owner).partition(".")[0]
     return None
