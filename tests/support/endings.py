@@ -172,7 +172,7 @@ def bare(way: Way, directory: Path, *options: str) -> Ending:
 def crash_a_rank(directory: Path, folder: Path, *options: str, engine: str = "torch.profiler") -> Ending:
     """Two ranks under torchrun, both captured, of which one raises; what the crashed one said of its capture."""
     crash = folder / "crash"
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     program = ["-m", "tests.support.ending_training", "--crash-rank", *options]
     with subprocess.Popen(
         [*launcher, *program],
