@@ -56,7 +56,7 @@ WAYS = (
     Way("fork", 0, "failed", after=("step 3", "fork")),
     Way("exec", 9, None, after=("step 3", "exec")),
 )
-"""Eleven ways; a rank that crashes under torchrun is the twelfth."""
+"""Those of one process; see also `crash_a_rank`."""
 
 
 @dataclass
