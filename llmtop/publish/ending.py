@@ -11,6 +11,7 @@ stopped here; and where that cannot be done, the process is made to end without 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -34,8 +35,14 @@ def end(recorder: State) -> None:
     clean = captures is None or captures.end_with_process(WRITE_SECONDS)
     clean &= pausing is None or pausing.end_with_process(DRAIN_SECONDS)
     recorder.server.stop()
-    if not clean:
+    if not clean or _kineto_has_traced():
         skip_destructors()
+
+
+def _kineto_has_traced() -> bool:
+    """Whether a capture from outside was begun here: those destructors crash as well while it runs."""
+    directory = os.environ.get("KINETO_IPC_SOCKET_DIR")
+    return directory is not None and os.path.exists(f"{directory}/told-{os.getpid()}")
 
 
 def skip_destructors() -> None:
