@@ -10,6 +10,7 @@ Both sides check with SO_PEERCRED that the other belongs to the same user or to 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
@@ -26,6 +27,8 @@ PROTOCOL = 1
 """Both sides must have the same; it grows only when an old reader would misunderstand."""
 MAX_FRAME = 1 << 20
 """Bytes in the largest frame that either side accepts."""
+MAX_DIRECTORY_BYTES = 85
+"""A socket's path may have 107 bytes, of which its name takes up to 22 with a pid of seven digits."""
 SOCKET_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-(?P<token>[0-9a-f]{8})\.sock$")
 
 _LENGTH = struct.Struct("<I")
@@ -141,6 +144,8 @@ class CaptureState(msgspec.Struct, tag="capture_state", kw_only=True, omit_defau
     path: str = ""
     first_step: int | None = None
     last_step: int | None = None
+    ended: bool = False
+    """Whether the training itself is ending."""
 
 
 class PauseState(msgspec.Struct, tag="pause_state", kw_only=True, omit_defaults=True):
@@ -340,11 +345,21 @@ def peer_allowed(uid: int) -> bool:
 def runtime_dir(uid: int | None = None) -> Path:
     """Where the sockets are: `$LLMTOP_DIR`, else ``/tmp/llmtop-<uid>``.
 
-    Not XDG_RUNTIME_DIR: it is unset under SLURM, sudo and containers, so the two sides would disagree.
+    Not XDG_RUNTIME_DIR: it is unset under SLURM, sudo and containers, so the two sides would disagree. A ``~`` is
+    the user's home; a relative path begins at the folder in which the program stands, so that both sides agree
+    where they were started in the same one.
+
+    Raises:
+        NotPossibleHere: the path is relative, and that folder is gone.
     """
     override = os.environ.get("LLMTOP_DIR")
     if override:
-        return Path(override)
+        try:
+            return Path(os.path.abspath(os.path.expanduser(override)))
+        except FileNotFoundError:
+            raise NotPossibleHere(
+                f"LLMTOP_DIR is {override}, which is relative to a folder that is gone: give it a whole path"
+            ) from None
     return Path("/tmp") / f"llmtop-{os.geteuid() if uid is None else uid}"
 
 
@@ -352,9 +367,15 @@ def check_dir(directory: Path) -> None:
     """Refuse a directory in which another user could put a socket of his own.
 
     Raises:
-        NotPossibleHere: missing, a symbolic link, not a directory, not owned by this user or root, or writable
-            by others.
+        NotPossibleHere: missing, too long for a socket, a symbolic link, not a directory, not owned by this user
+            or root, or writable by others.
     """
+    length = len(os.fsencode(directory))
+    if length > MAX_DIRECTORY_BYTES:
+        raise NotPossibleHere(
+            f"{directory} has {length} bytes, a socket's folder may have {MAX_DIRECTORY_BYTES}: set LLMTOP_DIR "
+            "to a shorter one, for the training and for llmtop"
+        )
     try:
         info = os.lstat(directory)
     except FileNotFoundError:
@@ -372,15 +393,18 @@ def check_dir(directory: Path) -> None:
 
 
 def make_dir(directory: Path) -> None:
-    """Create the directory with mode 0700 if it is missing, then check it.
+    """Create the directory, and those above it, with mode 0700 where they are missing, then check it.
 
     Raises:
         NotPossibleHere: as `check_dir`, or it cannot be created.
     """
+    if len(os.fsencode(directory)) > MAX_DIRECTORY_BYTES:
+        check_dir(directory)
     try:
-        os.mkdir(directory, 0o700)
-    except FileExistsError:
-        pass
+        for path in (*reversed(directory.parents), directory):
+            if not os.path.lexists(path):
+                with contextlib.suppress(FileExistsError):  # another rank was faster
+                    os.mkdir(path, 0o700)
     except OSError as error:
         raise NotPossibleHere(
             f"{directory} cannot be created: {error.strerror}; set LLMTOP_DIR to a folder of yours "

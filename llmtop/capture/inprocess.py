@@ -113,9 +113,8 @@ class InProcessEngine:
         if failed:
             first = failed[0]
             why = first.state.detail or first.state.state
-            raise NotPossibleHere(
-                f"{first.target.name} could not record with {self.name}: {why}; the training runs on"
-            )
+            runs_on = "" if first.state.ended else "; the training runs on"
+            raise NotPossibleHere(f"{first.target.name} could not record with {self.name}: {why}{runs_on}")
         firsts = [request.state.first_step for request in requests if request.state.first_step is not None]
         lasts = [request.state.last_step for request in requests if request.state.last_step is not None]
         files = [Path(request.state.path or request.message.path) for request in requests]

@@ -35,6 +35,8 @@ SERVICE = "dynolog"
 """The name that Kineto asks for."""
 CONTROL = "control"
 CONFIG = "kineto.conf"
+TOLD_PREFIX = "told-"
+"""Of a file with the pid of a process that has been told to trace; llmtop.publish.ending looks for its own."""
 MAX_DIRECTORY = 54
 """Kineto adds "/dynoconfigclient" and a UUID, and a socket's path has 107 characters."""
 POLL_SECONDS = 1
@@ -241,6 +243,8 @@ class Host:
             self._reply(address, b"req", b"")
             return
         wish, waiting[0].wish = waiting[0].wish, None
+        with contextlib.suppress(OSError):  # a full disk: its exit goes unguarded then
+            (self.directory / f"{TOLD_PREFIX}{known.own_pid}").touch()
         if wish is not None and self._reply(address, b"req", config_for(wish)):
             known.ready = False
             self._send(waiting[0], Sent(own_pid=known.own_pid))

@@ -146,9 +146,9 @@ class _Wait:
         return self.path.with_name(f"{self.path.stem}_{self.own_pid}{self.path.suffix}")
 
     @property
-    def begun(self) -> bool:
+    def partial(self) -> Path:
         """Kineto writes beside the final name first."""
-        return self.written.with_name(self.written.name + ".tmp").exists()
+        return self.written.with_name(self.written.name + ".tmp")
 
 
 class KinetoEngine:
@@ -226,7 +226,7 @@ def _await_file(job: Job, wait: _Wait) -> None:
         job.sleep(0.05)
         _still_there(wait)
         spent = time.monotonic() - began
-        if not wait.begun and spent > patience:
+        if not wait.partial.exists() and spent > patience:
             raise NotPossibleHere(
                 f"{wait.target.name} was told to record but has done no optimizer step for {duration(patience)}: "
                 "record by time instead (--seconds 2)"
@@ -238,10 +238,11 @@ def _await_file(job: Job, wait: _Wait) -> None:
             )
         if time.monotonic() - told > 0.5:
             told = time.monotonic()
-            job.say(f"{wait.target.name}: {'writing' if wait.begun else 'recording'} ({spent:.0f} s)")
+            job.say(f"{wait.target.name}: {'writing' if wait.partial.exists() else 'recording'} ({spent:.0f} s)")
     os.replace(wait.written, wait.path)
 
 
 def _still_there(wait: _Wait) -> None:
     if not proc.alive(wait.target.pid):
+        wait.partial.unlink(missing_ok=True)
         raise NotPossibleHere(f"{wait.target.name} ended before its trace was written: nothing was kept")

@@ -98,7 +98,7 @@ def from_dump(data: bytes, pid: int) -> tuple[Thread, ...]:
         raise UnusableInput(f"py-spy's dump cannot be read ({error}): try a newer py-spy") from None
     read = [
         Thread(
-            name=printable(t.thread_name or ("MainThread" if t.os_thread_id == pid else "thread")),
+            name=printable(t.thread_name or _system_name(pid, t.os_thread_id) or "thread"),
             os_id=t.os_thread_id or t.thread_id,
             active=t.active,
             owns_gil=t.owns_gil,
@@ -107,6 +107,17 @@ def from_dump(data: bytes, pid: int) -> tuple[Thread, ...]:
         for t in threads
     ]
     return tuple(sorted(read, key=lambda t: (t.os_id != pid and t.name != "MainThread", not t.active, t.name)))
+
+
+def _system_name(pid: int, thread: int | None) -> str:
+    """What the system calls a thread that Python has no name for: of llmtop's own it knows the name."""
+    if thread == pid:
+        return "MainThread"
+    try:
+        name = Path(f"/proc/{pid}/task/{thread}/comm").read_text(errors="replace").strip()
+    except OSError:
+        return ""
+    return name if name.startswith("llmtop-") else ""
 
 
 @dataclass

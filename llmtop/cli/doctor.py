@@ -204,14 +204,15 @@ def _gpu_metrics() -> Check:
 
 
 def _runtime_dir() -> Check:
-    from llmtop import wire
+    from llmtop import socket_dir, wire
 
-    directory = wire.runtime_dir()
     try:
-        wire.check_dir(directory)
+        directory = wire.runtime_dir()
+        socket_dir.check(directory)
     except LlmtopError as error:
-        missing = not os.path.lexists(directory)
-        return Check(name="sockets", ok=None if missing else False, says=str(error))
+        return Check(name="sockets", ok=False, says=str(error))
+    if not os.path.lexists(directory):
+        return Check(name="sockets", ok=None, says=f"{directory} is made by the first training that attaches")
     return Check(name="sockets", ok=True, says=str(directory))
 
 

@@ -2,41 +2,45 @@
 
 Starting torch.profiler in any other thread than the one it shall record gives an empty trace, and stopping it in
 another than it was started in ends the process with a segmentation fault. So the server thread only hangs a hook
-on the step boundary; the training thread itself starts, steps and stops; and a thread of the capture's own writes
-the file and tells the monitor. Whatever goes wrong is told and ends the capture, never the training.
+on the step boundary; the training thread itself starts, steps and stops; and a thread of the capture's own, which
+exists only then, writes the file. Whatever goes wrong is told and ends the capture, never the training.
+
+A training that ends, or whose training thread ends, takes its capture with it: see `ending`.
 """
 
 from __future__ import annotations
 
 import gc
 import os
-import pickle
-import queue
 import sys
 import threading
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from llmtop import wire
+from llmtop.publish.interrupts import raised_by_handler
+from llmtop.publish.recordings import Recording, is_ours, recording_of
+from llmtop.publish.threads import Thread
 
 if TYPE_CHECKING:
     from llmtop.publish.recorder import Recorder
 
 Send = Callable[[wire.FromTraining], None]
 
-WARMUP_STEPS = 1
-"""Recorded and thrown away: CUPTI's start lies in it (1.5 s at the first capture of a process)."""
 MAX_STEPS = 1000
-MEMORY_ENTRIES = 200_000
-"""Allocations kept by a memory snapshot; with Python stacks some 100 to 200 MB at most."""
+_STEP_SECONDS = 2.0
+"""How long an exit waits for the next step of another thread, which alone can stop what records it."""
 
-_ours: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Profilers of earlier captures; they lie in reference cycles until Python collects them."""
 _lock = threading.Lock()
 _running: Capture | None = None
+_recorded = False
+"""Whether PyTorch's profiler has run here; then threads of its own wait in it for ever."""
+_inherited = False
+"""Whether it had in the process that this one was forked from."""
+_of_thread = threading.local()
+"""What goes when its thread ends."""
 
 
 def engines() -> list[str]:
@@ -73,22 +77,31 @@ def handle(request: wire.CaptureRequest | wire.CaptureCancel, recorder: Recorder
         _running.arm()
 
 
-class _Recording(Protocol):
-    """One way to record; every method is called in the training thread but `write`."""
+def end_with_process(seconds: float) -> bool:
+    """The process ends: so does the capture.
 
-    warmup: int
+    Args:
+        seconds: how long a file that is being written may take.
 
-    def start(self) -> None:
-        """Begin, at a step boundary."""
+    Returns:
+        Whether nothing of it is inside PyTorch any more.
+    """
+    running = _running
+    return running is None or running.ended.is_set() or running.end_with_process(seconds)
 
-    def step(self) -> None:
-        """A boundary passed, and there are more to come."""
 
-    def stop(self) -> None:
-        """End, at a step boundary."""
+def inherited() -> bool:
+    """Whether this process was forked from one in which PyTorch's profiler had run."""
+    return _inherited
 
-    def write(self, path: str) -> None:
-        """Write what was recorded; called in another thread, after `stop`."""
+
+def forget_after_fork() -> None:
+    """In a forked child: the capture is the parent's, and so is whatever thread holds the lock."""
+    global _inherited, _lock, _recorded, _running
+    _inherited = _inherited or _recorded
+    _recorded = False
+    _running = None
+    _lock = threading.Lock()
 
 
 class Capture:
@@ -98,33 +111,62 @@ class Capture:
         self.request = request
         self.ended = threading.Event()
         """Set when the last state has been told."""
+        self._ending = threading.Lock()
+        """Taken by whoever ends it first."""
         self._recorder = recorder
         self._send = send
-        self._states: queue.SimpleQueue[tuple[str, str, bool]] = queue.SimpleQueue()
         self._steps = max(1, min(request.steps, MAX_STEPS))
-        self._recording: _Recording | None = None
+        self._recording: Recording | None = None
         self._thread = 0
         self._boundaries = 0
         self._first: int | None = None
         self._last: int | None = None
         self._cancelled = False
+        self._process_ends = False
+        self._writing = False
+        self._partial = request.path + ".part"
 
     def arm(self) -> None:
         """Hang the hook on the step boundary and tell so."""
-        threading.Thread(target=self._tell, name="llmtop-capture", daemon=False).start()
         refusal = self._refusal()
         if refusal:
             self._end("failed", refusal)
             return
-        self._states.put(("armed", "", False))
+        self._say("armed")
         self._recorder.boundary_hook = self._at_boundary
 
     def cancel(self) -> None:
         """Call it off: at once while nothing has begun, else at the next boundary."""
         self._cancelled = True
         if self._recording is None and self._recorder.boundary_hook == self._at_boundary:
-            self._recorder.boundary_hook = None
-            self._end("cancelled", "")
+            self._unhook("cancelled", "")
+
+    def end_with_process(self, seconds: float) -> bool:
+        """In the main thread, at exit; see the function of this name."""
+        self._process_ends = True
+        if self._writing:
+            if self.ended.wait(seconds):
+                return True
+            self._end("failed", f"the training ended, and its file was not written within {seconds:.0f} s")
+            with suppress(OSError):
+                os.unlink(self._partial)
+            return False
+        recording = self._recording
+        if recording is not None and get_ident() != self._thread:
+            return self.ended.wait(_STEP_SECONDS)  # which the next boundary of that thread sets
+        self._abandon("the training ended before it was complete")
+        return True
+
+    def thread_ends(self) -> None:
+        """In the training thread, when that ends before the process."""
+        if get_ident() == self._thread and not self._writing and not self.ended.is_set():
+            self._abandon("the thread that trains ended before it was complete")
+
+    def _abandon(self, reason: str) -> None:
+        if self._recording is not None:
+            with suppress(Exception):  # whatever PyTorch raises now, the process ends
+                self._recording.abandon()
+        self._unhook(*(("cancelled", "") if self._cancelled else ("failed", reason)))
 
     def _refusal(self) -> str:
         """Why it cannot be done; in the server thread, where a look at all objects delays nobody."""
@@ -142,25 +184,37 @@ class Capture:
         """In the training thread, after a step has ended."""
         try:
             self._advance(index)
-        except Exception as error:  # noqa: BLE001 - whatever PyTorch raises, the training goes on
+        except Exception as error:  # whatever PyTorch raises, the training goes on
+            if raised_by_handler(error):
+                self._give_up("a signal interrupted it")
+                raise
             self._give_up(f"{type(error).__name__}: {error}")
 
     def _advance(self, index: int) -> None:
+        global _recorded
         if self._recording is None:
             if self._cancelled:
                 self._unhook("cancelled", "")
                 return
             self._thread = get_ident()
-            recording = _recording_of(self.request, self._recorder, self._steps)
-            recording.start()
+            recording = recording_of(self.request, self._recorder, self._steps)
+            _recorded = _recorded or recording.leaves_threads
+            _of_thread.capture = _EndOfThread(self)
             self._recording = recording
+            recording.start()
             self._boundaries = -recording.warmup
-            self._began(index)
+            if self._cancelled:  # while it started
+                recording.stop()
+                self._unhook("cancelled", "")
+            else:
+                self._began(index)
             return
         if get_ident() != self._thread:
             return  # the steps of another thread are none of this capture's
         self._boundaries += 1
-        if self._cancelled:
+        if self._process_ends:
+            self._abandon("the training ended before it was complete")
+        elif self._cancelled:
             self._recording.stop()
             self._unhook("cancelled", "")
         elif self._boundaries < self._steps:
@@ -168,60 +222,54 @@ class Capture:
             self._began(index)
             if self._boundaries > 0:
                 self._last = index
-                self._states.put(("recording", "", False))
+                self._say("recording")
         else:
             self._recording.stop()
             self._last = index
             self._recorder.boundary_hook = None
-            self._states.put(("writing", "", True))
+            self._say("writing")
+            self._writing = True
+            Thread(self._write, "llmtop-capture").start()
 
     def _began(self, index: int) -> None:
         if self._boundaries == 0:
             self._first = index + 1
-            self._states.put(("recording", "", False))
+            self._say("recording")
 
     def _give_up(self, reason: str) -> None:
+        self._writing = False
         if self._recording is not None:
             with suppress(Exception):  # it may be the stop that has just failed
                 self._recording.stop()
         self._unhook("failed", reason)
 
     def _unhook(self, state: str, detail: str) -> None:
-        self._recorder.boundary_hook = None
+        if self._recorder.boundary_hook == self._at_boundary:
+            self._recorder.boundary_hook = None
         self._end(state, detail)
 
     def _end(self, state: str, detail: str) -> None:
-        self._states.put((state, detail, True))
-
-    def _tell(self) -> None:
-        """In the capture's own thread: tell the monitor, and write the file."""
-        try:
-            while True:
-                state, detail, last = self._states.get()
-                self._say(state, detail)
-                if state == "writing":
-                    self._say(*self._write())
-                if last:
-                    return
-        finally:
+        if self._ending.acquire(blocking=False):
             self._recording = None
+            self._say(state, detail)
             self.ended.set()
 
-    def _write(self) -> tuple[str, str]:
+    def _write(self) -> None:
+        """In the capture's own thread."""
         recording = self._recording
-        partial = self.request.path + ".part"
         try:
             if recording is None:
-                return "failed", "nothing was recorded"
-            recording.write(partial)
-            os.replace(partial, self.request.path)
+                raise RuntimeError("nothing was recorded")
+            recording.write(self._partial)
+            os.replace(self._partial, self.request.path)
         except Exception as error:  # noqa: BLE001 - a full disk, a folder that has gone, anything of PyTorch's
             with suppress(OSError):
-                os.unlink(partial)
-            return "failed", f"{self.request.path} could not be written ({error}); nothing was kept"
-        return "done", ""
+                os.unlink(self._partial)
+            self._end("failed", f"{self.request.path} could not be written ({error}); nothing was kept")
+        else:
+            self._end("done", "")
 
-    def _say(self, state: str, detail: str) -> None:
+    def _say(self, state: str, detail: str = "") -> None:
         message = wire.CaptureState(
             id=self.request.id,
             state=state,
@@ -229,9 +277,20 @@ class Capture:
             path=self.request.path if state == "done" else "",
             first_step=self._first,
             last_step=self._last if state != "armed" else None,
+            ended=self._process_ends,
         )
         with suppress(Exception):  # the monitor has gone: the capture is finished all the same
             self._send(message)
+
+
+class _EndOfThread:
+    """Held by a thread's own storage, which Python empties in that thread when it ends."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+
+    def __del__(self) -> None:
+        self._capture.thread_ends()
 
 
 def _own_profiler() -> bool:
@@ -241,87 +300,4 @@ def _own_profiler() -> bool:
         return True
     kinds = (torch.profiler.profile, torch.autograd.profiler.profile)
     found = [thing for thing in gc.get_objects() if issubclass(type(thing), kinds)]
-    return any(thing not in _ours for thing in found)
-
-
-def _recording_of(request: wire.CaptureRequest, recorder: Recorder, steps: int) -> _Recording:
-    if request.engine == "memory":
-        return _MemoryHistory()
-    return _TorchProfiler(recorder, steps, request.options)
-
-
-class _TorchProfiler:
-    """torch.profiler over so many steps, with llmtop's phases as annotations."""
-
-    warmup = WARMUP_STEPS
-
-    def __init__(self, recorder: Recorder, steps: int, options: dict[str, bool]) -> None:
-        import torch.profiler as torch_profiler
-
-        kinds = torch_profiler.ProfilerActivity
-        activities = [kinds.CPU]
-        if kinds.CUDA in torch_profiler.supported_activities():
-            activities.append(kinds.CUDA)
-        self._recorder = recorder
-        self._annotation: Any = torch_profiler.record_function
-        self._profile: Any = torch_profiler.profile(
-            activities=activities,
-            schedule=torch_profiler.schedule(wait=0, warmup=self.warmup, active=steps, repeat=1),
-            on_trace_ready=lambda profile: None,
-            record_shapes=options.get("shapes", False),
-            profile_memory=options.get("memory", False),
-            with_stack=options.get("stacks", False),
-        )
-        _ours.add(self._profile)
-
-    def start(self) -> None:
-        self._profile.start()
-        _ours.add(self._profile.profiler)
-        self._recorder.annotate_with(self._annotation)
-
-    def step(self) -> None:
-        self._profile.step()
-
-    def stop(self) -> None:
-        self._recorder.annotate_with(None)
-        self._profile.stop()
-
-    def write(self, path: str) -> None:
-        self._profile.export_chrome_trace(path)
-        self._profile.profiler = None  # which holds all events
-
-
-class _MemoryHistory:
-    """Every allocation and release of the CUDA allocator, with Python stacks, over some steps."""
-
-    warmup = 0
-
-    def __init__(self) -> None:
-        import torch
-
-        self._torch: Any = torch
-        self._snapshot: Any = None
-        if not torch.cuda.is_initialized():
-            raise RuntimeError("the process does not use CUDA, and only CUDA's allocator keeps a history")
-        enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)  # since PyTorch 2.1
-        if enabled is not None and enabled():
-            raise RuntimeError("the script records the allocator's history itself; it was left alone")
-
-    def start(self) -> None:
-        self._torch.cuda.memory._record_memory_history(
-            enabled="all", context="all", stacks="python", max_entries=MEMORY_ENTRIES
-        )
-
-    def step(self) -> None:
-        """Nothing to do at a boundary."""
-
-    def stop(self) -> None:
-        memory = self._torch.cuda.memory
-        try:
-            self._snapshot = memory._snapshot()
-        finally:
-            memory._record_memory_history(enabled=None)
-
-    def write(self, path: str) -> None:
-        with open(path, "wb") as file:
-            pickle.dump(self._snapshot, file)
+    return not all(is_ours(thing) for thing in found)

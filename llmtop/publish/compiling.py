@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from llmtop.publish.interrupts import raised_by_handler
 from llmtop.publish.values import complain
 
 _replaced: list[tuple[Callable[..., Any], Callable[..., Any]]] = []
@@ -47,7 +48,10 @@ def keep_untraced() -> None:
         if substitute is not None:
             for function, stand_in in _replaced:
                 substitute(function)(stand_in)
-    except Exception as error:  # noqa: BLE001 - another torch may raise anything here; graphs break, and that is all
+    except Exception as error:  # another torch may raise anything here; graphs break, and that is all
+        if raised_by_handler(error):
+            _told = False
+            raise
         complain(error)
 
 

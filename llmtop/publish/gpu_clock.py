@@ -21,6 +21,7 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 from llmtop.publish.gpu_events import Events
+from llmtop.publish.interrupts import raised_by_handler
 from llmtop.publish.phases import HIDDEN
 
 BUDGET = 0.001
@@ -121,7 +122,9 @@ class GpuClock:
             drained = events.is_drained()
             self._marks.append(_Mark(slot, begins, perf_counter_ns(), drained, event))
             events.record(event)
-        except Exception:  # noqa: BLE001 - a device that fails, fails in the training's own calls as well
+        except Exception as error:  # a device that fails, fails in the training's own calls as well
+            if raised_by_handler(error):
+                raise
             self._spoilt = True
         self._spent_ns += perf_counter_ns() - entered
 

@@ -8,6 +8,7 @@ PyTorch has launched is waited for.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import time
@@ -15,6 +16,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from llmtop import wire
+from llmtop.publish.interrupts import raised_by_handler
+from llmtop.publish.threads import Thread
 
 if TYPE_CHECKING:
     from llmtop.publish.recorder import Recorder
@@ -24,6 +27,8 @@ MAX_SECONDS = 10.0
 GRACE_SECONDS = 1.0
 """A monitor that was killed may have left a tool at work that takes a moment."""
 _LOOK_SECONDS = 0.05
+_waiter: Thread | None = None
+"""The latest thread that waits, or has waited, for the GPU."""
 
 Send = Callable[[wire.PauseState], None]
 
@@ -61,6 +66,11 @@ def handle(request: wire.Pause | wire.Resume, recorder: Recorder, send: Send, as
         recorder.pause.resume()  # whose monitor has gone: if it still waits, the next one follows a step later
     recorder.pause = Pause(request, recorder, send, asker)
     recorder.pause.arm()
+
+
+def end_with_process(seconds: float) -> bool:
+    """The process ends: wait so long for a thread that waits for the GPU; returns whether none does any more."""
+    return _waiter is None or _waiter.join(seconds)
 
 
 class Pause:
@@ -128,17 +138,20 @@ class Pause:
         """Wait until the GPUs have done what this process has launched; returns why they have not.
 
         In a thread, because such a wait has no limit of its own: the GPU may be at a collective for which another
-        rank is missing. A thread that is left waiting does no harm.
+        rank is missing. A thread that is left waiting does no harm, and is told of at the end of the process.
         """
         done, errors = threading.Event(), list[str]()
         try:
             devices = _devices()
-            waiter = threading.Thread(target=_synchronize, args=(devices, done, errors), daemon=True)
             if devices:
-                waiter.start()
+                global _waiter
+                _waiter = Thread(functools.partial(_synchronize, devices, done, errors), "llmtop-pause")
+                _waiter.start()
             else:
                 done.set()
         except (AttributeError, RuntimeError) as error:  # PyTorch's, or no thread to be had
+            if raised_by_handler(error):
+                raise
             return f"{type(error).__name__}: {error}"
         limit = _limit(self.request.drain_seconds)
         until = time.monotonic() + limit

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import time
 
 from llmtop import wire
+from llmtop.publish.descriptors import Channel
 
 _CHUNK = 1 << 16
 
@@ -30,7 +30,7 @@ class Monitor:
         "subscribed",
     )
 
-    def __init__(self, channel: socket.socket) -> None:
+    def __init__(self, channel: Channel) -> None:
         channel.setblocking(False)
         self.channel = channel
         self._framer = wire.Framer()

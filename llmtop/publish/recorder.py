@@ -18,6 +18,7 @@ step never add up to more than the step.
 from __future__ import annotations
 
 import os
+import sys
 from _thread import get_ident
 from collections.abc import Callable
 from time import perf_counter_ns
@@ -271,6 +272,9 @@ def _after_fork() -> None:
     server = _recorder.server
     if server is not None:
         server.forget_after_fork()
+        captures = sys.modules.get("llmtop.publish.captures")
+        if captures is not None:
+            captures.forget_after_fork()
     _recorder.reset()
 
 

@@ -1,32 +1,34 @@
 """The thread that speaks with monitors. With nobody there it sleeps in one system call, for good.
 
-While somebody is, the training thread wakes it at the end of a step through an eventfd, at most once every
+While somebody is, the training thread wakes it at the end of a step through a pair of sockets, at most once every
 `HOLD_S`; shorter steps go together. No socket blocks. A monitor that reads too slowly is sent nothing more until
 it has taken what lies in its buffer, and what the ring has lost by then is counted as lost.
 """
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import errno
 import os
 import secrets
 import select
-import signal
 import socket
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from llmtop import client, wire
+from llmtop import client, socket_dir, wire
 from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.publish import descriptors, threads
+from llmtop.publish.descriptors import Channel
 from llmtop.publish.gpu_times import gpu_time
 from llmtop.publish.hello import captures, hello, pausing
+from llmtop.publish.interrupts import raised_by_handler
 from llmtop.publish.outbox import StepReader, encode_steps, message_of
 from llmtop.publish.peer import Monitor
 from llmtop.publish.values import complain
@@ -41,16 +43,15 @@ _SUBSCRIBE_WITHIN_S = 10.0
 _EXIT_WAIT_S = 1.0
 _EXIT_PATIENCE_S = 0.2
 _LOOK_AGAIN_S = 1.0
+_LOOK_AT_DESCRIPTORS_S = 5.0
+"""While monitors are there: a training that closes all descriptors closes also what would wake the thread."""
+_LISTEN_WAIT_S = 1.0
+"""How long attach() waits until there is a socket; on a slow disk it comes later."""
+_KNOCKS = 4096
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
-"""Raised by the faulting thread itself: blocked, they would hide a crash's stack."""
 
 Send = Callable[[wire.CaptureState], None]
 OnCapture = Callable[["wire.CaptureRequest | wire.CaptureCancel", Send], None]
-
-
-class _Closable(Protocol):
-    def close(self) -> None: ...
 
 
 class Server:
@@ -65,41 +66,38 @@ class Server:
         self._sent_at = 0.0
         self._listen_again_at: float | None = None
         self._path: Path | None = None
-        self._thread: threading.Thread | None = None
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        self._epoll = select.epoll()
-        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._thread = threads.Thread(self._run, "llmtop-server")
+        self._begun = _thread.allocate_lock()
+        """Held until it listens, or cannot."""
+        self._begun.acquire()
+        self._listener: Channel | None = None
+        self._knock: Channel | None = None
+        """What the training sends to, and `_knocked` hears."""
+        self._knocked: Channel | None = None
+        self._poll = descriptors.Poll()
         self.on_capture: OnCapture | None = None
         """Called in the server thread with what a monitor asked for; by default `llmtop.publish.captures`."""
 
     def start(self) -> None:
-        """Listen, and start the thread.
+        """Start the thread, and wait a moment until it listens; a second call only waits.
+
+        All that may fail is done in that thread, where no signal's handler of the script's can be called.
 
         Raises:
-            NotPossibleHere: the directory cannot be had or trusted.
-            OSError, RuntimeError: no socket, no thread.
+            RuntimeError: there is no thread to be had.
         """
-        try:
-            self._listen()
-            self._epoll.register(self._listener, select.EPOLLIN)
-            self._epoll.register(self._wake_fd, select.EPOLLIN)
-            self._thread = threading.Thread(target=self._run, name="llmtop-server", daemon=True)
-            # A signal that this thread took would not interrupt the training's sleep or read: it shall take none.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
-            try:
-                self._thread.start()
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        except BaseException:
-            self._unlink()
-            self.forget_after_fork()
-            raise
-        self._recorder.wake = self.wake
+        self._thread.start()
+        if self._begun.acquire(timeout=_LISTEN_WAIT_S):
+            self._begun.release()
 
     def wake(self) -> None:
         """Have the thread look for something to send; from any thread, never blocks."""
-        with contextlib.suppress(OSError):  # closed meanwhile, or already as awake as can be
-            os.eventfd_write(self._wake_fd, 1)
+        try:
+            if self._knock is not None:
+                self._knock.send(b"!")
+        except OSError as error:  # closed meanwhile, or already as awake as can be
+            if raised_by_handler(error):
+                raise
 
     def send_state(self, state: wire.CaptureState | wire.PauseState) -> None:
         """Tell all monitors how a capture or a pause goes; from any thread."""
@@ -108,22 +106,30 @@ class Server:
 
     def stop(self) -> None:
         """Send what is left, remove the socket, end the thread."""
-        if self._path is None or self._thread is None:
-            return
         self._stopping = True
         self.wake()
-        self._thread.join(_EXIT_WAIT_S)
+        if self._knock is not None and self._knock.is_ours:
+            self._thread.join(_EXIT_WAIT_S)
         self._unlink()
+        self._forget_lost()
 
     def forget_after_fork(self) -> None:
         """In a forked child: close the inherited descriptors; the socket file stays the parent's."""
         self._path = None
-        for monitor in self._monitors.values():
-            _close(monitor.channel)
-        _close(self._listener)
-        _close(self._epoll)
-        with contextlib.suppress(OSError):  # the parent was closing it
-            os.close(self._wake_fd)
+        for channel in self._channels():
+            channel.close()
+
+    def _channels(self) -> list[Channel]:
+        own = [self._listener, self._knock, self._knocked]
+        return [one for one in own if one is not None] + [
+            monitor.channel for monitor in list(self._monitors.values())
+        ]
+
+    def _forget_lost(self) -> None:
+        """Have Python close none of the numbers that are somebody else's by now."""
+        for channel in self._channels():
+            if not channel.is_ours:
+                channel.close()
 
     def _listen(self) -> None:
         directory = wire.runtime_dir()
@@ -131,50 +137,73 @@ class Server:
         # Those of killed processes, which could not remove their own. The living are not knocked at.
         with contextlib.suppress(NotPossibleHere):
             for file in client.discover(directory):
-                if not client.is_alive(file.pid):
+                if file.pid == os.getpid() or not client.is_alive(file.pid):
                     client.remove_stale(file.path)
         path = directory / f"{os.getpid()}-{secrets.token_hex(4)}.sock"
+        self._knock, self._knocked = descriptors.pair()
+        self._listener = Channel(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK).remember()
+        self._listener.setblocking(False)
         # Under its name only when it listens: a monitor takes one that refuses for a dead process's.
         self._path = path.with_suffix(".new")
-        self._listener.bind(os.fspath(self._path))
-        self._listener.listen(MAX_MONITORS)
-        os.rename(self._path, path)
+        try:
+            self._listener.bind(os.fspath(self._path))
+            self._listener.listen(MAX_MONITORS)
+            os.rename(self._path, path)
+        except OSError as error:
+            raise NotPossibleHere(socket_dir.no_socket(directory, error)) from None
         self._path = path
+        self._poll.register(self._listener, select.POLLIN)
+        self._poll.register(self._knocked, select.POLLIN)
 
     # --- the thread ----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
-            while not self._stopping:
+            self._listen()
+            self._recorder.wake = self.wake
+            self._begun.release()
+            while not self._stopping and self._has_descriptors():
                 self._turn(self._timeout())
             self._finish()
-        except Exception as error:  # noqa: BLE001 - nothing of ours may reach the training's stderr
-            complain(error)
+        except Exception as error:  # noqa: BLE001 - nothing of ours may reach the training
+            complain(error, aloud=not self._recorder.facts.local_rank)
         finally:
             self._recorder.waiting = False
             self._unlink()
             for monitor in list(self._monitors.values()):
                 self._drop(monitor)
-            _close(self._epoll)
-            _close(self._listener)
+            for channel in self._channels():
+                channel.close()
+            if self._begun.locked():
+                self._begun.release()
+
+    def _has_descriptors(self) -> bool:
+        """Whether the training has left us ours."""
+        return self._listener is not None and self._listener.is_ours and self._knock_is_ours()
+
+    def _knock_is_ours(self) -> bool:
+        return self._knock is not None and self._knock.is_ours
 
     def _finish(self) -> None:
         """Send the rest; a monitor that takes none of it for a moment holds up no exit."""
         self._turn(0)  # a monitor that has just subscribed
         self._send_all()
         while any(monitor.behind for monitor in self._monitors.values()):
-            if not any(events & select.EPOLLOUT for _, events in self._epoll.poll(_EXIT_PATIENCE_S)):
+            if not any(events & select.POLLOUT for _, events in self._poll.poll(_EXIT_PATIENCE_S)):
                 return
             self._turn(0)
             self._send_all()
 
     def _turn(self, timeout_s: float | None) -> None:
         """Do what sockets, the training and the clock ask for, after sleeping until there is something."""
-        for descriptor, events in self._epoll.poll(timeout_s):
-            if descriptor == self._wake_fd:
-                os.eventfd_read(self._wake_fd)
-            elif descriptor == self._listener.fileno():
-                self._accept()
+        listener, knocked = self._listener, self._knocked
+        assert listener is not None
+        assert knocked is not None
+        for descriptor, events in self._poll.poll(timeout_s):
+            if descriptor == knocked.fileno():
+                knocked.recv(_KNOCKS)
+            elif descriptor == listener.fileno():
+                self._accept(listener)
             elif descriptor in self._monitors:
                 self._serve(self._monitors[descriptor], events)
         now = time.monotonic()
@@ -182,7 +211,7 @@ class Server:
             self._send_all()
         if self._listen_again_at is not None and now >= self._listen_again_at:
             self._listen_again_at = None
-            self._epoll.register(self._listener, select.EPOLLIN)
+            self._poll.register(listener, select.POLLIN)
         for monitor in list(self._monitors.values()):
             if not monitor.subscribed and now - monitor.since > _SUBSCRIBE_WITHIN_S:
                 self._drop(monitor)
@@ -202,6 +231,8 @@ class Server:
                     due.append(0.0)
         if self._listen_again_at is not None or any(not monitor.subscribed for monitor in self._monitors.values()):
             due.append(_LOOK_AGAIN_S)
+        if self._monitors:
+            due.append(_LOOK_AT_DESCRIPTORS_S)
         return min(due) if due else None
 
     def _has_news(self, monitor: Monitor) -> bool:
@@ -215,30 +246,30 @@ class Server:
         recorder = self._recorder
         return monitor.ready and (monitor.cursor < recorder.ring.count or monitor.metrics != recorder.metrics)
 
-    def _accept(self) -> None:
+    def _accept(self, listener: Channel) -> None:
         try:
-            channel, _ = self._listener.accept()
+            channel = listener.take()
         except OSError as error:
             if error.errno in _NO_ROOM:
                 # No descriptor to be had: the pending connection would wake us without end.
-                self._epoll.unregister(self._listener)
+                self._poll.unregister(listener.fileno())
                 self._listen_again_at = time.monotonic() + _LOOK_AGAIN_S
             return
         monitor = Monitor(channel)
         if not wire.peer_allowed(wire.peer_credentials(channel)[1]):
-            _close(channel)
+            channel.close()
         elif len(self._monitors) >= MAX_MONITORS:
             self._refuse(monitor, f"{MAX_MONITORS} monitors are connected already; close one")
         else:
             self._monitors[channel.fileno()] = monitor
-            self._epoll.register(channel, select.EPOLLIN)
+            self._poll.register(channel, select.POLLIN)
             self._greet(monitor)
 
     def _serve(self, monitor: Monitor, events: int) -> None:
         try:
-            if events & select.EPOLLOUT:
+            if events & select.POLLOUT:
                 self._write(monitor, b"")
-            if not events & ~select.EPOLLOUT:
+            if not events & ~select.POLLOUT:
                 return
             bodies = monitor.read()
             if bodies is None:
@@ -360,7 +391,7 @@ class Server:
             self._drop(monitor)
             return
         if monitor.behind != was_behind:
-            self._epoll.modify(monitor.channel, select.EPOLLIN | (select.EPOLLOUT if monitor.behind else 0))
+            self._poll.register(monitor.channel, select.POLLIN | (select.POLLOUT if monitor.behind else 0))
 
     def _refuse(self, monitor: Monitor, reason: str) -> None:
         with contextlib.suppress(OSError):  # it will see that it was hung up on
@@ -370,15 +401,11 @@ class Server:
     def _drop(self, monitor: Monitor) -> None:
         descriptor = monitor.channel.fileno()
         if self._monitors.pop(descriptor, None) is not None:
-            self._epoll.unregister(descriptor)
+            self._poll.unregister(descriptor)
         monitor.gone = True
-        _close(monitor.channel)
+        monitor.channel.close()
 
     def _unlink(self) -> None:
         if self._path is not None:
-            self._path.unlink(missing_ok=True)
-
-
-def _close(thing: _Closable) -> None:
-    with contextlib.suppress(OSError):  # gone is what was wanted
-        thing.close()
+            with contextlib.suppress(OSError):  # another user by now, or a disk that has become read-only
+                self._path.unlink(missing_ok=True)

@@ -6,7 +6,8 @@ import atexit
 import time
 from typing import TYPE_CHECKING
 
-from llmtop.publish import identity
+from llmtop.errors import NotPossibleHere
+from llmtop.publish import ending, identity, threads
 from llmtop.publish.chores import Chores
 from llmtop.publish.compiling import keep_untraced
 from llmtop.publish.watch import Nvtx, Watch, tool_listens
@@ -16,11 +17,15 @@ if TYPE_CHECKING:
 
 
 def start(recorder: State, watch: Watch) -> None:
-    """Fill in the facts and begin to listen.
+    """Fill in the facts and begin to listen. May be called again when a signal's handler has cut it short.
 
     Raises:
-        Exception: whatever makes it impossible: no msgspec, no directory, no thread. The caller stays off.
+        NotPossibleHere: this process has no threads to listen in.
+        Exception: whatever else makes it impossible: no msgspec, no thread. The caller stays off.
     """
+    library = threads.replaced_by()
+    if library is not None:
+        raise NotPossibleHere(f"{library} has replaced this process's threads and sockets, which llmtop needs")
     facts = recorder.facts
     facts.started_at = time.time()
     facts.rank, facts.local_rank, facts.world_size = identity.from_environment()
@@ -32,7 +37,7 @@ def start(recorder: State, watch: Watch) -> None:
     # msgspec first comes in here: a script that only imports llmtop never pays for it.
     from llmtop.publish.server import Server
 
-    server = Server(recorder)
-    server.start()
-    recorder.server = server
-    atexit.register(server.stop)
+    if recorder.server is None:
+        recorder.server = Server(recorder)
+        atexit.register(ending.end, recorder)
+    recorder.server.start()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from llmtop.publish import values
 from llmtop.publish.facts import Facts
+from llmtop.publish.interrupts import raised_by_handler
 from llmtop.publish.phases import OpenPhases
 from llmtop.publish.ring import Ring
 from llmtop.publish.values import complain
@@ -132,7 +133,9 @@ class State(OpenPhases):
             if self.gpu_metrics is not None and get_ident() == self.thread:
                 try:
                     self.gpu_metrics.take(name, value)
-                except Exception as error:  # noqa: BLE001 - a failing device fails in the training's own calls
+                except Exception as error:  # a failing device fails in the training's own calls
+                    if raised_by_handler(error):
+                        raise
                     self.gpu_metrics = None
                     complain(error)
             return
@@ -201,8 +204,10 @@ class State(OpenPhases):
             from llmtop.publish.concurrent import Tracks
 
             self.tracks = Tracks(self, self._watch.nvtx)
-        except Exception as error:  # noqa: BLE001 - no descriptor for the import, say: no step is recorded then
+        except Exception as error:  # no descriptor for the import, say: no step is recorded then
             self.off = True
+            if raised_by_handler(error):
+                raise
             complain(error)
 
     def after_step(self, index: int, now: int) -> None:
@@ -217,7 +222,7 @@ class State(OpenPhases):
             if hook is not None:
                 hook(index)
         except BaseException as error:  # nothing of ours may reach the training, and nothing of its own be kept
-            if self.paused or not isinstance(error, Exception):
+            if self.paused or not isinstance(error, Exception) or raised_by_handler(error):
                 self.paused = False
                 raise
             self.run_chores = self.boundary_hook = None
@@ -233,7 +238,7 @@ class State(OpenPhases):
     # --- once --------------------------------------------------------------------------------------------------
 
     def attach(self) -> None:
-        """Start to publish. Never raises: what cannot be started stays off."""
+        """Start to publish. Raises only what a signal's handler does: what cannot be started stays off."""
         if self.attached or self.off:
             return
         self.attached = True
@@ -241,8 +246,11 @@ class State(OpenPhases):
             from llmtop.publish import startup
 
             startup.start(self, self._watch)
-        except Exception as error:  # noqa: BLE001 - nothing of ours may reach the training
-            complain(error)
+        except BaseException as error:  # nothing of ours may reach the training, and nothing of its own be kept
+            if not isinstance(error, Exception) or raised_by_handler(error):
+                self.attached = False  # the next step begins again where this one was cut short
+                raise
+            complain(error, aloud=not self.facts.local_rank)
         self._rewatch()
         if loop_runs():
             self.go_concurrent()

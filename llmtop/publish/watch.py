@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from llmtop.publish.interrupts import raised_by_handler
 from llmtop.publish.phases import HIDDEN, STEP, Node
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ class Nvtx:
     def __init__(self) -> None:
         try:
             import nvtx
-        except Exception:  # noqa: BLE001 - whatever a broken install raises, the training goes on without ranges
+        except Exception as error:  # whatever a broken install raises, the training goes on without ranges
+            if raised_by_handler(error):
+                raise
             nvtx = None
         self._nvtx: Any = nvtx
         self._made: dict[str, Any] = {}

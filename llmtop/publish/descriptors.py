@@ -1,0 +1,107 @@
+"""Sockets whose number may be taken from them: a training may close every descriptor that it did not open.
+
+The number then belongs to whatever the script opens next, and to write to it or close it would harm that. The
+kernel knows a socket by its inode, which stays the same in forked children; so before each use of a number its
+inode is looked at. A `select.poll` is used rather than an epoll, because that has no descriptor to lose.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+from typing import Any
+
+
+class Channel(socket.socket):
+    """A socket that does nothing, and does not even close itself, once its number is somebody else's."""
+
+    _inode: tuple[int, int] | None = None
+
+    def remember(self) -> Channel:
+        """Take the number for this socket's own from now on; returns itself."""
+        self._inode = _inode_of(self.fileno())
+        return self
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the number is still this socket's."""
+        number = self.fileno()
+        return number >= 0 and self._inode is not None and _inode_of(number) == self._inode
+
+    def take(self) -> Channel:
+        """Accept one connection.
+
+        Raises:
+            OSError: as accept(), or the number is lost.
+        """
+        self._check()
+        number, _ = self._accept()  # type: ignore[attr-defined]  # accept() would make a plain socket of it
+        return Channel(self.family, self.type, self.proto, fileno=number).remember()
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        """As socket.send; the number is looked at first."""
+        self._check()
+        return super().send(data, flags)
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        """As socket.recv; the number is looked at first."""
+        self._check()
+        return super().recv(size, flags)
+
+    def close(self) -> None:
+        """Close it if it is still ours, else only forget the number."""
+        if self.is_ours:
+            super().close()
+        elif self.fileno() >= 0:
+            self.detach()
+
+    def _check(self) -> None:
+        if not self.is_ours:
+            raise OSError(errno.EBADF, "the training has closed it")
+
+
+def pair() -> tuple[Channel, Channel]:
+    """Two connected channels that never block."""
+    both = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    first, second = (Channel(fileno=one.detach()).remember() for one in both)
+    first.setblocking(False)
+    second.setblocking(False)
+    return first, second
+
+
+class Poll:
+    """What the server sleeps on. Numbers that have been closed come back as readable, so that they are met."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+
+    def register(self, channel: socket.socket, events: int) -> None:
+        """Wake for these events of it; again: for these instead."""
+        self._poll.register(channel.fileno(), events)
+
+    def unregister(self, number: int) -> None:
+        """No longer; whether it was there or not."""
+        try:
+            self._poll.unregister(number)
+        except KeyError:
+            return
+
+    def poll(self, seconds: float | None) -> list[tuple[int, int]]:
+        """Sleep until there is something, so long at most (None: for ever); (number, events) of each.
+
+        Those that have hung up come first: what the others ask may be allowed only then.
+        """
+        ready = self._poll.poll(None if seconds is None else max(0.0, seconds * 1000))
+        return sorted(ready, key=lambda one: not one[1] & select.POLLHUP)
+
+
+def _inode_of(number: int) -> tuple[int, int] | None:
+    try:
+        status = os.fstat(number)
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            raise
+        return None
+    return status.st_dev, status.st_ino

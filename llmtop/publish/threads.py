@@ -1,0 +1,81 @@
+"""Threads of llmtop's own inside a training, which the `threading` module does not know.
+
+A script may join every thread that `threading.enumerate()` names, and at its end Python joins those that are no
+daemons; neither may ever wait for llmtop. So these begin below `threading`, and each has a stop of its own, which
+`ending` calls. Nothing that runs in one may ask for `threading.current_thread()`, which would put it on that list
+after all; nor may `threading` itself be imported in one first, which would make that thread Python's main thread.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import select
+import signal
+import socket
+import threading  # noqa: F401 - see above: the thread that imports it first is its main thread
+from collections.abc import Callable
+
+_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
+"""Raised by the faulting thread itself: blocked, they would hide a crash's stack."""
+
+
+class Thread:
+    """One thread. It takes no signals: one that it took would not interrupt the training's sleep or read."""
+
+    def __init__(self, work: Callable[[], None], name: str) -> None:
+        """Describe it.
+
+        Args:
+            work: what it does; must let no exception out.
+            name: as the system shows it, up to 15 characters.
+        """
+        self._work = work
+        self._name = name
+        self._once = _thread.allocate_lock()
+        self._alive = _thread.allocate_lock()
+        self.native_id: int | None = None
+        """The system's id of it, once it runs."""
+
+    def start(self) -> None:
+        """Begin; a second call does nothing.
+
+        Raises:
+            RuntimeError: the system has no thread to give.
+        """
+        if not self._once.locked():
+            _thread.start_new_thread(self._run, ())
+
+    def join(self, seconds: float) -> bool:
+        """Wait for its end, so long at most; returns whether it has ended."""
+        if not self._once.locked():
+            return True
+        ended = self._alive.acquire(timeout=seconds)
+        if ended:
+            self._alive.release()
+        return ended
+
+    def _run(self) -> None:
+        # A signal's handler that raised in `start` may have had it called twice.
+        with self._alive:
+            if not self._once.acquire(blocking=False):
+                return
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
+            self.native_id = _thread.get_native_id()
+            # py-spy and the like know threads by the names that `threading` gives; the system's is here.
+            with contextlib.suppress(OSError), open(f"/proc/self/task/{self.native_id}/comm", "w") as comm:
+                comm.write(self._name)
+            self._work()
+
+
+def replaced_by() -> str | None:
+    """Which library has put greenlets in the place of this process's threads and sockets; None: none has.
+
+    A thread of ours would run on such stand-ins, in the training's own thread, and could stop it for good.
+    """
+    made_of = ((_thread, "allocate_lock"), (select, "poll"), (socket, "socket"))
+    for module, name in made_of:
+        owner = getattr(getattr(module, name, None), "__module__", module.__name__)
+        if owner != module.__name__:
+            return str(owner).partition(".")[0]
+    return None

@@ -1,0 +1,220 @@
+"""What a script may do around llmtop: join or patch threads, close every descriptor, raise in signal handlers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import wait_for
+from tests.support.trainings import Heard, Training, connect, sockets
+
+# --- threads -----------------------------------------------------------------------------------------------------
+
+
+def test_a_script_that_joins_all_threads_at_its_end_ends(runtime_dir: Path) -> None:
+    script = """
+import llmtop
+with llmtop.step(): pass
+input()
+import threading
+threads = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+for thread in threads: thread.join()
+print(threads, threading.active_count(), threading.main_thread() is threading.current_thread(), flush=True)
+"""
+    with Training(script) as training:
+        heard = Heard(connect(runtime_dir, training))
+        heard.until(lambda: heard.steps)
+        training.go()
+        assert training.finish() == ("[] 1 True\n", "")
+        heard.to_the_end()
+    assert sockets(runtime_dir) == []
+
+
+PATCHED = """
+import _thread, threading
+class Lock:  # as a greenlet library's: to wait for it runs the other greenlets, and there are none
+    def __init__(self): self.held = False
+    def acquire(self, blocking=True, timeout=-1):
+        if self.held and blocking: raise SystemExit("waits for ever")
+        self.held = True
+        return True
+    def release(self): self.held = False
+    def locked(self): return self.held
+    __enter__ = acquire
+    def __exit__(self, *_): self.release()
+_thread.allocate_lock = threading.Lock = threading._allocate_lock = Lock
+Lock.__module__ = "greens.thread"
+"""
+
+
+def test_where_threads_are_greenlets_it_stays_off_and_says_so(runtime_dir: Path) -> None:
+    with Training(PATCHED + "import llmtop\nfor _ in range(3):\n    with llmtop.step(): pass\n") as training:
+        assert training.finish() == (
+            "",
+            "llmtop: not publishing: greens has replaced this process's threads and sockets, which llmtop needs\n",
+        )
+    assert sockets(runtime_dir) == []
+
+
+@pytest.mark.parametrize("what", ["", "select=False", "thread=False"])
+def test_the_same_with_gevent(runtime_dir: Path, what: str) -> None:
+    pytest.importorskip("gevent")
+    script = f"""
+from gevent import monkey
+monkey.patch_all({what})
+import llmtop, signal
+for _ in range(3):
+    with llmtop.step(): pass
+assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])
+"""
+    with Training(script) as training:
+        assert training.finish()[1].startswith("llmtop: not publishing: gevent has replaced")
+
+
+# --- descriptors -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("opened", ["files", "sockets"])
+@pytest.mark.parametrize("where", ["training", "child"])
+def test_descriptors_that_the_script_took_over_are_neither_written_nor_closed(
+    runtime_dir: Path, tmp_path: Path, opened: str, where: str
+) -> None:
+    script = f"""
+import os, socket, sys, time
+import llmtop
+with llmtop.step(): pass
+input()
+if {where!r} == "child" and os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+os.closerange(3, 64)
+pairs = []
+if {opened!r} == "files":
+    mine = [os.open(f"{tmp_path}/{{number}}", os.O_RDWR | os.O_CREAT) for number in range(40)]
+else:
+    pairs = [socket.socketpair() for _ in range(20)]
+    mine = [one.fileno() for pair in pairs for one in pair]
+before = [os.fstat(number).st_ino for number in mine]
+for _ in range(50):
+    with llmtop.step(): time.sleep(0.001)
+    llmtop.log(loss=1.0)
+from llmtop.publish.recorder import get
+if get().server is not None: get().server.stop()
+import gc; gc.collect()
+assert [os.fstat(number).st_ino for number in mine] == before
+for pair in pairs:
+    for one in pair:
+        one.setblocking(False)
+        try: assert not one.recv(10), "something was sent to it"
+        except BlockingIOError: pass
+"""
+    with Training(script) as training:
+        heard = Heard(connect(runtime_dir, training))
+        heard.until(lambda: heard.steps)
+        training.go()
+        training.finish()
+        heard.to_the_end()
+    assert [path.name for path in tmp_path.iterdir() if path.stat().st_size] == []
+    assert sockets(runtime_dir) == []
+
+
+def test_a_monitor_is_hung_up_on_when_the_script_has_closed_its_connection(runtime_dir: Path) -> None:
+    script = """
+import os, llmtop
+with llmtop.step(): pass
+input()
+os.closerange(3, 64)
+print("closed", flush=True)
+input()
+"""
+    with Training(script) as training:
+        heard = Heard(connect(runtime_dir, training))
+        training.go()
+        training.hear("closed")
+        heard.to_the_end()
+        wait_for(lambda: sockets(runtime_dir) == [])
+        training.go()
+        training.finish()
+
+
+# --- signals -----------------------------------------------------------------------------------------------------
+
+
+HANDLERS = {
+    "a function": "def handler(number, frame): raise Alarm()",
+    "any arguments": "handler = lambda *_: (_ for _ in ()).throw(Alarm())",
+    "a method": "class H:\n    def on(self, number, frame): raise Alarm()\nhandler = H().on",
+    "an object": "class H:\n    def __call__(self, *_): raise Alarm()\nhandler = H()",
+    "a partial": "import functools\ndef on(what, *_): raise what()\nhandler = functools.partial(on, Alarm)",
+    "gone when it raises": "def handler(*_):\n    signal.signal(14, signal.SIG_DFL)\n    raise Alarm()",
+}
+
+
+@pytest.mark.parametrize("handler", HANDLERS)
+@pytest.mark.parametrize("base", ["Exception", "TimeoutError", "KeyError"])
+def test_what_a_handler_raises_while_llmtop_attaches_reaches_the_script(
+    runtime_dir: Path, handler: str, base: str
+) -> None:
+    # Without an interval timer: the handler is called at a line of llmtop's that every attach passes.
+    script = f"""
+import os, signal
+class Alarm({base}): pass
+{HANDLERS[handler]}
+signal.signal(signal.SIGALRM, handler)
+import llmtop
+from llmtop.publish import identity
+asked = identity.from_environment
+def interrupted():
+    identity.from_environment = asked
+    os.kill(os.getpid(), signal.SIGALRM)
+    return asked()
+identity.from_environment = interrupted
+try:
+    with llmtop.step(): pass
+except Alarm:
+    print("alarm", flush=True)
+with llmtop.step(): pass
+input()
+"""
+    with Training(script) as training:
+        training.hear("alarm")
+        heard = Heard(connect(runtime_dir, training))
+        heard.until(lambda: heard.steps)
+        training.go()
+        training.finish()
+
+
+def test_no_alarm_is_lost_wherever_it_comes(runtime_dir: Path) -> None:
+    script = """
+import os, random, signal, sys, time
+class Alarm(TimeoutError): pass
+rung = 0
+def handler(*_):
+    global rung
+    rung += 1
+    raise Alarm()
+signal.signal(signal.SIGALRM, handler)
+import llmtop.publish.startup, llmtop.publish.server, llmtop.publish.captures  # imports are Python's own
+caught = 0
+random.seed(1)
+for _ in range(300):
+    signal.setitimer(signal.ITIMER_REAL, random.uniform(0.00002, 0.002))
+    try:
+        while True:
+            with llmtop.step(tokens=random):
+                with llmtop.phase("forward"): pass
+            llmtop.log(loss="0.5")
+    except Alarm:
+        caught += 1
+signal.setitimer(signal.ITIMER_REAL, 0)
+print(rung - caught, flush=True)
+for _ in range(10):
+    with llmtop.step(): pass
+input()
+"""
+    with Training(script) as training:
+        heard = Heard(connect(runtime_dir, training))
+        training.hear("0")
+        heard.until(lambda: heard.steps)
+        training.go()
+        training.finish()
