@@ -247,13 +247,19 @@ def encode(message: FromTraining | FromMonitor) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
+_TOO_DEEP = "it is nested too deeply"
+
+
 def decode_from_training(body: bytes | memoryview) -> FromTraining:
     """Decode what a training process sent.
 
     Raises:
         msgspec.DecodeError: garbage, or a message of an unknown type.
     """
-    return _from_training.decode(body)
+    try:
+        return _from_training.decode(body)
+    except RecursionError:
+        raise msgspec.DecodeError(_TOO_DEEP) from None
 
 
 def decode_from_monitor(body: bytes | memoryview) -> FromMonitor:
@@ -262,7 +268,10 @@ def decode_from_monitor(body: bytes | memoryview) -> FromMonitor:
     Raises:
         msgspec.DecodeError: garbage, or a message of an unknown type.
     """
-    return _from_monitor.decode(body)
+    try:
+        return _from_monitor.decode(body)
+    except RecursionError:
+        raise msgspec.DecodeError(_TOO_DEEP) from None
 
 
 class _Opening(msgspec.Struct):
@@ -282,8 +291,16 @@ def opening(body: bytes | memoryview) -> tuple[str, int, str]:
     Raises:
         msgspec.DecodeError: not a message of llmtop at all.
     """
-    found = _opening.decode(body)
+    try:
+        found = _opening.decode(body)
+    except RecursionError:
+        raise msgspec.DecodeError(_TOO_DEEP) from None
     return found.type, found.protocol, found.version
+
+
+def is_known(kind: str) -> bool:
+    """Whether this version has messages of that type; those of a newer one are passed over."""
+    return kind in _KNOWN_TYPES
 
 
 def is_newer_type(body: bytes | memoryview) -> bool:
@@ -297,22 +314,33 @@ def is_newer_type(body: bytes | memoryview) -> bool:
 class Framer:
     """Cuts a byte stream into frames. Feed it what recv() gave; iterate what is complete."""
 
-    def __init__(self) -> None:
+    def __init__(self, largest: int = MAX_FRAME, most: int | None = None) -> None:
+        """Begin.
+
+        Args:
+            largest: bytes that a frame may have.
+            most: frames that may come at once.
+        """
+        self._largest = largest
+        self._most = most
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
         """Add bytes and return the bodies of all frames that are now whole.
 
         Raises:
-            UnusableInput: a length of over `MAX_FRAME`; the connection is beyond repair.
+            UnusableInput: a length over the largest, or more frames than may come at once; the connection is
+                beyond repair.
         """
         self._buffer += data
         bodies: list[bytes] = []
         start = 0
         while len(self._buffer) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer, start)
-            if length > MAX_FRAME:
-                raise UnusableInput(f"a frame of {length} bytes was announced; the limit is {MAX_FRAME}")
+            if length > self._largest:
+                raise UnusableInput(f"a frame of {length} bytes was announced; the limit is {self._largest}")
+            if self._most is not None and len(bodies) >= self._most:
+                raise UnusableInput(f"more than {self._most} messages came at once")
             end = start + _LENGTH.size + length
             if len(self._buffer) < end:
                 break
