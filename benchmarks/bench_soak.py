@@ -1,8 +1,8 @@
 """Whether anything grows: a monitor, a recording and a training with steps of 1 ms, side by side for an hour.
 
-Eight stand-in GPUs, the real screen in a pseudo-terminal. After a sixth of the time (10 minutes of an hour) resident
-memory and open descriptors of each are watched to the end. LLMTOP_BENCH_MINUTES (60) shortens it; what is then said
-of an hour is an extrapolation, and the first minutes of any Python program still grow.
+Eight stand-in GPUs, the real screen in a pseudo-terminal. After a sixth of the time (10 minutes of an hour)
+resident memory and open descriptors of each are watched to the end. LLMTOP_BENCH_MINUTES (60) shortens it; what is
+then said of an hour is an extrapolation, and the first minutes of any Python program still grow.
 """
 
 from __future__ import annotations

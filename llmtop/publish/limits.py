@@ -1,8 +1,8 @@
 """How much one monitor, and all of them together, may ask of a training.
 
-Whoever may connect belongs to the same user, and still may be broken: stuck in a loop, stopped, of another version.
-What it sends is bounded a frame, a second and in all; what it does not read is bounded; and the processor time that
-all requests together take is a share of the run. With nobody there none of this costs anything.
+Whoever may connect belongs to the same user, and still may be broken: stuck in a loop, stopped, of another
+version. What it sends is bounded a frame, a second and in all; what it does not read is bounded; and the processor
+time that all requests together take is a share of the run. With nobody there none of this costs anything.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from llmtop import wire
 from llmtop.errors import UnusableInput
 
 MAX_REQUEST = 1 << 14
-"""Bytes in the largest frame that a monitor may send: the longest path with all that goes with it has 5 KiB. Deeper
-nesting than fits in here could overflow the stack of a training that has raised Python's recursion limit."""
+"""Bytes in the largest frame that a monitor may send: the longest path with all that goes with it has 5 KiB.
+Deeper nesting than fits in here could overflow the stack of a training that raised Python's recursion limit."""
 MAX_WORD = 128
 """Characters in the id of a request, and in the name of an engine."""
 MAX_PATH = 4096
@@ -101,9 +101,7 @@ class Intake:
             TooMuch: it is more than a second's share.
         """
         if not self._messages.take(messages) or not self._bytes.take(size):
-            raise TooMuch(
-                f"over {MESSAGES_PER_S} messages or {BYTES_PER_S >> 20} MiB a second came from this monitor"
-            )
+            raise TooMuch(f"more than {MESSAGES_PER_S} messages or {BYTES_PER_S >> 20} MiB came within a second")
 
 
 class Pace:

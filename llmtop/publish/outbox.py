@@ -21,6 +21,7 @@ BATCH = 32
 sending it lets go."""
 _PLAIN = 1e15
 """Numbers within go as they are."""
+_DETAIL = 1000
 _NOT_SENT = "messages that could not be encoded"
 _ERRORS = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError, UnusableInput)
 """What encoding raises for a value that no message can hold, or for too large a message."""
@@ -85,12 +86,19 @@ def encode_steps(message: wire.Steps) -> bytes:
 
 
 def encoded(message: wire.FromTraining, note: Callable[[str], None]) -> bytes:
-    """Encode; nothing, and `note` is told, where that cannot be done: one odd value ends no more than its message."""
+    """Encode; nothing, and `note` is told, where that cannot be done: an odd value ends no more than a message."""
     try:
         return wire.encode(message)
     except _ERRORS:
-        note(_NOT_SENT)
-        return b""
+        pass
+    if isinstance(message, wire.CaptureState | wire.PauseState):
+        message.detail = values.printable(message.detail[:_DETAIL])  # an error's own words, or a path's odd bytes
+        try:
+            return wire.encode(message)
+        except _ERRORS:
+            pass
+    note(_NOT_SENT)
+    return b""
 
 
 def encoded_steps(message: wire.Steps, note: Callable[[str], None]) -> bytes:

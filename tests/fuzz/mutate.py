@@ -1,4 +1,4 @@
-"""Damages bytes, the same way each time for the same seed: bits flip, slices go, come twice or swap, lengths lie."""
+"""Damages bytes, each time in the same way for the same seed: bits flip, slices go or come twice, lengths lie."""
 
 from __future__ import annotations
 
