@@ -39,10 +39,11 @@ _LONGEST_REST_S = 1.0
 
 PAUSE_PCT = 2.0
 """Of the run's time may a training stand still for monitors."""
-PAUSES_SAVED_S = 10.0
-"""So much at once: the two pauses of a capture with nsys take 1 s together, and are as long as this at most."""
-SHORTEST_PAUSE_S = 0.02
-"""What the shortest pause counts as: the training stops and starts for it."""
+PAUSES_SAVED_S = 20.0
+"""So much at once: ten captures with nsys, each of which has two pauses."""
+SHORTEST_PAUSE_S = 1.0
+"""What a shorter pause counts as. Those of nsys take 0.3 and 0.6 s; a monitor that asks for one after the other is
+stuck, however short they are."""
 PAIR_WITHIN_S = 600.0
 
 Clock = Callable[[], float]
