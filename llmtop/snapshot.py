@@ -272,3 +272,5 @@ def from_json(line: bytes | str) -> Snapshot:
         return _decoder.decode(line)
     except RecursionError:
         raise msgspec.DecodeError("it is nested too deeply") from None
+    except UnicodeDecodeError:
+        raise msgspec.DecodeError("a text in it is not UTF-8") from None

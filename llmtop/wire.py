@@ -17,6 +17,7 @@ import stat
 import struct
 import tempfile
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -28,6 +29,7 @@ MAX_FRAME = 1 << 20
 """Bytes in the largest frame that either side accepts."""
 SOCKET_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-(?P<token>[0-9a-f]{8})\.sock$")
 
+T_co = TypeVar("T_co", covariant=True)
 _LENGTH = struct.Struct("<I")
 _PEERCRED = struct.Struct("3i")  # pid, uid, gid of struct ucred
 
@@ -247,7 +249,22 @@ def encode(message: FromTraining | FromMonitor) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-_TOO_DEEP = "it is nested too deeply"
+class _Decoder(Protocol[T_co]):
+    def decode(self, body: bytes | memoryview, /) -> T_co: ...
+
+
+def _decoded(decoder: _Decoder[T_co], body: bytes | memoryview) -> T_co:
+    """Decode, and raise nothing but DecodeError.
+
+    Raises:
+        msgspec.DecodeError: garbage.
+    """
+    try:
+        return decoder.decode(body)
+    except RecursionError:
+        raise msgspec.DecodeError("it is nested too deeply") from None
+    except UnicodeDecodeError:
+        raise msgspec.DecodeError("a text in it is not UTF-8") from None
 
 
 def decode_from_training(body: bytes | memoryview) -> FromTraining:
@@ -256,10 +273,7 @@ def decode_from_training(body: bytes | memoryview) -> FromTraining:
     Raises:
         msgspec.DecodeError: garbage, or a message of an unknown type.
     """
-    try:
-        return _from_training.decode(body)
-    except RecursionError:
-        raise msgspec.DecodeError(_TOO_DEEP) from None
+    return _decoded(_from_training, body)
 
 
 def decode_from_monitor(body: bytes | memoryview) -> FromMonitor:
@@ -268,10 +282,7 @@ def decode_from_monitor(body: bytes | memoryview) -> FromMonitor:
     Raises:
         msgspec.DecodeError: garbage, or a message of an unknown type.
     """
-    try:
-        return _from_monitor.decode(body)
-    except RecursionError:
-        raise msgspec.DecodeError(_TOO_DEEP) from None
+    return _decoded(_from_monitor, body)
 
 
 class _Opening(msgspec.Struct):
@@ -291,10 +302,7 @@ def opening(body: bytes | memoryview) -> tuple[str, int, str]:
     Raises:
         msgspec.DecodeError: not a message of llmtop at all.
     """
-    try:
-        found = _opening.decode(body)
-    except RecursionError:
-        raise msgspec.DecodeError(_TOO_DEEP) from None
+    found = _decoded(_opening, body)
     return found.type, found.protocol, found.version
 
 

@@ -110,6 +110,8 @@ def _open(path: Path) -> Connection | None:
         (attackers.frame(msgspec.msgpack.encode({"type": "wave", "x": b"x" * 100_000})), "the limit is 16384"),
         (attackers.frame(b"\x82\xa4type\xa4wave\xa1x" + b"\x91" * 15_000 + b"\xc0"), "nested too deeply"),
         (attackers.frame(b"\x91" * 15_000), "not a message"),
+        (attackers.frame(b"\x81\xa4type\xa3\xff\xfe\xfd"), "not UTF-8"),
+        (attackers.frame(b"\x81\xa4type\xdd\xff\xff\xff\xff"), "not a message"),
         (wire.encode(wire.CaptureCancel(id="x" * 10_000)), "longer than any can be"),
         (wire.encode(wire.Pause(id="x" * 129)), "longer than any can be"),
         (wire.encode(wire.CaptureRequest(id="a", engine="e", path="/" + "x" * 5000)), "longer than any can be"),
