@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from collectors import stage
 from collectors.base import GpuReading, GpuSource, HostSource, ProcessSource, RankSource, RanksReading
 from collectors.gpu_selection import GpuSelection
+from collectors.malloc import share_one_heap
 from collectors.stage import Stage
 from llmtop.snapshot import Host, Process, Snapshot
 
@@ -61,6 +62,7 @@ def live_sources(interval: float, directory: Path | None = None) -> Sources:
 
 def live_hub(*, interval: float = 1.0, selection: GpuSelection | None = None, taps: Sequence[Stage] = ()) -> Hub:
     """A hub over this machine; arguments as of `Hub`."""
+    share_one_heap()
     return Hub(live_sources, interval=interval, selection=selection, taps=taps)
 
 

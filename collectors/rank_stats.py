@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from sys import intern
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec.structs import replace
 
+from collectors.pending import Pending
 from collectors.step_window import StepWindow
 from llmtop import wire
 from llmtop.snapshot import Phase, Step, StepKind
 
-PENDING_STEPS = 4096
-"""How many steps may wait to be handed over; beyond it the oldest count as lost."""
 HISTORY_STEPS = 512
 """How many finished steps a process is asked for on connecting, and how many are kept here: a GPU time that comes
 late, or a step that comes a second time after a reconnect, is matched among them."""
@@ -33,8 +32,8 @@ class RankStats:
         self._lost_here = 0
         self._recent = StepWindow()
         self._known: dict[int, Step] = {}
-        self._new: dict[tuple[int, float], Step] = {}
-        self._updates: dict[tuple[int, float], Step] = {}
+        self._new = Pending()
+        self._updates = Pending()
         self._figures: dict[str, Any] | None = None
 
     @property
@@ -67,13 +66,11 @@ class RankStats:
 
     def take_new(self) -> tuple[Step, ...]:
         """The steps since the last call, oldest first."""
-        new, self._new = tuple(self._new.values()), {}
-        return new
+        return self._new.take()
 
     def take_updates(self) -> tuple[Step, ...]:
         """Earlier steps whose GPU times came since the last call."""
-        updates, self._updates = tuple(self._updates.values()), {}
-        return updates
+        return self._updates.take()
 
     def figures(self) -> dict[str, Any]:
         """Fields of `Rank` made of the recent steps: percentiles, rates, phases, the GPU's idle share."""
@@ -109,37 +106,22 @@ class RankStats:
         self._figures = None
         self.last = step
         self._known[step.index] = step
-        _drop_first_beyond(HISTORY_STEPS, self._known)
+        if len(self._known) > HISTORY_STEPS:
+            del self._known[next(iter(self._known))]
         if not step.warmup:
             if not self._recent and step.interval_seconds is not None and self.hello.warmup_steps:
                 # Its interval is the cost of the last warm-up step, a compilation perhaps.
                 self._recent.add(replace(step, interval_seconds=None))
             else:
                 self._recent.add(step)
-        self._new[step.index, step.started_at] = step
-        self._lost_here += _drop_first_beyond(PENDING_STEPS, self._new)
+        self._lost_here += self._new.add(step)
 
     def _update(self, step: Step) -> None:
         self._figures = None
         self._known[step.index] = step
-        key = (step.index, step.started_at)
-        if key in self._new:
-            self._new[key] = step
-        else:
-            self._updates[key] = step
-            _drop_first_beyond(PENDING_STEPS, self._updates)
+        if not self._new.replace(step):
+            self._updates.add(step)
         self._recent.update(step)
-
-
-K = TypeVar("K")
-
-
-def _drop_first_beyond(limit: int, steps: dict[K, Step]) -> int:
-    """Drop the oldest entry if there are more than `limit`; returns how many went."""
-    if len(steps) <= limit:
-        return 0
-    del steps[next(iter(steps))]
-    return 1
 
 
 def _with_gpu_times(step: Step, times: wire.GpuTime) -> Step:

@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 
+from collectors.bounds import Bounds, hello
 from collectors.rank_stats import RankStats
 from llmtop import client, wire
 from llmtop.peaks import mfu
@@ -31,6 +32,7 @@ class Training:
         self.pid = pid
         self.connection: client.Connection | None = None
         self.stats = RankStats()
+        self._bounds = Bounds()
         self._process = _process(pid)
         self._status: str | None = None
         self._connected_at: float | None = None
@@ -63,14 +65,14 @@ class Training:
         self._connected_at = time.monotonic()
         self._gone_at = None
         self._ask_engines_at = 0.0
-        self.stats.hello = connection.hello
+        self.stats.hello = hello(connection.hello)
         if connection.host_pid == 0:
-            self.pid = connection.hello.pid
+            self.pid = self.stats.hello.pid
         self.look_at_process()
 
     def take_in(self, messages: Sequence[wire.FromTraining]) -> None:
         """Add what the training said."""
-        for message in messages:
+        for message in self._bounds.take(messages):
             match message:
                 case wire.Steps():
                     self.stats.add_steps(message)
@@ -172,7 +174,9 @@ class Training:
             attached_at=hello.started_at or None,
             new_steps=stats.take_new(),
             gpu_updates=stats.take_updates(),
-            note=hello.note,
+            phases_left_out=self._bounds.phases.left_out,
+            metrics_left_out=self._bounds.metrics.left_out,
+            note="; ".join(filter(None, (self._bounds.note(), hello.note))) or None,
             **_memory(stats.memory),
             **figures,
         )

@@ -28,6 +28,7 @@ from llmtop.errors import NotPossibleHere, UnusableInput
 _CHUNK = 1 << 18
 _SEND_TIMEOUT_S = 5.0
 _STALE_AFTER_S = 2.0
+_QUEUE_POLL_S = 0.02
 
 
 class SocketFile(NamedTuple):
@@ -139,7 +140,7 @@ class Connection:
         channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             channel.settimeout(timeout_s)
-            _connect(channel, path)
+            _connect(channel, path, deadline)
             pid, uid = wire.peer_credentials(channel)
             if not wire.peer_allowed(uid):
                 raise NotPossibleHere(f"{path} belongs to a process of uid {uid}: run llmtop as that user")
@@ -262,11 +263,18 @@ def _other_protocol(protocol: int, version: str) -> str:
     )
 
 
-def _connect(channel: socket.socket, path: Path) -> None:
+def _connect(channel: socket.socket, path: Path, deadline: float) -> None:
     try:
-        channel.connect(os.fspath(path))
+        while True:
+            try:
+                channel.connect(os.fspath(path))
+                return
+            except BlockingIOError:  # noqa: PERF203 - what takes time here is the wait
+                # The queue of connections is full: a flood of them, or nobody has accepted for a long time.
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_QUEUE_POLL_S)
     except (BlockingIOError, TimeoutError):
-        # The queue of connections is full: nobody has accepted for a long time.
         raise NoAnswer(f"nobody accepts connections at {path.name}: is the process stopped?", 0) from None
     except (ConnectionRefusedError, FileNotFoundError, ConnectionResetError):
         raise Closed(f"nothing listens at {path.name}") from None

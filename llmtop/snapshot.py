@@ -206,6 +206,10 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     `gpu_updates`."""
     gpu_updates: tuple[Step, ...] = ()
     """Earlier steps again, now with their GPU times, which are read after the GPU has got there."""
+    phases_left_out: int = 0
+    """Names of phases beside those in `phases`: a monitor takes 128 of a process. A lower bound if very many."""
+    metrics_left_out: int = 0
+    """The same for `metrics`."""
     note: str | None = None
     """A word about this process that is not an alert: an old version, auto instrumentation off, …"""
 
@@ -264,4 +268,9 @@ def from_json(line: bytes | str) -> Snapshot:
     Raises:
         msgspec.DecodeError: not JSON, or not a snapshot (`msgspec.ValidationError`, a subclass).
     """
-    return _decoder.decode(line)
+    try:
+        return _decoder.decode(line)
+    except RecursionError:
+        raise msgspec.DecodeError("it is nested too deeply") from None
+    except UnicodeDecodeError:
+        raise msgspec.DecodeError("a text in it is not UTF-8") from None

@@ -18,6 +18,7 @@ import stat
 import struct
 import tempfile
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -31,6 +32,7 @@ MAX_DIRECTORY_BYTES = 85
 """A socket's path may have 107 bytes, of which its name takes up to 22 with a pid of seven digits."""
 SOCKET_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-(?P<token>[0-9a-f]{8})\.sock$")
 
+T_co = TypeVar("T_co", covariant=True)
 _LENGTH = struct.Struct("<I")
 _PEERCRED = struct.Struct("3i")  # pid, uid, gid of struct ucred
 
@@ -252,13 +254,31 @@ def encode(message: FromTraining | FromMonitor) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
+class _Decoder(Protocol[T_co]):
+    def decode(self, body: bytes | memoryview, /) -> T_co: ...
+
+
+def _decoded(decoder: _Decoder[T_co], body: bytes | memoryview) -> T_co:
+    """Decode, and raise nothing but DecodeError.
+
+    Raises:
+        msgspec.DecodeError: garbage.
+    """
+    try:
+        return decoder.decode(body)
+    except RecursionError:
+        raise msgspec.DecodeError("it is nested too deeply") from None
+    except UnicodeDecodeError:
+        raise msgspec.DecodeError("a text in it is not UTF-8") from None
+
+
 def decode_from_training(body: bytes | memoryview) -> FromTraining:
     """Decode what a training process sent.
 
     Raises:
         msgspec.DecodeError: garbage, or a message of an unknown type.
     """
-    return _from_training.decode(body)
+    return _decoded(_from_training, body)
 
 
 def decode_from_monitor(body: bytes | memoryview) -> FromMonitor:
@@ -267,7 +287,7 @@ def decode_from_monitor(body: bytes | memoryview) -> FromMonitor:
     Raises:
         msgspec.DecodeError: garbage, or a message of an unknown type.
     """
-    return _from_monitor.decode(body)
+    return _decoded(_from_monitor, body)
 
 
 class _Opening(msgspec.Struct):
@@ -287,8 +307,13 @@ def opening(body: bytes | memoryview) -> tuple[str, int, str]:
     Raises:
         msgspec.DecodeError: not a message of llmtop at all.
     """
-    found = _opening.decode(body)
+    found = _decoded(_opening, body)
     return found.type, found.protocol, found.version
+
+
+def is_known(kind: str) -> bool:
+    """Whether this version has messages of that type; those of a newer one are passed over."""
+    return kind in _KNOWN_TYPES
 
 
 def is_newer_type(body: bytes | memoryview) -> bool:
@@ -302,22 +327,33 @@ def is_newer_type(body: bytes | memoryview) -> bool:
 class Framer:
     """Cuts a byte stream into frames. Feed it what recv() gave; iterate what is complete."""
 
-    def __init__(self) -> None:
+    def __init__(self, largest: int = MAX_FRAME, most: int | None = None) -> None:
+        """Begin.
+
+        Args:
+            largest: bytes that a frame may have.
+            most: frames that may come at once.
+        """
+        self._largest = largest
+        self._most = most
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
         """Add bytes and return the bodies of all frames that are now whole.
 
         Raises:
-            UnusableInput: a length of over `MAX_FRAME`; the connection is beyond repair.
+            UnusableInput: a length over the largest, or more frames than may come at once; the connection is
+                beyond repair.
         """
         self._buffer += data
         bodies: list[bytes] = []
         start = 0
         while len(self._buffer) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer, start)
-            if length > MAX_FRAME:
-                raise UnusableInput(f"a frame of {length} bytes was announced; the limit is {MAX_FRAME}")
+            if length > self._largest:
+                raise UnusableInput(f"a frame of {length} bytes was announced; the limit is {self._largest}")
+            if self._most is not None and len(bodies) >= self._most:
+                raise UnusableInput(f"more than {self._most} messages came at once")
             end = start + _LENGTH.size + length
             if len(self._buffer) < end:
                 break

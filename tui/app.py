@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
+from rich.cells import cached_cell_len
 from textual.app import App, SystemCommand
 from textual.message import Message
 from textual.screen import Screen
@@ -36,6 +37,8 @@ MAX_HELD = 300
 _DEPTHS: dict[str, Depth] = {"standard": "16", "256": "256"}
 _FRAMES_QUEUED = 2
 _BEHIND_SECONDS = 0.25
+_WIDTHS_KEPT = 1024
+"""Texts of which rich remembers the width: what is drawn anew every second is many times fewer."""
 
 
 class Arrived(Message):
@@ -194,6 +197,8 @@ class LlmtopApp(App[int]):
                 self.set_timer(_BEHIND_SECONDS, self._draw_late)
             return
         self._describe_replay()
+        if cached_cell_len.cache_info().currsize > _WIDTHS_KEPT:
+            cached_cell_len.cache_clear()  # it keeps every row of every chart that was ever drawn
         screen = self.screen
         if isinstance(screen, LlmtopScreen):
             with self.batch_update():

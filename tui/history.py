@@ -33,31 +33,41 @@ def level(value: float | None, limit: float | None) -> int:
 class Series:
     """The last values of one figure, as 32-bit floats, and how high each is drawn in one row.
 
-    The height is worked out once, when the value comes: a hundred histories are drawn with every frame.
+    The height is worked out once, when the value comes: a hundred histories are drawn with every frame. All the
+    room is taken at once, so that a monitor does not grow while its histories fill.
     """
 
-    __slots__ = ("_keep", "levels", "values")
+    __slots__ = ("_end", "_keep", "_levels", "_room", "_values")
 
     def __init__(self, keep: int, missed: int = 0) -> None:
         self._keep = keep
-        self.values = array("f", [NAN] * min(missed, keep))
-        self.levels = bytearray(min(missed, keep))
+        self._room = keep + keep // 4
+        self._end = min(missed, keep)
+        self._values = array("f", [NAN]) * self._room
+        self._levels = bytearray(self._room)
 
     def add(self, value: float | None, limit: float | None = None) -> None:
-        """Append one value; the oldest go when twice as many as needed are there.
+        """Append one value; the oldest go when there is no more room.
 
         Args:
             limit: the upper end of the axis on which `levels` are drawn.
         """
-        self.values.append(NAN if value is None or not -_LARGEST < value < _LARGEST else value)
-        self.levels.append(level(value, limit))
-        if len(self.values) >= 2 * self._keep:
-            del self.values[: -self._keep]
-            del self.levels[: -self._keep]
+        end, keep = self._end, self._keep
+        if end == self._room:
+            self._values[:keep] = self._values[end - keep :]
+            self._levels[:keep] = self._levels[end - keep :]
+            end = keep
+        self._values[end] = NAN if value is None or not -_LARGEST < value < _LARGEST else value
+        self._levels[end] = level(value, limit)
+        self._end = end + 1
 
     def last(self, count: int) -> array[float]:
         """Up to so many of the newest values, oldest first."""
-        return self.values[-count:] if count > 0 else array("f")
+        return self._values[max(0, self._end - max(count, 0)) : self._end]
+
+    def levels(self, count: int) -> bytearray:
+        """How high up to so many of the newest values are drawn, 0 to 8."""
+        return self._levels[max(0, self._end - max(count, 0)) : self._end]
 
 
 class GpuHistory:
@@ -156,7 +166,7 @@ class History:
     def levels(self, uuid: str, key: str, count: int) -> bytearray:
         """How high the newest values of one figure of one GPU are drawn, 0 to 8."""
         known = self.gpus.get(uuid)
-        return known.series[key].levels[-count:] if known is not None and count > 0 else bytearray()
+        return known.series[key].levels(count) if known is not None else bytearray()
 
     def rank(self, rank: Rank) -> RankHistory:
         """Of one training process; empty when nothing is known."""

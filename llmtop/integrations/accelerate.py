@@ -45,4 +45,4 @@ class LlmtopTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not 
 
     def log(self, values: dict[str, Any], step: int | None = None, **kwargs: Any) -> None:
         """Show numbers beside the steps."""
-        llmtop.log(**values)
+        llmtop.log(**{name: value for name, value in values.items() if isinstance(name, str)})

@@ -9,16 +9,13 @@ from typing import TypeVar
 from llmtop.publish.compiling import is_compiling, keep_untraced, untraced
 from llmtop.publish.loader import Loader
 from llmtop.publish.recorder import MAX_NAMES, Kind, Phase, Step, get, phase_of
+from llmtop.publish.values import LARGEST
 
 T = TypeVar("T")
 
 _recorder = get()
 _by_hand = _recorder.by_hand
 keep_untraced()
-FLOPS_PER_PARAMETER_AND_TOKEN = 6
-"""Forward 2, backward 4: Kaplan et al. 2020, "Scaling Laws for Neural Language Models", section 2.1."""
-_MAX_METRICS = 64
-_MAX_METRIC_NAME = 64
 
 
 class _UnrecordedStep(Step):
@@ -134,45 +131,50 @@ def log(**metrics: object) -> None:
     """
     known = _recorder.metrics
     for name, value in metrics.items():
-        if len(known) >= _MAX_METRICS and name not in known:
-            continue
-        if type(value) is float or type(value) is int:
-            known[name[:_MAX_METRIC_NAME]] = value
+        if name in known and (type(value) is float or (type(value) is int and -LARGEST < value < LARGEST)):
+            known[name] = value
         else:
-            _recorder.log_other(name[:_MAX_METRIC_NAME], value)
+            _recorder.log_other(name, value)
     if _recorder.waiting:
         _recorder.tell()
 
 
 def attach(
-    total_steps: int | None = None,
-    flops_per_token: float | None = None,
-    params: float | None = None,
-    dtype: str | None = None,
-    warmup_steps: int | None = None,
+    total_steps: float | str | None = None,
+    flops_per_token: float | str | None = None,
+    params: float | str | None = None,
+    dtype: object = None,
+    warmup_steps: float | str | None = None,
 ) -> None:
     """Begin to publish now instead of at the first step, and say what only the script knows. May be called again.
+
+    Numbers may be written as "10000", "1e9", "350M" or "7b". What is none is left out, with one warning on stderr.
 
     Args:
         total_steps: length of the run, for progress and the remaining time.
         flops_per_token: floating-point operations of forward and backward for one token on this process, for MFU.
         params: number of parameters, where `flops_per_token` is not given: six operations each.
-        dtype: which peak MFU is measured against: "bf16", "fp16", "fp8", "tf32" or "fp32".
+        dtype: which peak MFU is measured against: "bf16", "fp16", "fp8", "tf32", "fp32", or torch's own dtype.
         warmup_steps: first steps to leave out of rates and percentiles; by default 10, at most a tenth of
             `total_steps`.
     """
+    from llmtop.publish import declared
+
     facts = _recorder.facts
-    if flops_per_token is None and params is not None:
-        flops_per_token = FLOPS_PER_PARAMETER_AND_TOKEN * params
-    given = {
-        "total_steps": total_steps,
-        "flops_per_token": flops_per_token,
-        "dtype": dtype,
-        "warmup_steps": warmup_steps,
-    }
-    for name, value in given.items():
-        if value is not None:
-            setattr(facts, name, value)
+    if total_steps is not None:
+        unknown = "progress and the remaining time are unknown"
+        facts.total_steps = declared.steps("total_steps", total_steps, 1, unknown) or facts.total_steps
+    if flops_per_token is not None:
+        facts.flops_per_token = declared.amount("flops_per_token", flops_per_token) or facts.flops_per_token
+    elif params is not None:
+        count = declared.amount("params", params)
+        if count is not None:
+            facts.flops_per_token = declared.FLOPS_PER_PARAMETER_AND_TOKEN * count
+    if dtype is not None:
+        facts.dtype = declared.dtype(dtype) or facts.dtype
+    if warmup_steps is not None:
+        warmup = declared.steps("warmup_steps", warmup_steps, 0, "the usual number is taken")
+        facts.warmup_steps = facts.warmup_steps if warmup is None else warmup
     facts.changed()
     if not _is_being_spawned():
         _recorder.attach()

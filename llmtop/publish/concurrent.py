@@ -14,7 +14,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from llmtop.publish import values
-from llmtop.publish.phases import HIDDEN, MAX_DEPTH, MAX_NAME
+from llmtop.publish.phases import HIDDEN, MAX_DEPTH, MAX_NAME, MAX_PATHS
 from llmtop.publish.ring import MASK
 from llmtop.publish.watch import STEP_RANGE, Nvtx
 
@@ -63,8 +63,12 @@ class Track:
         self.times: dict[str, list[int]] = {}
 
     def add(self, path: str, ns: int, begun: int) -> None:
-        """Count one finished phase."""
-        cell = self.times.setdefault(path, [0, 0])
+        """Count one finished phase; those over the limit together, under a path that is never reported."""
+        cell = self.times.get(path)
+        if cell is None:
+            # One more than there may be in all: the rest is then said to be left out.
+            path = path if len(self.times) <= MAX_PATHS else ""
+            cell = self.times.setdefault(path, [0, 0])
         cell[0] += ns
         cell[1] += 1
         if self.step is None and (self.pending is None or begun < self.pending):
@@ -216,7 +220,7 @@ class Tracks:
         recorder.previous = track.begun
         cells = [0] * recorder.paths.cells
         for path, (ns, count) in track.times.items():
-            slot = recorder.paths.slot(path)
+            slot = recorder.paths.slot(path) if path else HIDDEN
             if slot == HIDDEN:
                 recorder.count_left_out("phases over the limit of names or too deeply nested")
                 continue

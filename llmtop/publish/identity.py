@@ -7,7 +7,11 @@ import socket
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from llmtop.publish import values
+
 _COMMAND_CHARACTERS = 200
+_DIGITS = 9
+"""Of a rank, or it is none."""
 
 
 class Identity(NamedTuple):
@@ -46,14 +50,14 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Identity:
 def _number(env: Mapping[str, str], names: tuple[str, ...]) -> int | None:
     for name in names:
         text = env.get(name, "")
-        if text.isascii() and text.isdecimal():
+        if text.isascii() and text.isdecimal() and len(text) <= _DIGITS:
             return int(text)
     return None
 
 
 def host() -> str:
     """This machine's name."""
-    return socket.gethostname()
+    return values.printable(socket.gethostname())
 
 
 def command() -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
 
 from llmtop import wire
 from llmtop.errors import UnusableInput
@@ -18,6 +21,10 @@ BATCH = 32
 sending it lets go."""
 _PLAIN = 1e15
 """Numbers within go as they are."""
+_DETAIL = 1000
+_NOT_SENT = "messages that could not be encoded"
+_ERRORS = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError, UnusableInput)
+"""What encoding raises for a value that no message can hold, or for too large a message."""
 
 
 StepArray = tuple[int, int, int, int | None, float | None, float | None, list[tuple[str, int, int]]]
@@ -76,3 +83,32 @@ def encode_steps(message: wire.Steps) -> bytes:
         first = wire.Steps(steps=head, first_ordinal=message.first_ordinal, **common)  # type: ignore[arg-type]
         second = wire.Steps(steps=tail, first_ordinal=message.first_ordinal + middle, **common)  # type: ignore[arg-type]
         return encode_steps(first) + encode_steps(second)
+
+
+def encoded(message: wire.FromTraining, note: Callable[[str], None]) -> bytes:
+    """Encode; nothing, and `note` is told, where that cannot be done: an odd value ends no more than a message."""
+    try:
+        return wire.encode(message)
+    except _ERRORS:
+        pass
+    if isinstance(message, wire.CaptureState | wire.PauseState):
+        message.detail = values.printable(message.detail[:_DETAIL])  # an error's own words, or a path's odd bytes
+        try:
+            return wire.encode(message)
+        except _ERRORS:
+            pass
+    note(_NOT_SENT)
+    return b""
+
+
+def encoded_steps(message: wire.Steps, note: Callable[[str], None]) -> bytes:
+    """The same for steps, which go without the metrics if those are at fault."""
+    try:
+        return encode_steps(message)
+    except _ERRORS:
+        note(_NOT_SENT)
+    message.metrics = {}
+    try:
+        return encode_steps(message)
+    except _ERRORS:
+        return b""

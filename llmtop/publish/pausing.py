@@ -4,6 +4,9 @@ It is for tools that harm a process when they start or stop recording while kern
 (llmtop/capture/pausing.py says which). The training thread itself waits, after a step: until the monitor lets it
 go, the time is over, or the monitor has gone. Whatever goes wrong ends the pause, never the training. Only what
 PyTorch has launched is waited for.
+
+All pauses together are a small share of the run (`limits.PauseBudget`); `LLMTOP_PAUSE_PCT` in the training's
+environment sets another one.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from llmtop import wire
+from llmtop.publish import limits
 from llmtop.publish.interrupts import raised_by_handler
 from llmtop.publish.threads import Thread
 
@@ -31,6 +35,8 @@ _waiter: Thread | None = None
 """The latest thread that waits, or has waited, for the GPU."""
 
 Send = Callable[[wire.PauseState], None]
+
+_budget = limits.PauseBudget()
 
 
 class _Asker(Protocol):
@@ -59,6 +65,8 @@ def handle(request: wire.Pause | wire.Resume, recorder: Recorder, send: Send, as
         refusal = "its steps overlap, so that there is no moment between them"
     elif recorder.pause is None and recorder.boundary_hook is not None:
         refusal = "a capture runs inside it"
+    else:
+        refusal = _budget.refusal()
     if refusal:
         send(wire.PauseState(id=request.id, state="failed", detail=refusal))
         return
@@ -132,6 +140,7 @@ class Pause:
                     self._released.wait(GRACE_SECONDS)
                     break
         failed = busy and not self.over
+        _budget.spend((time.monotonic_ns() - began) / 1e9)
         self._end("failed" if failed else "resumed", busy if failed else "", time.monotonic_ns() - began)
 
     def _drain(self, index: int) -> str:

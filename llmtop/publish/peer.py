@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import time
 
 from llmtop import wire
+from llmtop.publish import limits
 from llmtop.publish.descriptors import Channel
 
 _CHUNK = 1 << 16
@@ -17,6 +19,7 @@ class Monitor:
     __slots__ = (
         "_buffer",
         "_framer",
+        "_intake",
         "channel",
         "cursor",
         "facts_version",
@@ -33,7 +36,8 @@ class Monitor:
     def __init__(self, channel: Channel) -> None:
         channel.setblocking(False)
         self.channel = channel
-        self._framer = wire.Framer()
+        self._framer = wire.Framer(limits.MAX_REQUEST, limits.MESSAGES_PER_S)
+        self._intake = limits.Intake()
         self._buffer = b""
         self.subscribed = False
         self.gone = False
@@ -63,8 +67,10 @@ class Monitor:
         """Send what the socket takes now and keep the rest; `write(b"")` sends of the rest.
 
         Raises:
-            OSError: it has gone.
+            OSError: it has gone, or leaves too much unread.
         """
+        if self._buffer and data and len(self._buffer) + len(data) > limits.MAX_UNREAD:
+            raise BlockingIOError(f"{len(self._buffer)} bytes lie unread")
         data = self._buffer + data if self._buffer else data
         sent = 0
         with contextlib.suppress(BlockingIOError):
@@ -76,10 +82,23 @@ class Monitor:
 
         Raises:
             OSError: it has gone.
-            UnusableInput: it announced too large a frame.
+            UnusableInput: it announced too large a frame, or sends more than a monitor may.
         """
         try:
             data = self.channel.recv(_CHUNK)
         except BlockingIOError:
             return []
-        return self._framer.feed(data) if data else None
+        if not data:
+            return None
+        bodies = self._framer.feed(data)
+        self._intake.add(len(bodies), len(data))
+        return bodies
+
+    def has_hung_up(self) -> bool:
+        """Whether the other end was closed before anything was said, as the rest of a flood of connections is."""
+        try:
+            return not self.channel.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True

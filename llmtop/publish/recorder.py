@@ -169,7 +169,7 @@ class Step:
     def __enter__(self) -> Step:
         r = _recorder
         if not r.attached or self.kind != "step":
-            prepare(r, self.kind)
+            prepare(r, self)
         if get_ident() != r.thread:
             r.enter_step_elsewhere(self)
             return self
@@ -234,12 +234,16 @@ class Step:
         return decorate(function, lambda: Step(self.tokens, self.samples, self.kind, self.index))
 
 
-def prepare(recorder: Recorder, kind: Kind) -> None:
+def prepare(recorder: Recorder, step: Step) -> None:
     """Before a step: attach at the first one, whose kind is the process's; requests may overlap."""
     recorder.attach()
-    if kind != "step":
+    if step.kind not in ("step", "request"):
+        given = values.shown(step.kind)
+        values.warn("kind", f'step(kind=) takes "step" or "request", not {given}: it was taken for "step"')
+        step.kind = "step"
+    if step.kind != "step":
         if recorder.ring.count == 0:
-            recorder.facts.set_kind(kind)
+            recorder.facts.set_kind(step.kind)
         recorder.go_concurrent()
 
 
@@ -257,12 +261,12 @@ def phase_of(name: str) -> Phase:
     try:
         found = _phases.get(name)
     except TypeError:
-        name = str(name)
+        name = values.name(name)
         found = _phases.get(name)
     if found is not None:
         return found
     made = Phase(values.name(name))
-    if len(_phases) < MAX_NAMES:
+    if len(_phases) < MAX_NAMES and isinstance(name, str):
         _phases[name] = made
     return made
 

@@ -24,12 +24,12 @@ import msgspec
 
 from llmtop import client, socket_dir, wire
 from llmtop.errors import NotPossibleHere, UnusableInput
-from llmtop.publish import descriptors, threads
+from llmtop.publish import descriptors, limits, threads
 from llmtop.publish.descriptors import Channel
 from llmtop.publish.gpu_times import gpu_time
 from llmtop.publish.hello import captures, hello, pausing
 from llmtop.publish.interrupts import raised_by_handler
-from llmtop.publish.outbox import StepReader, encode_steps, message_of
+from llmtop.publish.outbox import StepReader, encoded, encoded_steps, message_of
 from llmtop.publish.peer import Monitor
 from llmtop.publish.values import complain
 
@@ -40,6 +40,7 @@ HOLD_S = 0.016
 """Steps that finish within this time of a message go into one; within 20 ms a step is to be out."""
 MAX_MONITORS = 32
 _SUBSCRIBE_WITHIN_S = 10.0
+_MAKES_ROOM_AFTER_S = 2.0
 _EXIT_WAIT_S = 1.0
 _EXIT_PATIENCE_S = 0.2
 _LOOK_AGAIN_S = 1.0
@@ -75,6 +76,10 @@ class Server:
         """What the training sends to, and `_knocked` hears."""
         self._knocked: Channel | None = None
         self._poll = descriptors.Poll()
+        self._knocks = descriptors.Poll()
+        """Without the sockets of monitors."""
+        self._pace = limits.Pace()
+        self._captures_allowed = limits.Allowance(limits.CAPTURES_PER_S, limits.CAPTURES_AT_ONCE)
         self.on_capture: OnCapture | None = None
         """Called in the server thread with what a monitor asked for; by default `llmtop.publish.captures`."""
 
@@ -154,6 +159,7 @@ class Server:
         self._path = path
         self._poll.register(self._listener, select.POLLIN)
         self._poll.register(self._knocked, select.POLLIN)
+        self._knocks.register(self._knocked, select.POLLIN)
 
     # --- the thread ----------------------------------------------------------------------------------------------
 
@@ -199,13 +205,20 @@ class Server:
         listener, knocked = self._listener, self._knocked
         assert listener is not None
         assert knocked is not None
-        for descriptor, events in self._poll.poll(timeout_s):
+        asked = False
+        for descriptor, events in self._events(timeout_s):
             if descriptor == knocked.fileno():
                 knocked.recv(_KNOCKS)
-            elif descriptor == listener.fileno():
-                self._accept(listener)
+                continue
+            if not asked:
+                asked = True
+                self._pace.begin()
+            if descriptor == listener.fileno():
+                self._accept_some(listener)
             elif descriptor in self._monitors:
                 self._serve(self._monitors[descriptor], events)
+        if asked:
+            self._pace.end()
         now = time.monotonic()
         if now - self._sent_at >= HOLD_S:
             self._send_all()
@@ -215,6 +228,13 @@ class Server:
         for monitor in list(self._monitors.values()):
             if not monitor.subscribed and now - monitor.since > _SUBSCRIBE_WITHIN_S:
                 self._drop(monitor)
+
+    def _events(self, timeout_s: float | None) -> list[tuple[int, int]]:
+        """Sleep until the training or a socket asks for something; sockets wait for the pace of requests."""
+        rest = 0.0 if self._stopping else self._pace.rest()
+        if rest > 0:
+            return self._knocks.poll(rest if timeout_s is None else min(rest, timeout_s))
+        return self._poll.poll(timeout_s)
 
     def _timeout(self) -> float | None:
         """Seconds to sleep at most; asks the training thread to wake us when there is nothing to be sent yet."""
@@ -246,19 +266,27 @@ class Server:
         recorder = self._recorder
         return monitor.ready and (monitor.cursor < recorder.ring.count or monitor.metrics != recorder.metrics)
 
-    def _accept(self, listener: Channel) -> None:
-        try:
-            channel = listener.take()
-        except OSError as error:
-            if error.errno in _NO_ROOM:
-                # No descriptor to be had: the pending connection would wake us without end.
-                self._poll.unregister(listener.fileno())
-                self._listen_again_at = time.monotonic() + _LOOK_AGAIN_S
-            return
+    def _accept_some(self, listener: Channel) -> None:
+        for _ in range(limits.ACCEPTED_AT_ONCE):
+            try:
+                channel = listener.take()
+            except OSError as error:
+                if error.errno in _NO_ROOM:
+                    # No descriptor to be had: the pending connection would wake us without end.
+                    self._poll.unregister(listener.fileno())
+                    self._listen_again_at = time.monotonic() + _LOOK_AGAIN_S
+                return
+            self._accept(channel)
+
+    def _accept(self, channel: Channel) -> None:
         monitor = Monitor(channel)
-        if not wire.peer_allowed(wire.peer_credentials(channel)[1]):
+        if not wire.peer_allowed(wire.peer_credentials(channel)[1]) or monitor.has_hung_up():
             channel.close()
-        elif len(self._monitors) >= MAX_MONITORS:
+            return
+        oldest = next((known for known in self._monitors.values() if not known.subscribed), monitor)
+        if len(self._monitors) >= MAX_MONITORS and monitor.since - oldest.since > _MAKES_ROOM_AFTER_S:
+            self._drop(oldest)  # which has not said what it wants
+        if len(self._monitors) >= MAX_MONITORS:
             self._refuse(monitor, f"{MAX_MONITORS} monitors are connected already; close one")
         else:
             self._monitors[channel.fileno()] = monitor
@@ -277,6 +305,8 @@ class Server:
                 return
             for body in bodies:
                 self._handle(monitor, body)
+        except limits.TooMuch as error:
+            self._refuse(monitor, str(error))
         except (UnusableInput, msgspec.DecodeError) as error:
             self._refuse(monitor, f"what came is not a message of llmtop ({error})")
         except OSError:
@@ -289,12 +319,10 @@ class Server:
                 monitor, f"it speaks protocol {wire.PROTOCOL}, this monitor (llmtop {version or '?'}) {protocol}"
             )
             return
-        try:
-            message = wire.decode_from_monitor(body)
-        except msgspec.DecodeError:
-            if wire.is_newer_type(body):
-                return
-            raise
+        if not wire.is_known(kind):
+            return
+        message = wire.decode_from_monitor(body)
+        limits.check(message)
         if isinstance(message, wire.Subscribe):
             self._subscribe(monitor, message)
         elif isinstance(message, wire.Refused):
@@ -302,7 +330,7 @@ class Server:
         elif isinstance(message, wire.Pause | wire.Resume):
             self._pause(monitor, message)
         else:
-            self._capture(message)
+            self._capture(monitor, message)
 
     def _subscribe(self, monitor: Monitor, message: wire.Subscribe) -> None:
         if not monitor.subscribed:
@@ -312,7 +340,11 @@ class Server:
             monitor.cursor = max(ring.oldest(), ring.count - max(0, message.history))
             self._send_all()
 
-    def _capture(self, message: wire.CaptureRequest | wire.CaptureCancel) -> None:
+    def _capture(self, monitor: Monitor, message: wire.CaptureRequest | wire.CaptureCancel) -> None:
+        if isinstance(message, wire.CaptureRequest) and not self._captures_allowed.take():
+            detail = "captures are asked for too often: wait a few seconds"
+            self._write(monitor, self._encoded(wire.CaptureState(id=message.id, state="failed", detail=detail)))
+            return
         try:
             if self.on_capture is None:
                 handle, recorder = captures().handle, self._recorder
@@ -331,7 +363,7 @@ class Server:
 
     def _send_all(self) -> None:
         """Give every monitor that is able to take it all that is new."""
-        states = b"".join(wire.encode(self._states.popleft()) for _ in range(len(self._states)))
+        states = b"".join(self._encoded(self._states.popleft()) for _ in range(len(self._states)))
         for monitor in list(self._monitors.values()):
             if not monitor.subscribed:
                 continue
@@ -365,23 +397,29 @@ class Server:
             history=history,
             first_ordinal=first,
         )
-        self._write(monitor, encode_steps(message))
+        data = encoded_steps(message, self._recorder.count_left_out)
+        if not data:
+            monitor.lost += len(steps)
+        self._write(monitor, data)
 
     def _send_gpu(self, monitor: Monitor) -> None:
         """Send what the training thread read of the GPU. It comes after the steps that it is about."""
         recorder = self._recorder
         if monitor.memory_version != recorder.memory_version and recorder.memory is not None:
             monitor.memory_version = recorder.memory_version
-            self._write(monitor, wire.encode(wire.Memory(**recorder.memory._asdict())))
+            self._write(monitor, self._encoded(wire.Memory(**recorder.memory._asdict())))
         clock = recorder.clock
         if clock is not None and monitor.gpu_cursor < clock.timed.count and monitor.ready:
             monitor.gpu_cursor, timed = clock.timed.read(monitor.gpu_cursor)
             names = recorder.paths.names
-            self._write(monitor, wire.encode(wire.GpuTimes(times=[gpu_time(step, names) for step in timed])))
+            self._write(monitor, self._encoded(wire.GpuTimes(times=[gpu_time(step, names) for step in timed])))
 
     def _greet(self, monitor: Monitor) -> None:
         monitor.facts_version = self._recorder.facts.version
-        self._write(monitor, wire.encode(hello(self._recorder)))
+        self._write(monitor, self._encoded(hello(self._recorder)) or self._encoded(wire.Hello(pid=os.getpid())))
+
+    def _encoded(self, message: wire.FromTraining) -> bytes:
+        return encoded(message, self._recorder.count_left_out)
 
     def _write(self, monitor: Monitor, data: bytes) -> None:
         was_behind = monitor.behind

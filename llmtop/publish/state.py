@@ -128,8 +128,12 @@ class State(OpenPhases):
     # --- slow paths of the hot path ----------------------------------------------------------------------------
 
     def log_other(self, name: str, value: object) -> None:
-        """A metric that is not a plain number."""
-        if getattr(value, "is_cuda", False):
+        """A metric that is new, or not a plain number."""
+        name = values.metric_name(name)
+        if name not in self.metrics and len(self.metrics) >= values.MAX_METRICS:
+            self.count_left_out(f"metrics over the limit of {values.MAX_METRICS} names")
+            return
+        if values.is_on_gpu(value):
             if self.gpu_metrics is not None and get_ident() == self.thread:
                 try:
                     self.gpu_metrics.take(name, value)
@@ -142,6 +146,8 @@ class State(OpenPhases):
         number = values.number(value)
         if number is not None:
             self.metrics[name] = number
+        elif isinstance(value, int):
+            self.count_left_out("metrics too large for a float")
 
     def count_left_out(self, reason: str) -> None:
         """Remember that something is not in the numbers, and why; the monitor shows it."""

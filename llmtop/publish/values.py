@@ -5,51 +5,91 @@ Nothing here waits, or raises anything but what a signal's handler of the script
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from typing import Any
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from llmtop.errors import NotPossibleHere
 from llmtop.publish.interrupts import raised_by_handler
 
-_LARGEST = 1 << 62
+LARGEST = 1 << 62
 """Integers beyond do not fit a message."""
+MAX_METRICS = 64
+MAX_METRIC_NAME = 64
+_SHOWN = 40
+
+_warned: set[str] = set()
 _said = False
 
+T = TypeVar("T")
 
-def number(value: Any) -> float | None:
-    """A number that can be read without waiting for a device; None for anything else."""
-    if type(value) is float:
-        return value
-    if value is None or getattr(value, "is_cuda", False):
-        return None
+
+def _made(make: Callable[[Any], T], value: object) -> T | None:
+    """`make(value)`, or None for what it is not to be had of."""
     try:
-        return float(value)
-    except Exception as error:  # anything may have been passed, and its __float__ may raise anything
+        return make(value)
+    except Exception as error:  # anything may have been passed, and its own methods may raise anything
         if raised_by_handler(error):
             raise
         return None
 
 
+def is_on_gpu(value: object) -> bool:
+    """Whether it is a tensor that a GPU may still be computing: to read it would be to wait."""
+    return bool(_made(_is_cuda, value))
+
+
+def _is_cuda(value: object) -> bool:
+    return bool(getattr(value, "is_cuda", False))
+
+
+def number(value: Any) -> float | None:
+    """A number that can be read without waiting for a device; None for anything else."""
+    return value if type(value) is float else None if is_on_gpu(value) else _made(float, value)
+
+
 def whole(value: Any, otherwise: int) -> int:
     """A step's index as an int that fits a message; `otherwise` for anything else."""
-    if type(value) is not int:
-        if getattr(value, "is_cuda", False):
-            return otherwise
-        try:
-            value = int(value)
-        except Exception as error:  # anything may have been passed, and its __int__ may raise anything
-            if raised_by_handler(error):
-                raise
-            return otherwise
-    return value if -_LARGEST < value < _LARGEST else otherwise
+    found = value if type(value) is int else None if is_on_gpu(value) else _made(int, value)
+    return found if found is not None and -LARGEST < found < LARGEST else otherwise
 
 
 def name(value: object) -> str:
     """A phase's name as it is shown: never empty, printable, without the separator of nested phases."""
-    plain = str(value).replace("/", ".") or "unnamed"
-    return "".join(c if c.isprintable() else "?" for c in plain)
+    plain = value if type(value) is str else None if is_on_gpu(value) else _made(str, value)
+    return printable((plain or "").replace("/", ".") or "unnamed")
+
+
+def metric_name(value: str) -> str:
+    """A metric's name as it is shown."""
+    return (
+        value[:MAX_METRIC_NAME]
+        if type(value) is str and value.isprintable()
+        else printable(value)[:MAX_METRIC_NAME]
+    )
+
+
+def printable(text: str) -> str:
+    """The text with a "?" for each character that no terminal or message can hold."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def shown(value: object) -> str:
+    """A value in a sentence: short, whatever it is."""
+    if type(value) is str:
+        return repr(value if len(value) <= _SHOWN else value[:_SHOWN] + "…")
+    if type(value) is int and value.bit_length() > 4 * _SHOWN:
+        return f"an integer of {value.bit_length()} bits"
+    return repr(value) if type(value) in (int, float, bool) else f"a value of type {type(value).__name__}"
+
+
+def warn(about: str, sentence: str) -> None:
+    """Say in the training's log that something it told llmtop cannot be used; once for what it is about."""
+    if about not in _warned:
+        _warned.add(about)
+        _say(sentence)
 
 
 def complain(error: BaseException, aloud: bool = False) -> None:
@@ -64,5 +104,11 @@ def complain(error: BaseException, aloud: bool = False) -> None:
     mendable = isinstance(error, NotPossibleHere) and aloud and not _said
     if mendable or os.environ.get("LLMTOP_DEBUG"):
         _said = _said or mendable
-        with contextlib.suppress(OSError, ValueError):  # a stderr that has been closed
-            print(f"llmtop: not publishing: {error}", file=sys.stderr, flush=True)
+        _say(f"not publishing: {error}")
+
+
+def _say(sentence: str) -> None:
+    # Without stderr print() would take stdout, which is the script's.
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):  # closed, full, or a terminal that has gone
+            print(f"llmtop: {sentence}", file=sys.stderr, flush=True)

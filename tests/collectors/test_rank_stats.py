@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.rank_stats import HISTORY_STEPS, PENDING_STEPS, RankStats
+from collectors.pending import PENDING_STEPS
+from collectors.rank_stats import HISTORY_STEPS, RankStats
 from collectors.step_window import RECENT_STEPS, percentile
 from llmtop import wire
 

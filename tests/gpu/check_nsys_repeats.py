@@ -43,7 +43,7 @@ class Repeats(threading.Thread):
 
     def run(self) -> None:
         attached = self._given.attached or self._given.captures
-        off = {} if attached else {"LLMTOP_OFF": "1"}
+        off = {"LLMTOP_PAUSE_PCT": "100"} if attached else {"LLMTOP_OFF": "1"}
         collect = self._capture if self._given.captures else self._collect
         size = ["--cpu", "--batch", "2", "--sequence", "32"] if self._given.cpu else []
         script = [sys.executable, str(REPOSITORY / "examples" / "train_gpt.py"), "--steps", "1000000", "--quiet"]

@@ -62,7 +62,7 @@ def host(view: View, width: int, look: Look) -> Row:
     now = view.snapshot.host
     row.add(" CPU ", palette.dim).add(f"{fmt.percent(now.cpu_pct):>4} ", palette.text)
     cells = 12 if width >= 100 else 6
-    row.add(spark(view.history.cpu.levels[-cells:], cells, look.glyphs), palette.compute)
+    row.add(spark(view.history.cpu.levels(cells), cells, look.glyphs), palette.compute)
     for label, text, cells in _host_figures(now):
         if len(label) + cells + 5 > row.left:
             break  # a later one that is shorter would stand beside a label that is not its own

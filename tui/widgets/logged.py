@@ -31,7 +31,8 @@ def _line(rank: Rank, view: View, width: int, look: Look) -> Row:
     for place, (name, value) in enumerate(rank.metrics.items()):
         clean = fmt.printable(name, _NAME)
         if len(clean) + _VALUE + 5 > row.left:
-            row.add(f"+{len(rank.metrics) - place} {look.glyphs.more}", palette.dim)
+            more = len(rank.metrics) - place + rank.metrics_left_out
+            row.add(f"+{more:,} {look.glyphs.more}", palette.dim)
             break
         row.add(clean + " ", palette.dim).add(fmt.figure(value).ljust(_VALUE), palette.strong)
         series = history.get(name)
@@ -65,8 +66,9 @@ def _charts(rank: Rank, view: View, width: int, height: int, look: Look) -> list
     for place, (name, value) in enumerate(fitting):
         left, right = place * (width + 3) // len(fitting), (place + 1) * (width + 3) // len(fitting) - 3
         part = _chart(name, value, history[name], right - left, height, look)
-        if place == len(fitting) - 1 and len(rank.metrics) > len(fitting):
-            part[0].right(f"+{len(rank.metrics) - len(fitting)} {look.glyphs.more}", palette.dim, palette.text)
+        more = len(rank.metrics) - len(fitting) + rank.metrics_left_out
+        if place == len(fitting) - 1 and more:
+            part[0].right(f"+{more:,} {look.glyphs.more}", palette.dim, palette.text)
         for row, piece in zip(rows, part, strict=True):
             row.to(left, palette.text).join(piece)
     return rows

@@ -188,7 +188,7 @@ def _details(
     if height <= 0:
         return []
     if shown and total > 0 and width >= 2 * LEGEND and height >= min(len(shown) + 1, 4):
-        legend = _legend(shown, total, height, look)
+        legend = _legend(shown, total, height, look, rank.phases_left_out)
         if len(shown) + 1 > height >= 1 + ceil(len(shown) / 2) and width >= 2 * _NARROW + 30:
             legend = _short_legend(shown, 2 * _NARROW + 3, 2, look)
         side = max(row.limit for row in legend)
@@ -225,8 +225,8 @@ def _short_legend(shown: list[Part], width: int, columns: int, look: Look) -> li
     return rows
 
 
-def _legend(shown: list[Part], total: float, height: int, look: Look) -> list[Row]:
-    """Phase by phase: time and share by both clocks. Phases without room are counted."""
+def _legend(shown: list[Part], total: float, height: int, look: Look, unknown: int) -> list[Row]:
+    """Phase by phase: time and share by both clocks. Phases without room are counted, with `unknown` others."""
     palette = look.palette
     if not shown or total <= 0:
         return []
@@ -248,8 +248,9 @@ def _legend(shown: list[Part], total: float, height: int, look: Look) -> list[Ro
             row.add(pad(fmt.duration(seconds), gap, right=True), palette.text)
             row.add(pad(fmt.percent(share), 6, right=True), palette.dim)
         rows.append(row)
-    if len(fitting) < len(shown) and room > 0:
-        rows.append(Row(width).add(f"  +{len(shown) - len(fitting)} more phases {look.glyphs.more}", palette.dim))
+    more = len(shown) - len(fitting) + unknown
+    if more and room > 0:
+        rows.append(Row(width).add(f"  +{more:,} more phases {look.glyphs.more}", palette.dim))
     return rows[:height]
 
 

@@ -1,0 +1,112 @@
+"""What hostile monitors cost a training with steps of about 1 ms, one attack after the other.
+
+A training that computes on its host, a monitor that watches it, and an attacker (`tests.support.attackers`), which
+is stopped and let go in turns: a block without it, a block with it, LLMTOP_BENCH_BLOCKS (20) of each. The figure
+is the median over the pairs. Training and attacker each have a core of their own, so that what is measured is the
+work that the attack makes in the training.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.result import Result, SkipBenchmark
+from llmtop.client import discover
+from tests.support.attackers import ATTACKS
+from tests.support.processes import environment, wait_for
+
+BLOCKS = 20
+BLOCK_SECONDS = 1.0
+SETTLE_SECONDS = 0.1
+MOST_PCT = 3.0
+
+# Steps of a host that is busy with Python all the time: whoever takes the GIL is felt at once.
+_TRAINING = """
+import mmap, struct, sys
+import llmtop
+file = open(sys.argv[1], "r+b")
+counter = mmap.mmap(file.fileno(), 8)
+llmtop.attach()
+done = 0
+while True:
+    with llmtop.step(tokens=1):
+        with llmtop.phase("forward"):
+            sum(range(20_000))
+        with llmtop.phase("backward"):
+            sum(range(40_000))
+    done += 1
+    struct.pack_into("<q", counter, 0, done)
+"""
+_WATCH = """
+import sys
+from pathlib import Path
+from llmtop.client import Connection
+connection = Connection.open(Path(sys.argv[1]))
+while True:
+    connection.receive(5)
+"""
+
+
+def run() -> Iterator[Result]:
+    """One attack after the other, or those that LLMTOP_BENCH_ATTACKS names."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        raise SkipBenchmark("two cores are needed")
+    wanted = os.environ.get("LLMTOP_BENCH_ATTACKS")
+    for name in wanted.split(",") if wanted else ATTACKS:
+        yield _attacked(name, cores[0], set(cores[1:]))
+
+
+def _attacked(name: str, core: int, others: set[int]) -> Result:
+    with tempfile.TemporaryDirectory(prefix="lt-") as directory, contextlib.ExitStack() as closing:
+        counter = _counter(Path(directory) / "count", closing)
+        sockets = Path(directory) / "run"
+        env = environment(LLMTOP_DIR=str(sockets))
+
+        def start(affinity: set[int], *arguments: str) -> subprocess.Popen[bytes]:
+            process = subprocess.Popen([sys.executable, *arguments], env=env, stdout=subprocess.DEVNULL)
+            os.sched_setaffinity(process.pid, affinity)
+            closing.callback(process.wait)
+            closing.callback(process.kill)
+            return process
+
+        start({core}, "-c", _TRAINING, str(Path(directory) / "count"))
+        path = wait_for(lambda: sockets.is_dir() and discover(sockets))[0].path
+        start(others, "-c", _WATCH, str(path))
+        attacker = start(others, "-m", "tests.support.attackers", name, str(path))
+        time.sleep(1.0)
+        pairs = int(os.environ.get("LLMTOP_BENCH_BLOCKS", BLOCKS))
+        slower = []
+        for _ in range(pairs):
+            attacker.send_signal(signal.SIGSTOP)
+            quiet = _seconds_a_step(counter)
+            attacker.send_signal(signal.SIGCONT)
+            slower.append(100 * (_seconds_a_step(counter) / quiet - 1))
+    quiet_ms = f"{1000 * quiet:.2f} ms a step"
+    spread = f"{pairs} pairs of blocks from {min(slower):.1f} to {max(slower):.1f} %"
+    return Result(f"{name}: step slower by", statistics.median(slower), "%", MOST_PCT, f"{quiet_ms}, {spread}")
+
+
+def _counter(path: Path, closing: contextlib.ExitStack) -> mmap.mmap:
+    path.write_bytes(bytes(8))
+    file = closing.enter_context(path.open("r+b"))
+    return closing.enter_context(mmap.mmap(file.fileno(), 8))
+
+
+def _seconds_a_step(counter: mmap.mmap) -> float:
+    """The mean over one block."""
+    time.sleep(SETTLE_SECONDS)
+    before, began = struct.unpack_from("<q", counter)[0], time.monotonic()
+    time.sleep(BLOCK_SECONDS)
+    return float((time.monotonic() - began) / max(1, struct.unpack_from("<q", counter)[0] - before))

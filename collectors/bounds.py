@@ -1,0 +1,164 @@
+"""What one training may tell of itself: whatever speaks on its socket, a monitor's memory and lines stay bounded.
+
+A training of llmtop's has 128 names of phases and 64 of metrics at most (`llmtop.publish`), and sends a few dozen
+steps a message. More comes from a broken or foreign publisher. What is over the limits is left out and counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from msgspec.structs import replace
+
+from llmtop import wire
+
+MAX_PHASES = 128
+"""Names, and phases of one step."""
+MAX_METRICS = 128
+MAX_NAME = 1100
+"""Characters: sixteen nested phases of 64."""
+MAX_STEPS = 4096
+"""Steps, and GPU times, of one message."""
+_COUNTED = 20_000
+"""Names over the limit are told from each other up to here; from then on the count is a lower bound."""
+_LARGEST_COUNT = 1 << 53
+_MOST_RANKS = 1 << 24
+_LARGEST_AMOUNT = 1e18
+"""Tokens of a step: sums of them stay finite."""
+_TEXTS = {
+    "version": 64,
+    "host": 256,
+    "command": 400,
+    "gpu_uuid": 128,
+    "kind": 16,
+    "dtype": 32,
+    "torch": 64,
+    "note": 400,
+}
+
+
+class Names:
+    """The first so many names, and how many others came."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: set[str] = set()
+        self._others: set[int] = set()
+
+    @property
+    def left_out(self) -> int:
+        """Different names that are not among them; at least, when it is very many."""
+        return len(self._others)
+
+    def admit(self, name: str) -> bool:
+        """Whether it is one of them, or becomes one."""
+        if name in self._known:
+            return True
+        if len(self._known) < self._most and len(name) <= MAX_NAME:
+            self._known.add(name)
+            return True
+        if len(self._others) < _COUNTED:
+            self._others.add(hash(name))
+        return False
+
+
+class Bounds:
+    """Of one training, for as long as it is watched."""
+
+    def __init__(self) -> None:
+        self.phases = Names(MAX_PHASES)
+        self.metrics = Names(MAX_METRICS)
+
+    def note(self) -> str | None:
+        """What is left out, in words; None when nothing is."""
+        parts = [
+            f"{most} {what} and {names.left_out:,} more"
+            for what, most, names in (
+                ("phases", MAX_PHASES, self.phases),
+                ("metrics", MAX_METRICS, self.metrics),
+            )
+            if names.left_out
+        ]
+        return f"it has {' and '.join(parts)}, which are left out" if parts else None
+
+    def take(self, messages: Iterable[wire.FromTraining]) -> Iterator[wire.FromTraining]:
+        """The same messages, within the limits."""
+        for message in messages:
+            match message:
+                case wire.Steps():
+                    self._steps(message)
+                    yield message
+                case wire.GpuTimes():
+                    self._gpu_times(message)
+                    yield message
+                case wire.Memory():
+                    if min(message.allocated_bytes, message.reserved_bytes) >= 0:
+                        yield message
+                case wire.Hello():
+                    yield hello(message)
+                case _:
+                    yield message
+
+    def _steps(self, message: wire.Steps) -> None:
+        """Cut it down; steps that no clock can have timed count as lost, as do those beyond the limit."""
+        steps = message.steps
+        over = max(0, len(steps) - MAX_STEPS)
+        if over:
+            steps = steps[over:]
+            message.first_ordinal += over
+        whole = [step for step in steps if step.host_ns >= 0 and step.started_unix_ns >= 0]
+        message.lost = _within(message.lost + over + len(steps) - len(whole))
+        message.steps = whole
+        for step in whole:
+            if step.interval_ns is not None and step.interval_ns < 0:
+                step.interval_ns = None
+            step.tokens, step.samples = _amount(step.tokens), _amount(step.samples)
+            if step.phases:
+                step.phases = [
+                    phase for phase in step.phases if phase.host_ns >= 0 and self.phases.admit(phase.name)
+                ][:MAX_PHASES]
+        admitted = self.metrics.admit
+        message.metrics = {name: value for name, value in message.metrics.items() if admitted(name)}
+
+    def _gpu_times(self, message: wire.GpuTimes) -> None:
+        known = message.times[-MAX_STEPS:]
+        message.times = [one for one in known if min(one.gpu_ns, one.host_paced_ns, one.idle_ns or 0) >= 0]
+
+
+def hello(told: wire.Hello) -> wire.Hello:
+    """What a training says about itself, cut to sensible lengths; numbers that cannot be are absent."""
+    texts = {}
+    for name, most in _TEXTS.items():
+        text = getattr(told, name)
+        if text is not None:
+            texts[name] = text[:most]
+    return replace(
+        told,
+        **texts,
+        pid=told.pid if 0 < told.pid < 1 << 31 else 0,
+        rank=_place(told.rank),
+        local_rank=_place(told.local_rank),
+        world_size=_place(told.world_size),
+        total_steps=None if told.total_steps is None or told.total_steps < 0 else _within(told.total_steps),
+        warmup_steps=_within(told.warmup_steps),
+        flops_per_token=told.flops_per_token if _is_amount(told.flops_per_token) else None,
+        started_at=told.started_at if _is_amount(told.started_at) else 0.0,
+        engines=[engine[:32] for engine in told.engines[:16]],
+    )
+
+
+def _within(number: int) -> int:
+    return min(max(0, number), _LARGEST_COUNT)
+
+
+def _place(number: int | None) -> int | None:
+    return number if number is not None and 0 <= number < _MOST_RANKS else None
+
+
+def _amount(number: float | None) -> float | None:
+    return number if number is not None and -_LARGEST_AMOUNT < number < _LARGEST_AMOUNT else None
+
+
+def _is_amount(number: float | None) -> bool:
+    return number is not None and math.isfinite(number) and number >= 0
