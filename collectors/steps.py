@@ -32,6 +32,7 @@ SILENT_RETRY_SECONDS = 5.0
 MAX_OPENING = 64
 """First contacts at once."""
 _READS = 8  # from one training in a row, before the others get their turn
+_DRAIN_SECONDS = 0.1  # the same for one that sends more than can be taken in
 
 GpuName = Callable[[str], str | None]
 _Opened = tuple[Path, "client.Connection | LlmtopError | client.Closed"]
@@ -231,11 +232,12 @@ class StepsSource:
         if connection is None:
             return
         try:
+            until = time.monotonic() + _DRAIN_SECONDS
             for _ in range(times):
                 messages = connection.receive(0.0)
-                if not messages:
-                    break
                 training.take_in(messages)
+                if not messages or time.monotonic() > until:
+                    break
         except client.Closed:
             self._drop(training, connection)
         except LlmtopError as error:
