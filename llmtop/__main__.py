@@ -105,7 +105,18 @@ def main(argv: list[str] | None = None) -> Any:
         # What still lies in a buffer would raise once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except Exception as error:  # noqa: BLE001  the one place for what nobody expected, of every command
+        code = _tell_own_error(error)
     sys.exit(code)
+
+
+def _tell_own_error(error: Exception) -> int:
+    """Say one sentence, keep the traceback in a log, and return the exit code."""
+    from llmtop.crash import own_error
+
+    told = own_error(error)
+    click.echo(f"llmtop: {told}", err=True)
+    return told.exit_code
 
 
 if __name__ == "__main__":

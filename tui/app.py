@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -15,10 +16,12 @@ from textual.screen import Screen
 from textual.theme import Theme
 
 from collectors.base import Feed, GpuChoice, ReplayControls
-from llmtop.errors import EXIT_DONE, LlmtopError, UnusableInput
+from llmtop.crash import own_error
+from llmtop.errors import EXIT_DONE, LlmtopError, OwnError, UnusableInput
 from llmtop.raised import Raised
 from llmtop.snapshot import Alert, Snapshot
 from tui import alerts, keys
+from tui.driver import TerminalDriver
 from tui.glyphs import to_ascii
 from tui.palette import TERMINAL_THEME, THEMES, Depth, Palette
 from tui.rows import Look
@@ -61,7 +64,7 @@ class LlmtopApp(App[int]):
         """
         if os.environ.get("TERM", "") in ("", "dumb", "unknown"):
             os.environ.setdefault("NO_COLOR", "1")  # Textual would take it for a terminal of 16 million colours
-        super().__init__()
+        super().__init__(driver_class=TerminalDriver)
         for own in THEMES:
             self.register_theme(own)
         self._feed = feed
@@ -72,6 +75,7 @@ class LlmtopApp(App[int]):
         self._held: deque[Snapshot | list[Snapshot]] = deque()
         self._waiting = False
         self._ringing: Raised | None = None
+        self._on_failure: Callable[[BaseException], None] = lambda _error: None
         self.view = View(interval=feed.interval)
         if isinstance(feed, GpuChoice):
             self.view.selection = feed.selection
@@ -128,6 +132,34 @@ class LlmtopApp(App[int]):
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self.exit, code, code)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What nobody expected, and ended the app."""
+        return self._exception
+
+    def on_failure(self, callback: Callable[[BaseException], None]) -> None:
+        """Have `callback` called at the first error that ends the app."""
+        self._on_failure = callback
+
+    def fail(self, error: BaseException) -> bool:
+        """End the app for an error in another thread; False if it has ended already."""
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            return False
+        loop.call_soon_threadsafe(self._fail, error)
+        return True
+
+    def _fail(self, error: BaseException) -> None:
+        if self._exception is None and isinstance(error, Exception):
+            self._exception = error
+        self._fatal_error()
+
+    def _fatal_error(self) -> None:
+        """Leave; `show` says why when the terminal is given back, where Textual would draw a traceback."""
+        if self._exception is not None:
+            self._on_failure(self._exception)
+        self._close_messages_no_wait()
 
     # --- snapshots --------------------------------------------------------------------------------------------
 
@@ -352,11 +384,42 @@ def show(feed: Feed, *, ascii: bool = False, theme: str | None = None) -> int:
 
     Raises:
         UnusableInput: there is no such theme.
+        OwnError: something went wrong that nobody expected; its traceback is in a log.
     """
     app = LlmtopApp(feed, ascii=ascii or not _unicode(), theme=theme)
-    with TerminalGuard(app.leave):
+    told: list[OwnError] = []
+    with TerminalGuard(app.leave) as guard, _thread_errors_to(app):
+
+        def failed(error: BaseException) -> None:
+            if not told:
+                told.append(own_error(error))
+                guard.end_soon(told[0].exit_code, str(told[0]))
+
+        app.on_failure(failed)
         code = app.run()
+        if app.failure is not None:
+            failed(app.failure)
+    if told:
+        raise told[0]
     return EXIT_DONE if code is None else code
+
+
+@contextmanager
+def _thread_errors_to(app: LlmtopApp) -> Iterator[None]:
+    """An error that ends a thread ends the screen as well: it would go on with what no longer moves."""
+    before = threading.excepthook
+
+    def end(error: threading.ExceptHookArgs) -> None:
+        writer = error.thread is not None and error.thread.name == "textual-output"
+        if error.exc_value is None or (writer and isinstance(error.exc_value, OSError)):
+            return  # the terminal is gone, which the guard sees
+        app.fail(error.exc_value)
+
+    threading.excepthook = end
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 def _unicode() -> bool:

@@ -1,0 +1,140 @@
+"""Textual's driver for terminals, made to outlive odd input and every way of being stopped.
+
+What differs: bytes go through `tui.keyboard`, and SIGTSTP and SIGCONT are answered in the event loop rather than in
+the middle of whatever it was doing. After a SIGCONT everything is set anew, because nobody knows what was done to
+the terminal meanwhile: SIGSTOP cannot be seen coming, and shells set modes of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from textual.app import App
+from textual.drivers.linux_driver import LinuxDriver
+from textual.geometry import Size
+
+from tui.keyboard import Keyboard
+
+_POLL_SECONDS = 0.1
+_READ_BYTES = 4096
+
+
+class TerminalDriver(LinuxDriver):
+    """The driver that `LlmtopApp` runs on."""
+
+    def __init__(
+        self, app: App[Any], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
+    ) -> None:
+        """As of `LinuxDriver`."""
+        super().__init__(app, debug=debug, mouse=mouse, size=size)
+        self._showing = False
+        self._stopping = False
+
+    # --- modes ------------------------------------------------------------------------------------------------
+
+    def start_application_mode(self) -> None:
+        """Take the terminal, as soon as it is this process's turn."""
+        while self._in_background():
+            os.kill(os.getpid(), signal.SIGSTOP)
+        super().start_application_mode()  # type: ignore[no-untyped-call]
+        self._showing = self._writer_thread is not None
+
+    def stop_application_mode(self) -> None:
+        """Give the terminal back."""
+        self._showing = False
+        super().stop_application_mode()
+
+    def write(self, data: str) -> None:
+        """Send to the terminal; while it is not ours, nothing."""
+        if self._writer_thread is not None:
+            super().write(data)
+
+    def close(self) -> None:
+        """Let what was written go out, and write no more."""
+        super().close()
+        self._writer_thread = None
+
+    def _query_in_band_window_resize(self) -> None:
+        """Do not ask for sizes in the input: the kernel knows them."""
+
+    def _in_background(self) -> bool:
+        """Whether a shell has put the process there; a terminal that controls nobody is always ours."""
+        try:
+            return os.tcgetpgrp(self.fileno) != os.getpgrp()
+        except OSError:
+            return False
+
+    # --- stopping and going on --------------------------------------------------------------------------------
+
+    def _sigtstp_application(self, *_: object) -> None:
+        self._soon(self._stop)
+
+    def _sigcont_application(self, *_: object) -> None:
+        if not self._stopping:
+            self._soon(self._go_on)
+
+    def _soon(self, step: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the program ends
+            self._loop.call_soon_threadsafe(step)
+
+    def _stop(self) -> None:
+        """Give the terminal back, stop, and take it again when somebody sends SIGCONT."""
+        showing = self._showing
+        if showing:
+            self.suspend_application_mode()
+        self._stopping = True
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._stopping = False
+        if showing:
+            self._take_again()
+
+    def _go_on(self) -> None:
+        """After a SIGCONT that followed no SIGTSTP: set every mode again and draw all."""
+        if not self._showing:
+            return
+        while self._in_background():
+            os.kill(os.getpid(), signal.SIGSTOP)
+        self.suspend_application_mode()  # with the settings of before, so that they are what is remembered
+        self._take_again()
+
+    def _take_again(self) -> None:
+        self.resume_application_mode()
+        self._app.refresh(layout=True)
+        self._app.screen.refresh(layout=True)
+
+    # --- input ------------------------------------------------------------------------------------------------
+
+    def _run_input_thread(self) -> None:
+        """An error here is one like any other in a thread (`tui.app.show`)."""
+        self.run_input_thread()
+
+    def run_input_thread(self) -> None:
+        """Read until the driver stops; in a thread of its own."""
+        keyboard = Keyboard()
+        poll = select.poll()
+        poll.register(self.fileno, select.POLLIN)
+        while not self.exit_event.is_set():
+            if poll.poll(_POLL_SECONDS * 1000):
+                data = self._read()
+                if not data:  # the terminal is gone, which the guard sees as well, and ends the program
+                    self.exit_event.wait(_POLL_SECONDS)
+                for message in keyboard.feed(data):
+                    self.process_message(message)
+            for message in keyboard.tick():
+                self.process_message(message)
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self.fileno, _READ_BYTES)
+        except OSError:
+            return b""
+
+    def _get_terminal_size(self) -> tuple[int, int]:
+        """Columns and lines, at least one of each."""
+        size = Size(*super()._get_terminal_size())
+        return max(1, size.width), max(1, size.height)
