@@ -9,30 +9,40 @@
 IFS= read -r said
 [ "$said" = end ] && exit 0
 
-# A terminal that does not read must hold up nothing: the dying screen waits until this process has read or is gone.
-(
-    sleep 2 &
-    trap 'kill $!; exit' TERM
-    wait $!
-    kill -9 $$
-) </dev/null >/dev/null 2>&1 &
-limit=$!
-
-# The settings, unless a shell that noticed the end earlier has already made them its own.
-exec 3<&1
-( [ "$(stty -g <&3 2>/dev/null)" != "$1" ] || stty "$2" <&3 ) &
-settings=$!
-printf '%b' "$3" >&2
-wait $settings
+log=$4
+sentence=
 if [ -n "$said" ]; then
     umask 077
-    log=$4
     [ -n "$log" ] && true 2>/dev/null >>"$log" || log=/dev/null
-    where=
-    [ "$log" = /dev/null ] || where="; where it was: $log"
-    printf 'llmtop: the screen died of a fault (%s)%s\n' "${said#Fatal Python error: }" "$where" >&2
-    # The screen ends as soon as this is read, so that what the shell says comes after what is said here.
+    sentence="llmtop: the screen died of a fault (${said#Fatal Python error: })"
+    [ "$log" = /dev/null ] || sentence="$sentence; where it was: $log"
+fi
+
+give_back() {
+    # The settings, unless a shell that noticed the end earlier has already made them its own. Not after what is
+    # still to be written: a terminal that does not read would keep them waiting.
+    if [ "$(stty -g <&3 2>/dev/null)" = "$1" ]; then
+        stty -drain "$2" <&3 2>/dev/null || stty "$2" <&3
+    fi
+    printf '%b' "$3" >&2
+    [ -z "$sentence" ] || printf '%s\n' "$sentence" >&2
+}
+exec 3<&1
+give_back "$@" </dev/null &
+giving=$!
+
+if [ -n "$said" ]; then
+    # The screen dies as soon as this is read, so that what the shell says comes after what is said here. If the
+    # terminal does not take it now, it may die all the same; the terminal gets the rest when it reads again.
+    trap : USR1
+    (
+        sleep 2 &
+        trap 'kill $!; exit' TERM
+        wait $!
+        kill -USR1 $$
+    ) </dev/null >/dev/null 2>&1 3<&1 &
+    limit=$!
+    wait $giving
+    kill $limit 2>/dev/null
     { printf '%s\n' "$said"; cat; } >>"$log"
 fi
-kill $limit 2>/dev/null
-exit 0

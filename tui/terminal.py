@@ -63,6 +63,7 @@ class TerminalGuard:
         self._heard, self._tell = os.pipe2(os.O_CLOEXEC)
         self._watcher = threading.Thread(target=self._watch, name="llmtop-tty", daemon=True)
         self._last_words = ""
+        self._restored = False
 
     def __enter__(self) -> TerminalGuard:
         for number in ENDING:
@@ -121,7 +122,7 @@ class TerminalGuard:
         restoring = threading.Thread(target=self._restore, daemon=True)
         restoring.start()
         restoring.join(0.5)
-        if self._guardian is not None and not restoring.is_alive():
+        if self._guardian is not None and self._restored:  # else it tells the terminal when that reads again
             self._guardian.dismiss()
         os._exit(code)
 
@@ -139,13 +140,14 @@ class TerminalGuard:
         with contextlib.suppress(termios.error):
             termios.tcflush(self._output, termios.TCOFLUSH)
         words = f"llmtop: {self._last_words}\n" if self._last_words else ""
-        self._write(_BACK + _RESTORE_TITLE + words)
+        self._restored = self._write(_BACK + _RESTORE_TITLE + words)
 
-    def _write(self, text: str) -> None:
+    def _write(self, text: str) -> bool:
         """Write, if the terminal seems to read; a write that is too long for what it takes still waits."""
         with contextlib.suppress(OSError, ValueError):
             if os.isatty(self._output) and select.select([], [self._output], [], 0)[1]:
-                os.write(self._output, text.encode())
+                return os.write(self._output, text.encode()) > 0
+        return False
 
 
 def _as_driven(attributes: list[Any]) -> list[Any]:
