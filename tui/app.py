@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -428,6 +429,10 @@ def _unicode() -> bool:
     The bare C locale of containers says nothing either way; the Linux console's fonts lack most of the blocks.
     """
     if os.environ.get("TERM") == "linux":
+        return False
+    try:  # what Python writes to the terminal with, which PYTHONIOENCODING sets whatever the locale is
+        "╭█⣿".encode(getattr(sys.__stderr__, "encoding", "utf-8"))
+    except (UnicodeEncodeError, LookupError):
         return False
     locale = next((os.environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name)), "")
     charset = locale.partition(".")[2].lower()
