@@ -140,7 +140,7 @@ def main(argv: list[str] | None = None) -> Any:
 def _prepare_output() -> None:
     """Let nothing that cannot be written pass in silence, and no character end a command."""
     if sys.stdout is None:
-        sys.stdout = _ClosedOutput()  # type: ignore[unreachable]
+        sys.stdout = _ClosedOutput()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
             stream.reconfigure(errors="replace")

@@ -317,6 +317,11 @@ class LlmtopApp(App[int]):
         if isinstance(self._feed, ReplayControls):
             self._feed.seek(self._feed.position + seconds)
 
+    def action_seek_share(self, share: float) -> None:
+        """Jump by a share of the whole recording."""
+        if isinstance(self._feed, ReplayControls):
+            self.action_seek(share * self._feed.length)
+
     def action_speed(self, factor: float) -> None:
         """Play a recording faster or slower."""
         if isinstance(self._feed, ReplayControls):
@@ -369,7 +374,8 @@ class LlmtopApp(App[int]):
 
 def _clock(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes:02d}:{rest:02d}"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes:02d}:{rest:02d}"
 
 
 def show(feed: Feed, *, ascii: bool = False, theme: str | None = None) -> int:

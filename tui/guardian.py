@@ -53,7 +53,7 @@ class Guardian:
         with theirs, contextlib.suppress(OSError):
             self._process = subprocess.Popen(
                 ["/bin/sh", str(_SCRIPT), *arguments],
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 stdout=terminal[0],
                 stderr=terminal[1],
                 cwd="/",

@@ -1,9 +1,9 @@
 """The bytes of a terminal as Textual's messages, whatever the bytes are.
 
 Textual decodes strictly and lets its parser raise, and either ends the program. A terminal sends what another
-program printed into it, half a character at a lost connection, or the answers to somebody else's questions; none of
-that is a reason to stop. So: what is no UTF-8 becomes a replacement character, a sequence that the parser chokes on
-is dropped by itself, and a paste that never ends is given up.
+program printed into it, half a character at a lost connection, or the answers to somebody else's questions; none
+of that is a reason to stop. So: what is no UTF-8 becomes a replacement character, a sequence that the parser
+chokes on is dropped by itself, and a paste that never ends is given up.
 """
 
 from __future__ import annotations

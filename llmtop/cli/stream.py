@@ -14,7 +14,6 @@ from typing import Protocol
 from llmtop.errors import NotPossibleHere
 from llmtop.snapshot import Snapshot, to_json
 
-
 ENDING = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM),
