@@ -302,6 +302,13 @@ class LlmtopApp(App[int]):
         """End with exit code 0."""
         self.exit(EXIT_DONE)
 
+    def action_suspend_process(self) -> None:
+        """Stop, if there is a shell that can continue us: a pane of its own would be dead for ever."""
+        if _has_shell():
+            super().action_suspend_process()
+        else:
+            self.notify("There is no shell here to come back from.", severity="warning")
+
     def action_pause(self) -> None:
         """Freeze the view, or stop the recording; go on at the second press."""
         if isinstance(self._feed, ReplayControls):
@@ -370,6 +377,15 @@ class LlmtopApp(App[int]):
                 yield SystemCommand(
                     key.label.capitalize(), key.help, lambda n=name: self.call_next(self.action_press, n)
                 )
+
+
+def _has_shell() -> bool:
+    """Whether the parent is of the same session but not of our process group, as a shell with job control is."""
+    try:
+        parent = os.getppid()
+        return os.getsid(parent) == os.getsid(0) and os.getpgid(parent) != os.getpgrp()
+    except OSError:
+        return False
 
 
 def _clock(seconds: float) -> str:

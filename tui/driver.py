@@ -8,10 +8,12 @@ to the terminal meanwhile: SIGSTOP cannot be seen coming, and shells set modes o
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
-from collections.abc import Callable
+import termios
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from textual.app import App
@@ -39,8 +41,7 @@ class TerminalDriver(LinuxDriver):
 
     def start_application_mode(self) -> None:
         """Take the terminal, as soon as it is this process's turn."""
-        while self._in_background():
-            os.kill(os.getpid(), signal.SIGSTOP)
+        self._wait_for_turn()
         super().start_application_mode()  # type: ignore[no-untyped-call]
         self._showing = self._writer_thread is not None
 
@@ -62,12 +63,21 @@ class TerminalDriver(LinuxDriver):
     def _query_in_band_window_resize(self) -> None:
         """Do not ask for sizes in the input: the kernel knows them."""
 
-    def _in_background(self) -> bool:
-        """Whether a shell has put the process there; a terminal that controls nobody is always ours."""
-        try:
-            return os.tcgetpgrp(self.fileno) != os.getpgrp()
-        except OSError:
-            return False
+    def _wait_for_turn(self) -> None:
+        """Stay stopped while a shell has the process in the background.
+
+        The kernel stops whoever sets a terminal from there. To look first and then stop would miss the SIGCONT of
+        a shell that fetches the process in between.
+        """
+        self._stopping = True
+        interrupted = True
+        while interrupted:
+            try:
+                termios.tcsetattr(self.fileno, termios.TCSANOW, termios.tcgetattr(self.fileno))
+                interrupted = False
+            except termios.error as error:  # any other: the terminal is gone, which the guard sees
+                interrupted = error.args[0] == errno.EINTR
+        self._stopping = False
 
     # --- stopping and going on --------------------------------------------------------------------------------
 
@@ -97,8 +107,7 @@ class TerminalDriver(LinuxDriver):
         """After a SIGCONT that followed no SIGTSTP: set every mode again and draw all."""
         if not self._showing:
             return
-        while self._in_background():
-            os.kill(os.getpid(), signal.SIGSTOP)
+        self._wait_for_turn()
         self.suspend_application_mode()  # with the settings of before, so that they are what is remembered
         self._take_again()
 
@@ -116,25 +125,44 @@ class TerminalDriver(LinuxDriver):
     def run_input_thread(self) -> None:
         """Read until the driver stops; in a thread of its own."""
         keyboard = Keyboard()
-        poll = select.poll()
-        poll.register(self.fileno, select.POLLIN)
-        while not self.exit_event.is_set():
-            if poll.poll(_POLL_SECONDS * 1000):
-                data = self._read()
-                if not data:  # the terminal is gone, which the guard sees as well, and ends the program
-                    self.exit_event.wait(_POLL_SECONDS)
-                for message in keyboard.feed(data):
+        with self._opened_for_reading() as terminal:
+            poll = select.poll()
+            poll.register(terminal, select.POLLIN)
+            while not self.exit_event.is_set():
+                if poll.poll(_POLL_SECONDS * 1000):
+                    data = _read(terminal)
+                    if not data:  # the terminal is gone, which the guard sees as well, and ends the program
+                        self.exit_event.wait(_POLL_SECONDS)
+                    for message in keyboard.feed(data):
+                        self.process_message(message)
+                for message in keyboard.tick():
                     self.process_message(message)
-            for message in keyboard.tick():
-                self.process_message(message)
 
-    def _read(self) -> bytes:
+    @contextlib.contextmanager
+    def _opened_for_reading(self) -> Iterator[int]:
+        """The terminal, so that a read never waits.
+
+        What a shell took while this process was in the background, poll still promised. The descriptor that we
+        were given must stay as it is, because the shell has the same one.
+        """
         try:
-            return os.read(self.fileno, _READ_BYTES)
-        except OSError:
-            return b""
+            own = os.open(f"/proc/self/fd/{self.fileno}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError:  # another user's terminal, after su
+            yield self.fileno
+            return
+        try:
+            yield own
+        finally:
+            os.close(own)
 
     def _get_terminal_size(self) -> tuple[int, int]:
         """Columns and lines, at least one of each."""
         size = Size(*super()._get_terminal_size())
         return max(1, size.width), max(1, size.height)
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, _READ_BYTES)
+    except OSError:
+        return b""

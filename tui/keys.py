@@ -263,6 +263,7 @@ KEYS: tuple[Key, ...] = (
         shown=")",
         replay=True,
     ),
+    Key("ctrl+z", "suspend_process", "", "Stop llmtop and go back to the shell, whose fg fetches it again."),
     Key("ctrl+p", "command_palette", "", "The palette of commands: every action and every theme by name."),
     Key(
         "question_mark,h,f1",

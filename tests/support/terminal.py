@@ -123,6 +123,14 @@ class Terminal:
         with self._lock:
             return "\n".join(self.screen.display)
 
+    def is_full(self) -> bool:
+        """Whether the program's next write would wait, while nobody reads."""
+        return not select.select([], [self._slave], [], 0)[1]
+
+    def change_settings(self, *words: str) -> None:
+        """Do what `stty WORDS` does, from outside."""
+        subprocess.run(["stty", *words], stdin=self._slave, check=True)
+
     def attributes(self) -> list[Any]:
         """The terminal's settings now."""
         return termios.tcgetattr(self._slave)
