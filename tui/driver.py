@@ -70,14 +70,16 @@ class TerminalDriver(LinuxDriver):
         a shell that fetches the process in between.
         """
         self._stopping = True
-        interrupted = True
-        while interrupted:
-            try:
-                termios.tcsetattr(self.fileno, termios.TCSANOW, termios.tcgetattr(self.fileno))
-                interrupted = False
-            except termios.error as error:  # any other: the terminal is gone, which the guard sees
-                interrupted = error.args[0] == errno.EINTR
+        while not self._is_its_turn():
+            pass  # continued, perhaps still in the background
         self._stopping = False
+
+    def _is_its_turn(self) -> bool:
+        try:
+            termios.tcsetattr(self.fileno, termios.TCSANOW, termios.tcgetattr(self.fileno))
+        except termios.error as error:  # any other: the terminal is gone, which the guard sees
+            return bool(error.args[0] != errno.EINTR)
+        return True
 
     # --- stopping and going on --------------------------------------------------------------------------------
 

@@ -19,6 +19,8 @@ from textual.messages import InBandWindowResize
 
 PASTE_SECONDS = 1.0
 """A paste in which nothing came for so long has lost its end; without a limit no key would work ever again."""
+PASTE_SECONDS_IN_ALL = 5.0
+"""Nor may one take longer, so that somebody who presses key after key to be heard is heard."""
 PASTE_CHARACTERS = 1 << 20
 """The most that is kept of one paste."""
 
@@ -38,6 +40,7 @@ class Keyboard:
         self._tail = ""
         self._paste = 0  # characters of an open paste, its beginning among them
         self._heard = clock()
+        self._paste_began = 0.0
 
     def feed(self, data: bytes) -> list[Message]:
         """Take in what was read, and return what is complete now."""
@@ -51,7 +54,8 @@ class Keyboard:
 
     def tick(self) -> list[Message]:
         """To be called often: a lone escape becomes a key after a while, and an open paste is given up."""
-        if self._paste and self._clock() - self._heard > PASTE_SECONDS:
+        now = self._clock()
+        if self._paste and (now - self._heard > PASTE_SECONDS or now - self._paste_began > PASTE_SECONDS_IN_ALL):
             self._renew()
         return self._guarded(self._parser.tick())
 
@@ -73,6 +77,8 @@ class Keyboard:
         if self._tail == BRACKETED_PASTE_END:
             self._paste = 0
         elif self._paste or self._tail == BRACKETED_PASTE_START:
+            if not self._paste:
+                self._paste_began = self._heard
             self._paste += 1
             if self._paste > PASTE_CHARACTERS:
                 self._renew()

@@ -105,7 +105,11 @@ class Terminal:
 
     def keys(self, text: str) -> None:
         """Type."""
-        os.write(self._master, text.encode())
+        self.type_bytes(text.encode())
+
+    def type_bytes(self, data: bytes) -> None:
+        """Type what may be no text."""
+        os.write(self._master, data)
 
     def resize(self, columns: int, lines: int) -> None:
         """Change the size, as a dragged window does."""
