@@ -108,7 +108,7 @@ def test_the_screen_lives_through_random_bytes_and_q_still_quits(seed: int) -> N
     # A replay: no key of it captures, signals or reads a process.
     with Terminal([sys.executable, "-m", "llmtop", "demo"]) as terminal:
         terminal.shows("REPLAY")
-        data = fuzz(1000 + seed, 400)
+        data = fuzz(1000 + seed, 120)
         for start in range(0, len(data), 300):
             terminal.type_bytes(data[start : start + 300])
 
@@ -118,7 +118,7 @@ def test_the_screen_lives_through_random_bytes_and_q_still_quits(seed: int) -> N
                 time.sleep(0.3)
             return terminal.process.poll() is not None
 
-        wait_for(left, 60, "the end")
+        wait_for(left, 100, "the end")
         assert terminal.ends() == 0
         assert_given_back(terminal)
 
