@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from collectors import stage
 from collectors.stage import Stage
 from llmtop.errors import UnusableInput
+from llmtop.format import duration
 from llmtop.recording import Reader
 from llmtop.snapshot import Snapshot
 
@@ -19,6 +21,12 @@ MIN_SPEED, MAX_SPEED = 0.25, 16.0
 HISTORY_SECONDS = 300.0
 """How far back a jump looks for what charts show; at most `HISTORY_SNAPSHOTS` of them."""
 HISTORY_SNAPSHOTS = 1200
+HOLE_SECONDS, HOLE_TIMES = 90.0, 5.0
+"""A gap longer than both (so many times the usual one) is a hole: nobody recorded. The screen's keys set intervals
+of up to 60 s."""
+HOLE_TOLD_SECONDS = 10.0
+"""So long the snapshots after a hole say that there was one."""
+_HOLE_SHOWN_SECONDS = 1.0  # what a hole takes to play
 _GROWTH_SECONDS = 1.0  # how often the end of a recording is looked at again, in case it is still being written
 
 
@@ -51,15 +59,16 @@ class ReplayFeed:
         self._speed = speed
         self._position = 0.0
         self._jump_to: float | None = None
+        self._jump_back = False
+        self._hole: tuple[float, float] | None = None  # where the last one ended, and how long it was
         self._on_jump: Callable[[list[Snapshot]], None] = lambda _history: None
         self._on_end: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
 
     @property
     def interval(self) -> float:
-        """Mean seconds between the recorded snapshots, as they are shown at this speed."""
-        gaps = max(1, self._reader.count - 1)
-        return max(0.05, self._reader.length / gaps / self._speed)
+        """Seconds between the recorded snapshots as they mostly are, as they are shown at this speed."""
+        return max(0.05, self._reader.usual_gap / self._speed)
 
     def set_interval(self, seconds: float) -> None:
         """A recording keeps the rate at which it was made; `set_speed` plays it faster."""
@@ -111,8 +120,13 @@ class ReplayFeed:
             self._wake.notify_all()
 
     def seek(self, seconds: float) -> None:
-        """Jump to that position, held within the recording."""
+        """Jump to that position, held within the recording.
+
+        Where nothing was recorded just then, to the last snapshot before it on the way back, to the next one on
+        the way on, so that a jump always goes somewhere.
+        """
         with self._wake:
+            self._jump_back = seconds < self.position
             self._jump_to = min(max(seconds, 0.0), self._reader.length)
             self._wake.notify_all()
 
@@ -140,9 +154,25 @@ class ReplayFeed:
 
     def _judge(self, snapshot: Snapshot) -> Snapshot:
         snapshot = replace(snapshot, source="replay", alerts=())
-        if self._reader.damage:
-            snapshot = stage.with_note(snapshot, self._reader.damage)
+        for note in self._notes():
+            snapshot = stage.with_note(snapshot, note)
         return stage.run((self._rules,), snapshot)
+
+    def _notes(self) -> Iterator[str]:
+        if self._hole is not None and 0 <= self._position - self._hole[0] < HOLE_TOLD_SECONDS:
+            yield f"nothing was recorded for {duration(self._hole[1])} before this; skipped"
+        if self._reader.damage:
+            yield self._reader.damage
+        if self._reader.recordings > 1:
+            yield f"{self._reader.path} holds {self._reader.recordings} recordings, played one after the other"
+
+    def _seconds_to(self, position: float) -> float:
+        """Seconds of the recording that pass until that position, of which a hole takes next to none."""
+        gap = position - self._position
+        if gap > HOLE_SECONDS and gap > HOLE_TIMES * self._reader.usual_gap:
+            self._hole = (position, gap)
+            return 0.0 if math.isinf(self._speed) else _HOLE_SHOWN_SECONDS * self._speed
+        return gap
 
     def _play(self, on_snapshot: Callable[[Snapshot], None]) -> None:
         upcoming = self._reader.snapshots()
@@ -156,7 +186,7 @@ class ReplayFeed:
                 upcoming = self._wait_at_end()
                 continue
             position, snapshot = following
-            if self._wait_until(position):
+            if self._wait(self._seconds_to(position)):
                 self._ended = False
                 self._position = position
                 on_snapshot(self._judge(snapshot))
@@ -164,6 +194,8 @@ class ReplayFeed:
     def _take_jump(self) -> float | None:
         with self._wake:
             jump, self._jump_to = self._jump_to, None
+            if jump is not None and self._jump_back:
+                jump = self._reader.position_before(jump) or 0.0
             return jump
 
     def _jump(self, target: float, on_snapshot: Callable[[Snapshot], None]) -> Iterator[tuple[float, Snapshot]]:
@@ -187,12 +219,12 @@ class ReplayFeed:
         on_snapshot(self._judge(following[1]))
         return upcoming
 
-    def _wait_until(self, position: float) -> bool:
-        """Sleep the time to that position; False when a jump or the end of all came first."""
+    def _wait(self, seconds: float) -> bool:
+        """Sleep so many seconds of the recording; False when a jump or the end of all came first."""
         waited = 0.0
         with self._wake:
             while not self._closed and self._jump_to is None:
-                left = position - self._position - waited
+                left = seconds - waited
                 if left <= 0 and not self._paused:
                     return True
                 if self._paused:

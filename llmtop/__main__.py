@@ -6,16 +6,22 @@ nothing but click.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import os
 import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
 from llmtop import __version__
-from llmtop.errors import EXIT_USAGE, LlmtopError
+from llmtop.errors import EXIT_USAGE, LlmtopError, NotPossibleHere
 
 # command -> (module:attribute, one line of help); the bare `llmtop` is "live"
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -46,6 +52,16 @@ class _ReaderGone(Exception):
     """Whoever read our output has gone (`llmtop --json | head`): nothing more to say."""
 
 
+class _ClosedOutput(io.TextIOBase):
+    """In the place of a standard output that the caller closed; click would drop every word, and exit with 0."""
+
+    def write(self, _text: str) -> int:
+        raise NotPossibleHere("standard output is closed")
+
+    def fileno(self) -> int:
+        raise NotPossibleHere("standard output is closed")  # its number may belong to a socket by now
+
+
 class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -67,12 +83,15 @@ class _Commands(click.Group):
         with formatter.section("Options of the live monitor (llmtop without a command)"):
             formatter.write_dl([record for record in records if record])
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Read the arguments, and print what --help and --version ask for; as `invoke`."""
+        with _gone_readers_told():
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; a reader that has gone is no error, though click would exit 1 for it."""
-        try:
+        with _gone_readers_told():
             return super().invoke(ctx)
-        except BrokenPipeError as error:
-            raise _ReaderGone from error
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Let the bare command, and one that starts with an option of `live`, mean `live`."""
@@ -80,6 +99,14 @@ class _Commands(click.Group):
         if not args or (args[0].startswith("-") and args[0] not in own):
             args = ["live", *args]
         return super().parse_args(ctx, args)
+
+
+@contextmanager
+def _gone_readers_told() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _ReaderGone from error
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -91,21 +118,65 @@ def cli() -> None:
 def main(argv: list[str] | None = None) -> Any:
     """Run one command and exit with its code (llmtop/errors.py)."""
     _put_own_packages_first()
+    _prepare_output()
+    threading.excepthook = _tell_of_thread
     try:
         code = cli.main(args=argv, prog_name="llmtop", standalone_mode=False)
     except LlmtopError as error:
-        click.echo(f"llmtop: {error}", err=True)
-        code = error.exit_code
+        code = _tell(error)
     except click.ClickException as error:
         error.show()
         code = EXIT_USAGE
     except click.Abort:
         code = 130
     except _ReaderGone:
-        # What still lies in a buffer would raise once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_output()
         code = 0
+    except Exception as error:  # noqa: BLE001  the one place for what nobody expected, of every command
+        code = _tell(_output_failed(error) or _own_error(error))
     sys.exit(code)
+
+
+def _prepare_output() -> None:
+    """Let nothing that cannot be written pass in silence, and no character end a command."""
+    if sys.stdout is None:
+        sys.stdout = _ClosedOutput()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+            stream.reconfigure(errors="replace")
+
+
+def _forget_output() -> None:
+    """Send what still lies in a buffer nowhere: it would raise once more at exit."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _tell(error: LlmtopError) -> int:
+    """Say what went wrong, and return the exit code."""
+    with contextlib.suppress(OSError):  # standard error is full, too
+        click.echo(f"llmtop: {error}", err=True)
+    return error.exit_code
+
+
+def _output_failed(error: Exception) -> LlmtopError | None:
+    """The sentence for an error of writing to standard output, as on a full disk; None for any other."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not isinstance(error, OSError) or not frames or frames[-1].filename != click.echo.__code__.co_filename:
+        return None
+    _forget_output()
+    return NotPossibleHere(f"standard output cannot be written: {error.strerror}")
+
+
+def _own_error(error: BaseException) -> LlmtopError:
+    from llmtop.crash import own_error
+
+    return own_error(error)
+
+
+def _tell_of_thread(error: threading.ExceptHookArgs) -> None:
+    if error.exc_value is not None:
+        _tell(_own_error(error.exc_value))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ EXIT_USAGE = 2
 """Wrong usage, or an input that cannot be used (a foreign, empty or damaged file)."""
 EXIT_ENVIRONMENT = 3
 """The environment does not allow it: no nsys, no permission, no process to watch, a full disk."""
+EXIT_OWN_ERROR = 70
+"""An error of llmtop's own; a sentence says where its log is."""
 
 
 class LlmtopError(Exception):
@@ -31,3 +33,9 @@ class NotPossibleHere(LlmtopError):
     """The environment does not allow it; the sentence names the one command or setting that would."""
 
     exit_code = EXIT_ENVIRONMENT
+
+
+class OwnError(LlmtopError):
+    """An error of llmtop's own (`llmtop.crash.own_error` makes them)."""
+
+    exit_code = EXIT_OWN_ERROR

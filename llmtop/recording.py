@@ -11,17 +11,20 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import struct
 import time
 import zlib
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import msgspec
 
 from llmtop import __version__
-from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.snapshot import SCHEMA, Snapshot, from_json, to_json
 
 MAGIC = "llmtop-recording"
@@ -39,6 +42,8 @@ _TRAILER = struct.Struct("<II")  # CRC-32 and length of what was packed
 _SUBFIELD = b"LT"
 _FEXTRA = 4
 _HEAD = _GZIP.size + _EXTRA.size
+_EXACT = 1e-6
+"""Seconds; unix times as floats are good to 0.2 µs."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,13 +91,15 @@ class Writer:
         """Create the file.
 
         Raises:
-            UnusableInput: it exists and `overwrite` is not set.
+            UnusableInput: it exists and `overwrite` is not set, or it is no file that keeps what is written.
             NotPossibleHere: it cannot be created or written.
         """
         self.path = Path(path)
         self._lines: list[bytes] = []
         self._bytes = 0
         self._first = self._last = 0.0
+        if self.path.is_fifo() or self.path.is_socket():
+            raise _keeps_nothing(self.path)  # opening a FIFO would wait until somebody reads
         try:
             self._file = io.FileIO(self.path, "w" if overwrite else "x")
         except FileExistsError:
@@ -101,8 +108,12 @@ class Writer:
             raise NotPossibleHere(f"{self.path} cannot be written: {error.strerror}") from None
         header = Header(created=time.time(), host=host)
         try:
+            if self._file.isatty():
+                raise _keeps_nothing(self.path)
             self._write_whole(_pack(msgspec.json.encode(header) + b"\n", header.created, header.created, 0))
-        except NotPossibleHere:
+            if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+                raise _keeps_nothing(self.path)
+        except LlmtopError:
             self._file.close()
             raise
 
@@ -175,6 +186,8 @@ class Reader:
         self.members: list[Member] = []
         self.damage: str | None = None
         """A sentence on what of the file cannot be played; None for a whole recording."""
+        self.recordings = 1
+        """How many were written one after the other into this file (`cat A B > C`)."""
         try:
             self._file = io.BufferedReader(io.FileIO(self.path, "r"))
         except OSError as error:
@@ -216,7 +229,11 @@ class Reader:
             packed, first, last, count = head
             previous = self.members[-1] if self.members else None
             position = self.length + max(0.0, first - previous.last) if previous else 0.0
-            self.members.append(Member(self._end, packed, position, first, last, count))
+            member = Member(self._end, packed, position, first, last, count)
+            if count == 0 and self._is_header(member):
+                self.recordings += 1
+            else:
+                self.members.append(member)
             self._end += _HEAD + packed + _TRAILER.size
         return len(self.members) > known
 
@@ -232,9 +249,9 @@ class Reader:
         first = self._member_at(start) if first_member is None else first_member
         for member in self.members[first:]:
             for snapshot in self._unpack(member):
-                offset = min(max(snapshot.time - member.first, 0.0), max(member.last - member.first, 0.0))
-                if member.position + offset >= start - 1e-6:  # unix times as floats are good to 0.2 µs
-                    yield member.position + offset, snapshot
+                position = _position(member, snapshot)
+                if position >= start - _EXACT:
+                    yield position, snapshot
 
     def _member_at(self, position: float) -> int:
         """The last member that begins at or before the position."""
@@ -246,6 +263,31 @@ class Reader:
             else:
                 high = middle
         return max(0, low - 1)
+
+    def position_before(self, position: float) -> float | None:
+        """The position of the last snapshot at or before this one; None if there is none."""
+        for member in reversed(self.members[: self._member_at(position) + 1]):
+            found = [at for at in self._positions(member) if at <= position + _EXACT]
+            if found:
+                return max(found)
+        return None
+
+    @property
+    def usual_gap(self) -> float:
+        """Seconds between two snapshots as they mostly are: the median, which a hole does not move."""
+        gaps = [(one.last - one.first) / (one.number - 1) for one in self.members if one.number > 1]
+        gaps += [later.first - one.last for one, later in pairwise(self.members)]
+        return max(0.0, median(gaps)) if gaps else 0.0
+
+    def _positions(self, member: Member) -> list[float]:
+        return [_position(member, snapshot) for snapshot in self._unpack(member)]
+
+    def _is_header(self, member: Member) -> bool:
+        """Whether it is the beginning of a further recording."""
+        try:
+            return msgspec.json.decode(self._inflate(member), type=Header).magic == MAGIC
+        except (msgspec.DecodeError, zlib.error, ValueError):
+            return False
 
     def _read_header(self) -> Header:
         size = os.fstat(self._file.fileno()).st_size
@@ -304,8 +346,19 @@ class Reader:
         try:
             return [from_json(line) for line in self._inflate(member).splitlines()]
         except (msgspec.DecodeError, zlib.error, struct.error, ValueError, OSError):
-            self.damage = f"{member.number} snapshots of {self.path} are damaged and were left out"
+            some = str(member.number or "some")
+            self.damage = f"{some} snapshots of {self.path} are damaged and were left out"
             return ()
+
+
+def _position(member: Member, snapshot: Snapshot) -> float:
+    return member.position + min(max(snapshot.time - member.first, 0.0), max(member.last - member.first, 0.0))
+
+
+def _keeps_nothing(path: Path) -> UnusableInput:
+    return UnusableInput(
+        f"{path} is no regular file, and a recording is read again; record to a file, or pipe llmtop --json"
+    )
 
 
 def _is_time(value: float) -> bool:

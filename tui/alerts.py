@@ -6,6 +6,7 @@ from rich.style import Style
 
 from llmtop import format as fmt
 from llmtop.snapshot import Alert, Rank, Snapshot
+from tui import gpu_names
 from tui.rows import Look, elapsed
 
 WORDS = {
@@ -65,7 +66,7 @@ def of_rank(snapshot: Snapshot, rank: Rank) -> Alert | None:
 
 def subject(alert: Alert, snapshot: Snapshot) -> str:
     """Whom it is about: "GPU 3", "rank 1", or "this machine"."""
-    parts = [f"GPU {gpu.index}" for gpu in snapshot.gpus if gpu.uuid == alert.gpu]
+    parts = [f"GPU {gpu_names.label(gpu, snapshot.gpus)}" for gpu in snapshot.gpus if gpu.uuid == alert.gpu]
     parts += [
         f"pid {rank.pid}" if rank.rank is None else f"rank {rank.rank}"
         for rank in snapshot.ranks

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -16,10 +18,12 @@ from textual.screen import Screen
 from textual.theme import Theme
 
 from collectors.base import Feed, GpuChoice, ReplayControls
-from llmtop.errors import EXIT_DONE, LlmtopError, UnusableInput
+from llmtop.crash import own_error
+from llmtop.errors import EXIT_DONE, LlmtopError, OwnError, UnusableInput
 from llmtop.raised import Raised
 from llmtop.snapshot import Alert, Snapshot
 from tui import alerts, keys
+from tui.driver import TerminalDriver
 from tui.glyphs import to_ascii
 from tui.palette import TERMINAL_THEME, THEMES, Depth, Palette
 from tui.rows import Look
@@ -64,7 +68,7 @@ class LlmtopApp(App[int]):
         """
         if os.environ.get("TERM", "") in ("", "dumb", "unknown"):
             os.environ.setdefault("NO_COLOR", "1")  # Textual would take it for a terminal of 16 million colours
-        super().__init__()
+        super().__init__(driver_class=TerminalDriver)
         for own in THEMES:
             self.register_theme(own)
         self._feed = feed
@@ -75,6 +79,7 @@ class LlmtopApp(App[int]):
         self._held: deque[Snapshot | list[Snapshot]] = deque()
         self._waiting = False
         self._ringing: Raised | None = None
+        self._on_failure: Callable[[BaseException], None] = lambda _error: None
         self.view = View(interval=feed.interval)
         if isinstance(feed, GpuChoice):
             self.view.selection = feed.selection
@@ -131,6 +136,34 @@ class LlmtopApp(App[int]):
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self.exit, code, code)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What nobody expected, and ended the app."""
+        return self._exception
+
+    def on_failure(self, callback: Callable[[BaseException], None]) -> None:
+        """Have `callback` called at the first error that ends the app."""
+        self._on_failure = callback
+
+    def fail(self, error: BaseException) -> bool:
+        """End the app for an error in another thread; False if it has ended already."""
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            return False
+        loop.call_soon_threadsafe(self._fail, error)
+        return True
+
+    def _fail(self, error: BaseException) -> None:
+        if self._exception is None and isinstance(error, Exception):
+            self._exception = error
+        self._fatal_error()
+
+    def _fatal_error(self) -> None:
+        """Leave; `show` says why when the terminal is given back, where Textual would draw a traceback."""
+        if self._exception is not None:
+            self._on_failure(self._exception)
+        self._close_messages_no_wait()
 
     # --- snapshots --------------------------------------------------------------------------------------------
 
@@ -274,6 +307,13 @@ class LlmtopApp(App[int]):
         """End with exit code 0."""
         self.exit(EXIT_DONE)
 
+    def action_suspend_process(self) -> None:
+        """Stop, if there is a shell that can continue us: a pane of its own would be dead for ever."""
+        if _has_shell():
+            super().action_suspend_process()
+        else:
+            self.notify("There is no shell here to come back from.", severity="warning")
+
     def action_pause(self) -> None:
         """Freeze the view, or stop the recording; go on at the second press."""
         if isinstance(self._feed, ReplayControls):
@@ -288,6 +328,11 @@ class LlmtopApp(App[int]):
         """Jump in a recording."""
         if isinstance(self._feed, ReplayControls):
             self._feed.seek(self._feed.position + seconds)
+
+    def action_seek_share(self, share: float) -> None:
+        """Jump by a share of the whole recording."""
+        if isinstance(self._feed, ReplayControls):
+            self.action_seek(share * self._feed.length)
 
     def action_speed(self, factor: float) -> None:
         """Play a recording faster or slower."""
@@ -339,9 +384,19 @@ class LlmtopApp(App[int]):
                 )
 
 
+def _has_shell() -> bool:
+    """Whether the parent is of the same session but not of our process group, as a shell with job control is."""
+    try:
+        parent = os.getppid()
+        return os.getsid(parent) == os.getsid(0) and os.getpgid(parent) != os.getpgrp()
+    except OSError:
+        return False
+
+
 def _clock(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes:02d}:{rest:02d}"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes:02d}:{rest:02d}"
 
 
 def show(feed: Feed, *, ascii: bool = False, theme: str | None = None) -> int:
@@ -357,11 +412,42 @@ def show(feed: Feed, *, ascii: bool = False, theme: str | None = None) -> int:
 
     Raises:
         UnusableInput: there is no such theme.
+        OwnError: something went wrong that nobody expected; its traceback is in a log.
     """
     app = LlmtopApp(feed, ascii=ascii or not _unicode(), theme=theme)
-    with TerminalGuard(app.leave):
+    told: list[OwnError] = []
+    with TerminalGuard(app.leave) as guard, _thread_errors_to(app):
+
+        def failed(error: BaseException) -> None:
+            if not told:
+                told.append(own_error(error))
+                guard.end_soon(told[0].exit_code, str(told[0]))
+
+        app.on_failure(failed)
         code = app.run()
+        if app.failure is not None:
+            failed(app.failure)
+    if told:
+        raise told[0]
     return EXIT_DONE if code is None else code
+
+
+@contextmanager
+def _thread_errors_to(app: LlmtopApp) -> Iterator[None]:
+    """An error that ends a thread ends the screen as well: it would go on with what no longer moves."""
+    before = threading.excepthook
+
+    def end(error: threading.ExceptHookArgs) -> None:
+        writer = error.thread is not None and error.thread.name == "textual-output"
+        if error.exc_value is None or (writer and isinstance(error.exc_value, OSError)):
+            return  # the terminal is gone, which the guard sees
+        app.fail(error.exc_value)
+
+    threading.excepthook = end
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 def _unicode() -> bool:
@@ -370,6 +456,10 @@ def _unicode() -> bool:
     The bare C locale of containers says nothing either way; the Linux console's fonts lack most of the blocks.
     """
     if os.environ.get("TERM") == "linux":
+        return False
+    try:  # what Python writes to the terminal with, which PYTHONIOENCODING sets whatever the locale is
+        "╭█⣿".encode(getattr(sys.__stderr__, "encoding", "utf-8"))
+    except (UnicodeEncodeError, LookupError):
         return False
     locale = next((os.environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name)), "")
     charset = locale.partition(".")[2].lower()

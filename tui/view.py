@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from llmtop.snapshot import Gpu, Rank, Snapshot
+from tui import gpu_names
 from tui.history import History
 
 
@@ -35,6 +36,10 @@ class View(Struct):
             return self.snapshot.gpus
         used = {rank.gpu_uuid for rank in self.snapshot.ranks}
         return tuple(gpu for gpu in self.snapshot.gpus if gpu.uuid in used)
+
+    def gpu_label(self, gpu: Gpu) -> str:
+        """Its number, as it is written on the screen."""
+        return gpu_names.label(gpu, () if self.snapshot is None else self.snapshot.gpus)
 
     def position(self) -> int | None:
         """Where the selected GPU stands in `gpus()`."""

@@ -235,7 +235,7 @@ class _Stages:
     """Progress on stderr: one line that changes on a terminal, a line a stage elsewhere."""
 
     def __init__(self) -> None:
-        self._on_terminal = sys.stderr.isatty()
+        self._on_terminal = sys.stderr is not None and sys.stderr.isatty()
         self._stage = ""
 
     def __call__(self, progress: Progress) -> None:

@@ -274,7 +274,7 @@ def _print_once(snapshot: Any, as_json: bool) -> None:
     if as_json:
         write_json(snapshot)
     else:
-        write_out(render(snapshot).encode(getattr(sys.stdout, "encoding", "utf-8"), "replace"))
+        write_out(render(snapshot).encode(sys.stdout.encoding or "utf-8", "replace"))
 
 
 def _recorder(path: Path, force: bool) -> Recorder:

@@ -14,6 +14,12 @@ from typing import Protocol
 from llmtop.errors import NotPossibleHere
 from llmtop.snapshot import Snapshot, to_json
 
+ENDING = (
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM),
+)
+"""Signals that end a stream or a recording as if it were at its end: whole, and with exit code 0."""
+
 
 class _Feed(Protocol):
     def start(self, on_snapshot: Callable[[Snapshot], None]) -> None: ...
@@ -40,10 +46,10 @@ class Stream:
         self._finished.set()
 
     def run(self, feed: _Feed, consume: Callable[[Snapshot], None], seconds: float | None = None) -> None:
-        """Give each snapshot to `consume` until `finish()`, SIGINT, SIGTERM or SIGHUP, or `seconds` have passed.
+        """Give each snapshot to `consume` until `finish()`, a signal of `ENDING`, or `seconds` have passed.
 
         Raises:
-            Exception: what `consume` raised, which also ends it.
+            Exception: what `consume` raised, or what ended a thread; both end it.
         """
 
         def guarded(snapshot: Snapshot) -> None:
@@ -52,9 +58,20 @@ class Stream:
             try:
                 consume(snapshot)
             except Exception as error:  # noqa: BLE001  carried to the main thread, which raises it
-                self._error = error
-                self.finish()
+                self._fail(error)
 
+        before = threading.excepthook
+        threading.excepthook = lambda error: self._fail(error.exc_value)
+        try:
+            self._run(feed, guarded, seconds)
+        finally:
+            threading.excepthook = before
+
+    def _fail(self, error: BaseException | None) -> None:
+        self._error = self._error or error
+        self.finish()
+
+    def _run(self, feed: _Feed, guarded: Callable[[Snapshot], None], seconds: float | None) -> None:
         with _signals_raise():
             try:
                 feed.start(guarded)
@@ -79,8 +96,6 @@ def write_out(data: bytes) -> None:
         BrokenPipeError: the reader has gone.
         NotPossibleHere: it is closed, or cannot be written, as on a full disk.
     """
-    if sys.stdout is None:  # closed by the caller; its number may belong to a socket by now
-        raise NotPossibleHere("standard output is closed")
     rest = memoryview(data)
     try:
         while rest:
@@ -96,8 +111,7 @@ def _signals_raise() -> Iterator[None]:
     def stop(_number: int, _frame: FrameType | None) -> None:
         raise _Signalled
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, stop) for number in numbers}
+    before = {number: signal.signal(number, stop) for number in ENDING}
     try:
         yield
     finally:

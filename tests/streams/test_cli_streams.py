@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,11 +16,13 @@ from typing import Any
 import pexpect
 import pytest
 
+from llmtop.cli.stream import ENDING
 from llmtop.recording import Reader, Writer
 from tests.support import nvml_stub
-from tests.support.processes import environment, wait_for
+from tests.support.processes import REPOSITORY, environment, wait_for
 from tests.support.snapshots import gpu, snapshot
 
+DEMO = str(REPOSITORY / "llmtop" / "data" / "demo.llmtop.gz")
 Llmtop = Callable[..., subprocess.Popen[str]]
 
 
@@ -98,7 +101,7 @@ def test_once_json_is_one_object_with_rates_in_it(llmtop: Llmtop) -> None:
     assert set(one) == {"schema", "time", "source", "host", "gpus", "processes", "ranks", "alerts"}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", ENDING)
 def test_json_gives_a_line_as_soon_as_it_is_known_and_ends_cleanly(llmtop: Llmtop, number: int) -> None:
     stream = llmtop("--json", "--interval", "0.2")
     assert stream.stdout is not None
@@ -122,11 +125,70 @@ def test_json_into_a_closed_pipe_ends_quietly(llmtop: Llmtop) -> None:
     assert err == ""
 
 
-@pytest.mark.parametrize("arguments", [("--json",), ("--once",), ("--once", "--json")])
+PRINTING = [
+    ("--json",),
+    ("--once",),
+    ("--once", "--json"),
+    ("doctor",),
+    ("doctor", "--json"),
+    ("report", DEMO),
+    ("report", "--json", DEMO),
+    ("compare", DEMO, DEMO),
+    ("replay", "--json", DEMO),
+    ("capture", "--option", "help"),
+    ("--help",),
+    ("--version",),
+]
+
+
+@pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
 def test_an_output_that_is_full_is_one_sentence(llmtop: Llmtop, arguments: tuple[str, ...]) -> None:
     with open("/dev/full", "w") as full:
         _, err = finished(llmtop(*arguments, stdout=full), 3)
     assert err == "llmtop: standard output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
+def test_an_output_that_is_closed_is_one_sentence(arguments: tuple[str, ...]) -> None:
+    command = shlex.join([sys.executable, "-m", "llmtop", *arguments])
+    done = subprocess.run(
+        f"{command} >&-",
+        shell=True,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        cwd=REPOSITORY,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (3, b"llmtop: standard output is closed\n")
+
+
+@pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
+def test_a_reader_that_has_gone_is_no_error(arguments: tuple[str, ...]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "llmtop", *arguments]
+    with os.fdopen(write, "wb") as gone:
+        done = subprocess.run(
+            command,
+            stdout=gone,
+            stderr=subprocess.PIPE,
+            env=environment(),
+            cwd=REPOSITORY,
+            check=False,
+            timeout=60,
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("arguments", PRINTING[1:], ids=" ".join)
+def test_an_output_that_lacks_a_character_ends_nothing(arguments: tuple[str, ...]) -> None:
+    env = environment(PYTHONIOENCODING="iso8859-5")  # no ×, no µ
+    command = [sys.executable, "-m", "llmtop", *arguments]
+    done = subprocess.run(command, capture_output=True, env=env, cwd=REPOSITORY, check=False, timeout=60)
+    assert done.returncode == 0
+    assert done.stdout
+    assert not done.stderr
 
 
 def test_a_reader_that_stops_reading_holds_up_only_itself(llmtop: Llmtop) -> None:

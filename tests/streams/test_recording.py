@@ -247,3 +247,27 @@ def test_a_member_that_unpacks_to_more_than_any_of_ours_is_refused(
 def test_a_device_that_is_full_from_the_start_is_said_at_once() -> None:
     with pytest.raises(NotPossibleHere, match="No space left"):
         Writer("/dev/full", host="node", overwrite=True)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "/dev/null"])
+def test_what_keeps_nothing_is_refused_at_the_start(tmp_path: Path, kind: str) -> None:
+    path = kind
+    if kind == "fifo":
+        path = str(tmp_path / "fifo")
+        os.mkfifo(path)
+    with pytest.raises(UnusableInput, match="no regular file"):
+        Writer(path, host="node", overwrite=True)
+    Writer(tmp_path / "file", host="node").close()
+
+
+def test_the_last_snapshot_before_a_position_is_found_past_damage(tmp_path: Path) -> None:
+    path = write(tmp_path / "r", series(30))
+    reader = Reader(path)
+    assert reader.position_before(12.4) == pytest.approx(12.0)
+    assert reader.position_before(-1.0) is None
+    data = bytearray(path.read_bytes())
+    data[reader.members[2].offset + 60] ^= 0xFF
+    path.write_bytes(data)
+    damaged = Reader(path)
+    last = damaged.members[1]
+    assert damaged.position_before(damaged.members[2].position + 1) == pytest.approx(last.last - 1000)

@@ -196,3 +196,84 @@ def test_a_recording_without_a_snapshot_is_refused(tmp_path: Path) -> None:
     Writer(tmp_path / "r", host="node").close()
     with pytest.raises(UnusableInput, match="holds no snapshot"):
         ReplayFeed(Reader(tmp_path / "r"), counting_rules)
+
+
+def written(path: Path, times: list[float]) -> Path:
+    writer = Writer(path, host="node")
+    for time in times:
+        writer.write(snapshot(1000.0 + time))
+    writer.close()
+    return path
+
+
+@pytest.fixture
+def sparse(tmp_path: Path) -> Iterator[ReplayFeed]:
+    """A snapshot each 30 s for five minutes, a hole of eight hours, and five minutes more; paused at its start."""
+    hole = 8 * 3600.0
+    times = [30.0 * i for i in range(11)]
+    feed = ReplayFeed(Reader(written(tmp_path / "r", [*times, *(300 + hole + t for t in times)])), counting_rules)
+    feed.toggle()
+    yield feed
+    feed.close()
+
+
+def test_back_where_snapshots_are_far_apart_goes_back(sparse: ReplayFeed) -> None:
+    watch = Watch(sparse)
+    sparse.start(watch)
+    sparse.seek(90.0)
+    wait_for(lambda: watch.shown[-1:] == [90.0])
+    for expected in (60.0, 30.0, 0.0, 0.0):
+        count = len(watch.shown)
+        sparse.seek(sparse.position - 10)
+        wait_for(lambda count=count: len(watch.shown) > count)
+        assert watch.shown[-1] == expected
+    for expected in (30.0, 60.0):
+        count = len(watch.shown)
+        sparse.seek(sparse.position + 10)
+        wait_for(lambda count=count: len(watch.shown) > count)
+        assert watch.shown[-1] == expected
+
+
+def test_a_jump_crosses_a_hole_both_ways(sparse: ReplayFeed) -> None:
+    watch = Watch(sparse)
+    sparse.start(watch)
+    sparse.seek(300.0)
+    wait_for(lambda: watch.shown[-1:] == [300.0])
+    sparse.seek(sparse.position + 10)
+    wait_for(lambda: watch.shown[-1:] == [300.0 + 8 * 3600])
+    sparse.seek(sparse.position - 10)
+    wait_for(lambda: watch.shown[-2:] == [300.0 + 8 * 3600, 300.0])
+
+
+def test_a_hole_is_skipped_and_said_and_what_is_only_slow_is_played(tmp_path: Path) -> None:
+    path = written(tmp_path / "r", [0.0, 1.0, 2.0, 8 * 3600.0, 8 * 3600.0 + 1, 8 * 3600.0 + 20])
+    feed = ReplayFeed(Reader(path), counting_rules, speed=MAX_SPEED)
+    assert feed.interval < 2, "the hole does not count as an interval"
+    watch = Watch(feed)
+    feed.start(watch)
+    wait_for(lambda: len(watch.shown) == 6, 60)  # at 16 times the speed eight hours would take half an hour
+    notes = [one.host.notes for one in watch.snapshots]
+    said = ("nothing was recorded for 7h 59m before this; skipped",)
+    assert notes == [(), (), (), said, said, ()]
+    feed.close()
+
+
+def test_hourly_snapshots_are_no_holes(tmp_path: Path) -> None:
+    path = written(tmp_path / "r", [3600.0 * i for i in range(5)])
+    feed = ReplayFeed(Reader(path), counting_rules, speed=float("inf"))
+    watch = Watch(feed)
+    feed.start(watch)
+    wait_for(lambda: len(watch.shown) == 5)
+    assert not any(one.host.notes for one in watch.snapshots)
+    feed.close()
+
+
+def test_recordings_one_after_the_other_are_played_and_said(recording: Path, tmp_path: Path) -> None:
+    both = tmp_path / "both"
+    both.write_bytes(recording.read_bytes() + written(tmp_path / "later", [60.0, 61.0]).read_bytes())
+    feed = ReplayFeed(Reader(both), counting_rules, speed=float("inf"))
+    watch = Watch(feed)
+    feed.start(watch)
+    wait_for(lambda: len(watch.shown) == 122)
+    assert watch.snapshots[-1].host.notes == (f"{both} holds 2 recordings, played one after the other",)
+    feed.close()

@@ -105,7 +105,11 @@ class Terminal:
 
     def keys(self, text: str) -> None:
         """Type."""
-        os.write(self._master, text.encode())
+        self.type_bytes(text.encode())
+
+    def type_bytes(self, data: bytes) -> None:
+        """Type what may be no text."""
+        os.write(self._master, data)
 
     def resize(self, columns: int, lines: int) -> None:
         """Change the size, as a dragged window does."""
@@ -122,6 +126,14 @@ class Terminal:
         """What is on the screen."""
         with self._lock:
             return "\n".join(self.screen.display)
+
+    def is_full(self) -> bool:
+        """Whether the program's next write would wait, while nobody reads."""
+        return not select.select([], [self._slave], [], 0)[1]
+
+    def change_settings(self, *words: str) -> None:
+        """Do what `stty WORDS` does, from outside."""
+        subprocess.run(["stty", *words], stdin=self._slave, check=True)
 
     def attributes(self) -> list[Any]:
         """The terminal's settings now."""

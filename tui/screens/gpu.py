@@ -67,7 +67,11 @@ class GpuScreen(LlmtopScreen):
 
     def _facts(self, gpu: Gpu, width: int, look: Look) -> list[Row]:
         palette, dot = look.palette, look.glyphs.dot
-        first = Row(width).add(f" GPU {gpu.index} ", palette.strong).add(fmt.printable(gpu.name), palette.text)
+        first = (
+            Row(width)
+            .add(f" GPU {self.view.gpu_label(gpu)} ", palette.strong)
+            .add(fmt.printable(gpu.name), palette.text)
+        )
         link = "" if gpu.pcie_gen is None else f"PCIe gen {gpu.pcie_gen} x{fmt.number(gpu.pcie_width)}"
         source = "" if gpu.pcie_source is None else f"PCIe rates by {gpu.pcie_source.upper()}"
         energy = (

@@ -8,9 +8,8 @@ from textwrap import wrap
 
 from llmtop import format as fmt
 from llmtop.snapshot import Alert, Host, Snapshot
-from tui import alerts
+from tui import alerts, gpu_names
 from tui.keys import Key
-from tui.metrics import short_name
 from tui.rows import Look, Row, clip, flow, frame
 from tui.view import View
 from tui.widgets.charts import spark
@@ -41,9 +40,8 @@ def header(view: View, width: int, look: Look) -> Row:
 def _machine(view: View, snapshot: Snapshot) -> list[str]:
     texts = []
     gpus = view.gpus()
-    names = list(dict.fromkeys(short_name(gpu.name) for gpu in gpus))
     if gpus:
-        texts.append(f"{len(gpus)} × {names[0]}" if len(names) == 1 else f"{len(gpus)} GPUs")
+        texts.append(gpu_names.counted(gpus))
     if view.selection != "all":
         texts.append(f"GPUs shown: {fmt.printable(view.selection)}")
     if snapshot.host.driver_version:

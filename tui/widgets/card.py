@@ -32,7 +32,7 @@ def paint(gpu: Gpu, view: View, width: int, height: int, look: Look, alert: Aler
     words = _words(gpu, view, inner, look, alert, 2 if height - 4 >= card_height(width) - 3 else 1)
     content = _figures(gpu, view, inner, height - 2 - len(words), look)
     content += [Row(inner) for _ in range(height - 2 - len(words) - len(content))] + words
-    number = f"{glyphs.selected if selected else ''}{gpu.index}"
+    number = f"{glyphs.selected if selected else ''}{view.gpu_label(gpu)}"
     title: list[tuple[str, Style]] = [
         (number, palette.selected if selected else palette.strong),
         (f" {short_name(gpu.name)}", palette.strong if selected else palette.text),

@@ -20,13 +20,15 @@ def _head(gpu: Gpu, view: View, look: Look, alert: Alert | None, row: Row, name:
     """Sign, number and name; the same width in every state."""
     palette, glyphs = look.palette, look.glyphs
     selected = gpu.uuid == view.selected
+    number = view.gpu_label(gpu)
+    name -= max(0, len(number) - 2)
     if alert is not None and alerts.weight(alert) > 0:
         filled = alerts.badge(alert, look)
-        row.add(f"{glyphs.heavy_bar}{alerts.mark(alert, look)}{gpu.index:>2} ", filled)
+        row.add(f"{glyphs.heavy_bar}{alerts.mark(alert, look)}{number:>2} ", filled)
         row.add(pad(short_name(gpu.name), name), filled).add(" ", palette.text)
         return
     row.add(glyphs.bar, palette.faint).add(glyphs.selected if selected else " ", palette.selected)
-    row.add(f"{gpu.index:>2} ", palette.selected if selected else palette.strong)
+    row.add(f"{number:>2} ", palette.selected if selected else palette.strong)
     row.add(pad(short_name(gpu.name), name) + " ", palette.strong if selected else palette.text)
 
 

@@ -9,10 +9,11 @@ from rich.style import Style
 
 from llmtop import format as fmt
 from llmtop.snapshot import Process, Snapshot
+from tui import gpu_names
 from tui.rows import Look, Row, elapsed, frame, pad
 from tui.view import View
 
-GpuNumbers = dict[str, int]
+GpuNumbers = dict[str, str]
 
 
 class Column(Struct, frozen=True):
@@ -31,15 +32,19 @@ def _age(process: Process, now: float) -> str:
     return fmt.DASH if process.started_at is None else elapsed(now - process.started_at)
 
 
+def _place(process: Process, numbers: GpuNumbers) -> float | None:
+    """Where its GPU stands among all; "0:1", a MIG instance, after "0"."""
+    index, _, part = numbers.get(process.gpu_uuid or "", "").partition(":")
+    return None if not index else int(index) + (int(part) + 1) / 1000 if part.isdecimal() else int(index)
+
+
 def _pid(process: Process) -> str:
     return str(process.pid)
 
 
 COLUMNS: tuple[Column, ...] = (
     Column("pid", 8, 0, lambda p, _g, _t: _pid(p), lambda p, _g: p.pid),
-    Column(
-        "GPU", 4, 1, lambda p, g, _t: fmt.number(g.get(p.gpu_uuid or "")), lambda p, g: g.get(p.gpu_uuid or "")
-    ),
+    Column("GPU", 4, 1, lambda p, g, _t: g.get(p.gpu_uuid or "", fmt.DASH), _place),
     Column(
         "user", 10, 4, lambda p, _g, _t: fmt.printable(p.user or fmt.DASH), lambda p, _g: p.user, numeric=False
     ),
@@ -76,8 +81,8 @@ _LEAST_COMMAND = 24
 
 
 def gpu_numbers(snapshot: Snapshot) -> GpuNumbers:
-    """The driver's index of each GPU, by uuid."""
-    return {gpu.uuid: gpu.index for gpu in snapshot.gpus}
+    """Each GPU's number as it is written, by uuid."""
+    return gpu_names.labels(snapshot.gpus)
 
 
 def rows_of(snapshot: Snapshot, column: int, *, reverse: bool, wanted: str) -> list[Process]:

@@ -9,14 +9,14 @@ from msgspec import Struct
 
 from llmtop import format as fmt
 from llmtop.snapshot import Alert, Rank
-from tui import alerts
+from tui import alerts, gpu_names
 from tui.layout import visible
 from tui.rows import Look, Row, frame, pad
 from tui.view import View
 from tui.widgets.charts import nice_limit
 from tui.widgets.phases import bar, parts, step_seconds
 
-GpuNumbers = dict[str, int]
+GpuNumbers = dict[str, str]
 
 
 class Column(Struct, frozen=True):
@@ -26,12 +26,12 @@ class Column(Struct, frozen=True):
     width: int
     weight: int
     text: Callable[[Rank, GpuNumbers], str]
-    """From a rank and the driver's indices of GPUs by uuid."""
+    """From a rank and the numbers of GPUs by uuid."""
 
 
 _COLUMNS = (
     Column("rank", 4, 0, lambda r, _: fmt.number(r.rank)),
-    Column("GPU", 4, 3, lambda r, gpus: fmt.number(gpus.get(r.gpu_uuid or ""))),
+    Column("GPU", 4, 3, lambda r, gpus: gpus.get(r.gpu_uuid or "", fmt.DASH)),
     Column("step", 9, 4, lambda r, _: fmt.DASH if r.step is None else f"{r.step:,}"),
     Column("took", 8, 1, lambda r, _: fmt.duration(r.step_seconds)),
     Column("p50", 8, 2, lambda r, _: fmt.duration(r.step_seconds_p50)),
@@ -78,7 +78,7 @@ def paint(view: View, width: int, height: int, look: Look, *, framed: bool, top:
         bar_width=bar_width,
         width=inner,
         longest=nice_limit(max((step_seconds(r, parts(r)) for r in ranks), default=0.0)),
-        gpus={} if view.snapshot is None else {gpu.uuid: gpu.index for gpu in view.snapshot.gpus},
+        gpus={} if view.snapshot is None else gpu_names.labels(view.snapshot.gpus),
         chosen=None if chosen is None else chosen.pid,
         now=0.0 if view.snapshot is None else view.snapshot.time,
         look=look,

@@ -61,8 +61,7 @@ def _foot(rank: Rank, look: Look) -> list[tuple[str, Style]]:
     """What has to be known about these figures."""
     said = [rank.note or ""]
     if rank.warmup_steps:
-        plural = "s" if rank.warmup_steps > 1 else ""
-        said.append(f"first {rank.warmup_steps} step{plural} left out of rates")
+        said.append(f"{_first_steps(rank)} left out of rates")
     if rank.mfu_pct is None and rank.tokens_per_s is not None:
         said.append(rank.mfu_note or "")
     if rank.lost:
@@ -108,9 +107,7 @@ def _content(rank: Rank, view: View, width: int, height: int, look: Look) -> lis
         # The host's clock alone misleads (a wait for the GPU looks like slow input), so it is the first to go.
         rows += [_bar_row(clock, shown, total, width, look) for clock in clocks[-(height - 1) :]]
     elif height > 2:
-        rows.append(
-            Row(width).add('no phases: with llmtop.phase("forward"): names a part of a step', look.palette.dim)
-        )
+        rows.append(Row(width).add(_why_no_phases(rank), look.palette.dim))
     rows = rows[:height]
     left = height - len(rows)
     logged_rows = 0
@@ -124,6 +121,18 @@ def _content(rank: Rank, view: View, width: int, height: int, look: Look) -> lis
     if logged_rows:
         rows += logged.paint(rank, view, width, logged_rows, look)
     return rows + [Row(width) for _ in range(height - len(rows))]
+
+
+def _first_steps(rank: Rank) -> str:
+    return f"first {rank.warmup_steps} step{'s' if rank.warmup_steps > 1 else ''}"
+
+
+def _why_no_phases(rank: Rank) -> str:
+    if rank.warmup_steps and rank.step_seconds_p50 is None:
+        return f"phases after warm-up ({_first_steps(rank)})"
+    if rank.step is None:
+        return "phases after the first step"
+    return 'no phases: with llmtop.phase("forward"): names a part of a step'
 
 
 def _headline(rank: Rank, view: View, width: int, look: Look) -> Row:
