@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pynvml
 
 from collectors.nvml_calls import ABSENT, Caller
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 APART_SECONDS = 0.1
 """NVML's own minimum between two samples."""

@@ -41,14 +41,14 @@ def live_sources(interval: float, directory: Path | None = None) -> Sources:
         interval: seconds between snapshots.
         directory: of the trainings' sockets, `llmtop.wire.runtime_dir()` by default.
     """
-    # The driver's binding, psutil and the rules take some 60 ms to import: a screen paints its first frame before.
+    # psutil and the rules take some 40 ms to import: a screen paints its first frame before.
+    from collectors.driver_source import DriverSource
     from collectors.host import HostSource
-    from collectors.nvml import NvmlSource
     from collectors.processes import ProcessSource
     from collectors.steps import StepsSource
     from llmtop.diagnosis.live import Rules
 
-    gpu = NvmlSource(interval)
+    gpu = DriverSource(interval)
     ranks = StepsSource(directory, _GpuNames(gpu))
     return Sources(
         gpu=gpu,

@@ -1,12 +1,19 @@
-"""Calls into NVML that never raise, and what its answers mean in words."""
+"""Calls into NVML that never raise, and what its answers mean in words.
+
+This and what else runs in the process that asks the driver (driver_child.py) imports little: msgspec, dataclasses
+and typing would make it a third larger, and it is there for as long as the monitor.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Any
 
 import pynvml
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
 
 LOST = frozenset({
     pynvml.NVML_ERROR_UNINITIALIZED,

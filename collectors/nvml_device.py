@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from typing import Any
 
-import msgspec
 import pynvml
-from msgspec.structs import replace
 
-from collectors.base import GpuUse
 from collectors.beat import Beat
 from collectors.gpm import Gpm, supported
 from collectors.gpu_faults import Events, memory_faults
 from collectors.nvml_calls import Caller, error_text, is_lost
 from collectors.nvml_values import (
-    Values,
     cheap_values,
     memory_values,
     pcie_values,
@@ -27,7 +21,13 @@ from collectors.nvml_values import (
     slow_values,
 )
 from collectors.turns import Turns
-from llmtop.snapshot import Gpu
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from collectors.nvml_values import Values
 
 SLOW_SECONDS = 2.0
 """Between rounds of dear calls (15 to 20 ms a GPU, perhaps under one lock of the driver)."""
@@ -49,35 +49,41 @@ STALE_SECONDS = 2.0
 """A value is dropped after three rounds without a fresh one, and not before this."""
 
 
-class _Sample(msgspec.Struct, frozen=True):
-    """What one round of one thread found."""
+class _Sample:
+    """What one round of one thread found; `instances` are the values of MIG instances by UUID."""
 
-    values: Values = {}
-    instances: dict[str, Values] = {}
-    """Of MIG instances, by UUID."""
-    refusals: dict[str, int] = {}
-    at: float = 0.0
-    """Monotonic seconds at the end of the round."""
-    unix: float = 0.0
-    """The same instant as unix time."""
+    def __init__(self, values: Values, instances: dict[str, Values], refusals: dict[str, int]) -> None:
+        self.values, self.instances, self.refusals = values, instances, refusals
+        self.at, self.unix = time.monotonic(), time.time()
+        """The end of the round, by both clocks."""
+
+    @classmethod
+    def none(cls) -> _Sample:
+        """Before the first round."""
+        sample = cls({}, {}, {})
+        sample.at = sample.unix = 0.0
+        return sample
 
 
-class _Instance(msgspec.Struct, frozen=True):
-    """A MIG instance."""
+class _Instance:
+    """A MIG instance; `number` is that of the GPU instance that it is in."""
 
-    handle: Any
-    uuid: str
-    name: str
-    number: int | None
-    """The GPU instance that it is in."""
+    def __init__(self, handle: Any, uuid: str, name: str, number: int | None) -> None:
+        self.handle, self.uuid, self.name, self.number = handle, uuid, name, number
 
 
 class DeviceSampler:
     """Samples one GPU and its MIG instances from `start()` to `stop()`, which may follow each other again."""
 
-    def __init__(self, handle: Any, index: int, uuid: str, interval: float) -> None:
-        """Prepare to sample the GPU with that handle, driver's index and UUID every `interval` seconds."""
+    def __init__(
+        self, handle: Any, index: int, uuid: str, interval: float, on_fresh: Callable[[], None] = lambda: None
+    ) -> None:
+        """Prepare to sample the GPU with that handle, driver's index and UUID every `interval` seconds.
+
+        `on_fresh` is called after each round of cheap values.
+        """
         self.index, self.uuid = index, uuid
+        self._on_fresh = on_fresh
         self.listed = True
         """Whether the driver listed this GPU when it was last asked."""
         self.name = "GPU"
@@ -90,7 +96,7 @@ class DeviceSampler:
             Caller(),
             Caller(),
         )
-        self._fast, self._slow, self._pcie = _Sample(), _Sample(), _Sample()
+        self._fast, self._slow, self._pcie = _Sample.none(), _Sample.none(), _Sample.none()
         self._gpm_supported: bool | None = None
         self._gpms: dict[str, Gpm] = {}
         self._rounds_without_pcie = 0
@@ -98,7 +104,7 @@ class DeviceSampler:
         self._faults: list[str] = []
         self._fault_refusals: dict[str, int] = {}
         self._instances: tuple[_Instance, ...] = ()
-        self._uses: tuple[GpuUse, ...] = ()
+        self._uses: list[Values] = []
         self._shares_since = (time.time_ns() - 1_000_000_000) // 1000
         self._fast_rounds = self._slow_rounds = 0
         # Dear calls keep the driver's lock for up to 25 ms (H200): they start between two fast rounds, which come
@@ -162,8 +168,8 @@ class DeviceSampler:
         """Mistakes of llmtop itself in the last rounds."""
         return [beat.fault for beat in self._beats.values() if beat.fault is not None]
 
-    def gpus(self) -> tuple[Gpu, ...]:
-        """This GPU as known now, and its MIG instances after it."""
+    def rows(self) -> list[Values]:
+        """This GPU as known now, and its MIG instances after it: fields of `llmtop.snapshot.Gpu`."""
         now = time.monotonic()
         fresh = now - self._fast.at <= self._patience()
         values: Values = {}
@@ -174,17 +180,17 @@ class DeviceSampler:
         if fresh:
             values.update(self._fast.values)
             values["sampled_at"] = self._fast.unix
-        gpu = Gpu(index=self.index, uuid=self.uuid, name=self.name, error=self._error(now, fresh), **values)
-        rows = [gpu]
+        error = self._error(now, fresh)
+        rows = [{"index": self.index, "uuid": self.uuid, "name": self.name, "error": error, **values}]
         for instance in self._instances:
-            row = Gpu(index=self.index, uuid=instance.uuid, name=instance.name, mig_parent_uuid=self.uuid)
             own = self._fast.instances.get(instance.uuid, {}) if fresh else {}
-            rows.append(replace(row, sampled_at=gpu.sampled_at, error=gpu.error, **own))
-        return tuple(rows)
+            row = {"index": self.index, "uuid": instance.uuid, "name": instance.name, "error": error, **own}
+            rows.append({**row, "mig_parent_uuid": self.uuid, "sampled_at": values.get("sampled_at")})
+        return rows
 
-    def uses(self) -> tuple[GpuUse, ...]:
-        """Who used this GPU in the last slow round."""
-        return self._uses if time.monotonic() - self._slow.at <= 3 * SLOW_SECONDS else ()
+    def uses(self) -> list[Values]:
+        """Who used this GPU in the last slow round: fields of `collectors.base.GpuUse`."""
+        return self._uses if time.monotonic() - self._slow.at <= 3 * SLOW_SECONDS else []
 
     def _dear_calls(self) -> tuple[Caller, ...]:
         return self._slow_call, self._pcie_call, self._fault_call
@@ -216,6 +222,7 @@ class DeviceSampler:
         self._fast_rounds += 1
         with _first_rounds.turn() if self._fast_rounds <= FIRST_ROUNDS else nullcontext():
             self._read_fast()
+        self._on_fresh()
 
     def _read_fast(self) -> None:
         call = self._fast_call
@@ -227,7 +234,7 @@ class DeviceSampler:
             instances = {one.uuid: self._instance_values(one) for one in self._instances}
             for uuid in self._gpms.keys() - instances.keys() - {self.uuid}:
                 self._gpms.pop(uuid).free()
-        self._fast = _Sample(values, instances, call.refusals, time.monotonic(), time.time())
+        self._fast = _Sample(values, instances, call.refusals)
 
     def _counters(self) -> Values:
         """GPM's values of the whole GPU; where it has no PCIe rates, NVML's own are read instead."""
@@ -287,7 +294,7 @@ class DeviceSampler:
         self.name = call("nvmlDeviceGetName", handle) or self.name
         values = slow_values(call, handle)
         if call.lost:
-            self._uses = ()
+            self._uses = []
         else:
             self._find_instances(call, handle)
             self._find_uses(call, handle)
@@ -296,16 +303,21 @@ class DeviceSampler:
                 self._fault_call.begin()
                 self._faults = memory_faults(self._fault_call, handle)
                 self._fault_refusals = self._fault_call.refusals
-        self._slow = _Sample(values, {}, call.refusals, time.monotonic(), time.time())
+        self._slow = _Sample(values, {}, call.refusals)
 
     def _find_uses(self, call: Caller, handle: Any) -> None:
         shares, self._shares_since = process_shares(call, handle, self._shares_since)
         places = [(one.handle, one.uuid) for one in self._instances] or [(handle, self.uuid)]
-        self._uses = tuple(
-            GpuUse(pid=process.pid, gpu_uuid=uuid, mem_bytes=process.mem_bytes, sm_pct=shares.get(process.pid))
+        self._uses = [
+            {
+                "pid": process.pid,
+                "gpu_uuid": uuid,
+                "mem_bytes": process.mem_bytes,
+                "sm_pct": shares.get(process.pid),
+            }
             for place, uuid in places
             for process in running(call, place) or ()
-        )
+        ]
 
     def _find_instances(self, call: Caller, handle: Any) -> None:
         mode = call("nvmlDeviceGetMigMode", handle)
@@ -324,7 +336,7 @@ class DeviceSampler:
     def _pcie_round(self) -> None:
         self._pcie_call.begin()
         values = pcie_values(self._pcie_call, self._handle)
-        self._pcie = _Sample(values, {}, self._pcie_call.refusals, time.monotonic(), time.time())
+        self._pcie = _Sample(values, {}, self._pcie_call.refusals)
 
 
 def _hang(call: Caller) -> str | None:

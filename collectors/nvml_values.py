@@ -7,15 +7,16 @@ are asked for less often and in another thread.
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
 import pynvml
 
 from collectors.nvml_calls import ABSENT, Caller
 
-Values = dict[str, Any]
-"""Fields of `llmtop.snapshot.Gpu` by name; a field that is missing or None is absent."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeAlias
+
+    Values: TypeAlias = dict[str, Any]
+    """Fields of `llmtop.snapshot.Gpu` by name; a field that is missing or None is absent."""
 
 # Names of the clock-event reasons; the bits are the same under the older name, throttle reasons.
 REASONS: tuple[tuple[int, str], ...] = (
@@ -140,11 +141,11 @@ def _field(field: Any) -> float | None:
     return value
 
 
-class Running(msgspec.Struct, frozen=True):
+class Running:
     """A process on a GPU as the driver lists it; the pid is the host's, also inside a container."""
 
-    pid: int
-    mem_bytes: int | None
+    def __init__(self, pid: int, mem_bytes: int | None) -> None:
+        self.pid, self.mem_bytes = pid, mem_bytes
 
 
 def running(call: Caller, handle: Any) -> list[Running] | None:
