@@ -98,7 +98,9 @@ class Gpm:
 
 def _value(answer: int, value: float, factor: int) -> float | None:
     """A metric can be refused for itself, and reads NaN where its unit is powered down or shared, or -0."""
-    return abs(value) * factor if answer == pynvml.NVML_SUCCESS and math.isfinite(value) and value >= 0 else None
+    if answer != pynvml.NVML_SUCCESS or math.isnan(value):
+        return None
+    return value * factor or 0.0
 
 
 def supported(call: Caller, handle: Any) -> bool | None:

@@ -12,8 +12,9 @@ import time
 import pynvml
 
 from collectors.beat import Beat
+from collectors.nvml_bounds import odd_notes
 from collectors.nvml_calls import Caller, is_lost, words
-from collectors.nvml_device import DeviceSampler, permission_note
+from collectors.nvml_device import DeviceSampler, permission_note, vague_note
 from collectors.nvml_lookup import Found, Lookup
 
 TYPE_CHECKING = False
@@ -126,7 +127,8 @@ class NvmlSource:
             notes.append(f"the driver has not answered {waiting[0]} for {waiting[1]:.0f} s")
         if self._looked and not any_gpu and self._problem is None:
             notes.append("the NVIDIA driver is here, but it lists no GPU")
-        notes.append(permission_note(samplers))
+        notes += [permission_note(samplers), vague_note(samplers)]
+        notes += odd_notes((f"GPU {sampler.index}", sampler.odd) for sampler in samplers)
         notes += [self._watch.fault, *(fault for sampler in samplers for fault in sampler.own_faults())]
         return tuple(dict.fromkeys(note for note in notes if note))
 

@@ -11,7 +11,8 @@ import pynvml
 from collectors.beat import Beat
 from collectors.gpm import Gpm, supported
 from collectors.gpu_faults import Events, memory_faults
-from collectors.nvml_calls import Caller, error_text, is_lost
+from collectors.nvml_bounds import judged
+from collectors.nvml_calls import Caller, error_text, is_lost, vague
 from collectors.nvml_values import (
     cheap_values,
     memory_values,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
+    from collectors.nvml_bounds import Odd
     from collectors.nvml_values import Values
 
 SLOW_SECONDS = 2.0
@@ -52,15 +54,20 @@ STALE_SECONDS = 2.0
 class _Sample:
     """What one round of one thread found; `instances` are the values of MIG instances by UUID."""
 
-    def __init__(self, values: Values, instances: dict[str, Values], refusals: dict[str, int]) -> None:
-        self.values, self.instances, self.refusals = values, instances, refusals
+    def __init__(self, values: Values, instances: dict[str, Values], call: Caller | None, odd: Odd) -> None:
+        """`values` and those of `instances` are judged: what cannot be is in `odd` when this returns."""
+        self.odd = odd
+        self.values = judged(values, odd)
+        self.instances = {uuid: judged(own, odd) for uuid, own in instances.items()}
+        self.refusals = {} if call is None else call.refusals
+        self.answered = call is None or call.answered
         self.at, self.unix = time.monotonic(), time.time()
         """The end of the round, by both clocks."""
 
     @classmethod
     def none(cls) -> _Sample:
         """Before the first round."""
-        sample = cls({}, {}, {})
+        sample = cls({}, {}, None, {})
         sample.at = sample.unix = 0.0
         return sample
 
@@ -105,6 +112,8 @@ class DeviceSampler:
         self._fault_refusals: dict[str, int] = {}
         self._instances: tuple[_Instance, ...] = ()
         self._uses: list[Values] = []
+        self._loss: str | None = None
+        """Why the GPU was lost."""
         self._shares_since = (time.time_ns() - 1_000_000_000) // 1000
         self._fast_rounds = self._slow_rounds = 0
         # Dear calls keep the driver's lock for up to 25 ms (H200): they start between two fast rounds, which come
@@ -164,6 +173,12 @@ class DeviceSampler:
         """The functions that answered `code` in the last rounds."""
         return {name for refusals in self._refusals() for name, answer in refusals.items() if answer == code}
 
+    def refused_vaguely(self) -> set[str]:
+        """The functions that were refused for no reason given, while others answered."""
+        if not self._fast.answered:
+            return set()
+        return {name for refusals in self._refusals() for name, code in refusals.items() if vague(code)}
+
     def own_faults(self) -> list[str]:
         """Mistakes of llmtop itself in the last rounds."""
         return [beat.fault for beat in self._beats.values() if beat.fault is not None]
@@ -198,18 +213,24 @@ class DeviceSampler:
     def _refusals(self) -> tuple[dict[str, int], ...]:
         return self._fast.refusals, self._slow.refusals, self._pcie.refusals, self._fault_refusals
 
+    @property
+    def odd(self) -> Odd:
+        """What the driver said in the last rounds that cannot be, by field."""
+        return {**self._slow.odd, **self._pcie.odd, **self._fast.odd}
+
     def _patience(self) -> float:
         return max(3 * self._interval, STALE_SECONDS)
 
     def _error(self, now: float, fresh: bool) -> str | None:
         if not self.listed:
-            return "the driver no longer lists this GPU"
+            gone = f"the driver no longer lists this GPU (it was number {self.index})"
+            return gone if self._loss is None else f"{self._loss}; {gone}"
         texts: list[str | None] = []
         wait = self._fast_call.waiting()
         if not fresh and now - self._born > self._patience():
             inside = f" ({wait[0]})" if wait is not None else ""
             texts.append(f"the driver has not answered for {now - max(self._born, self._fast.at):.0f} s{inside}")
-        grave = (error_text(refusals) for refusals in self._refusals())
+        grave = (error_text(refusals, answered=self._fast.answered) for refusals in self._refusals())
         texts.append(next((text for text in grave if text), None))
         texts += [_hang(call) for call in self._dear_calls()]
         texts += self._faults
@@ -226,20 +247,24 @@ class DeviceSampler:
 
     def _read_fast(self) -> None:
         call = self._fast_call
+        odd: Odd = {}
         call.begin()
-        values = cheap_values(call, self._handle)
+        values = cheap_values(call, self._handle, odd)
         instances: dict[str, Values] = {}
         if not call.lost:
-            values.update(self._counters())
+            values.update(self._counters(odd))
             instances = {one.uuid: self._instance_values(one) for one in self._instances}
             for uuid in self._gpms.keys() - instances.keys() - {self.uuid}:
                 self._gpms.pop(uuid).free()
-        self._fast = _Sample(values, instances, call.refusals)
+        self._fast = _Sample(values, instances, call, odd)
+        # Kept until the GPU answers: a driver that was started anew only says that there is none.
+        self._loss = error_text(call.refusals) if call.lost else None
 
-    def _counters(self) -> Values:
+    def _counters(self, odd: Odd) -> Values:
         """GPM's values of the whole GPU; where it has no PCIe rates, NVML's own are read instead."""
         call = self._fast_call
-        values = self._read_gpm(self.uuid, lambda sample: call("nvmlGpmSampleGet", self._handle, sample))
+        read = self._read_gpm(self.uuid, lambda sample: call("nvmlGpmSampleGet", self._handle, sample))
+        values = judged(read, odd)
         if values.get("pcie_rx_bytes_per_s") is not None:
             self._rounds_without_pcie = 0
             self._beats["pcie"].stop()
@@ -290,6 +315,7 @@ class DeviceSampler:
 
     def _read_slow(self) -> None:
         call, handle = self._slow_call, self._handle
+        odd: Odd = {}
         call.begin()
         self.name = call("nvmlDeviceGetName", handle) or self.name
         values = slow_values(call, handle)
@@ -297,15 +323,15 @@ class DeviceSampler:
             self._uses = []
         else:
             self._find_instances(call, handle)
-            self._find_uses(call, handle)
+            self._find_uses(call, handle, odd)
             self._events.poll(handle)
             if self._slow_rounds % FAULTS_EVERY == 1:
                 self._fault_call.begin()
                 self._faults = memory_faults(self._fault_call, handle)
                 self._fault_refusals = self._fault_call.refusals
-        self._slow = _Sample(values, {}, call.refusals)
+        self._slow = _Sample(values, {}, call, odd)
 
-    def _find_uses(self, call: Caller, handle: Any) -> None:
+    def _find_uses(self, call: Caller, handle: Any, odd: Odd) -> None:
         shares, self._shares_since = process_shares(call, handle, self._shares_since)
         places = [(one.handle, one.uuid) for one in self._instances] or [(handle, self.uuid)]
         self._uses = [
@@ -316,7 +342,7 @@ class DeviceSampler:
                 "sm_pct": shares.get(process.pid),
             }
             for place, uuid in places
-            for process in running(call, place) or ()
+            for process in running(call, place, odd) or ()
         ]
 
     def _find_instances(self, call: Caller, handle: Any) -> None:
@@ -336,12 +362,20 @@ class DeviceSampler:
     def _pcie_round(self) -> None:
         self._pcie_call.begin()
         values = pcie_values(self._pcie_call, self._handle)
-        self._pcie = _Sample(values, {}, self._pcie_call.refusals)
+        self._pcie = _Sample(values, {}, self._pcie_call, {})
 
 
 def _hang(call: Caller) -> str | None:
     wait = call.waiting()
     return f"{wait[0]} has not returned for {wait[1]:.0f} s" if wait and wait[1] > STALE_SECONDS else None
+
+
+def vague_note(samplers: Iterable[DeviceSampler]) -> str | None:
+    """One sentence on the calls that the driver refuses without a reason, if any."""
+    functions = sorted({name for one in samplers for name in one.refused_vaguely()})
+    if not functions:
+        return None
+    return f"the driver reports an internal error for {', '.join(functions)}: what it gives is absent"
 
 
 def permission_note(samplers: Iterable[DeviceSampler]) -> str | None:
