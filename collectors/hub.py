@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from collectors import stage
 from collectors.base import GpuReading, GpuSource, HostSource, ProcessSource, RankSource, RanksReading
-from collectors.gpu_selection import GpuSelection
+from collectors.gpu_selection import GpuSelection, with_whole_uuids
 from collectors.stage import Stage
 from llmtop.snapshot import Host, Process, Snapshot
 
@@ -175,6 +175,7 @@ class Hub:
     def _compose(
         self, reading: GpuReading, host: Host, processes: tuple[Process, ...], ranks: RanksReading
     ) -> Snapshot:
+        ranks = replace(ranks, ranks=with_whole_uuids(ranks.ranks, reading.gpus))
         chosen, left_out = self._selection.choose(reading.gpus, ranks.ranks)
         hidden = {gpu.uuid for gpu in reading.gpus} - {gpu.uuid for gpu in chosen}
         notes = (*host.notes, *reading.notes, *left_out, *ranks.notes)
@@ -256,7 +257,7 @@ def _has_rates(sources: Sources, sampled: dict[str, set[float | None]]) -> bool:
     reading = sources.gpu.latest()
     for gpu in reading.gpus:
         sampled.setdefault(gpu.uuid, set()).add(gpu.sampled_at)
-    if not (reading.gpus or reading.notes):
+    if not (reading.gpus or reading.notes) or not reading.settled:
         return False
     if not all(gpu.error is not None or len(sampled[gpu.uuid] - {None}) > 1 for gpu in reading.gpus):
         return False

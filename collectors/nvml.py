@@ -89,7 +89,8 @@ class NvmlSource:
     def told(self) -> Values:
         """What `latest` says, as plain values: fields of `GpuReading`, its GPUs and its uses."""
         if not self._looked and time.monotonic() - self._started_at < FIRST_LOOK_SECONDS:
-            return {"notes": self._notes([], True)}
+            notes = self._notes([], True)
+            return {"notes": notes, "settled": bool(notes)}
         samplers = sorted(self._samplers.copy().values(), key=lambda one: one.index)
         rows = [row for sampler in samplers for row in sampler.rows()]
         rows += self._unknown
@@ -101,6 +102,7 @@ class NvmlSource:
             "driver_version": driver,
             "cuda_version": cuda,
             "notes": self._notes(samplers, bool(rows)),
+            "settled": all(sampler.settled for sampler in samplers),
         }
 
     def close(self) -> None:

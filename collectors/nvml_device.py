@@ -9,7 +9,7 @@ from contextlib import nullcontext
 import pynvml
 
 from collectors.beat import Beat
-from collectors.gpm import Gpm, supported
+from collectors.gpm import APART_SECONDS, Gpm, supported
 from collectors.gpu_faults import Events, memory_faults
 from collectors.nvml_bounds import judged
 from collectors.nvml_calls import Caller, error_text, is_lost, vague
@@ -47,6 +47,8 @@ FIRST_ROUNDS = 3
 died within its first second in four starts of five; the one that left a stack was in its first nvmlGpmMetricsGet,
 after threads had made the first calls for both GPUs at once. With one GPU it never died."""
 _first_rounds = Turns(patience=1.0)
+SETTLE_SECONDS = 3.0
+"""For so long a GPU may take until it has been sampled twice; then what there is has to do."""
 STALE_SECONDS = 2.0
 """A value is dropped after three rounds without a fresh one, and not before this."""
 
@@ -73,10 +75,13 @@ class _Sample:
 
 
 class _Instance:
-    """A MIG instance; `number` is that of the GPU instance that it is in."""
+    """A MIG instance; `place` is its index on the GPU, `number` that of the GPU instance that it is in."""
 
-    def __init__(self, handle: Any, uuid: str, name: str, number: int | None) -> None:
-        self.handle, self.uuid, self.name, self.number = handle, uuid, name, number
+    def __init__(
+        self, handle: Any, uuid: str, name: str, place: int, numbers: tuple[int | None, int | None]
+    ) -> None:
+        self.handle, self.uuid, self.name, self.place = handle, uuid, name, place
+        self.number, self.compute = numbers
 
 
 class DeviceSampler:
@@ -116,6 +121,9 @@ class DeviceSampler:
         """Why the GPU was lost."""
         self._shares_since = (time.time_ns() - 1_000_000_000) // 1000
         self._fast_rounds = self._slow_rounds = 0
+        self._slow_rounds_done = 0
+        self._first_read: dict[str, float] = {}
+        """When the counters of this GPU and its instances were first read, by UUID, in monotonic seconds."""
         # Dear calls keep the driver's lock for up to 25 ms (H200): they start between two fast rounds, which come
         # at multiples of the interval, and not while another GPU's are queued.
         offset = SLOW_OFFSET_SECONDS + index * SLOW_SPACING_SECONDS
@@ -164,6 +172,17 @@ class DeviceSampler:
         """Whether this GPU answers, so that nobody needs to look for it."""
         return not self.lost and time.monotonic() - self._fast.at <= self._patience()
 
+    @property
+    def settled(self) -> bool:
+        """Whether this GPU and its instances have been sampled twice, far enough apart, or have had their chance."""
+        now = time.monotonic()
+        if now - self._born > SETTLE_SECONDS:
+            return True
+        if not self._slow_rounds_done:  # only then are the instances known
+            return False
+        uuids = (self.uuid, *(one.uuid for one in self._instances))
+        return all(self._fast.at - self._first_read.get(uuid, now) > APART_SECONDS + 0.05 for uuid in uuids)
+
     def hanging(self, seconds: float) -> bool:
         """Whether a thread has been inside one call for longer than that."""
         waits = (call.waiting() for call in (self._fast_call, *self._dear_calls()))
@@ -199,8 +218,20 @@ class DeviceSampler:
         rows = [{"index": self.index, "uuid": self.uuid, "name": self.name, "error": error, **values}]
         for instance in self._instances:
             own = self._fast.instances.get(instance.uuid, {}) if fresh else {}
-            row = {"index": self.index, "uuid": instance.uuid, "name": instance.name, "error": error, **own}
-            rows.append({**row, "mig_parent_uuid": self.uuid, "sampled_at": values.get("sampled_at")})
+            rows.append(
+                {
+                    "index": self.index,
+                    "uuid": instance.uuid,
+                    "name": instance.name,
+                    "mig_parent_uuid": self.uuid,
+                    "mig_index": instance.place,
+                    "mig_gpu_instance": instance.number,
+                    "mig_compute_instance": instance.compute,
+                    "sampled_at": self._fast.unix if own else None,
+                    "error": error,
+                    **own,
+                }
+            )
         return rows
 
     def uses(self) -> list[Values]:
@@ -257,6 +288,8 @@ class DeviceSampler:
             for uuid in self._gpms.keys() - instances.keys() - {self.uuid}:
                 self._gpms.pop(uuid).free()
         self._fast = _Sample(values, instances, call, odd)
+        read = (self.uuid, *instances)
+        self._first_read = {uuid: self._first_read.get(uuid, self._fast.at) for uuid in read}
         # Kept until the GPU answers: a driver that was started anew only says that there is none.
         self._loss = error_text(call.refusals) if call.lost else None
 
@@ -330,6 +363,7 @@ class DeviceSampler:
                 self._faults = memory_faults(self._fault_call, handle)
                 self._fault_refusals = self._fault_call.refusals
         self._slow = _Sample(values, {}, call, odd)
+        self._slow_rounds_done += 1
 
     def _find_uses(self, call: Caller, handle: Any, odd: Odd) -> None:
         shares, self._shares_since = process_shares(call, handle, self._shares_since)
@@ -348,16 +382,17 @@ class DeviceSampler:
     def _find_instances(self, call: Caller, handle: Any) -> None:
         mode = call("nvmlDeviceGetMigMode", handle)
         count = call("nvmlDeviceGetMaxMigDeviceCount", handle) if mode and mode[0] else 0
-        handles = (call("nvmlDeviceGetMigDeviceHandleByIndex", handle, i) for i in range(count or 0))
-        found = (self._instance(call, one) for one in handles if one is not None)
+        handles = ((i, call("nvmlDeviceGetMigDeviceHandleByIndex", handle, i)) for i in range(count or 0))
+        found = (self._instance(call, one, i) for i, one in handles if one is not None)
         self._instances = tuple(instance for instance in found if instance is not None)
 
-    def _instance(self, call: Caller, handle: Any) -> _Instance | None:
+    def _instance(self, call: Caller, handle: Any, place: int) -> _Instance | None:
         uuid = call("nvmlDeviceGetUUID", handle)
         if uuid is None:
             return None
         name = call("nvmlDeviceGetName", handle) or "MIG instance"
-        return _Instance(handle, uuid, name, call("nvmlDeviceGetGpuInstanceId", handle))
+        numbers = call("nvmlDeviceGetGpuInstanceId", handle), call("nvmlDeviceGetComputeInstanceId", handle)
+        return _Instance(handle, uuid, name, place, numbers)
 
     def _pcie_round(self) -> None:
         self._pcie_call.begin()

@@ -480,6 +480,13 @@ int nvmlDeviceGetGpuInstanceId(device_t *d, unsigned *to) {
     return SUCCESS;
 }
 
+int nvmlDeviceGetComputeInstanceId(device_t *d, unsigned *to) {
+    DEVICE_CALL(d)
+    if (d->mig < 0) return NOT_SUPPORTED;
+    *to = 0;
+    return SUCCESS;
+}
+
 /* ---- GPM ---- */
 
 typedef struct { unsigned version, supported; } gpm_support_t;
