@@ -14,12 +14,12 @@ import pynvml
 from collectors.beat import Beat
 from collectors.nvml_bounds import odd_notes
 from collectors.nvml_calls import Caller, is_lost, words
-from collectors.nvml_device import DeviceSampler, permission_note, vague_note
+from collectors.nvml_device import DeviceSampler
 from collectors.nvml_lookup import Found, Lookup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from collectors.base import GpuReading
     from collectors.nvml_values import Values
@@ -129,7 +129,7 @@ class NvmlSource:
             notes.append(f"the driver has not answered {waiting[0]} for {waiting[1]:.0f} s")
         if self._looked and not any_gpu and self._problem is None:
             notes.append("the NVIDIA driver is here, but it lists no GPU")
-        notes += [permission_note(samplers), vague_note(samplers)]
+        notes += [_permission_note(samplers), _vague_note(samplers)]
         notes += odd_notes((f"GPU {sampler.index}", sampler.odd) for sampler in samplers)
         notes += [self._watch.fault, *(fault for sampler in samplers for fault in sampler.own_faults())]
         return tuple(dict.fromkeys(note for note in notes if note))
@@ -235,3 +235,19 @@ def _init_words(code: int) -> str:
     if code == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
         return _NO_LIBRARY
     return f"no GPU can be shown: {words(code)}"
+
+
+def _vague_note(samplers: Iterable[DeviceSampler]) -> str | None:
+    """One sentence on the calls that the driver refuses without a reason, if any."""
+    functions = sorted({name for one in samplers for name in one.refused_vaguely()})
+    if not functions:
+        return None
+    return f"the driver reports an internal error for {', '.join(functions)}: what it gives is absent"
+
+
+def _permission_note(samplers: Iterable[DeviceSampler]) -> str | None:
+    """One sentence on what the driver keeps from this user, if anything."""
+    functions = sorted(set().union(*(one.refused(pynvml.NVML_ERROR_NO_PERMISSION) for one in samplers)))
+    if not functions:
+        return None
+    return f"no permission for {', '.join(functions)}: what it gives is absent (run llmtop as root to see it)"

@@ -6,8 +6,6 @@ import os
 import time
 from contextlib import nullcontext
 
-import pynvml
-
 from collectors.beat import Beat
 from collectors.gpm import APART_SECONDS, Gpm, supported
 from collectors.gpu_faults import Events, memory_faults
@@ -25,7 +23,7 @@ from collectors.turns import Turns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from typing import Any
 
     from collectors.nvml_bounds import Odd
@@ -174,7 +172,7 @@ class DeviceSampler:
 
     @property
     def settled(self) -> bool:
-        """Whether this GPU and its instances have been sampled twice, far enough apart, or have had their chance."""
+        """Whether this GPU and its instances were sampled twice, far enough apart, or have had their chance."""
         now = time.monotonic()
         if now - self._born > SETTLE_SECONDS:
             return True
@@ -403,19 +401,3 @@ class DeviceSampler:
 def _hang(call: Caller) -> str | None:
     wait = call.waiting()
     return f"{wait[0]} has not returned for {wait[1]:.0f} s" if wait and wait[1] > STALE_SECONDS else None
-
-
-def vague_note(samplers: Iterable[DeviceSampler]) -> str | None:
-    """One sentence on the calls that the driver refuses without a reason, if any."""
-    functions = sorted({name for one in samplers for name in one.refused_vaguely()})
-    if not functions:
-        return None
-    return f"the driver reports an internal error for {', '.join(functions)}: what it gives is absent"
-
-
-def permission_note(samplers: Iterable[DeviceSampler]) -> str | None:
-    """One sentence on what the driver keeps from this user, if anything."""
-    functions = sorted(set().union(*(one.refused(pynvml.NVML_ERROR_NO_PERMISSION) for one in samplers)))
-    if not functions:
-        return None
-    return f"no permission for {', '.join(functions)}: what it gives is absent (run llmtop as root to see it)"
