@@ -38,11 +38,14 @@ _HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _UNKNOWN = -1
 _CHANNEL = 3
 """The child's end of the channel has this number."""
+# The package llmtop is put there empty: what its __init__ imports is for trainings, and megabytes.
 _BEGIN = """\
-import sys
-parent, home, binding = sys.argv[1:]
+import sys, types
+parent, home, binding, package = sys.argv[1:]
 sys.path.insert(0, home)
 sys.path.append(binding)
+sys.modules["llmtop"] = types.ModuleType("llmtop")
+sys.modules["llmtop"].__path__ = [package]
 from collectors.driver_child import settle
 channel = settle(int(parent))
 from collectors.driver_serve import serve
@@ -66,10 +69,13 @@ def start() -> Child:
     import errno
     from importlib.util import find_spec  # not for the child, which imports this module too
 
+    from llmtop import errors
+
     binding = find_spec("pynvml")
     if binding is None or binding.origin is None:
         raise FileNotFoundError(errno.ENOENT, "the package nvidia-ml-py is not installed")
-    arguments = (str(os.getpid()), _HOME, os.path.dirname(binding.origin))
+    package = os.path.dirname(os.path.abspath(errors.__file__))
+    arguments = (str(os.getpid()), _HOME, os.path.dirname(binding.origin), package)
     ours, theirs = socket.socketpair()
     with theirs:
         try:

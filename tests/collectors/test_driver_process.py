@@ -353,6 +353,32 @@ def test_it_holds_no_terminal_no_socket_and_no_file_of_the_monitors(
         wait_for(lambda: gone(pid))
 
 
+def test_it_loads_no_more_than_it_must(driver: DriverSource) -> None:
+    reading_when(driver, all_well)
+    maps = Path(f"/proc/{the_driver_pid(os.getpid())}/maps").read_text()
+    assert "libnvidia-ml" in maps
+    assert not [name for name in ("msgspec", "psutil", "numpy", "nvtx", "_decimal") if name in maps]
+
+
+def test_it_finds_its_own_modules_whatever_lies_in_the_current_folder(
+    scenario: Scenario, monitor: Callable[..., Monitor], tmp_path: Path
+) -> None:
+    for name in ("collectors", "llmtop", "json", "socket", "pynvml", "select"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a module of the user')")
+    root = str(Path(__file__).resolve().parents[2])
+    code = f"import sys; sys.path[0] = {root!r}; from llmtop.__main__ import main; main(['--json', '-i', '0.2'])"
+    assert scenario.path is not None
+    stream = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment(build(), scenario.path), stdout=subprocess.PIPE
+    )
+    try:
+        assert stream.stdout is not None
+        assert any(has_values(json.loads(stream.stdout.readline())) for _ in range(50))
+    finally:
+        stream.kill()
+        stream.communicate()
+
+
 def test_it_ignores_what_a_terminal_sends(driver: DriverSource) -> None:
     reading_when(driver, all_well)
     pid = the_driver_pid(os.getpid())
