@@ -29,7 +29,10 @@ HOPELESS_HEARTBEATS = 30
 """Heartbeats without a word after which the process is ended. A GPU that hangs does not silence it."""
 KEPT_SECONDS = 600.0
 """For so long it is still said that the driver's library has crashed, once it answers again."""
+MOST_BYTES = 64 << 20
+"""Of one message: 64 GPUs and 100,000 processes take 12 MiB."""
 CLOSE_SECONDS = 0.8
+_GARBLED = "the process that asks the driver said what cannot be read"
 
 
 class DriverSource:
@@ -50,6 +53,7 @@ class DriverSource:
         self._again_at: float | None = None
         self._crashed: tuple[str, float, float] | None = None
         """The last end that nobody had asked for: in words, when by the monotonic clock, when by the wall's."""
+        self._garbled = False
         self._thread = threading.Thread(target=self._run, name="llmtop-driver", daemon=True)
 
     def start(self) -> None:
@@ -131,12 +135,18 @@ class DriverSource:
                 return
             silent = 0
             received += piece
-            self._take(received)
+            try:
+                self._take(received)
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                self._garbled = True  # its memory is not what it was: the next one's is
+                return
 
     def _take(self, received: bytearray) -> None:
         """Take the whole messages at the beginning; an empty reading does not end what trouble there is."""
         while len(received) >= LENGTH.size:
             end = LENGTH.size + LENGTH.unpack_from(received)[0]
+            if end > MOST_BYTES:
+                raise msgspec.DecodeError(f"a message of {end} bytes")
             if len(received) < end:
                 return
             reading, uses = _DECODER.decode(received[LENGTH.size : end])
@@ -157,7 +167,8 @@ class DriverSource:
             status = driver_child.reap(child, 1.0)
         self._child = None
         if status is not None and not self._closing:
-            why = driver_child.end_in_words(status)
+            why = _GARBLED if self._garbled else driver_child.end_in_words(status)
+            self._garbled = False
             self._crashed = why, time.monotonic(), time.time()
             self._trouble = why
 

@@ -225,7 +225,7 @@ class DeviceSampler:
                     "mig_index": instance.place,
                     "mig_gpu_instance": instance.number,
                     "mig_compute_instance": instance.compute,
-                    "sampled_at": self._fast.unix if own else None,
+                    "sampled_at": self._fast.unix if fresh and instance.uuid in self._fast.instances else None,
                     "error": error,
                     **own,
                 }

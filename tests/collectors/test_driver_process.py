@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 import collectors.driver_source
+from collectors import driver_child
 from collectors.base import GpuReading
 from collectors.driver_source import DriverSource
 from llmtop.recording import Reader
@@ -203,6 +204,23 @@ def test_no_process_is_left_to_be_had(driver: DriverSource, monkeypatch: pytest.
     assert "no process could be started to ask the driver (Resource temporarily unavailable)" in reading.notes[0]
     monkeypatch.setattr(os, "posix_spawn", real)
     reading_when(driver, all_well)
+
+
+@pytest.mark.parametrize("said", [b"\xff\xff\xff\xff", b"\x04\0\0\0[nul", b"\x02\0\0\0{}", b"\x02\0\0\0\xff\xff"])
+def test_one_whose_memory_is_damaged_is_replaced(
+    driver: DriverSource, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    reading_when(driver, all_well)
+    sound = driver_child._BEGIN
+    monkeypatch.setattr(
+        driver_child, "_BEGIN", f"import socket, time\nsocket.socket(fileno=3).send({said!r}); time.sleep(600)"
+    )
+    os.kill(the_driver_pid(os.getpid()), signal.SIGKILL)
+    reading = reading_when(driver, lambda r: r.notes and "cannot be read" in r.notes[0])
+    assert len(reading.gpus) == 8
+    monkeypatch.setattr(driver_child, "_BEGIN", sound)
+    reading_when(driver, all_well)
+    assert len(psutil.Process().children()) == 1
 
 
 # ---- the programs ----
