@@ -22,7 +22,7 @@ import psutil
 
 from benchmarks.result import Result, SkipBenchmark
 from tests.support import nvml_stub
-from tests.support.processes import environment
+from tests.support.processes import environment as own_environment
 
 COLUMNS, ROWS = 200, 50
 SETTLE_SECONDS = 12.0
@@ -53,7 +53,7 @@ def run() -> Iterator[Result]:
         raise SkipBenchmark("tmux and gcc are needed")
     with tempfile.TemporaryDirectory(prefix="lt-") as directory:
         scenario = nvml_stub.Scenario.eight_gpus()
-        env = _environment(scenario, Path(directory))
+        env = environment(scenario, Path(directory))
         with _trainings(env) as pids:
             for gpu, pid in enumerate(pids):
                 scenario.process(gpu, pid, 90 << 30, sm=95)
@@ -62,11 +62,14 @@ def run() -> Iterator[Result]:
             yield from _starting(env)
 
 
-def _environment(scenario: nvml_stub.Scenario, directory: Path) -> dict[str, str]:
+def environment(scenario: nvml_stub.Scenario, directory: Path) -> dict[str, str]:
+    """Of a monitor over the stand-in that answers by `scenario`, with sockets in `directory`."""
     return nvml_stub.environment(
         nvml_stub.build(),
         scenario.write(directory / "scenario"),
-        **environment(LLMTOP_DIR=str(directory), TERM="xterm-256color", COLORTERM="truecolor", LC_ALL="C.UTF-8"),
+        **own_environment(
+            LLMTOP_DIR=str(directory), TERM="xterm-256color", COLORTERM="truecolor", LC_ALL="C.UTF-8"
+        ),
     )
 
 
@@ -85,7 +88,7 @@ def _trainings(env: dict[str, str]) -> Iterator[list[int]]:
         yield pids
 
 
-class _Pane:
+class Pane:
     """A program in a tmux of its own."""
 
     def __init__(self, name: str, command: list[str], env: dict[str, str]) -> None:
@@ -97,12 +100,21 @@ class _Pane:
     def text(self) -> str:
         return self._tmux("capture-pane", "-p")
 
-    def processor_seconds(self) -> float:
-        times = self.process.cpu_times()
-        return times.user + times.system
+    def type(self, keys: str) -> None:
+        """Press keys."""
+        self._tmux("send-keys", keys)
 
-    def resident_mib(self) -> float:
-        return float(self.process.memory_info().rss) / 2**20
+    def processor_seconds(self) -> float:
+        """Of the program and its children: llmtop asks the driver in a process of its own."""
+        times = [process.cpu_times() for process in self._all()]
+        return sum(one.user + one.system for one in times)
+
+    def memory_mib(self) -> float:
+        """Of both processes together, what they share counted once (PSS)."""
+        return sum(float(process.memory_full_info().pss) for process in self._all()) / 2**20
+
+    def _all(self) -> list[psutil.Process]:
+        return [self.process, *self.process.children(recursive=True)]
 
     def close(self) -> None:
         self._tmux("kill-server")
@@ -120,8 +132,8 @@ class _Pane:
 def _running(env: dict[str, str], seconds: float) -> Iterator[Result]:
     with ExitStack() as panes:
 
-        def start(name: str, command: list[str]) -> _Pane:
-            pane = _Pane(name, command, env)
+        def start(name: str, command: list[str]) -> Pane:
+            pane = Pane(name, command, env)
             panes.callback(pane.close)
             return pane
 
@@ -136,22 +148,22 @@ def _running(env: dict[str, str], seconds: float) -> Iterator[Result]:
                     f"{mark} is not on the screen of {pane.process.cmdline()}: {pane.text()[:300]}"
                 )
         before = [pane.processor_seconds() for pane in all_three]
-        memory = once_a_second.resident_mib()
+        memory = once_a_second.memory_mib()
         started = time.monotonic()
         time.sleep(seconds)
         took = time.monotonic() - started
         shares = [
             100 * (pane.processor_seconds() - start) / took for pane, start in zip(all_three, before, strict=True)
         ]
-        after = once_a_second.resident_mib()
+        after = once_a_second.memory_mib()
     yield Result(
         "processor time at 1 Hz / nvitop at 1 Hz", shares[1] / shares[0], "x", 1.25, _note(shares, 1, took)
     )
     yield Result(
         "processor time at 2 Hz / nvitop at 1 Hz", shares[2] / shares[0], "x", 2.0, _note(shares, 2, took)
     )
-    yield Result("resident memory", after, "MiB", 55, "8 GPUs, 8 ranks")
-    yield Result("growth of resident memory", after - memory, "MiB", None, f"over {took:.0f} s")
+    yield Result("memory of both processes (PSS)", after, "MiB", 55, "8 GPUs, 8 ranks")
+    yield Result("growth of memory", after - memory, "MiB", None, f"over {took:.0f} s")
 
 
 def _note(shares: list[float], which: int, took: float) -> str:

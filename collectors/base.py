@@ -34,6 +34,8 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     cuda_version: str | None = None
     notes: tuple[str, ...] = ()
     """Sentences for the person at the screen: no driver, no GPU, which GPUs are left out and why."""
+    settled: bool = True
+    """Whether everything that needs two samples has had them, or has had its chance."""
 
 
 class RanksReading(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pynvml
 
 from collectors.nvml_calls import ABSENT, Caller
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 APART_SECONDS = 0.1
 """NVML's own minimum between two samples."""
@@ -95,7 +98,9 @@ class Gpm:
 
 def _value(answer: int, value: float, factor: int) -> float | None:
     """A metric can be refused for itself, and reads NaN where its unit is powered down or shared, or -0."""
-    return abs(value) * factor if answer == pynvml.NVML_SUCCESS and math.isfinite(value) and value >= 0 else None
+    if answer != pynvml.NVML_SUCCESS or math.isnan(value):
+        return None
+    return value * factor or 0.0
 
 
 def supported(call: Caller, handle: Any) -> bool | None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass
-from typing import Any
 
 import pynvml
 
 from collectors.nvml_calls import ABSENT, Caller
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 XID_KEPT_SECONDS = 600.0
 """An Xid is an event, not a state: it is shown for ten minutes."""
@@ -52,10 +54,9 @@ def xid_text(number: int) -> str:
     return f"Xid {number}: {_XIDS.get(number, 'see the Xid catalogue of NVIDIA')}"
 
 
-@dataclass(frozen=True)
 class _Xid:
-    number: int
-    at: float
+    def __init__(self, number: int, at: float) -> None:
+        self.number, self.at = number, at
 
 
 class Events:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from collectors import stage
 from collectors.base import GpuReading, GpuSource, HostSource, ProcessSource, RankSource, RanksReading
-from collectors.gpu_selection import GpuSelection
+from collectors.gpu_selection import GpuSelection, with_whole_uuids
 from collectors.malloc import share_one_heap
 from collectors.stage import Stage
 from llmtop.snapshot import Host, Process, Snapshot
@@ -42,14 +42,14 @@ def live_sources(interval: float, directory: Path | None = None) -> Sources:
         interval: seconds between snapshots.
         directory: of the trainings' sockets, `llmtop.wire.runtime_dir()` by default.
     """
-    # The driver's binding, psutil and the rules take some 60 ms to import: a screen paints its first frame before.
+    # psutil and the rules take some 40 ms to import: a screen paints its first frame before.
+    from collectors.driver_source import DriverSource
     from collectors.host import HostSource
-    from collectors.nvml import NvmlSource
     from collectors.processes import ProcessSource
     from collectors.steps import StepsSource
     from llmtop.diagnosis.live import Rules
 
-    gpu = NvmlSource(interval)
+    gpu = DriverSource(interval)
     ranks = StepsSource(directory, _GpuNames(gpu))
     return Sources(
         gpu=gpu,
@@ -177,6 +177,7 @@ class Hub:
     def _compose(
         self, reading: GpuReading, host: Host, processes: tuple[Process, ...], ranks: RanksReading
     ) -> Snapshot:
+        ranks = replace(ranks, ranks=with_whole_uuids(ranks.ranks, reading.gpus))
         chosen, left_out = self._selection.choose(reading.gpus, ranks.ranks)
         hidden = {gpu.uuid for gpu in reading.gpus} - {gpu.uuid for gpu in chosen}
         notes = (*host.notes, *reading.notes, *left_out, *ranks.notes)
@@ -258,7 +259,7 @@ def _has_rates(sources: Sources, sampled: dict[str, set[float | None]]) -> bool:
     reading = sources.gpu.latest()
     for gpu in reading.gpus:
         sampled.setdefault(gpu.uuid, set()).add(gpu.sampled_at)
-    if not (reading.gpus or reading.notes):
+    if not (reading.gpus or reading.notes) or not reading.settled:
         return False
     if not all(gpu.error is not None or len(sampled[gpu.uuid] - {None}) > 1 for gpu in reading.gpus):
         return False

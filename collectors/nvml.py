@@ -11,12 +11,18 @@ import time
 
 import pynvml
 
-from collectors.base import GpuReading
 from collectors.beat import Beat
+from collectors.nvml_bounds import odd_notes
 from collectors.nvml_calls import Caller, is_lost, words
-from collectors.nvml_device import DeviceSampler, permission_note
+from collectors.nvml_device import DeviceSampler
 from collectors.nvml_lookup import Found, Lookup
-from llmtop.snapshot import Gpu
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from collectors.base import GpuReading
+    from collectors.nvml_values import Values
 
 LOOK_SECONDS = 2.0
 """Between looks at which GPUs there are; also how soon a missing driver is tried again."""
@@ -42,13 +48,17 @@ class NvmlSource:
     A GPU that is lost stays in the reading with its error, and is read again once it answers.
     """
 
-    def __init__(self, interval: float = 1.0) -> None:
-        """Prepare to sample every `interval` seconds; touches no driver yet."""
+    def __init__(self, interval: float = 1.0, on_fresh: Callable[[], None] = lambda: None) -> None:
+        """Prepare to sample every `interval` seconds; touches no driver yet.
+
+        `on_fresh` is called, from any thread, after a GPU's cheap values were read and after each look.
+        """
         self._interval = interval
+        self._on_fresh = on_fresh
         self._call = Caller()
-        self._watch = Beat("nvml", self._look, LOOK_SECONDS)
+        self._watch = Beat("nvml", self._look_and_tell, LOOK_SECONDS)
         self._samplers: dict[str, DeviceSampler] = {}
-        self._unknown: tuple[Gpu, ...] = ()
+        self._unknown: list[Values] = []
         self._initialised = False
         self._lookup = Lookup()
         self._looked = False
@@ -70,20 +80,30 @@ class NvmlSource:
 
     def latest(self) -> GpuReading:
         """What is known now; empty, without a note, until the driver has been asked for the first time."""
+        import msgspec
+
+        from collectors.base import GpuReading
+
+        return msgspec.convert(self.told(), GpuReading)
+
+    def told(self) -> Values:
+        """What `latest` says, as plain values: fields of `GpuReading`, its GPUs and its uses."""
         if not self._looked and time.monotonic() - self._started_at < FIRST_LOOK_SECONDS:
-            return GpuReading(notes=self._notes([], True))
+            notes = self._notes([], True)
+            return {"notes": notes, "settled": bool(notes)}
         samplers = sorted(self._samplers.copy().values(), key=lambda one: one.index)
-        rows = [gpu for sampler in samplers for gpu in sampler.gpus()]
+        rows = [row for sampler in samplers for row in sampler.rows()]
         rows += self._unknown
-        rows.sort(key=lambda gpu: gpu.index)
+        rows.sort(key=lambda row: row["index"])
         driver, cuda = self._versions
-        return GpuReading(
-            gpus=tuple(rows),
-            uses=tuple(use for sampler in samplers for use in sampler.uses()),
-            driver_version=driver,
-            cuda_version=cuda,
-            notes=self._notes(samplers, bool(rows)),
-        )
+        return {
+            "gpus": rows,
+            "uses": [use for sampler in samplers for use in sampler.uses()],
+            "driver_version": driver,
+            "cuda_version": cuda,
+            "notes": self._notes(samplers, bool(rows)),
+            "settled": all(sampler.settled for sampler in samplers),
+        }
 
     def close(self) -> None:
         """Stop; NVML is shut down unless a thread is still inside a call."""
@@ -109,11 +129,16 @@ class NvmlSource:
             notes.append(f"the driver has not answered {waiting[0]} for {waiting[1]:.0f} s")
         if self._looked and not any_gpu and self._problem is None:
             notes.append("the NVIDIA driver is here, but it lists no GPU")
-        notes.append(permission_note(samplers))
+        notes += [_permission_note(samplers), _vague_note(samplers)]
+        notes += odd_notes((f"GPU {sampler.index}", sampler.odd) for sampler in samplers)
         notes += [self._watch.fault, *(fault for sampler in samplers for fault in sampler.own_faults())]
         return tuple(dict.fromkeys(note for note in notes if note))
 
     # ---- the watching thread ----
+
+    def _look_and_tell(self) -> None:
+        self._look()
+        self._on_fresh()
 
     def _look(self) -> None:
         anew = not self._initialised
@@ -161,16 +186,16 @@ class NvmlSource:
         for sampler in missing:
             sampler.listed = sampler.index in silent
         strangers = silent.keys() - {sampler.index for sampler in missing}
-        self._unknown = tuple(
-            Gpu(index=index, uuid=f"unknown-{index}", name="GPU", error=silent[index])
+        self._unknown = [
+            {"index": index, "uuid": f"unknown-{index}", "name": "GPU", "error": silent[index]}
             for index in sorted(strangers)
-        )
+        ]
         self._looked = True
 
     def _place(self, found: Found, index: int) -> None:
         sampler = self._samplers.get(found.uuid)
         if sampler is None:
-            sampler = DeviceSampler(found.handle, index, found.uuid, self._interval)
+            sampler = DeviceSampler(found.handle, index, found.uuid, self._interval, self._on_fresh)
             self._samplers = {**self._samplers, found.uuid: sampler}
         else:
             sampler.move(found.handle, index)
@@ -210,3 +235,19 @@ def _init_words(code: int) -> str:
     if code == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
         return _NO_LIBRARY
     return f"no GPU can be shown: {words(code)}"
+
+
+def _vague_note(samplers: Iterable[DeviceSampler]) -> str | None:
+    """One sentence on the calls that the driver refuses without a reason, if any."""
+    functions = sorted({name for one in samplers for name in one.refused_vaguely()})
+    if not functions:
+        return None
+    return f"the driver reports an internal error for {', '.join(functions)}: what it gives is absent"
+
+
+def _permission_note(samplers: Iterable[DeviceSampler]) -> str | None:
+    """One sentence on what the driver keeps from this user, if anything."""
+    functions = sorted(set().union(*(one.refused(pynvml.NVML_ERROR_NO_PERMISSION) for one in samplers)))
+    if not functions:
+        return None
+    return f"no permission for {', '.join(functions)}: what it gives is absent (run llmtop as root to see it)"

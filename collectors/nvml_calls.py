@@ -1,12 +1,19 @@
-"""Calls into NVML that never raise, and what its answers mean in words."""
+"""Calls into NVML that never raise, and what its answers mean in words.
+
+This and what else runs in the process that asks the driver (driver_child.py) imports little: msgspec, dataclasses
+and typing would make it a third larger, and it is there for as long as the monitor.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Any
 
 import pynvml
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
 
 LOST = frozenset({
     pynvml.NVML_ERROR_UNINITIALIZED,
@@ -64,14 +71,23 @@ def words(code: int) -> str:
     return _WORDS.get(code, f"NVML answered with error {code}")
 
 
-def error_text(refusals: Mapping[str, int]) -> str | None:
-    """The gravest of a round's answers in words, or None when at most some values are absent."""
+def vague(code: int) -> bool:
+    """Whether an answer says neither why nor what is lost: NVML's unknown error, and numbers unknown here."""
+    return code == pynvml.NVML_ERROR_UNKNOWN or (code not in _WORDS and code not in ABSENT)
+
+
+def error_text(refusals: Mapping[str, int], *, answered: bool = False) -> str | None:
+    """The gravest of a round's answers in words, or None when at most some values are absent.
+
+    Where other calls were `answered`, a vague refusal costs its own value and no more.
+    """
     codes = set(refusals.values())
     for code in sorted(LOST & codes, reverse=True):
         return words(code)
     for call, code in refusals.items():
-        if code not in ABSENT and code != pynvml.NVML_ERROR_NO_PERMISSION:
-            return f"{words(code)} ({call})"
+        if code in ABSENT or code == pynvml.NVML_ERROR_NO_PERMISSION or (answered and vague(code)):
+            continue
+        return f"{words(code)} ({call})"
     return None
 
 
@@ -86,17 +102,22 @@ class Caller:
     def __init__(self) -> None:
         self.refusals: dict[str, int] = {}
         """nvmlReturn by function since `begin()`."""
+        self.answered = False
+        """Whether any function has answered since `begin()`."""
         self._inside: tuple[str, float] | None = None
 
     def begin(self) -> None:
         """Start a round."""
         self.refusals = {}
+        self.answered = False
 
     def __call__(self, name: str, *args: Any) -> Any:
         """Call a function of pynvml; None when it is refused, and `refusals` then has the reason."""
         self._inside = (name, time.monotonic())
         try:
-            return getattr(pynvml, name)(*args)
+            answer = getattr(pynvml, name)(*args)
+            self.answered = True
+            return answer
         except pynvml.NVMLError as error:
             self.refusals[name] = error.value
         except AttributeError:  # an older nvidia-ml-py

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from typing import Any
 
-import msgspec
-import pynvml
-from msgspec.structs import replace
-
-from collectors.base import GpuUse
 from collectors.beat import Beat
-from collectors.gpm import Gpm, supported
+from collectors.gpm import APART_SECONDS, Gpm, supported
 from collectors.gpu_faults import Events, memory_faults
-from collectors.nvml_calls import Caller, error_text, is_lost
+from collectors.nvml_bounds import judged
+from collectors.nvml_calls import Caller, error_text, is_lost, vague
 from collectors.nvml_values import (
-    Values,
     cheap_values,
     memory_values,
     pcie_values,
@@ -27,7 +20,14 @@ from collectors.nvml_values import (
     slow_values,
 )
 from collectors.turns import Turns
-from llmtop.snapshot import Gpu
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from collectors.nvml_bounds import Odd
+    from collectors.nvml_values import Values
 
 SLOW_SECONDS = 2.0
 """Between rounds of dear calls (15 to 20 ms a GPU, perhaps under one lock of the driver)."""
@@ -45,39 +45,55 @@ FIRST_ROUNDS = 3
 died within its first second in four starts of five; the one that left a stack was in its first nvmlGpmMetricsGet,
 after threads had made the first calls for both GPUs at once. With one GPU it never died."""
 _first_rounds = Turns(patience=1.0)
+SETTLE_SECONDS = 3.0
+"""For so long a GPU may take until it has been sampled twice; then what there is has to do."""
 STALE_SECONDS = 2.0
 """A value is dropped after three rounds without a fresh one, and not before this."""
 
 
-class _Sample(msgspec.Struct, frozen=True):
-    """What one round of one thread found."""
+class _Sample:
+    """What one round of one thread found; `instances` are the values of MIG instances by UUID."""
 
-    values: Values = {}
-    instances: dict[str, Values] = {}
-    """Of MIG instances, by UUID."""
-    refusals: dict[str, int] = {}
-    at: float = 0.0
-    """Monotonic seconds at the end of the round."""
-    unix: float = 0.0
-    """The same instant as unix time."""
+    def __init__(self, values: Values, instances: dict[str, Values], call: Caller | None, odd: Odd) -> None:
+        """`values` and those of `instances` are judged: what cannot be is in `odd` when this returns."""
+        self.odd = odd
+        self.values = judged(values, odd)
+        self.instances = {uuid: judged(own, odd) for uuid, own in instances.items()}
+        self.refusals = {} if call is None else call.refusals
+        self.answered = call is None or call.answered
+        self.at, self.unix = time.monotonic(), time.time()
+        """The end of the round, by both clocks."""
+
+    @classmethod
+    def none(cls) -> _Sample:
+        """Before the first round."""
+        sample = cls({}, {}, None, {})
+        sample.at = sample.unix = 0.0
+        return sample
 
 
-class _Instance(msgspec.Struct, frozen=True):
-    """A MIG instance."""
+class _Instance:
+    """A MIG instance; `place` is its index on the GPU, `number` that of the GPU instance that it is in."""
 
-    handle: Any
-    uuid: str
-    name: str
-    number: int | None
-    """The GPU instance that it is in."""
+    def __init__(
+        self, handle: Any, uuid: str, name: str, place: int, numbers: tuple[int | None, int | None]
+    ) -> None:
+        self.handle, self.uuid, self.name, self.place = handle, uuid, name, place
+        self.number, self.compute = numbers
 
 
 class DeviceSampler:
     """Samples one GPU and its MIG instances from `start()` to `stop()`, which may follow each other again."""
 
-    def __init__(self, handle: Any, index: int, uuid: str, interval: float) -> None:
-        """Prepare to sample the GPU with that handle, driver's index and UUID every `interval` seconds."""
+    def __init__(
+        self, handle: Any, index: int, uuid: str, interval: float, on_fresh: Callable[[], None] = lambda: None
+    ) -> None:
+        """Prepare to sample the GPU with that handle, driver's index and UUID every `interval` seconds.
+
+        `on_fresh` is called after each round of cheap values.
+        """
         self.index, self.uuid = index, uuid
+        self._on_fresh = on_fresh
         self.listed = True
         """Whether the driver listed this GPU when it was last asked."""
         self.name = "GPU"
@@ -90,7 +106,7 @@ class DeviceSampler:
             Caller(),
             Caller(),
         )
-        self._fast, self._slow, self._pcie = _Sample(), _Sample(), _Sample()
+        self._fast, self._slow, self._pcie = _Sample.none(), _Sample.none(), _Sample.none()
         self._gpm_supported: bool | None = None
         self._gpms: dict[str, Gpm] = {}
         self._rounds_without_pcie = 0
@@ -98,9 +114,14 @@ class DeviceSampler:
         self._faults: list[str] = []
         self._fault_refusals: dict[str, int] = {}
         self._instances: tuple[_Instance, ...] = ()
-        self._uses: tuple[GpuUse, ...] = ()
+        self._uses: list[Values] = []
+        self._loss: str | None = None
+        """Why the GPU was lost."""
         self._shares_since = (time.time_ns() - 1_000_000_000) // 1000
         self._fast_rounds = self._slow_rounds = 0
+        self._slow_rounds_done = 0
+        self._first_read: dict[str, float] = {}
+        """When the counters of this GPU and its instances were first read, by UUID, in monotonic seconds."""
         # Dear calls keep the driver's lock for up to 25 ms (H200): they start between two fast rounds, which come
         # at multiples of the interval, and not while another GPU's are queued.
         offset = SLOW_OFFSET_SECONDS + index * SLOW_SPACING_SECONDS
@@ -149,6 +170,17 @@ class DeviceSampler:
         """Whether this GPU answers, so that nobody needs to look for it."""
         return not self.lost and time.monotonic() - self._fast.at <= self._patience()
 
+    @property
+    def settled(self) -> bool:
+        """Whether this GPU and its instances were sampled twice, far enough apart, or have had their chance."""
+        now = time.monotonic()
+        if now - self._born > SETTLE_SECONDS:
+            return True
+        if not self._slow_rounds_done:  # only then are the instances known
+            return False
+        uuids = (self.uuid, *(one.uuid for one in self._instances))
+        return all(self._fast.at - self._first_read.get(uuid, now) > APART_SECONDS + 0.05 for uuid in uuids)
+
     def hanging(self, seconds: float) -> bool:
         """Whether a thread has been inside one call for longer than that."""
         waits = (call.waiting() for call in (self._fast_call, *self._dear_calls()))
@@ -158,12 +190,18 @@ class DeviceSampler:
         """The functions that answered `code` in the last rounds."""
         return {name for refusals in self._refusals() for name, answer in refusals.items() if answer == code}
 
+    def refused_vaguely(self) -> set[str]:
+        """The functions that were refused for no reason given, while others answered."""
+        if not self._fast.answered:
+            return set()
+        return {name for refusals in self._refusals() for name, code in refusals.items() if vague(code)}
+
     def own_faults(self) -> list[str]:
         """Mistakes of llmtop itself in the last rounds."""
         return [beat.fault for beat in self._beats.values() if beat.fault is not None]
 
-    def gpus(self) -> tuple[Gpu, ...]:
-        """This GPU as known now, and its MIG instances after it."""
+    def rows(self) -> list[Values]:
+        """This GPU as known now, and its MIG instances after it: fields of `llmtop.snapshot.Gpu`."""
         now = time.monotonic()
         fresh = now - self._fast.at <= self._patience()
         values: Values = {}
@@ -174,17 +212,29 @@ class DeviceSampler:
         if fresh:
             values.update(self._fast.values)
             values["sampled_at"] = self._fast.unix
-        gpu = Gpu(index=self.index, uuid=self.uuid, name=self.name, error=self._error(now, fresh), **values)
-        rows = [gpu]
+        error = self._error(now, fresh)
+        rows = [{"index": self.index, "uuid": self.uuid, "name": self.name, "error": error, **values}]
         for instance in self._instances:
-            row = Gpu(index=self.index, uuid=instance.uuid, name=instance.name, mig_parent_uuid=self.uuid)
             own = self._fast.instances.get(instance.uuid, {}) if fresh else {}
-            rows.append(replace(row, sampled_at=gpu.sampled_at, error=gpu.error, **own))
-        return tuple(rows)
+            rows.append(
+                {
+                    "index": self.index,
+                    "uuid": instance.uuid,
+                    "name": instance.name,
+                    "mig_parent_uuid": self.uuid,
+                    "mig_index": instance.place,
+                    "mig_gpu_instance": instance.number,
+                    "mig_compute_instance": instance.compute,
+                    "sampled_at": self._fast.unix if fresh and instance.uuid in self._fast.instances else None,
+                    "error": error,
+                    **own,
+                }
+            )
+        return rows
 
-    def uses(self) -> tuple[GpuUse, ...]:
-        """Who used this GPU in the last slow round."""
-        return self._uses if time.monotonic() - self._slow.at <= 3 * SLOW_SECONDS else ()
+    def uses(self) -> list[Values]:
+        """Who used this GPU in the last slow round: fields of `collectors.base.GpuUse`."""
+        return self._uses if time.monotonic() - self._slow.at <= 3 * SLOW_SECONDS else []
 
     def _dear_calls(self) -> tuple[Caller, ...]:
         return self._slow_call, self._pcie_call, self._fault_call
@@ -192,18 +242,24 @@ class DeviceSampler:
     def _refusals(self) -> tuple[dict[str, int], ...]:
         return self._fast.refusals, self._slow.refusals, self._pcie.refusals, self._fault_refusals
 
+    @property
+    def odd(self) -> Odd:
+        """What the driver said in the last rounds that cannot be, by field."""
+        return {**self._slow.odd, **self._pcie.odd, **self._fast.odd}
+
     def _patience(self) -> float:
         return max(3 * self._interval, STALE_SECONDS)
 
     def _error(self, now: float, fresh: bool) -> str | None:
         if not self.listed:
-            return "the driver no longer lists this GPU"
+            gone = f"the driver no longer lists this GPU (it was number {self.index})"
+            return gone if self._loss is None else f"{self._loss}; {gone}"
         texts: list[str | None] = []
         wait = self._fast_call.waiting()
         if not fresh and now - self._born > self._patience():
             inside = f" ({wait[0]})" if wait is not None else ""
             texts.append(f"the driver has not answered for {now - max(self._born, self._fast.at):.0f} s{inside}")
-        grave = (error_text(refusals) for refusals in self._refusals())
+        grave = (error_text(refusals, answered=self._fast.answered) for refusals in self._refusals())
         texts.append(next((text for text in grave if text), None))
         texts += [_hang(call) for call in self._dear_calls()]
         texts += self._faults
@@ -216,23 +272,30 @@ class DeviceSampler:
         self._fast_rounds += 1
         with _first_rounds.turn() if self._fast_rounds <= FIRST_ROUNDS else nullcontext():
             self._read_fast()
+        self._on_fresh()
 
     def _read_fast(self) -> None:
         call = self._fast_call
+        odd: Odd = {}
         call.begin()
-        values = cheap_values(call, self._handle)
+        values = cheap_values(call, self._handle, odd)
         instances: dict[str, Values] = {}
         if not call.lost:
-            values.update(self._counters())
+            values.update(self._counters(odd))
             instances = {one.uuid: self._instance_values(one) for one in self._instances}
             for uuid in self._gpms.keys() - instances.keys() - {self.uuid}:
                 self._gpms.pop(uuid).free()
-        self._fast = _Sample(values, instances, call.refusals, time.monotonic(), time.time())
+        self._fast = _Sample(values, instances, call, odd)
+        read = (self.uuid, *instances)
+        self._first_read = {uuid: self._first_read.get(uuid, self._fast.at) for uuid in read}
+        # Kept until the GPU answers: a driver that was started anew only says that there is none.
+        self._loss = error_text(call.refusals) if call.lost else None
 
-    def _counters(self) -> Values:
+    def _counters(self, odd: Odd) -> Values:
         """GPM's values of the whole GPU; where it has no PCIe rates, NVML's own are read instead."""
         call = self._fast_call
-        values = self._read_gpm(self.uuid, lambda sample: call("nvmlGpmSampleGet", self._handle, sample))
+        read = self._read_gpm(self.uuid, lambda sample: call("nvmlGpmSampleGet", self._handle, sample))
+        values = judged(read, odd)
         if values.get("pcie_rx_bytes_per_s") is not None:
             self._rounds_without_pcie = 0
             self._beats["pcie"].stop()
@@ -283,58 +346,58 @@ class DeviceSampler:
 
     def _read_slow(self) -> None:
         call, handle = self._slow_call, self._handle
+        odd: Odd = {}
         call.begin()
         self.name = call("nvmlDeviceGetName", handle) or self.name
         values = slow_values(call, handle)
         if call.lost:
-            self._uses = ()
+            self._uses = []
         else:
             self._find_instances(call, handle)
-            self._find_uses(call, handle)
+            self._find_uses(call, handle, odd)
             self._events.poll(handle)
             if self._slow_rounds % FAULTS_EVERY == 1:
                 self._fault_call.begin()
                 self._faults = memory_faults(self._fault_call, handle)
                 self._fault_refusals = self._fault_call.refusals
-        self._slow = _Sample(values, {}, call.refusals, time.monotonic(), time.time())
+        self._slow = _Sample(values, {}, call, odd)
+        self._slow_rounds_done += 1
 
-    def _find_uses(self, call: Caller, handle: Any) -> None:
+    def _find_uses(self, call: Caller, handle: Any, odd: Odd) -> None:
         shares, self._shares_since = process_shares(call, handle, self._shares_since)
         places = [(one.handle, one.uuid) for one in self._instances] or [(handle, self.uuid)]
-        self._uses = tuple(
-            GpuUse(pid=process.pid, gpu_uuid=uuid, mem_bytes=process.mem_bytes, sm_pct=shares.get(process.pid))
+        self._uses = [
+            {
+                "pid": process.pid,
+                "gpu_uuid": uuid,
+                "mem_bytes": process.mem_bytes,
+                "sm_pct": shares.get(process.pid),
+            }
             for place, uuid in places
-            for process in running(call, place) or ()
-        )
+            for process in running(call, place, odd) or ()
+        ]
 
     def _find_instances(self, call: Caller, handle: Any) -> None:
         mode = call("nvmlDeviceGetMigMode", handle)
         count = call("nvmlDeviceGetMaxMigDeviceCount", handle) if mode and mode[0] else 0
-        handles = (call("nvmlDeviceGetMigDeviceHandleByIndex", handle, i) for i in range(count or 0))
-        found = (self._instance(call, one) for one in handles if one is not None)
+        handles = ((i, call("nvmlDeviceGetMigDeviceHandleByIndex", handle, i)) for i in range(count or 0))
+        found = (self._instance(call, one, i) for i, one in handles if one is not None)
         self._instances = tuple(instance for instance in found if instance is not None)
 
-    def _instance(self, call: Caller, handle: Any) -> _Instance | None:
+    def _instance(self, call: Caller, handle: Any, place: int) -> _Instance | None:
         uuid = call("nvmlDeviceGetUUID", handle)
         if uuid is None:
             return None
         name = call("nvmlDeviceGetName", handle) or "MIG instance"
-        return _Instance(handle, uuid, name, call("nvmlDeviceGetGpuInstanceId", handle))
+        numbers = call("nvmlDeviceGetGpuInstanceId", handle), call("nvmlDeviceGetComputeInstanceId", handle)
+        return _Instance(handle, uuid, name, place, numbers)
 
     def _pcie_round(self) -> None:
         self._pcie_call.begin()
         values = pcie_values(self._pcie_call, self._handle)
-        self._pcie = _Sample(values, {}, self._pcie_call.refusals, time.monotonic(), time.time())
+        self._pcie = _Sample(values, {}, self._pcie_call, {})
 
 
 def _hang(call: Caller) -> str | None:
     wait = call.waiting()
     return f"{wait[0]} has not returned for {wait[1]:.0f} s" if wait and wait[1] > STALE_SECONDS else None
-
-
-def permission_note(samplers: Iterable[DeviceSampler]) -> str | None:
-    """One sentence on what the driver keeps from this user, if anything."""
-    functions = sorted(set().union(*(one.refused(pynvml.NVML_ERROR_NO_PERMISSION) for one in samplers)))
-    if not functions:
-        return None
-    return f"no permission for {', '.join(functions)}: what it gives is absent (run llmtop as root to see it)"

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
-from typing import Any
-
-import msgspec
 
 from collectors.nvml_calls import Caller, error_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
 
 PATIENCE_SECONDS = 1.0
 """How long a look waits for all GPUs together. Without persistence mode a driver wakes each GPU up first."""
 
 
-class Found(msgspec.Struct, frozen=True):
+class Found:
     """A GPU that said who it is."""
 
-    handle: Any
-    uuid: str
+    def __init__(self, handle: Any, uuid: str) -> None:
+        self.handle, self.uuid = handle, uuid
 
 
 class Lookup:

@@ -7,15 +7,21 @@ are asked for less often and in another thread.
 
 from __future__ import annotations
 
-from typing import Any
+import time
 
-import msgspec
 import pynvml
 
+from collectors.nvml_bounds import NO_REASONS, judged, plausible_pid
 from collectors.nvml_calls import ABSENT, Caller
 
-Values = dict[str, Any]
-"""Fields of `llmtop.snapshot.Gpu` by name; a field that is missing or None is absent."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeAlias
+
+    from collectors.nvml_bounds import Odd
+
+    Values: TypeAlias = dict[str, Any]
+    """Fields of `llmtop.snapshot.Gpu` by name; a field that is missing or None is absent."""
 
 # Names of the clock-event reasons; the bits are the same under the older name, throttle reasons.
 REASONS: tuple[tuple[int, str], ...] = (
@@ -29,7 +35,6 @@ REASONS: tuple[tuple[int, str], ...] = (
     (pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown, "hw_power_brake"),
     (pynvml.nvmlClocksThrottleReasonDisplayClockSetting, "display"),
 )
-_MAX_PID = 1 << 22  # Linux's PID_MAX_LIMIT
 _VERSIONS = ("v3", "v2")
 
 
@@ -41,7 +46,7 @@ def reason_names(bits: int) -> tuple[str, ...]:
     return tuple(names)
 
 
-def cheap_values(call: Caller, handle: Any) -> Values:
+def cheap_values(call: Caller, handle: Any, odd: Odd) -> Values:
     """What is asked for at every tick.
 
     `power_watts` is PowerUsage: on Hopper the mean of the last second. The instant value is a field value, too
@@ -59,7 +64,10 @@ def cheap_values(call: Caller, handle: Any) -> Values:
     reasons = call.first(
         ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"), handle
     )
-    values["clock_event_reasons"] = None if reasons is None else reason_names(reasons)
+    if reasons in NO_REASONS:
+        odd["clock_event_reasons"] = reasons
+    elif reasons is not None:
+        values["clock_event_reasons"] = reason_names(reasons)
     return values
 
 
@@ -140,19 +148,22 @@ def _field(field: Any) -> float | None:
     return value
 
 
-class Running(msgspec.Struct, frozen=True):
+class Running:
     """A process on a GPU as the driver lists it; the pid is the host's, also inside a container."""
 
-    pid: int
-    mem_bytes: int | None
+    def __init__(self, pid: int, mem_bytes: int | None) -> None:
+        self.pid, self.mem_bytes = pid, mem_bytes
 
 
-def running(call: Caller, handle: Any) -> list[Running] | None:
-    """Every process with a context on the GPU (compute, graphics, MPS), once each; None when that is refused."""
+def running(call: Caller, handle: Any, odd: Odd) -> list[Running] | None:
+    """Every process with a context on the GPU (compute, graphics, MPS), once each; None when that is refused.
+
+    A pid that no process can have goes to `odd`, and the others stay.
+    """
     found: dict[int, Running] = {}
     answered = False
     for kind in ("Compute", "Graphics", "MPSCompute"):
-        listed = _list(call, handle, kind)
+        listed = _list(call, handle, kind, odd)
         answered = answered or listed is not None
         for process in listed or ():
             if process.pid not in found or (process.mem_bytes or 0) > (found[process.pid].mem_bytes or 0):
@@ -160,30 +171,45 @@ def running(call: Caller, handle: Any) -> list[Running] | None:
     return list(found.values()) if answered else None
 
 
-def _list(call: Caller, handle: Any, kind: str) -> list[Running] | None:
-    """One list, in the newest version of its struct that makes sense.
+def _list(call: Caller, handle: Any, kind: str, odd: Odd) -> list[Running] | None:
+    """One list, in the version of its struct that makes most sense.
 
-    Drivers 535.43 to 535.86 have a longer struct behind the newest version's symbol; read with the usual one,
-    every second pid is 0 or -1. Their second version is sound.
+    Drivers 535.43 to 535.86 have a longer struct behind the newest version's symbol; read with the usual one, many
+    pids are 0 or -1. Their second version is sound. Where both have as many odd pids, the driver means them.
     """
+    best: list[Any] | None = None
     for version in _VERSIONS:
         answer = call(f"nvmlDeviceGet{kind}RunningProcesses_{version}", handle)
-        if answer is not None and all(0 < process.pid <= _MAX_PID for process in answer):
-            return [Running(process.pid, process.usedGpuMemory) for process in answer]
-        if call.lost:
+        if answer is not None and (best is None or len(_odd_pids(answer)) <= len(_odd_pids(best))):
+            best = answer
+        if call.lost or (best is not None and not _odd_pids(best)):
             break
-    return None
+    if best is None:
+        return None
+    for pid in _odd_pids(best)[:1]:
+        odd["pid"] = pid
+    sound = (process for process in best if plausible_pid(process.pid))
+    return [Running(one.pid, judged({"mem_bytes": one.usedGpuMemory}, odd).get("mem_bytes")) for one in sound]
+
+
+def _odd_pids(answer: list[Any]) -> list[int]:
+    return [process.pid for process in answer if not plausible_pid(process.pid)]
 
 
 def process_shares(call: Caller, handle: Any, since_us: int) -> tuple[dict[int, float], int]:
     """Mean SM utilisation by pid since a driver time stamp (µs), in percent, and the newest stamp.
 
-    No sample is newer when nothing ran; the answer then is empty, which is not the same as 0.
+    No sample is newer when nothing ran; the answer then is empty, which is not the same as 0. Stamps are of the
+    wall's clock: when that steps back, samples from before carry stamps that are still to come, and are left out.
     """
+    latest = time.time_ns() // 1000 + 1_000_000
+    if since_us > latest:
+        since_us = latest - 2_000_000
     samples = call("nvmlDeviceGetProcessUtilization", handle, since_us)
+    fresh = [sample for sample in samples or () if since_us < sample.timeStamp <= latest]
     shares: dict[int, list[int]] = {}
-    for sample in samples or ():
-        if sample.timeStamp > since_us and 0 < sample.pid <= _MAX_PID and sample.smUtil <= 100:
+    for sample in fresh:
+        if plausible_pid(sample.pid) and sample.smUtil <= 100:
             shares.setdefault(sample.pid, []).append(sample.smUtil)
-    newest = max((sample.timeStamp for sample in samples or ()), default=since_us)
+    newest = max((sample.timeStamp for sample in fresh), default=since_us)
     return {pid: sum(values) / len(values) for pid, values in shares.items()}, newest

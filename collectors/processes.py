@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -17,12 +18,21 @@ from collectors.containers import pids_are_the_hosts
 from llmtop.snapshot import Process
 
 SHORTEST_SECONDS = 1.0
-"""A process costs 0.2 to 0.4 ms to look at, so this is done no more often."""
+"""A process costs 0.1 to 0.4 ms to look at, so this is done no more often."""
+BUDGET = 0.02
+"""Share of the time that is spent on looking at processes, attached trainings left aside: where there are
+thousands, each is looked at less often, and its rates are means over the time between."""
+FOREMOST = 48
+"""So many are looked at before the others: those with most memory on a GPU, which a screen shows first."""
+WHOLE_ROUNDS, WHOLE_SECONDS = 2, 1.0
+"""The first rounds look at all, for so long at most each: what they are, and their first rates."""
 STALE_SECONDS = 3.0
 COMMAND_LENGTH = 4096
 """Longer command lines are cut: some carry a whole configuration."""
 
 T = TypeVar("T")
+_Made = tuple["_Facts | None", "GpuUse | None", Process]
+"""A row at the end, and what it was made from."""
 
 
 class _Facts(msgspec.Struct, frozen=True):
@@ -70,6 +80,9 @@ class ProcessSource:
         self._beat = Beat("processes", self._round, self._interval)
         self._looked_at: float | None = None
         self._known: dict[int, _Watched] = {}
+        self._made: dict[tuple[int, str | None], _Made] = {}
+        """The rows of the last look by pid and GPU: most are the same the next time."""
+        self._rounds = 0
         self._rows: tuple[Process, ...] = ()
 
     def start(self) -> None:
@@ -98,76 +111,112 @@ class ProcessSource:
 
     def _round(self) -> None:
         uses, attached = tuple(self._uses()), frozenset(self._attached())
-        strangers = frozenset() if self._trusted else frozenset(use.pid for use in uses) - attached
-        pids = attached | {use.pid for use in uses}
-        facts = {pid: self._facts(pid, strange=pid in strangers) for pid in pids}
         on_gpu = {use.pid for use in uses}
-        rows = [_row(use.pid, facts[use.pid], use) for use in uses]
-        rows += [_row(pid, facts[pid], None) for pid in attached - on_gpu if facts[pid] is not None]
-        self._known = {pid: watched for pid, watched in self._known.items() if pid in pids}
+        strangers = frozenset() if self._trusted else frozenset(on_gpu - attached)
+        known = self._known
+        self._known = {pid: known.get(pid) or _Watched(pid) for pid in attached | on_gpu}
+        self._look(attached, uses, strangers)
+        made: list[tuple[int, GpuUse | None]] = [(use.pid, use) for use in uses]
+        made += [(pid, None) for pid in attached - on_gpu if self._known[pid].facts is not None]
+        before, self._made = self._made, {}
+        for pid, use in made:
+            self._make(pid, use, before)
+        rows = [row for _, _, row in self._made.values()]
         self._rows = tuple(sorted(rows, key=lambda row: (row.pid, row.gpu_uuid or "")))
+        self._rounds += 1
         self._looked_at = time.monotonic()
 
-    def _facts(self, pid: int, *, strange: bool) -> _Facts | None:
-        """None when there is no such process (any more), or it is not the one that the driver means."""
-        watched = self._known.get(pid)
-        try:
-            if watched is None or not watched.process.is_running():
-                watched = self._known[pid] = _Watched(psutil.Process(pid))
-            if strange and not watched.has_gpu():
-                return None
-            return watched.look()
-        except psutil.NoSuchProcess:  # also what a process of another container, or under hidepid, looks like
-            self._known.pop(pid, None)
-            return None
-        except psutil.AccessDenied:
-            return _Facts()
+    def _look(self, attached: frozenset[int], uses: tuple[GpuUse, ...], strangers: frozenset[int]) -> None:
+        """Look at the attached ones, and at as many of the others as there is time for: first half the time at the
+        foremost, then at those that were looked at longest ago."""
+        for pid in attached:
+            self._known[pid].look(strange=False)
+        began = time.monotonic()
+        seconds = WHOLE_SECONDS if self._rounds < WHOLE_ROUNDS else BUDGET * self._interval
+        by_memory = sorted(uses, key=lambda use: -(use.mem_bytes or 0))
+        others = dict.fromkeys(use.pid for use in by_memory if use.pid not in attached)
+        foremost = list(others)[:FOREMOST]
+        oldest = sorted(others, key=lambda pid: self._known[pid].looked_at)
+        for pids, share in ((foremost, 0.5), (oldest, 1.0)):
+            for pid in pids:
+                if self._known[pid].looked_at >= began:  # by the first of the two loops
+                    continue
+                self._known[pid].look(strange=pid in strangers)
+                if time.monotonic() - began > share * seconds:
+                    break
+
+    def _make(self, pid: int, use: GpuUse | None, before: dict[tuple[int, str | None], _Made]) -> None:
+        facts, key = self._known[pid].facts, (pid, None if use is None else use.gpu_uuid)
+        old = before.get(key)
+        if old is not None and old[0] is facts and old[1] == use:
+            self._made[key] = old
+        else:
+            self._made[key] = facts, use, _row(pid, facts, use)
 
 
 class _Watched:
-    """One process between looks: rates need the totals of the last one."""
+    """A pid between looks, and the process that has it: rates need the totals of the last look."""
 
-    def __init__(self, process: psutil.Process) -> None:
-        """Raises psutil.NoSuchProcess through `look`, not here."""
-        self.process = process
+    def __init__(self, pid: int) -> None:
+        self.facts: _Facts | None = None
+        """As of the last look. None before it, and when there is no such process (any more), or it is not the one
+        that the driver means."""
+        self.looked_at = -math.inf
+        """Monotonic seconds."""
+        self._pid = pid
+        self._process: psutil.Process | None = None
         self._has_gpu: bool | None = None
         self._io: tuple[float, int, int] | None = None
         self._looked = False
 
-    def has_gpu(self) -> bool:
+    def look(self, *, strange: bool) -> None:
+        """Read everything that this user may read; of a strange pid only if that process uses a GPU."""
+        try:
+            if self._process is None or not self._process.is_running():
+                self._forget()
+                self._process = psutil.Process(self._pid)
+            self.facts = None if strange and not self._uses_gpu() else self._read(self._process)
+        except psutil.NoSuchProcess:  # also what a process of another container, or under hidepid, looks like
+            self._forget()
+            self.facts = None
+        except psutil.AccessDenied:
+            self.facts = _Facts()
+        self.looked_at = time.monotonic()
+
+    def _forget(self) -> None:
+        self._process = self._has_gpu = self._io = None
+        self._looked = False
+
+    def _uses_gpu(self) -> bool:
         """Whether this process has an NVIDIA device open, as everything that the driver lists does."""
         if not self._has_gpu:
-            self._has_gpu = _opens_nvidia(self.process.pid)
+            self._has_gpu = _opens_nvidia(self._pid)
         return self._has_gpu
 
-    def look(self) -> _Facts:
-        """Read everything that this user may read.
-
-        Raises:
-            psutil.NoSuchProcess: it ended.
-        """
-        with self.process.oneshot():
-            state = _allowed(self.process.status)
-            cpu = _allowed(lambda: self.process.cpu_percent(interval=None))
-            memory = _allowed(self.process.memory_info)
-            read, written = self._io_rates()
+    def _read(self, process: psutil.Process) -> _Facts:
+        """Raises psutil.NoSuchProcess where it ended."""
+        with process.oneshot():
+            state = _allowed(process.status)
+            cpu = _allowed(lambda: process.cpu_percent(interval=None))
+            memory = _allowed(process.memory_info)
+            read, written = self._io_rates(process)
             facts = _Facts(
-                user=_text(_allowed(self.process.username)),
-                command=_command(self.process),
-                container_pid=_container_pid(self.process.pid),
+                user=_text(_allowed(process.username)),
+                command=_command(process),
+                container_pid=_container_pid(process.pid),
                 cpu_pct=cpu if self._looked else None,  # the first answer is against nothing
                 rss_bytes=memory.rss if memory else None,
-                threads=_allowed(self.process.num_threads),
+                threads=_allowed(process.num_threads),
                 io_read_bytes_per_s=read,
                 io_write_bytes_per_s=written,
                 state=state,
-                started_at=_allowed(self.process.create_time),
+                started_at=_allowed(process.create_time),
             )
         self._looked = True
         return facts
 
-    def _io_rates(self) -> tuple[float | None, float | None]:
-        counters = _allowed(self.process.io_counters)
+    def _io_rates(self, process: psutil.Process) -> tuple[float | None, float | None]:
+        counters = _allowed(process.io_counters)
         if counters is None:
             self._io = None
             return None, None

@@ -92,7 +92,7 @@ def _gpu(gpu: Gpu, width: int) -> list[str]:
         f"energy {fmt.number(None if gpu.energy_joules is None else gpu.energy_joules / 3.6e6, 2, ' kWh')}",
     ]
     kind = "MIG" if gpu.mig_parent_uuid else "GPU"
-    lines = [_head(f"{kind} {gpu.index}  {fmt.printable(gpu.name)}", fmt.printable(gpu.uuid), width)]
+    lines = [_head(f"{kind} {gpu.number}  {fmt.printable(gpu.name)}", fmt.printable(gpu.uuid), width)]
     if gpu.error is not None:
         lines += _text(f"error: {gpu.error}", width)
     return lines + _items(items, width)
@@ -100,7 +100,7 @@ def _gpu(gpu: Gpu, width: int) -> list[str]:
 
 def _rank(rank: Rank, snapshot: Snapshot, width: int) -> list[str]:
     name = "Training" if rank.rank is None else f"Rank {rank.rank} of {rank.world_size or fmt.DASH}"
-    gpu = next((str(gpu.index) for gpu in snapshot.gpus if gpu.uuid == rank.gpu_uuid), fmt.DASH)
+    gpu = next((gpu.number for gpu in snapshot.gpus if gpu.uuid == rank.gpu_uuid), fmt.DASH)
     what = "request" if rank.kind == "request" else "step"
     total = "" if rank.total_steps is None else f" of {rank.total_steps}"
     items = [
@@ -140,7 +140,7 @@ def _phase(phase: Phase) -> str:
 
 
 def _processes(snapshot: Snapshot) -> list[str]:
-    indices = {gpu.uuid: str(gpu.index) for gpu in snapshot.gpus}
+    indices = {gpu.uuid: gpu.number for gpu in snapshot.gpus}
     lines = [f"{'PID':>8} {'user':<9} {'GPU':>3} {'GPU mem':>9} {'SM':>5} {'CPU':>6} {'RSS':>9}  command"]
     lines += [
         _process(process, indices.get(process.gpu_uuid or "", fmt.DASH))
@@ -161,7 +161,7 @@ def _process(process: Process, gpu: str) -> str:
 
 
 def _alert(alert: Alert, snapshot: Snapshot, width: int) -> list[str]:
-    where = [f"GPU {gpu.index}" for gpu in snapshot.gpus if gpu.uuid == alert.gpu]
+    where = [f"GPU {gpu.number}" for gpu in snapshot.gpus if gpu.uuid == alert.gpu]
     where += [] if alert.pid is None else [f"pid {alert.pid}"]
     since = fmt.duration(max(0.0, snapshot.time - alert.since))
     lines = _text(f"{alert.severity}: {' '.join([alert.id, *where])}, for {since}: {alert.summary}", width)

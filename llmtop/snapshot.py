@@ -56,10 +56,20 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     dram_active_pct: float | None = None
     mig_parent_uuid: str | None = None
     """Set on a MIG instance: the GPU that it is a part of."""
+    mig_index: int | None = None
+    """Of a MIG instance: its number on that GPU, as nvidia-smi lists it (MIG Dev)."""
+    mig_gpu_instance: int | None = None
+    mig_compute_instance: int | None = None
+    """Of a MIG instance: the ids by which nvidia-smi mig manages it."""
     sampled_at: float | None = None
     """Unix time of the sample that these values come from."""
     error: str | None = None
     """What the driver last refused or reported (lost, reset required, Xid, ECC), in words."""
+
+    @property
+    def number(self) -> str:
+        """How a person calls it: "3", and "3:1" the MIG instance 1 of GPU 3."""
+        return str(self.index) if self.mig_index is None else f"{self.index}:{self.mig_index}"
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):

@@ -177,10 +177,10 @@ def _snapshots(alerts: bool) -> Iterator[TakeSnapshot]:
         with _whole_machine() as take:
             yield take
         return
-    from collectors.nvml import NvmlSource
+    from collectors.driver_source import DriverSource
     from llmtop.snapshot import Host, Snapshot
 
-    source = NvmlSource(1.0)
+    source = DriverSource(1.0)
     source.start()
 
     def look() -> Snapshot:

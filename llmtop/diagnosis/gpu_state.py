@@ -106,8 +106,8 @@ class GpuState:
 
     @property
     def label(self) -> str:
-        """How a person calls it: "GPU 3"."""
-        return f"GPU {self.gpu.index}"
+        """How a person calls it: "GPU 3", "GPU 3:1" for MIG instance 1 of it."""
+        return f"GPU {self.gpu.number}"
 
     def mean(self, name: str) -> float | None:
         """The mean of a measure over the last seconds, None while it is absent."""

@@ -69,7 +69,7 @@ def uuid(cuda: Any) -> str | None:
     """The UUID of the calling thread's device in NVML's form; None when torch is too old to say."""
     device = cuda.current_device()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    if device < len(visible) and visible[device].startswith("MIG-"):
-        return str(visible[device])  # of a MIG instance, CUDA gives the UUID of the whole GPU
+    if device < len(visible) and visible[device].strip().startswith("MIG-"):
+        return str(visible[device]).strip()  # of a MIG instance, CUDA gives the UUID of the whole GPU
     plain: object = getattr(cuda.get_device_properties(device), "uuid", None)
     return None if plain is None else f"GPU-{plain}"

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from collectors.base import Feed, GpuChoice, GpuReading, RanksReading
-from collectors.gpu_selection import GpuSelection
+from collectors.gpu_selection import GpuSelection, with_whole_uuids
 from collectors.hub import Hub, Sources, next_round
 from llmtop.errors import UnusableInput
-from llmtop.snapshot import Alert, Host, Process, Snapshot, to_json
+from llmtop.snapshot import Alert, Gpu, Host, Process, Rank, Snapshot, to_json
 from tests.support.processes import wait_for
 from tests.support.snapshots import gpu, rank
 
@@ -303,6 +303,59 @@ def test_a_mig_instance_goes_with_its_gpu_and_alone_by_its_uuid() -> None:
     assert chosen == (instances[1],)
 
 
+def _mig(number: int, letter: str) -> Gpu:
+    return replace(
+        gpu(0),
+        uuid=f"MIG-{letter}1b2c3d4",
+        mig_parent_uuid=gpu(0).uuid,
+        mig_index=number - 1,
+        mig_gpu_instance=number,
+        mig_compute_instance=0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("visible", "shown"),
+    [
+        (f"MIG-{gpu(0).uuid}/1/0", ["MIG-a1b2c3d4"]),
+        (f"MIG-{gpu(0).uuid}/2/0,MIG-a1b2", ["MIG-a1b2c3d4", "MIG-b1b2c3d4"]),
+        ("MIG-b1b2", ["MIG-b1b2c3d4"]),
+    ],
+)
+def test_mig_instances_are_found_by_every_name_that_cuda_takes(
+    visible: str, shown: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    gpus = (gpu(0), _mig(1, "a"), _mig(2, "b"), gpu(1))
+    chosen, notes = GpuSelection.default().choose(gpus, ())
+    assert [one.uuid for one in chosen] == shown
+    assert "only GPU MIG-" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [
+        (gpu(1).uuid, gpu(1).uuid),
+        (f"MIG-{gpu(0).uuid}/2/0", "MIG-b1b2c3d4"),
+        ("MIG-a1", "MIG-a1b2c3d4"),
+        ("MIG-", "MIG-"),  # of two, so it stays what the training said
+        ("GPU-ffff", "GPU-ffff"),
+    ],
+)
+def test_a_training_is_joined_with_its_gpu_by_a_short_name(name: str, whole: str) -> None:
+    ranks = (Rank(pid=5, host="h", gpu_uuid=name), Rank(pid=6, host="h"))
+    joined = with_whole_uuids(ranks, (gpu(0), _mig(1, "a"), _mig(2, "b"), gpu(1)))
+    assert [rank.gpu_uuid for rank in joined] == [whole, None]
+
+
+def test_an_index_stays_the_gpu_that_it_was() -> None:
+    selection = GpuSelection.parse("1")
+    assert [one.uuid for one in selection.choose((gpu(0), gpu(1), gpu(2)), ())[0]] == [gpu(1).uuid]
+    lost = replace(gpu(1), error="GPU is lost")
+    moved = replace(gpu(2), index=1)
+    assert selection.choose((gpu(0), lost, moved), ())[0] == (lost,)
+
+
 @pytest.mark.parametrize("text", ["", "x", "0,", "-1", "0;1", "GPU-", "GPU-xyz", "0,all"])
 def test_a_selection_that_means_nothing_is_refused(text: str) -> None:
     with pytest.raises(UnusableInput, match="nvidia-smi -L"):
@@ -319,6 +372,18 @@ def test_a_selection_that_means_nothing_is_refused(text: str) -> None:
         ("", [0, 1, 2, 3], "lets programs started here use no GPU; all are shown"),
         ("-1", [0, 1, 2, 3], "lets programs started here use no GPU; all are shown"),
         ("NoDevFiles", [0, 1, 2, 3], "lets programs started here use no GPU; all are shown"),
+        (
+            "0,99,1",
+            [0],
+            "only GPU 0 is shown, as CUDA_VISIBLE_DEVICES says (CUDA stops at 99, which is no GPU here)",
+        ),
+        ("99", [0, 1, 2, 3], "CUDA_VISIBLE_DEVICES (99) lets programs started here use no GPU; all are shown"),
+        ("0,0", [0, 1, 2, 3], "(0,0) lets programs started here use no GPU"),
+        ("1gpu,+2", [1, 2], "only GPU 1,2 is shown"),
+        (f"{gpu(2).uuid},1", [2], f"only GPU {gpu(2).uuid} is shown"),
+        (f"1,{gpu(2).uuid}", [1], "only GPU 1 is shown"),
+        (f"{gpu(1).uuid[:10]}", [0, 1, 2, 3], "lets programs started here use no GPU"),  # four begin so
+        (f"{gpu(3).uuid},GPU-ffffffff", [3], "(CUDA stops at GPU-ffffffff, which is no GPU here)"),
     ],
 )
 def test_the_shells_own_choice_of_gpus_is_the_default_and_said(

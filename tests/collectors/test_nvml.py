@@ -79,7 +79,9 @@ def test_every_value_of_the_contract_arrives_in_its_unit(nvml_stub: Driver, sour
 
 
 def test_the_reading_names_the_driver_and_lists_gpus_in_its_order(source: NvmlSource) -> None:
-    assert source.latest() == GpuReading(), "nothing is known, and nothing is wrong, before the driver was asked"
+    assert source.latest() == GpuReading(settled=False), (
+        "nothing is known, and nothing is wrong, before the driver was asked"
+    )
     source.start()
     reading = reading_when(source, lambda reading: len(reading.gpus) == 8)
     assert [gpu.uuid for gpu in reading.gpus] == [gpu_uuid(slot) for slot in range(8)]
@@ -216,9 +218,21 @@ def test_mig_instances_are_rows_after_their_gpu(nvml_stub: Driver, source: NvmlS
         (mig_uuid(0, 7), gpu_uuid(0), 0),
         (mig_uuid(0, 9), gpu_uuid(0), 0),
     ]
+    assert [one.number for one in reading.gpus] == ["0", "0:0", "0:1", "1"]
+    assert [(one.mig_gpu_instance, one.mig_compute_instance) for one in (first, second)] == [(7, 0), (9, 0)]
     assert (second.mem_used_bytes, second.mem_total_bytes) == (2 * GIB, 18 * GIB)
     assert (second.util_pct, second.power_watts, second.error) == (None, None, None)
     assert [(use.pid, use.gpu_uuid) for use in reading.uses] == [(4_000_004, mig_uuid(0, 9))]
+
+
+def test_a_reading_is_settled_once_every_instance_was_sampled_twice(nvml_stub: Driver, source: NvmlSource) -> None:
+    scenario = nvml_stub.now(Scenario(count=2))
+    scenario.mig(0, 7, used=GIB, total=18 * GIB).mig(0, 9, used=2 * GIB, total=18 * GIB)
+    scenario.delay("nvmlDeviceGetMigMode", 400_000, gpu=0).write()
+    source.start()
+    reading = reading_when(source, lambda r: r.settled and r.gpus)
+    assert len(reading.gpus) == 4
+    assert all(gpu.sm_active_pct is not None for gpu in reading.gpus if gpu.mig_parent_uuid is not None)
 
 
 def test_reasons_have_names_and_a_new_bit_is_not_lost() -> None:

@@ -242,3 +242,57 @@ def test_a_look_that_never_ends_leaves_what_the_driver_says(
     row = row_when(source, child.pid, lambda row: row.user is None)
     assert row == Process(pid=child.pid, gpu_uuid=UUID, gpu_mem_bytes=9)
     fifo.write_text("")
+
+
+@pytest.fixture
+def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So little time for processes that a round looks at one of the foremost and at one of the others."""
+    monkeypatch.setattr(collectors.processes, "BUDGET", 0.0)
+    monkeypatch.setattr(collectors.processes, "WHOLE_SECONDS", 0.0)
+    monkeypatch.setattr(collectors.processes, "FOREMOST", 1)
+
+
+def test_with_no_time_all_rows_are_there_and_the_largest_and_the_attached_are_known(
+    start: Start, no_time: None
+) -> None:
+    children = [start(IDLE) for _ in range(5)]
+    training = start(IDLE)
+    uses = [GpuUse(pid=child.pid, gpu_uuid=UUID, mem_bytes=place) for place, child in enumerate(children)]
+    uses.append(GpuUse(pid=training.pid, gpu_uuid=UUID, mem_bytes=0))
+    source = ProcessSource(lambda: uses, lambda: [training.pid], interval=600, trusted=True)
+    known: list[set[int]] = []
+    for _ in range(5):
+        source._round()
+        rows = source.latest()
+        assert {row.pid for row in rows} == {use.pid for use in uses}
+        known.append({row.pid for row in rows if row.command is not None})
+        largest = next(row for row in rows if row.pid == children[-1].pid)
+        mine = next(row for row in rows if row.pid == training.pid)
+        assert None not in (largest.started_at, mine.started_at)
+    assert known[0] < known[-1], "one after the other"
+    assert known[-1] == {use.pid for use in uses}, "every one has its turn"
+    assert (largest.cpu_pct, mine.cpu_pct) == (0.0, 0.0), "these two are looked at each time"
+
+
+def test_with_no_time_the_first_rounds_look_at_all(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collectors.processes, "BUDGET", 0.0)
+    monkeypatch.setattr(collectors.processes, "WHOLE_SECONDS", 600.0)
+    uses = [GpuUse(pid=start(IDLE).pid, gpu_uuid=UUID) for _ in range(4)]
+    source = ProcessSource(lambda: uses, interval=600, trusted=True)
+    source._round()
+    source._round()
+    assert [row.cpu_pct for row in source.latest()] == [0.0] * 4
+
+
+def test_a_row_follows_what_the_driver_says_between_two_looks(start: Start, no_time: None) -> None:
+    children = [start(IDLE) for _ in range(3)]
+    uses = [GpuUse(pid=child.pid, gpu_uuid=UUID, mem_bytes=3, sm_pct=1.0) for child in children]
+    source = ProcessSource(lambda: uses, interval=600, trusted=True)
+    for _ in range(3):
+        source._round()
+    uses[:] = [GpuUse(pid=child.pid, gpu_uuid=UUID, mem_bytes=3, sm_pct=9.0) for child in children[:2]]
+    source._round()
+    assert sorted((row.pid, row.gpu_sm_pct) for row in source.latest()) == sorted(
+        (child.pid, 9.0) for child in children[:2]
+    )
+    assert all(row.user is not None for row in source.latest())

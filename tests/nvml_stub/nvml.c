@@ -10,6 +10,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -34,6 +35,7 @@ static atomic_int references, inside, gpm_alive, violations;
 static atomic_int gpm_young = 1, gpm_inside, gpm_crowd; /* until the first metrics of the process */
 static pthread_mutex_t driver_lock = PTHREAD_MUTEX_INITIALIZER;
 static counter_t counters[128];
+static void *volatile nowhere = NULL;
 
 static double now_s(void) {
     struct timespec t;
@@ -86,7 +88,7 @@ static int arrive_gpm(void) {
 static void leave_gpm(int *token) { (void)token; atomic_fetch_sub(&gpm_inside, 1); }
 #define GPM_CALL __attribute__((cleanup(leave_gpm), unused)) int gpm_token = arrive_gpm();
 
-typedef struct { int error, hang, locked; unsigned latency_us; } fate_t;
+typedef struct { int error, hang, locked, crash; unsigned latency_us; } fate_t;
 
 static fate_t fate_of(const scenario_t *s, const char *call, int slot) { /* a later line wins over an earlier one */
     fate_t fate = {0};
@@ -97,6 +99,7 @@ static fate_t fate_of(const scenario_t *s, const char *call, int slot) { /* a la
         if (f->latency_us) fate.latency_us = f->latency_us;
         else if (f->hang) fate.hang = 1;
         else if (f->locked) fate.locked = 1;
+        else if (f->crash) fate.crash = f->crash;
         else fate.error = f->error;
     }
     return fate;
@@ -120,6 +123,8 @@ static int begin(const char *call, int slot, gpu_t *copy) {
         if (!fate.hang) break;
         usleep(5000);
     }
+    if (fate.crash == SIGSEGV) *(volatile int *)nowhere = 1;
+    if (fate.crash) { signal(fate.crash, SIG_DFL); raise(fate.crash); }
     if (fate.locked) pthread_mutex_lock(&driver_lock);
     spend(fate.latency_us);
     if (fate.locked) pthread_mutex_unlock(&driver_lock);
@@ -472,6 +477,13 @@ int nvmlDeviceGetGpuInstanceId(device_t *d, unsigned *to) {
     if (d->mig < 0) return NOT_SUPPORTED;
     *to = scenario_lock()->mig[d->mig].gi;
     scenario_unlock();
+    return SUCCESS;
+}
+
+int nvmlDeviceGetComputeInstanceId(device_t *d, unsigned *to) {
+    DEVICE_CALL(d)
+    if (d->mig < 0) return NOT_SUPPORTED;
+    *to = 0;
     return SUCCESS;
 }
 

@@ -76,6 +76,7 @@ static void read_fault(scenario_t *s, const char *line) {
     if (strcmp(kind, "error") == 0) fault->error = value;
     else if (strcmp(kind, "latency") == 0) fault->latency_us = (unsigned)value;
     else if (strcmp(kind, "hang") == 0) fault->hang = value;
+    else if (strcmp(kind, "crash") == 0) fault->crash = value;
     else if (strcmp(kind, "locked") == 0) fault->locked = value;
     else complain(line);
 }

@@ -13,6 +13,7 @@
  *   fault CALL GPU error CODE           that call answers CODE
  *   fault CALL GPU latency MICROSECONDS
  *   fault CALL GPU hang 1               that call blocks for as long as this line is there
+ *   fault CALL GPU crash SIGNAL         that call ends the process: 11 by writing where nothing is, else by the signal
  *   fault CALL GPU locked 1             its latency is spent inside one lock that all locked calls share
  */
 #ifndef SCENARIO_H
@@ -20,7 +21,7 @@
 
 #include <stddef.h>
 
-enum { MAX_GPUS = 64, MAX_FAULTS = 512, MAX_PROCESSES = 256, MAX_MIGS = 64, MAX_EVENTS = 64, MAX_METRICS = 160, TEXT = 96 };
+enum { MAX_GPUS = 64, MAX_FAULTS = 512, MAX_PROCESSES = 4096, MAX_MIGS = 64, MAX_EVENTS = 64, MAX_METRICS = 160, TEXT = 96 };
 
 typedef struct {
     char name[TEXT], uuid[TEXT];
@@ -31,7 +32,7 @@ typedef struct {
     int metric_return[MAX_METRICS];
 } gpu_t;
 
-typedef struct { char call[TEXT]; int slot; int error; unsigned latency_us; int hang, locked; } fault_t;
+typedef struct { char call[TEXT]; int slot; int error; unsigned latency_us; int hang, locked, crash; } fault_t;
 typedef enum { COMPUTE, GRAPHICS, MPS } process_kind_t;
 typedef struct { int slot; unsigned pid; unsigned long long bytes; int sm; process_kind_t kind; unsigned gi; } process_t;
 typedef struct { int slot; char uuid[TEXT], name[TEXT]; unsigned long long used, total; unsigned gi; } mig_t;

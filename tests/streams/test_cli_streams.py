@@ -88,6 +88,17 @@ def test_once_shows_gpus_and_a_training_on_a_page(llmtop: Llmtop, runtime_dir: P
     assert "forward" in out
 
 
+def test_once_waits_for_mig_instances(llmtop: Llmtop, scenario: Path) -> None:
+    parts = nvml_stub.Scenario(count=1).mig(0, 7, used=1 << 30, total=18 << 30)
+    parts.mig(0, 9, used=1 << 30, total=18 << 30).delay("nvmlDeviceGetMigMode", 400_000).write(scenario)
+    out, _ = finished(llmtop("--once", "--json"))
+    gpus = json.loads(out)["gpus"]
+    assert [gpu["sm_active_pct"] for gpu in gpus[1:]] == [94.0, 94.0]
+    text, _ = finished(llmtop("--once"))
+    assert "MIG 0:0  H200 MIG 1g.18gb" in text
+    assert "MIG 0:1  H200 MIG 1g.18gb" in text
+
+
 def test_once_json_is_one_object_with_rates_in_it(llmtop: Llmtop) -> None:
     out, err = finished(llmtop("--once", "--json", "--gpus", "1,3"))
     assert err == ""

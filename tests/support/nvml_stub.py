@@ -183,6 +183,10 @@ class Scenario:
         """Have `call` block until `mend`."""
         return self._fault(call, gpu, "hang", 1)
 
+    def crash(self, call: str, number: int = 11, gpu: int | None = None) -> Scenario:
+        """Have `call` end the process by that signal until `mend`; never in a test's own process."""
+        return self._fault(call, gpu, "crash", number)
+
     def mend(self, call: str, gpu: int | None = None) -> Scenario:
         """Take back every fault of `call` on that GPU (or those for all GPUs)."""
         for key in [key for key in self.faults if key[:2] == (call, _slot(gpu))]:

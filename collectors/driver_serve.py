@@ -1,0 +1,64 @@
+"""What the process that asks the driver does: it samples the GPUs and tells the monitor, until that is gone.
+
+Down the channel come paces, up go readings. The monitor asks for nothing: so one that is stopped (ctrl+z) finds at
+most what the channel holds, and a driver that answers late is said to do so by the reading itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import time
+from contextlib import suppress
+
+from collectors.driver_child import HEARTBEAT_SECONDS, LENGTH, PACE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+
+_GATHER_SECONDS = 0.005
+"""GPUs are sampled at the same instants, so what comes within this time of the first goes in one message."""
+
+
+def serve(channel: socket.socket) -> None:
+    """Work until the monitor closes its end; then end the process, whatever its threads are inside of."""
+    command = channel.recv(PACE.size)
+    if len(command) == PACE.size:
+        with suppress(BrokenPipeError, ConnectionResetError):
+            _tell(channel, *PACE.unpack(command))
+    # A thread may be inside a call that never returns. The kernel takes back what the driver's library holds.
+    os._exit(0)
+
+
+def _tell(channel: socket.socket, interval: float) -> None:
+    from collectors.nvml import NvmlSource
+
+    fresh_out, fresh_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    source = NvmlSource(interval, on_fresh=lambda: _ring(fresh_in))
+    source.start()
+    poll = select.poll()
+    poll.register(channel, select.POLLIN)
+    poll.register(fresh_out, select.POLLIN)
+    sent: object = None
+    while True:
+        ready = dict(poll.poll(HEARTBEAT_SECONDS * 1000))
+        if channel.fileno() in ready:
+            command = channel.recv(PACE.size)
+            if not command:
+                return
+            source.set_interval(*PACE.unpack(command))
+        if fresh_out in ready:
+            time.sleep(_GATHER_SECONDS)
+            os.read(fresh_out, 1 << 16)
+        reading = source.told()
+        uses = reading.pop("uses", [])
+        told = json.dumps([reading, None if uses == sent else uses]).encode()
+        sent = uses
+        channel.sendall(LENGTH.pack(len(told)) + told)
+
+
+def _ring(bell: int) -> None:
+    with suppress(BlockingIOError):  # it has been rung often enough
+        os.write(bell, b"\0")
