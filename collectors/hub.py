@@ -180,6 +180,7 @@ class Hub:
         notes = (*host.notes, *reading.notes, *left_out, *ranks.notes)
         return Snapshot(
             time=time.time(),
+            monotonic=time.monotonic(),
             host=replace(
                 host,
                 notes=tuple(dict.fromkeys(map(stage.encodable, notes))),

@@ -13,32 +13,13 @@ import msgspec
 import pynvml
 
 from collectors.nvml_calls import ABSENT, Caller
+from llmtop import clock_events
 
 Values = dict[str, Any]
 """Fields of `llmtop.snapshot.Gpu` by name; a field that is missing or None is absent."""
 
-# Names of the clock-event reasons; the bits are the same under the older name, throttle reasons.
-REASONS: tuple[tuple[int, str], ...] = (
-    (pynvml.nvmlClocksThrottleReasonGpuIdle, "gpu_idle"),
-    (pynvml.nvmlClocksThrottleReasonApplicationsClocksSetting, "applications_clocks"),
-    (pynvml.nvmlClocksThrottleReasonSwPowerCap, "sw_power_cap"),
-    (pynvml.nvmlClocksThrottleReasonHwSlowdown, "hw_slowdown"),
-    (pynvml.nvmlClocksThrottleReasonSyncBoost, "sync_boost"),
-    (pynvml.nvmlClocksThrottleReasonSwThermalSlowdown, "sw_thermal_slowdown"),
-    (pynvml.nvmlClocksThrottleReasonHwThermalSlowdown, "hw_thermal_slowdown"),
-    (pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown, "hw_power_brake"),
-    (pynvml.nvmlClocksThrottleReasonDisplayClockSetting, "display"),
-)
 _MAX_PID = 1 << 22  # Linux's PID_MAX_LIMIT
 _VERSIONS = ("v3", "v2")
-
-
-def reason_names(bits: int) -> tuple[str, ...]:
-    """The names of the reasons in a mask; a bit that has no name here is named by its value."""
-    names = [name for bit, name in REASONS if bits & bit]
-    known = sum(bit for bit, _ in REASONS)
-    names += [f"reason_{1 << i:#x}" for i in range(64) if bits & ~known & (1 << i)]
-    return tuple(names)
 
 
 def cheap_values(call: Caller, handle: Any) -> Values:
@@ -59,7 +40,7 @@ def cheap_values(call: Caller, handle: Any) -> Values:
     reasons = call.first(
         ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"), handle
     )
-    values["clock_event_reasons"] = None if reasons is None else reason_names(reasons)
+    values["clock_event_reasons"] = None if reasons is None else clock_events.names(reasons)
     return values
 
 

@@ -23,6 +23,7 @@ import msgspec
 from llmtop import __version__
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.snapshot import SCHEMA, Snapshot, from_json, to_json
+from llmtop.steady import SteadyTime
 
 MAGIC = "llmtop-recording"
 FORMAT = 1
@@ -65,7 +66,7 @@ class Member(NamedTuple):
     """Seconds of the recording before its first snapshot."""
     first: float
     last: float
-    """Unix times of its first and last snapshot."""
+    """Unix times of its first and last snapshot, had nobody set the wall clock since the recording began."""
     number: int
     """Of snapshots."""
 
@@ -93,6 +94,7 @@ class Writer:
         self._lines: list[bytes] = []
         self._bytes = 0
         self._first = self._last = 0.0
+        self._clock = SteadyTime()
         try:
             self._file = io.FileIO(self.path, "w" if overwrite else "x")
         except FileExistsError:
@@ -112,13 +114,14 @@ class Writer:
         Raises:
             NotPossibleHere: the disk is full or the file cannot be written; what was whole before it stays.
         """
-        since_last = abs(snapshot.time - self._last)
+        now = self._clock.of(snapshot)
+        since_last = abs(now - self._last)
         if not self._lines:
-            self._first = snapshot.time
+            self._first = now
         line = to_json(snapshot)
         self._lines.append(line)
         self._bytes += len(line)
-        self._last = snapshot.time
+        self._last = now
         span = max(abs(self._last - self._first), since_last)
         if len(self._lines) >= MEMBER_SNAPSHOTS or self._bytes >= MEMBER_BYTES or span >= MEMBER_SECONDS:
             self.flush()
@@ -231,8 +234,12 @@ class Reader:
         """
         first = self._member_at(start) if first_member is None else first_member
         for member in self.members[first:]:
+            clock, base, offset = SteadyTime(), None, 0.0
             for snapshot in self._unpack(member):
-                offset = min(max(snapshot.time - member.first, 0.0), max(member.last - member.first, 0.0))
+                now = clock.of(snapshot)
+                base = now if base is None else base
+                # Never back, as old recordings do where the wall clock was set back.
+                offset = max(offset, min(now - base, max(member.last - member.first, 0.0)))
                 if member.position + offset >= start - 1e-6:  # unix times as floats are good to 0.2 µs
                     yield member.position + offset, snapshot
 

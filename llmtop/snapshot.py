@@ -130,7 +130,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     """As the training counts: the first is 0 unless the script says otherwise."""
     started_at: float
-    """Unix time, from the training's monotonic clock and one offset taken at attach."""
+    """Unix time, from the training's monotonic clock and the wall clock when it was sent."""
     seconds: float
     """By the host's clock, from the start of this step to its end."""
     interval_seconds: float | None = None
@@ -198,7 +198,10 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """Engines by which this process can be captured now, best first."""
     state: RankState = "running"
     last_step_at: float | None = None
-    """Unix time at which the last step ended."""
+    """Unix time at which the last step ended, by the wall clock as it is now."""
+    last_work_at: float | None = None
+    """Unix time at which it was last seen at work that ends no step, such as a batch of a validation; told only
+    after some seconds without a step. None where there was none, or an old version trains."""
     attached_at: float | None = None
     new_steps: tuple[Step, ...] = ()
     """Steps that finished since the previous snapshot of this stream, oldest first; the first snapshot after an
@@ -241,6 +244,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: int = SCHEMA
     time: float
+    """Unix time, to be shown. The wall clock may be set between two snapshots, also back."""
+    monotonic: float | None = None
+    """Seconds of a clock that nobody sets (CLOCK_MONOTONIC of the monitor's machine), for what lies between two
+    snapshots of one monitor. None in what older versions recorded."""
     source: Source = "live"
     host: Host
     gpus: tuple[Gpu, ...] = ()

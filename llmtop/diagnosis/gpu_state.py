@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Final
 
+from llmtop import clock_events
 from llmtop.diagnosis.windows import Window, finite
 from llmtop.snapshot import Gpu
 
@@ -127,7 +128,7 @@ def share_pct(part: float | None, whole: float | None) -> float | None:
 
 
 def _names(reasons: tuple[str, ...] | None) -> frozenset[str] | None:
-    """Clock-event reasons in one spelling: "SW Power Cap" and "sw_power_cap" are the same."""
+    """Clock-event reasons as this version spells them."""
     if reasons is None:
         return None
-    return frozenset(reason.strip().lower().replace(" ", "_").replace("-", "_") for reason in reasons)
+    return frozenset(map(clock_events.canonical, reasons))

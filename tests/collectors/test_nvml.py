@@ -222,8 +222,8 @@ def test_mig_instances_are_rows_after_their_gpu(nvml_stub: Driver, source: NvmlS
 
 
 def test_reasons_have_names_and_a_new_bit_is_not_lost() -> None:
-    assert reason_names(0) == ()
-    assert reason_names(0x1FF) == (
+    assert clock_events.names(0) == ()
+    assert clock_events.names(0x1FF) == (
         "gpu_idle",
         "applications_clocks",
         "sw_power_cap",
@@ -234,4 +234,4 @@ def test_reasons_have_names_and_a_new_bit_is_not_lost() -> None:
         "hw_power_brake",
         "display",
     )
-    assert reason_names(0x1000 | 0x8) == ("hw_slowdown", "reason_0x1000")
+    assert clock_events.names(0x1000 | 0x8) == ("hw_slowdown", "reason_0x1000")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from llmtop import clock_events
 from llmtop import format as fmt
 from llmtop.diagnosis.gpu_state import GpuState
 from llmtop.diagnosis.rules.base import Rule, RuleText, Told
@@ -86,12 +87,17 @@ LOW_POWER_FULL_UTIL: Final = Rule[GpuState](
     ),
 )
 
-_CAP: Final = frozenset({"sw_power_cap"})
 _THROTTLE: Final = {
-    "hw_thermal_slowdown": "too hot (hardware limit)",
-    "sw_thermal_slowdown": "too hot (driver's limit)",
-    "hw_power_brake_slowdown": "the power supply told it to brake",
-    "hw_slowdown": "the hardware slowed it down",
+    clock_events.HW_THERMAL: "too hot (hardware limit)",
+    clock_events.SW_THERMAL: "too hot (driver's limit)",
+    clock_events.HW_POWER_BRAKE: "the power supply told it to brake",
+    clock_events.HW_SLOWDOWN: "the hardware slowed it down",
+}
+_AGAINST: Final = {
+    frozenset({clock_events.HW_THERMAL, clock_events.SW_THERMAL}): "look at cooling and at the neighbours' "
+    "temperature: nvidia-smi -q -d TEMPERATURE,PERFORMANCE",
+    frozenset({clock_events.HW_POWER_BRAKE, clock_events.HW_SLOWDOWN}): "look at the power supply and cables: "
+    "nvidia-smi -q -d POWER,PERFORMANCE",
 }
 _WORKING_UTIL: Final = 50.0
 _NEAR_LIMIT, _STILL_NEAR_LIMIT = 0.9, 0.8
@@ -105,7 +111,7 @@ def _is_capped(gpu: GpuState, up: bool) -> bool:
     power, limit = gpu.mean("power_watts"), gpu.gpu.power_limit_watts
     if power is None or not limit or power < limit * (_STILL_NEAR_LIMIT if up else _NEAR_LIMIT):
         return False
-    return bool(gpu.reasons & _CAP) and gpu.util_pct is not None and gpu.util_pct >= _WORKING_UTIL
+    return clock_events.SW_POWER_CAP in gpu.reasons and gpu.util_pct is not None and gpu.util_pct >= _WORKING_UTIL
 
 
 def _clock_evidence(gpu: GpuState) -> dict[str, float | int | None]:
@@ -144,7 +150,7 @@ POWER_CAPPED: Final = Rule[GpuState](
         title="at the power limit",
         meaning="The driver lowers the SM clock to stay within the power limit. Dense matrix work does that "
         "on a healthy GPU.",
-        condition="clock-event reason sw_power_cap, SM clock below its maximum, "
+        condition=f"clock-event reason {clock_events.SW_POWER_CAP}, SM clock below its maximum, "
         f"at least {_NEAR_LIMIT:.0%} of the power limit drawn, util at least {_WORKING_UTIL:.0f} %",
         source="NVML's clock-event reasons; a bf16 GEMM on an H200 runs at 1455 of 1980 MHz that way",
         hold_seconds=3.0,
@@ -160,17 +166,18 @@ def _is_throttled(gpu: GpuState, up: bool) -> bool:
 
 
 def _tell_throttled(gpu: GpuState) -> Told:
-    why = [words for reason, words in _THROTTLE.items() if reason in (gpu.reasons or ())]
-    hot = any("thermal" in reason for reason in gpu.reasons or ())
+    reasons = gpu.reasons or frozenset()
+    # HW_SLOWDOWN is set beside what caused it, and alone where the driver does not say which that was.
+    named = reasons & _THROTTLE.keys() - {clock_events.HW_SLOWDOWN} or reasons & _THROTTLE.keys()
+    why = [words for reason, words in _THROTTLE.items() if reason in named]
+    advice = [words for causes, words in _AGAINST.items() if named & causes]
     heat = f", {fmt.number(gpu.gpu.temperature_c, 0, ' °C')}" if gpu.gpu.temperature_c is not None else ""
     return Told(
         severity="warning",
-        summary=f"{gpu.label} is slowed down, {why[0] if why else 'by its hardware'}: "
+        summary=f"{gpu.label} is slowed down, {' and '.join(why) or 'by its hardware'}: "
         f"SM clock {_clocks(gpu)}{heat}.",
         evidence=_clock_evidence(gpu),
-        next="look at cooling and at the neighbours' temperature: nvidia-smi -q -d TEMPERATURE,PERFORMANCE"
-        if hot
-        else "look at the power supply and cables: nvidia-smi -q -d POWER,PERFORMANCE",
+        next="; ".join(advice),
     )
 
 
