@@ -73,6 +73,10 @@ class HostSource:
             )
         return msgspec.structs.replace(self._host, notes=notes)
 
+    def read_at(self) -> float | None:
+        """When the last reading was made, in monotonic seconds."""
+        return self._read_at
+
     def close(self) -> None:
         """Stop reading."""
         self._beat.stop()

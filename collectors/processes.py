@@ -94,6 +94,10 @@ class ProcessSource:
             return tuple(_row(use.pid, None, use) for use in self._uses())
         return self._rows
 
+    def read_at(self) -> float | None:
+        """When the last look ended, in monotonic seconds."""
+        return self._looked_at
+
     def close(self) -> None:
         """Stop looking."""
         self._beat.stop()

@@ -6,7 +6,9 @@ snapshot has the names; recordings of older versions and other programs spell so
 
 from __future__ import annotations
 
-from typing import Final
+TYPE_CHECKING = False  # the process that asks the driver loads no more than it must
+if TYPE_CHECKING:
+    from typing import Final
 
 GPU_IDLE: Final = "gpu_idle"
 APPLICATIONS_CLOCKS: Final = "applications_clocks"

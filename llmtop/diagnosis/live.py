@@ -23,7 +23,7 @@ from llmtop.diagnosis.rank_state import JobState, RankKey, RankState, jobs_of, k
 from llmtop.diagnosis.rules import GPU_RULES, JOB_RULES, RANK_RULES, text_of
 from llmtop.diagnosis.rules.base import Rule, RuleText, Told, known
 from llmtop.diagnosis.windows import Hold
-from llmtop.snapshot import Alert, Snapshot
+from llmtop.snapshot import Alert, Process, Snapshot
 from llmtop.steady import SteadyTime
 
 BACKWARD_SECONDS: Final = 1.0
@@ -162,7 +162,7 @@ class Rules:
         for process in snapshot.processes:
             gpu = None if process.gpu_uuid is None else self._gpus.get(process.gpu_uuid)
             if gpu is not None:
-                gpu.pids.append(process.pid)
+                (gpu.pids if _can_be_seen(process) else gpu.foreign_pids).append(process.pid)
             state = by_pid.get(process.pid)
             if state is not None:
                 state.process = process
@@ -219,6 +219,11 @@ class Rules:
                 if hold is not None and not hold.idle:
                     tell = partial(rule.tell, subject)
                     looks.append(_Look(rule.id, rule.covered_by, hold, subject, tell, holds))
+
+
+def _can_be_seen(process: Process) -> bool:
+    """Whether the system here knows it. A pid that only the driver names may be another process's here."""
+    return any(fact is not None for fact in (process.started_at, process.command, process.state))
 
 
 def _is_covered(look: _Look, looks: list[_Look]) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from collectors.base import GpuReading
 from collectors.nvml import NvmlSource
-from collectors.nvml_values import reason_names
+from llmtop import clock_events
 from llmtop.snapshot import Gpu
 from tests.support.nvml_stub import GIB, Driver, Scenario, gpu_uuid, mig_uuid
 from tests.support.processes import wait_for

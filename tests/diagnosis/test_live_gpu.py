@@ -32,7 +32,7 @@ def gpu(index: int = 3, **fields: object) -> Gpu:
 
 
 def moment(time: float, *gpus: Gpu, ranks: tuple[Rank, ...] = (), pid: int | None = None) -> Snapshot:
-    processes = () if pid is None else tuple(Process(pid=pid, gpu_uuid=one.uuid) for one in gpus)
+    processes = () if pid is None else tuple(Process(pid=pid, gpu_uuid=one.uuid, state="running") for one in gpus)
     return Snapshot(time=time, host=Host(name="node"), gpus=gpus, ranks=ranks, processes=processes)
 
 

@@ -8,7 +8,7 @@ from llmtop import clock_events
 from llmtop import format as fmt
 from llmtop.diagnosis.gpu_state import GpuState
 from llmtop.diagnosis.rules.base import Rule, RuleText, Told
-from llmtop.snapshot import Severity
+from llmtop.gpu_errors import is_a_programs, severity_of
 
 UTIL_FULL: Final = (95.0, 90.0)
 """GPU-Util from which a GPU looks fully busy: to raise, and to stay raised."""
@@ -47,8 +47,6 @@ def _tell_low_power(gpu: GpuState) -> Told:
         if sm is not None
         else f"its memory is {fmt.percent(gpu.mem_util_pct)} in use (this GPU gives no SM activity)"
     )
-    pids = sorted(set(gpu.rank_pids or gpu.pids))
-    where = f"pid {pids[0]}" if pids else "the process on it"
     return Told(
         severity="warning" if sm is None else "critical",
         summary=f"{gpu.label} says {fmt.percent(util)} busy but draws {fmt.number(power)} of "
@@ -63,9 +61,21 @@ def _tell_low_power(gpu: GpuState) -> Told:
             "dram_active_pct": gpu.mean("dram_active_pct"),
             "mem_util_pct": gpu.mean("mem_util_pct"),
         },
-        next=f"press s for the Python stacks of {where}"
-        + (f", or run: py-spy dump --pid {pids[0]}" if pids else ""),
+        next=_see_stacks(gpu),
     )
+
+
+def _see_stacks(gpu: GpuState) -> str:
+    """How to see what runs there, by a pid that means something here."""
+    pids, foreign = sorted(set(gpu.rank_pids or gpu.pids)), sorted(set(gpu.foreign_pids))
+    if pids:
+        return f"press s for the Python stacks of pid {pids[0]}, or run: py-spy dump --pid {pids[0]}"
+    if foreign:
+        return (
+            f"it is the host's pid {foreign[0]}, which cannot be seen from here (another container's?): look at "
+            "its stacks there"
+        )
+    return "press s for the Python stacks of the process on it"
 
 
 LOW_POWER_FULL_UTIL: Final = Rule[GpuState](
@@ -242,21 +252,21 @@ MEMORY_BOUND: Final = Rule[GpuState](
     ),
 )
 
-_GRAVE: Final = ("lost", "reset", "xid", "uncorrect", "fell off", "corrupt", "cable")
-
 
 def _has_error(gpu: GpuState, up: bool) -> bool:
     return gpu.gpu.error is not None
 
 
 def _tell_error(gpu: GpuState) -> Told:
-    text = fmt.printable(gpu.error_text, 160)
-    severity: Severity = "critical" if any(word in text.lower() for word in _GRAVE) else "warning"
+    error = gpu.error_text
     return Told(
-        severity=severity,
-        summary=f"{gpu.label}: {text}.",
+        severity=severity_of(error),
+        summary=f"{gpu.label}: {fmt.printable(error, 160)}.",
         evidence={"temperature_c": gpu.gpu.temperature_c, "power_watts": gpu.gpu.power_watts},
-        next="read the kernel's log: dmesg | grep -i -e xid -e nvrm",
+        next="the GPU is well; read what the program that ended wrote, and run it under compute-sanitizer, or "
+        "with CUDA_LAUNCH_BLOCKING=1, to find the kernel"
+        if is_a_programs(error)
+        else "read the kernel's log: dmesg | grep -i -e xid -e nvrm",
     )
 
 
@@ -267,9 +277,10 @@ GPU_ERROR: Final = Rule[GpuState](
     text=RuleText(
         title="the driver reports a fault",
         meaning="The driver refused a call in a way that means more than an absent value, or reported an Xid "
-        "or ECC event.",
+        "or ECC event. It is critical where the GPU is lost, or work or data on it; an Xid that a program brings "
+        "on itself, and a repair that waits for a reset, are not.",
         condition="the GPU's error text is present",
-        source="NVML",
+        source="NVML; NVIDIA's Xid catalogue (what each needs: a reset, a restart of the program, nothing)",
         clear_seconds=5.0,
     ),
 )
