@@ -121,8 +121,6 @@ class Hub:
         """
         self._whole = whole or bool(taps)
         self._sampled: dict[str, set[float | None]] = {}
-        self._shown: dict[str, float | None] = {}
-        """By UUID, when the GPUs' values of the last snapshot were read, by the source."""
         self._make_sources = make_sources
         self._taps = tuple(taps)
         self._selection = selection or GpuSelection.default()
@@ -188,7 +186,6 @@ class Hub:
         sources = self._started()
         reading, host = sources.gpu.latest(), sources.host.latest()
         ranks, processes = sources.ranks.latest(), sources.processes.latest()
-        self._shown = {gpu.uuid: gpu.sampled_at for gpu in reading.gpus}
         snapshot = self._compose(reading, host, processes, ranks)
         return stage.run((sources.rules, *self._taps), snapshot)
 
@@ -263,8 +260,8 @@ class Hub:
 
     def _have_read(self, tick: float) -> bool:
         sources = self._started()
-        gpus = sources.gpu.latest().gpus
-        if any(gpu.error is None and gpu.sampled_at == self._shown.get(gpu.uuid) for gpu in gpus):
+        unix = time.time() - (time.monotonic() - tick)
+        if any(gpu.error is None and (gpu.sampled_at or 0.0) < unix for gpu in sources.gpu.latest().gpus):
             return False
         read = (sources.host.read_at(), sources.processes.read_at())
         return all(at is not None and at >= tick for at in read)
