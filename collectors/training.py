@@ -21,6 +21,8 @@ STALLED_STEPS = 5.0
 the median step)."""
 ENGINES_SECONDS = 5.0
 """How often it is asked what can capture a process."""
+_HEARD_WITHIN_SECONDS = 2.0
+"""A step is heard of so soon. A stamp further from when it was heard is by another wall clock than now's."""
 _HOST = platform.node()
 _HISTORY_SECONDS = 0.5  # a process that has no step to tell sends no history: it has had its chance by then
 
@@ -42,8 +44,6 @@ class Training:
         self._worked_at: float | None = None
         """When work that ends no step was last seen, in monotonic seconds."""
         self._wall_clock = WallClock()
-        self._told_by_ns = 0
-        """The offset of the wall clock by which `stats.last` is stamped."""
         self._capturable: tuple[str, ...] = ()
         self._asked_engines = False
         self._ask_engines_at = 0.0
@@ -193,7 +193,6 @@ class Training:
         if last is None:
             return
         theirs_ns, now = message.unix_offset_ns, time.monotonic()
-        self._told_by_ns = own_ns if theirs_ns is None else theirs_ns
         if theirs_ns is not None and abs(theirs_ns - own_ns) <= 2 * TOLERANCE_NS:
             ended = last.started_at + last.seconds - theirs_ns / 1e9
         elif message.history:
@@ -207,10 +206,10 @@ class Training:
     def _last_step_at(self) -> float | None:
         """Unix time at which the last step ended, by the wall clock of now."""
         last = self.stats.last
-        if last is None:
+        if last is None or self._quiet_since is None:
             return None
-        moved_ns = self._wall_clock.offset_ns() - self._told_by_ns
-        return last.started_at + last.seconds + (moved_ns / 1e9 if abs(moved_ns) > 2 * TOLERANCE_NS else 0.0)
+        told, known = last.started_at + last.seconds, self._unix(self._quiet_since)
+        return told if abs(told - known) <= _HEARD_WITHIN_SECONDS else known
 
     def _unix(self, monotonic: float) -> float:
         return monotonic + self._wall_clock.offset_ns() / 1e9

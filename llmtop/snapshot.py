@@ -93,6 +93,9 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     cpu_pct: float | None = None
     """Of all cores together, 0 to 100."""
     cpu_per_core_pct: tuple[float, ...] | None = None
+    cpus_allowed: float | None = None
+    """How many of the machine's CPUs a program may use that is started where the monitor was, by affinity, cpuset
+    (SLURM, a static CPU manager) or the quota of its cgroup; None where it may use all."""
     load_1m: float | None = None
     load_5m: float | None = None
     load_15m: float | None = None

@@ -8,6 +8,7 @@ import pytest
 
 from collectors.base import GpuReading
 from collectors.nvml import NvmlSource
+from collectors.nvml_device import slow_pace
 from llmtop import clock_events
 from llmtop.snapshot import Gpu
 from tests.support.nvml_stub import GIB, Driver, Scenario, gpu_uuid, mig_uuid
@@ -235,3 +236,11 @@ def test_reasons_have_names_and_a_new_bit_is_not_lost() -> None:
         "display",
     )
     assert clock_events.names(0x1000 | 0x8) == ("hw_slowdown", "reason_0x1000")
+
+
+@pytest.mark.parametrize("interval", [0.1, 1.0, 2.0, 2.5, 3.0, 5.0, 7.0, 30.0, 3600.0])
+def test_dear_rounds_come_with_every_instant_of_a_long_interval(interval: float) -> None:
+    pace = slow_pace(interval)
+    assert 4 / 3 <= pace < 3.0
+    if interval > 2.0:
+        assert interval / pace == pytest.approx(round(interval / pace))
