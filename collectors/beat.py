@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from collectors.alarm import Alarm
+
 EARLY_SECONDS = 0.15
 """When the second round follows the first, whatever the pace: rates need two samples, at least 0.1 s apart."""
 WARM_SECONDS = 2.5
@@ -33,7 +35,7 @@ class Beat:
         """Prepare; `at_end` runs in the thread after its last round."""
         self._name, self._work, self._offset, self._at_end = name, work, offset, at_end
         self._seconds = seconds
-        self._wake = threading.Event()
+        self._wake = Alarm()
         self._stopping = False
         self._thread: threading.Thread | None = None
         self.fault: str | None = None

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from collectors import stage
+from collectors.alarm import Alarm
 from collectors.base import GpuReading, GpuSource, HostSource, ProcessSource, RankSource, RanksReading
 from collectors.beat import last_tick
 from collectors.gpu_selection import GpuSelection
@@ -125,7 +126,8 @@ class Hub:
         self._taps = tuple(taps)
         self._selection = selection or GpuSelection.default()
         self._interval = interval
-        self._wake = threading.Condition()
+        self._lock = threading.Lock()
+        self._wake = Alarm()
         self._closed = False
         self._sources: Sources | None = None
         self._thread: threading.Thread | None = None
@@ -137,9 +139,9 @@ class Hub:
 
     def set_interval(self, seconds: float) -> None:
         """Change the rate from the next snapshot on."""
-        with self._wake:
+        with self._lock:
             self._interval = seconds
-            self._wake.notify_all()
+            self._wake.set()
             if self._sources is not None:
                 for source in self._sources[:4]:
                     source.set_interval(seconds)
@@ -164,9 +166,9 @@ class Hub:
 
     def close(self) -> None:
         """Stop and close the sources; no snapshot follows."""
-        with self._wake:
+        with self._lock:
             self._closed = True
-            self._wake.notify_all()
+            self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=2.0)
         if self._sources is not None:
@@ -276,7 +278,7 @@ class Hub:
             self._pause(0.02)
 
     def _started(self) -> Sources:
-        with self._wake:
+        with self._lock:
             if self._sources is None:
                 self._sources = self._make_sources(self._interval)
                 for source in self._sources[:4]:
@@ -285,19 +287,18 @@ class Hub:
 
     def _wait_for_next(self, due: float) -> float:
         """Sleep until the next round is due and return when that was, or as soon as the hub is closed."""
-        with self._wake:
-            while not self._closed:
-                now = time.monotonic()
-                following = next_round(due, now, self._interval)
-                if now >= following:
-                    return following
-                self._wake.wait(following - now)
+        while not self._closed:
+            now = time.monotonic()
+            following = next_round(due, now, self._interval)
+            if now >= following:
+                return following
+            self._pause(following - now)
         return due
 
     def _pause(self, seconds: float) -> None:
-        with self._wake:
-            if not self._closed:
-                self._wake.wait(seconds)
+        """Sleep, or less when the hub is closed or gets another interval."""
+        if not self._closed and self._wake.wait(seconds) and not self._closed:
+            self._wake.clear()
 
 
 def trail(interval: float) -> float:

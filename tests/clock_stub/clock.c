@@ -4,10 +4,16 @@
  * CLOCK_BOOTTIME. CLOCK_MONOTONIC stays as it is. A step of the wall clock moves the first alone; a suspended
  * machine moves both, since only the boot clock counts what it slept. What waits in the kernel waits by the
  * kernel's own clocks.
+ *
+ * With LLMTOP_CLOCK_OLD_WAITS, what a program waits for with a limit (sem_clockwait, as CPython's locks do) waits by
+ * CLOCK_REALTIME, as CPython does where it was built for a glibc before 2.30.
  */
 
 #define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <semaphore.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -71,4 +77,32 @@ time_t time(time_t *at)
     if (at)
         *at = now.tv_sec;
     return now.tv_sec;
+}
+
+static int64_t now(clockid_t clock)
+{
+    struct timespec at;
+    clock_gettime(clock, &at);
+    return at.tv_sec * BILLION + at.tv_nsec;
+}
+
+int sem_clockwait(sem_t *restrict semaphore, clockid_t clock, const struct timespec *restrict until)
+{
+    static int (*real)(sem_t *, clockid_t, const struct timespec *);
+    if (!real)
+        real = (int (*)(sem_t *, clockid_t, const struct timespec *))dlsym(RTLD_NEXT, "sem_clockwait");
+    if (!getenv("LLMTOP_CLOCK_OLD_WAITS"))
+        return real(semaphore, clock, until);
+    int64_t deadline = now(CLOCK_REALTIME) + until->tv_sec * BILLION + until->tv_nsec - now(clock);
+    while (now(CLOCK_REALTIME) < deadline) {
+        struct timespec soon;
+        clock_gettime(CLOCK_MONOTONIC, &soon);
+        add(&soon, 5 * 1000 * 1000);
+        if (real(semaphore, CLOCK_MONOTONIC, &soon) == 0)
+            return 0;
+        if (errno != ETIMEDOUT)
+            return -1;
+    }
+    errno = ETIMEDOUT;
+    return -1;
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -44,11 +45,11 @@ def start(runtime_dir: Path, clock: Clock, scenario: nvml_stub.Scenario) -> Iter
     assert scenario.path is not None
     env = nvml_stub.environment(nvml_stub.build(), scenario.path, **environment(LLMTOP_DIR=str(runtime_dir)))
 
-    def python(*arguments: str) -> subprocess.Popen[str]:
+    def python(*arguments: str, old_waits: bool = False) -> subprocess.Popen[str]:
         started.append(
             subprocess.Popen(
                 [sys.executable, *arguments],
-                env={**env, **clock.environment()},
+                env={**env, **clock.environment(old_waits=old_waits)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -73,18 +74,23 @@ def train(start: Start, *options: str) -> subprocess.Popen[str]:
 class Monitor:
     """A stream of snapshots."""
 
-    def __init__(self, start: Start, *, patient: bool = False, interval: float = 0.2) -> None:
+    def __init__(self, start: Start, *, patient: bool = False, old_waits: bool = False) -> None:
         code = (_PATIENT if patient else "") + _LLMTOP
-        self.process = start("-c", code, "--json", "--interval", str(interval))
+        self.process = start("-c", code, "--json", "--interval", "0.2", old_waits=old_waits)
         self.seen: list[Moment] = []
 
     def until(self, condition: Callable[[Moment], object], most: int = 300) -> Moment:
         """The next snapshot of which it holds; `most` is against hanging."""
         assert self.process.stdout is not None
-        for _ in range(most):
-            self.seen.append(json.loads(self.process.stdout.readline()))
-            if condition(self.seen[-1]):
-                return self.seen[-1]
+        silent = threading.Timer(90.0, self.process.kill)
+        silent.start()
+        try:
+            for _ in range(most):
+                self.seen.append(json.loads(self.process.stdout.readline()))
+                if condition(self.seen[-1]):
+                    return self.seen[-1]
+        finally:
+            silent.cancel()
         raise AssertionError(f"not within {most} snapshots: {self.seen[-1]}")
 
 
@@ -158,6 +164,20 @@ def test_a_stall_is_as_old_as_it_is_whatever_the_wall_clock_says(
     for one in (alert, fresh):
         assert 0 <= one["evidence"]["seconds_without_step"] < 300
         assert abs(one["since"] - before - seconds) < 300
+
+
+def test_a_monitor_whose_python_waits_by_the_wall_clock_does_not_stop_when_that_is_set_back(
+    start: Start, clock: Clock
+) -> None:
+    train(start)
+    monitor = Monitor(start, old_waits=True)
+    before = monitor.until(steps)
+    clock.step(-HOUR)
+    moved = monitor.until(has_moved(-HOUR, before["time"]))
+    later = monitor.until(lambda moment: moment["ranks"][0]["step"] > moved["ranks"][0]["step"] + 100)
+    sampled = {moment["gpus"][0]["sampled_at"] for moment in monitor.seen[monitor.seen.index(moved) :]}
+    assert len(sampled) > 2
+    check_well(later)
 
 
 def test_an_xid_stays_for_as_long_as_it_would_have(

@@ -28,9 +28,14 @@ class Clock:
         self._wall = self._boot = 0.0
         self._write()
 
-    def environment(self) -> dict[str, str]:
-        """What a child process needs in its environment."""
-        return {"LD_PRELOAD": str(build()), "LLMTOP_CLOCK": str(self._path)}
+    def environment(self, *, old_waits: bool = False) -> dict[str, str]:
+        """What a child process needs in its environment.
+
+        Args:
+            old_waits: its Python waits by the wall clock, as those built for a glibc before 2.30 do.
+        """
+        old = {"LLMTOP_CLOCK_OLD_WAITS": "1"} if old_waits else {}
+        return {"LD_PRELOAD": str(build()), "LLMTOP_CLOCK": str(self._path), **old}
 
     def step(self, seconds: float) -> None:
         """Set the wall clock forward, or back, from its present time."""
