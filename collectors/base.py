@@ -61,9 +61,16 @@ class Source(Protocol[Reading_co]):
         """Stop sampling; returns within a second even if a driver call hangs."""
 
 
+class TimedSource(Source[Reading_co], Protocol[Reading_co]):
+    """A source that says how old its reading is."""
+
+    def read_at(self) -> float | None:
+        """When what `latest()` gives was read, in monotonic seconds; None before the first time."""
+
+
 GpuSource = Source[GpuReading]
-HostSource = Source[Host]
-ProcessSource = Source[tuple[Process, ...]]
+HostSource = TimedSource[Host]
+ProcessSource = TimedSource[tuple[Process, ...]]
 
 
 class RankSource(Source[RanksReading], Protocol):

@@ -6,15 +6,21 @@ import threading
 import time
 from collections.abc import Callable
 
+from collectors.alarm import Alarm
+
 EARLY_SECONDS = 0.15
 """When the second round follows the first, whatever the pace: rates need two samples, at least 0.1 s apart."""
+WARM_SECONDS = 2.5
+WARM_PACE_SECONDS = 0.5
+"""For so long rounds then follow each other so soon at least: what one source tells, another needs."""
 
 
 class Beat:
     """Does `work` at once, again after `EARLY_SECONDS`, and then at every multiple of `seconds` (plus `offset`).
 
-    Beats of the same pace run at the same instants, so what they read belongs together; a round that takes longer
-    than the pace leaves rounds out. The thread is a daemon: work that never returns cannot keep the program alive.
+    Beats of the same pace run at the same instants, so what they read belongs together, and who puts it together
+    knows when that is (`last_tick`). A round that takes longer than the pace leaves rounds out. The thread is a
+    daemon: work that never returns cannot keep the program alive.
     """
 
     def __init__(
@@ -29,7 +35,7 @@ class Beat:
         """Prepare; `at_end` runs in the thread after its last round."""
         self._name, self._work, self._offset, self._at_end = name, work, offset, at_end
         self._seconds = seconds
-        self._wake = threading.Event()
+        self._wake = Alarm()
         self._stopping = False
         self._thread: threading.Thread | None = None
         self.fault: str | None = None
@@ -66,11 +72,14 @@ class Beat:
         return self._thread is not None and self._thread.is_alive()
 
     def _run(self) -> None:
+        warm_until = time.monotonic() + WARM_SECONDS
         self._round(self._work)
         self._wait_until(time.monotonic() + min(EARLY_SECONDS, self._seconds))
         while not self._stopping:
             self._round(self._work)
-            self._wait_until(None)
+            now = time.monotonic()
+            soon, tick = now + WARM_PACE_SECONDS, self._tick_after(now)
+            self._wait_until(soon if soon < min(warm_until, tick) else None)
         if self._at_end is not None:
             self._round(self._at_end)
 
@@ -85,10 +94,15 @@ class Beat:
         """Sleep until `due`, or the next multiple of the pace as it is then; ends early on stop()."""
         while not self._stopping:
             now = time.monotonic()
-            if due is None:
-                target = ((now - self._offset) // self._seconds + 1) * self._seconds + self._offset
-            else:
-                target = due
+            target = self._tick_after(now) if due is None else due
             if not self._wake.wait(target - now):
                 return
             self._wake.clear()
+
+    def _tick_after(self, now: float) -> float:
+        return last_tick(now, self._seconds, self._offset) + self._seconds
+
+
+def last_tick(now: float, seconds: float, offset: float = 0.0) -> float:
+    """The latest instant at or before `now` at which beats of that pace run, in monotonic seconds."""
+    return (now - offset) // seconds * seconds + offset

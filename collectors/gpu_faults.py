@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 
 import pynvml
 
 from collectors.nvml_calls import ABSENT, Caller
+from llmtop.gpu_errors import severity_of, xid_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,48 +15,8 @@ if TYPE_CHECKING:
 
 XID_KEPT_SECONDS = 600.0
 """An Xid is an event, not a state: it is shown for ten minutes."""
-
-# Short meanings after NVIDIA's "Xid Errors" catalogue; (program) marks those that are usually a program's fault.
-_XIDS = {
-    13: "graphics engine exception (program)",
-    31: "memory page fault: a kernel used a bad address (program)",
-    32: "corrupted push buffer",
-    38: "driver firmware error",
-    43: "a kernel was stopped after a fault (program)",
-    45: "a program's work was cleaned up after it was killed or failed (program)",
-    48: "uncorrectable (double-bit) memory error",
-    61: "internal microcontroller breakpoint",
-    62: "internal microcontroller halt: reset the GPU",
-    63: "a memory row was marked for remapping",
-    64: "a memory row could not be marked for remapping",
-    68: "video processor exception",
-    69: "graphics engine class error (program)",
-    74: "NVLink error",
-    79: "the GPU has fallen off the bus",
-    92: "high rate of correctable memory errors",
-    94: "contained memory error: one program was ended",
-    95: "uncontained memory error: reset the GPU",
-    109: "context switch timed out",
-    119: "the GPU's system processor did not answer",
-    120: "the GPU's system processor failed",
-    121: "C2C link error",
-    137: "NVLink fault in a program's access (program)",
-    140: "unrecovered memory error",
-    143: "the GPU could not be initialised",
-    145: "NVLink link error",
-    149: "NVLink interface error",
-    154: "the GPU asks for a recovery action (nvidia-smi -q, GPU Recovery Action)",
-}
-
-
-def xid_text(number: int) -> str:
-    """An Xid with its short meaning."""
-    return f"Xid {number}: {_XIDS.get(number, 'see the Xid catalogue of NVIDIA')}"
-
-
-class _Xid:
-    def __init__(self, number: int, at: float) -> None:
-        self.number, self.at = number, at
+XIDS_KEPT = 4
+"""Different ones; of more, the grave ones stay."""
 
 
 class Events:
@@ -69,7 +29,8 @@ class Events:
         self._call = call
         self._set: Any = None
         self._refused = False
-        self._xids: deque[_Xid] = deque(maxlen=3)
+        self._xids: dict[int, tuple[float, float]] = {}
+        """By number, oldest first: when the last was heard, in unix time to be shown, and in monotonic seconds."""
 
     def poll(self, handle: Any) -> None:
         """Take what has happened since the last time; registers at the first."""
@@ -80,18 +41,18 @@ class Events:
             if event is None:
                 break
             if event.eventType == pynvml.nvmlEventTypeXidCriticalError:
-                self._xids.append(_Xid(event.eventData, time.time()))
+                self._take(event.eventData)
         # "Nothing happened" is how a wait of no time normally ends.
         if self._call.refusals.get("nvmlEventSetWait_v2") == pynvml.NVML_ERROR_TIMEOUT:
             del self._call.refusals["nvmlEventSetWait_v2"]
 
     def texts(self) -> list[str]:
         """What happened within `XID_KEPT_SECONDS`, oldest first, with the local time."""
-        since = time.time() - XID_KEPT_SECONDS
+        since = time.monotonic() - XID_KEPT_SECONDS
         return [
-            f"{xid_text(xid.number)} at {time.strftime('%H:%M:%S', time.localtime(xid.at))}"
-            for xid in list(self._xids)
-            if xid.at >= since
+            f"{xid_text(number)} at {time.strftime('%H:%M:%S', time.localtime(at))}"
+            for number, (at, heard) in self._xids.copy().items()
+            if heard >= since
         ]
 
     def free(self) -> None:
@@ -99,6 +60,13 @@ class Events:
         if self._set is not None:
             self._call("nvmlEventSetFree", self._set)
         self._set, self._refused = None, False
+
+    def _take(self, number: int) -> None:
+        """Keep an Xid. Many of one number (each of a killed program's channels has its own) drive out no other."""
+        kept = {one: times for one, times in self._xids.items() if one != number}
+        if len(kept) >= XIDS_KEPT:
+            del kept[min(kept, key=lambda one: severity_of(xid_text(one)) == "critical")]  # the oldest of those
+        self._xids = {**kept, number: (time.time(), time.monotonic())}
 
     def _register(self, handle: Any) -> bool:
         known = self._call("nvmlDeviceGetSupportedEventTypes", handle)

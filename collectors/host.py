@@ -13,7 +13,7 @@ import msgspec
 import psutil
 
 from collectors.beat import Beat
-from collectors.containers import limit_notes
+from collectors.containers import cpus_allowed, limit_notes, limits_of
 from llmtop.snapshot import Host
 
 SHORTEST_SECONDS = 0.5
@@ -53,6 +53,8 @@ class HostSource:
         self._host = Host(name=self._name)
         self._read_at: float | None = None
         self._limits: tuple[str, ...] = ()
+        self._quota: float | None = None
+        self._usable: int | None = None
 
     def start(self) -> None:
         """Begin to read."""
@@ -73,6 +75,10 @@ class HostSource:
             )
         return msgspec.structs.replace(self._host, notes=notes)
 
+    def read_at(self) -> float | None:
+        """When the last reading was made, in monotonic seconds."""
+        return self._read_at
+
     def close(self) -> None:
         """Stop reading."""
         self._beat.stop()
@@ -84,11 +90,16 @@ class HostSource:
         load = _known(os.getloadavg) or (None, None, None)
         memory, swap = _known(psutil.virtual_memory), _known(psutil.swap_memory)
         counters = _counters()
+        machine, usable = psutil.cpu_count(), _known(lambda: len(os.sched_getaffinity(0)))
+        if first or usable != self._usable:  # a scheduler may give CPUs and take them away
+            self._usable, self._quota = usable, limits_of().cpus
+            self._limits = limit_notes(memory.total if memory else None, machine, usable=usable)
         self._host = Host(
             name=self._name,
             # The first answer is against nothing: psutil gives 0.
             cpu_pct=None if first or not cores else sum(cores) / len(cores),
             cpu_per_core_pct=None if first or not cores else tuple(cores),
+            cpus_allowed=cpus_allowed(usable, self._quota, machine),
             load_1m=load[0],
             load_5m=load[1],
             load_15m=load[2],
@@ -100,8 +111,6 @@ class HostSource:
         )
         self._before = counters
         self._read_at = time.monotonic()
-        if first:
-            self._limits = limit_notes(memory.total if memory else None, psutil.cpu_count())
 
 
 def _known(read: Callable[[], T]) -> T | None:

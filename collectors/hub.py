@@ -12,7 +12,9 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from collectors import stage
+from collectors.alarm import Alarm
 from collectors.base import GpuReading, GpuSource, HostSource, ProcessSource, RankSource, RanksReading
+from collectors.beat import last_tick
 from collectors.gpu_selection import GpuSelection, with_whole_uuids
 from collectors.malloc import share_one_heap
 from collectors.stage import Stage
@@ -23,6 +25,15 @@ ONCE_SECONDS = 4.0
 
 FIRST_SECONDS = 1.0
 """How long the first snapshot waits for the driver's first answer."""
+
+WARM_PACE_SECONDS = 0.5
+"""Until rates are known, a screen gets snapshots that lack them, so soon one after the other."""
+
+TRAIL_SECONDS = 0.2
+"""Rounds trail the instants at which the sources read by so much, or by a quarter of a shorter interval, so that
+what they put together is of that instant and not of one interval before."""
+PATIENCE_SECONDS = 0.8
+"""And wait for so long after that instant for a source that has not read yet. Nothing shown is a second old."""
 
 
 class Sources(NamedTuple):
@@ -60,10 +71,16 @@ def live_sources(interval: float, directory: Path | None = None) -> Sources:
     )
 
 
-def live_hub(*, interval: float = 1.0, selection: GpuSelection | None = None, taps: Sequence[Stage] = ()) -> Hub:
+def live_hub(
+    *,
+    interval: float = 1.0,
+    selection: GpuSelection | None = None,
+    taps: Sequence[Stage] = (),
+    whole: bool = False,
+) -> Hub:
     """A hub over this machine; arguments as of `Hub`."""
     share_one_heap()
-    return Hub(live_sources, interval=interval, selection=selection, taps=taps)
+    return Hub(live_sources, interval=interval, selection=selection, taps=taps, whole=whole)
 
 
 class _GpuNames:
@@ -82,8 +99,9 @@ class _GpuNames:
 class Hub:
     """A Feed over live sources.
 
-    A round only collects what the sources have at hand, so rounds never overlap and a sick device delays none.
-    Rounds keep an absolute schedule; those that a slow consumer made impossible are left out, not made up for.
+    A round only collects what the sources have at hand, so rounds never overlap and a sick device delays none by
+    more than `PATIENCE_SECONDS`. Rounds keep the schedule of the sources' beats, which they trail; those that a
+    slow consumer made impossible are left out, not made up for.
     """
 
     def __init__(
@@ -93,6 +111,7 @@ class Hub:
         interval: float = 1.0,
         selection: GpuSelection | None = None,
         taps: Sequence[Stage] = (),
+        whole: bool = False,
     ) -> None:
         """Remember how to make the sources; that is done by the thread that starts them.
 
@@ -101,12 +120,16 @@ class Hub:
             interval: seconds between snapshots.
             selection: which GPUs to show; by default those of CUDA_VISIBLE_DEVICES, or all.
             taps: stages after the rules, in order.
+            whole: wait with the first snapshot until rates are known, as always where there are taps.
         """
+        self._whole = whole or bool(taps)
+        self._sampled: dict[str, set[float | None]] = {}
         self._make_sources = make_sources
         self._taps = tuple(taps)
         self._selection = selection or GpuSelection.default()
         self._interval = interval
-        self._wake = threading.Condition()
+        self._lock = threading.Lock()
+        self._wake = Alarm()
         self._closed = False
         self._sources: Sources | None = None
         self._thread: threading.Thread | None = None
@@ -118,9 +141,9 @@ class Hub:
 
     def set_interval(self, seconds: float) -> None:
         """Change the rate from the next snapshot on."""
-        with self._wake:
+        with self._lock:
             self._interval = seconds
-            self._wake.notify_all()
+            self._wake.set()
             if self._sources is not None:
                 for source in self._sources[:4]:
                     source.set_interval(seconds)
@@ -145,9 +168,9 @@ class Hub:
 
     def close(self) -> None:
         """Stop and close the sources; no snapshot follows."""
-        with self._wake:
+        with self._lock:
             self._closed = True
-            self._wake.notify_all()
+            self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=2.0)
         if self._sources is not None:
@@ -159,11 +182,7 @@ class Hub:
 
         Rates and shares of time need two samples of each source; after `seconds`, what there is has to do.
         """
-        sources = self._started()
-        deadline = time.monotonic() + seconds
-        sampled: dict[str, set[float | None]] = {}
-        while not self._closed and time.monotonic() < deadline and not _has_rates(sources, sampled):
-            self._pause(0.05)
+        self._wait_for_rates(time.monotonic() + seconds)
         return self.poll()
 
     def poll(self) -> Snapshot:
@@ -183,6 +202,7 @@ class Hub:
         notes = (*host.notes, *reading.notes, *left_out, *ranks.notes)
         return Snapshot(
             time=time.time(),
+            monotonic=time.monotonic(),
             host=replace(
                 host,
                 notes=tuple(dict.fromkeys(map(stage.encodable, notes))),
@@ -205,12 +225,53 @@ class Hub:
             note = f"a fault in llmtop itself: nothing can be watched ({error!r})"
             on_snapshot(Snapshot(time=time.time(), host=Host(name=platform.node(), notes=(note,))))
             return
-        due = self._first_round()
+        self._first_round()
+        self._warm_up(on_snapshot)
+        due = time.monotonic()
         while not self._closed:
             on_snapshot(self.poll())
             due = self._wait_for_next(due)
+            self._wait_for_sources(due)
 
-    def _first_round(self) -> float:
+    def _warm_up(self, on_snapshot: Callable[[Snapshot], None]) -> None:
+        """Wait until rates are known; a screen is shown meanwhile what there is."""
+        deadline = time.monotonic() + ONCE_SECONDS
+        while not self._whole and not self._closed and time.monotonic() < deadline:
+            if self._wait_for_rates(time.monotonic()):
+                return
+            on_snapshot(self.poll())
+            pause = min(WARM_PACE_SECONDS, self._interval, deadline - time.monotonic())
+            self._wait_for_rates(time.monotonic() + pause)
+        self._wait_for_rates(deadline)
+
+    def _wait_for_rates(self, deadline: float) -> bool:
+        """Wait until all that needs two samples is known; returns whether it is."""
+        sources = self._started()
+        while not self._closed:
+            if _has_rates(sources, self._sampled):
+                return True
+            if time.monotonic() >= deadline:
+                break
+            self._pause(min(0.05, max(0.0, deadline - time.monotonic())))
+        return False
+
+    def _wait_for_sources(self, due: float) -> None:
+        """At a long interval, wait for those that have not read at this round's instant yet."""
+        tick = due - trail(self._interval)
+        while not self._closed and self._interval > 1.0 and time.monotonic() < tick + PATIENCE_SECONDS:
+            if self._have_read(tick):
+                return
+            self._pause(0.02)
+
+    def _have_read(self, tick: float) -> bool:
+        sources = self._started()
+        unix = time.time() - (time.monotonic() - tick)
+        if any(gpu.error is None and (gpu.sampled_at or 0.0) < unix for gpu in sources.gpu.latest().gpus):
+            return False
+        read = (sources.host.read_at(), sources.processes.read_at())
+        return all(at is not None and at >= tick for at in read)
+
+    def _first_round(self) -> None:
         """Wait a moment for the driver: a first snapshot without GPUs would say that there are none."""
         deadline = time.monotonic() + FIRST_SECONDS
         while not self._closed and time.monotonic() < deadline:
@@ -218,10 +279,9 @@ class Hub:
             if reading.gpus or reading.notes:
                 break
             self._pause(0.02)
-        return time.monotonic()
 
     def _started(self) -> Sources:
-        with self._wake:
+        with self._lock:
             if self._sources is None:
                 self._sources = self._make_sources(self._interval)
                 for source in self._sources[:4]:
@@ -230,28 +290,35 @@ class Hub:
 
     def _wait_for_next(self, due: float) -> float:
         """Sleep until the next round is due and return when that was, or as soon as the hub is closed."""
-        with self._wake:
-            while not self._closed:
-                now = time.monotonic()
-                following = next_round(due, now, self._interval)
-                if now >= following:
-                    return following
-                self._wake.wait(following - now)
+        while not self._closed:
+            now = time.monotonic()
+            following = next_round(due, now, self._interval)
+            if now >= following:
+                return following
+            self._pause(following - now)
         return due
 
     def _pause(self, seconds: float) -> None:
-        with self._wake:
-            if not self._closed:
-                self._wake.wait(seconds)
+        """Sleep, or less when the hub is closed or gets another interval."""
+        if not self._closed and self._wake.wait(seconds) and not self._closed:
+            self._wake.clear()
+
+
+def trail(interval: float) -> float:
+    """How long after the sources' instant a round is."""
+    return min(TRAIL_SECONDS, interval / 4)
 
 
 def next_round(due: float, now: float, interval: float) -> float:
-    """When the round after the one due at `due` is: a whole number of intervals later, so that nothing drifts.
+    """When the round after the one due at `due` is: after the next instant of the sources, so that nothing drifts.
 
     Of the rounds that a slow consumer made impossible only the latest is held, at once.
     """
-    missed = max(0, int((now - due) / interval))
-    return due + interval * max(1, missed)
+    latest = last_tick(now, interval, trail(interval))
+    if latest > due + interval / 2:
+        return latest
+    following = latest + interval
+    return following if following > due + interval / 2 else following + interval
 
 
 def _has_rates(sources: Sources, sampled: dict[str, set[float | None]]) -> bool:

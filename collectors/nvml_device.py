@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from collectors.nvml_values import Values
 
 SLOW_SECONDS = 2.0
-"""Between rounds of dear calls (15 to 20 ms a GPU, perhaps under one lock of the driver)."""
+"""Between rounds of dear calls (15 to 20 ms a GPU, perhaps under one lock of the driver). NVML's own PCIe calls,
+made only where GPM has no PCIe rates, take 42 ms."""
 SLOW_OFFSET_SECONDS, SLOW_SPACING_SECONDS = 0.03, 0.1
-PCIE_SECONDS = 2.0
-"""Between NVML's own PCIe calls (42 ms a GPU), made only where GPM has no PCIe rates."""
 GPM_PATIENCE = 3
 """Rounds without PCIe rates from GPM after which NVML's own are asked for."""
 FAULTS_EVERY = 5
@@ -123,12 +122,13 @@ class DeviceSampler:
         self._first_read: dict[str, float] = {}
         """When the counters of this GPU and its instances were first read, by UUID, in monotonic seconds."""
         # Dear calls keep the driver's lock for up to 25 ms (H200): they start between two fast rounds, which come
-        # at multiples of the interval, and not while another GPU's are queued.
-        offset = SLOW_OFFSET_SECONDS + index * SLOW_SPACING_SECONDS
+        # at multiples of the interval, and not while another GPU's are queued. Just before such a multiple, so
+        # that a snapshot at a long interval has them fresh.
+        offset, pace = SLOW_OFFSET_SECONDS - (index + 1) * SLOW_SPACING_SECONDS, slow_pace(interval)
         self._beats = {
             "fast": Beat(f"gpu{index}", self._fast_round, interval, at_end=self._end_fast),
-            "slow": Beat(f"gpu{index}-slow", self._slow_round, SLOW_SECONDS, offset=offset, at_end=self._end_slow),
-            "pcie": Beat(f"gpu{index}-pcie", self._pcie_round, PCIE_SECONDS, offset=offset),
+            "slow": Beat(f"gpu{index}-slow", self._slow_round, pace, offset=offset, at_end=self._end_slow),
+            "pcie": Beat(f"gpu{index}-pcie", self._pcie_round, pace, offset=offset),
         }
 
     # ---- for the thread that owns this GPU's place in the list ----
@@ -154,9 +154,11 @@ class DeviceSampler:
         self._handle, self.index, self.listed = handle, index, True
 
     def set_interval(self, seconds: float) -> None:
-        """Change the pace of the cheap values."""
+        """Change the pace of the cheap values; that of the dear ones follows where it must."""
         self._interval = seconds
         self._beats["fast"].set_seconds(seconds)
+        self._beats["slow"].set_seconds(slow_pace(seconds))
+        self._beats["pcie"].set_seconds(slow_pace(seconds))
 
     # ---- for any thread ----
 
@@ -207,7 +209,7 @@ class DeviceSampler:
         values: Values = {}
         if now - self._slow.at <= 3 * SLOW_SECONDS:
             values.update(self._slow.values)
-        if now - self._pcie.at <= 3 * PCIE_SECONDS:
+        if now - self._pcie.at <= 3 * SLOW_SECONDS:
             values.update(self._pcie.values)
         if fresh:
             values.update(self._fast.values)
@@ -396,6 +398,11 @@ class DeviceSampler:
         self._pcie_call.begin()
         values = pcie_values(self._pcie_call, self._handle)
         self._pcie = _Sample(values, {}, self._pcie_call, {})
+
+
+def slow_pace(interval: float) -> float:
+    """Seconds between dear rounds: about `SLOW_SECONDS`, and a whole part of a longer interval."""
+    return interval / round(interval / SLOW_SECONDS) if interval > SLOW_SECONDS else SLOW_SECONDS
 
 
 def _hang(call: Caller) -> str | None:

@@ -13,6 +13,7 @@ import pynvml
 
 from collectors.nvml_bounds import NO_REASONS, judged, plausible_pid
 from collectors.nvml_calls import ABSENT, Caller
+from llmtop import clock_events
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,27 +24,7 @@ if TYPE_CHECKING:
     Values: TypeAlias = dict[str, Any]
     """Fields of `llmtop.snapshot.Gpu` by name; a field that is missing or None is absent."""
 
-# Names of the clock-event reasons; the bits are the same under the older name, throttle reasons.
-REASONS: tuple[tuple[int, str], ...] = (
-    (pynvml.nvmlClocksThrottleReasonGpuIdle, "gpu_idle"),
-    (pynvml.nvmlClocksThrottleReasonApplicationsClocksSetting, "applications_clocks"),
-    (pynvml.nvmlClocksThrottleReasonSwPowerCap, "sw_power_cap"),
-    (pynvml.nvmlClocksThrottleReasonHwSlowdown, "hw_slowdown"),
-    (pynvml.nvmlClocksThrottleReasonSyncBoost, "sync_boost"),
-    (pynvml.nvmlClocksThrottleReasonSwThermalSlowdown, "sw_thermal_slowdown"),
-    (pynvml.nvmlClocksThrottleReasonHwThermalSlowdown, "hw_thermal_slowdown"),
-    (pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown, "hw_power_brake"),
-    (pynvml.nvmlClocksThrottleReasonDisplayClockSetting, "display"),
-)
 _VERSIONS = ("v3", "v2")
-
-
-def reason_names(bits: int) -> tuple[str, ...]:
-    """The names of the reasons in a mask; a bit that has no name here is named by its value."""
-    names = [name for bit, name in REASONS if bits & bit]
-    known = sum(bit for bit, _ in REASONS)
-    names += [f"reason_{1 << i:#x}" for i in range(64) if bits & ~known & (1 << i)]
-    return tuple(names)
 
 
 def cheap_values(call: Caller, handle: Any, odd: Odd) -> Values:
@@ -67,7 +48,7 @@ def cheap_values(call: Caller, handle: Any, odd: Odd) -> Values:
     if reasons in NO_REASONS:
         odd["clock_event_reasons"] = reasons
     elif reasons is not None:
-        values["clock_event_reasons"] = reason_names(reasons)
+        values["clock_event_reasons"] = clock_events.names(reasons)
     return values
 
 

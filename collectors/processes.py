@@ -16,6 +16,7 @@ from collectors.base import GpuUse
 from collectors.beat import Beat
 from collectors.containers import pids_are_the_hosts
 from llmtop.snapshot import Process
+from llmtop.wall_clock import WallClock
 
 SHORTEST_SECONDS = 1.0
 """A process costs 0.1 to 0.4 ms to look at, so this is done no more often."""
@@ -78,6 +79,8 @@ class ProcessSource:
         self._trusted = pids_are_the_hosts() if trusted is None else trusted
         self._interval = max(interval, SHORTEST_SECONDS)
         self._beat = Beat("processes", self._round, self._interval)
+        self._wall_clock = WallClock()
+        self._offset_ns = self._wall_clock.offset_ns()
         self._looked_at: float | None = None
         self._known: dict[int, _Watched] = {}
         self._made: dict[tuple[int, str | None], _Made] = {}
@@ -104,12 +107,19 @@ class ProcessSource:
             return tuple(_row(use.pid, None, use) for use in self._uses())
         return self._rows
 
+    def read_at(self) -> float | None:
+        """When the last look ended, in monotonic seconds."""
+        return self._looked_at
+
     def close(self) -> None:
         """Stop looking."""
         self._beat.stop()
         self._beat.join(0.5)
 
     def _round(self) -> None:
+        offset_ns = self._wall_clock.offset_ns()
+        if offset_ns != self._offset_ns:  # psutil keeps when a process began, by the wall clock of then
+            self._known, self._offset_ns = {}, offset_ns
         uses, attached = tuple(self._uses()), frozenset(self._attached())
         on_gpu = {use.pid for use in uses}
         strangers = frozenset() if self._trusted else frozenset(on_gpu - attached)

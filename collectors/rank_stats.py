@@ -27,6 +27,9 @@ class RankStats:
         self.last: Step | None = None
         self.received = 0
         """Steps so far, on all connections."""
+        self.unix_offset_ns: int | None = None
+        """As of the last message (`wire.Steps`)."""
+        self._clock_moved = False
         self._lost_there = 0
         self._lost_before = 0
         self._lost_here = 0
@@ -49,6 +52,10 @@ class RankStats:
     def add_steps(self, message: wire.Steps) -> None:
         """Take finished steps; one that is known already (history after a reconnect) is passed over."""
         self._lost_there = max(self._lost_there, message.lost)
+        self._clock_moved |= None not in (self.unix_offset_ns, message.unix_offset_ns) and (
+            self.unix_offset_ns != message.unix_offset_ns
+        )
+        self.unix_offset_ns = message.unix_offset_ns
         self.received += len(message.steps)
         self.metrics.update(message.metrics)
         for ordinal, done in enumerate(message.steps, message.first_ordinal):
@@ -84,7 +91,11 @@ class RankStats:
 
     def _is_known(self, step: Step) -> bool:
         known = self._known.get(step.index)
-        return known is not None and known.started_at == step.started_at
+        if known is None or known.started_at == step.started_at:
+            return known is not None
+        # The wall clock was set, by which all that is sent from then on is told. Durations are by another.
+        mine, theirs = (known.seconds, known.interval_seconds), (step.seconds, step.interval_seconds)
+        return self._clock_moved and mine == theirs
 
     def _step(self, done: wire.StepDone, *, warmup: bool) -> Step:
         kind: StepKind = "request" if self.hello.kind == "request" else "step"

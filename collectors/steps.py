@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from collectors.alarm import Alarm
 from collectors.base import RanksReading
 from collectors.rank_stats import HISTORY_STEPS
 from collectors.training import Training
@@ -57,7 +58,7 @@ class StepsSource:
         self._opening: set[Path] = set()
         self._opened: queue.SimpleQueue[_Opened] = queue.SimpleQueue()
         self._closed = False
-        self._wake = threading.Event()
+        self._wake = Alarm()
         self._scanned = False
         self._thread: threading.Thread | None = None
 

@@ -14,12 +14,16 @@ from collectors.rank_stats import RankStats
 from llmtop import client, wire
 from llmtop.peaks import mfu
 from llmtop.snapshot import Rank, RankState
+from llmtop.wall_clock import TOLERANCE_NS, WallClock
 
 STALLED_SECONDS = 60.0
 STALLED_STEPS = 5.0
-"""Stalled is: alive, and no step for max(STALLED_SECONDS, STALLED_STEPS times the median step)."""
+"""Stalled is: alive, and no step, nor other work that can be seen, for max(STALLED_SECONDS, STALLED_STEPS times
+the median step)."""
 ENGINES_SECONDS = 5.0
 """How often it is asked what can capture a process."""
+_HEARD_WITHIN_SECONDS = 2.0
+"""A step is heard of so soon. A stamp further from when it was heard is by another wall clock than now's."""
 _HOST = platform.node()
 _HISTORY_SECONDS = 0.5  # a process that has no step to tell sends no history: it has had its chance by then
 
@@ -38,6 +42,10 @@ class Training:
         self._connected_at: float | None = None
         self._gone_at: float | None = None
         self._quiet_since: float | None = None
+        """When the last step ended, in monotonic seconds."""
+        self._worked_at: float | None = None
+        """When work that ends no step was last seen, in monotonic seconds."""
+        self._wall_clock = WallClock()
         self._capturable: tuple[str, ...] = ()
         self._asked_engines = False
         self._ask_engines_at = 0.0
@@ -76,7 +84,9 @@ class Training:
             match message:
                 case wire.Steps():
                     self.stats.add_steps(message)
-                    self._stepped()
+                    self._stepped(message)
+                case wire.Alive():
+                    self._worked_at = time.monotonic() - max(0, message.ago_ns) / 1e9
                 case wire.GpuTimes():
                     self.stats.add_gpu_times(message)
                 case wire.Memory():
@@ -170,7 +180,8 @@ class Training:
             warmup_steps=hello.warmup_steps,
             capturable=() if state == "gone" else self._capturable,
             state=state,
-            last_step_at=None if last is None else last.started_at + last.seconds,
+            last_step_at=self._last_step_at(),
+            last_work_at=None if self._worked_at is None else self._unix(self._worked_at),
             attached_at=hello.started_at or None,
             new_steps=stats.take_new(),
             gpu_updates=stats.take_updates(),
@@ -181,12 +192,31 @@ class Training:
             **figures,
         )
 
-    def _stepped(self) -> None:
+    def _stepped(self, message: wire.Steps) -> None:
+        last, own_ns = self.stats.last, self._wall_clock.offset_ns()
+        if last is None:
+            return
+        theirs_ns, now = message.unix_offset_ns, time.monotonic()
+        if theirs_ns is not None and abs(theirs_ns - own_ns) <= 2 * TOLERANCE_NS:
+            ended = last.started_at + last.seconds - theirs_ns / 1e9
+        elif message.history:
+            # Its monotonic clock is another (a time namespace), or it does not tell: an old version, whose unix
+            # times are wrong if the wall clock was set since it attached.
+            ended = now - (time.time() - last.started_at - last.seconds)
+        else:
+            ended = now  # it has just come
+        self._quiet_since = min(ended, now)
+
+    def _last_step_at(self) -> float | None:
+        """Unix time at which the last step ended, by the wall clock of now."""
         last = self.stats.last
-        if last is not None:
-            # Unix time only to place the history; from then on a clock that nobody sets.
-            ago = max(0.0, time.time() - last.started_at - last.seconds)
-            self._quiet_since = time.monotonic() - ago
+        if last is None or self._quiet_since is None:
+            return None
+        told, known = last.started_at + last.seconds, self._unix(self._quiet_since)
+        return told if abs(told - known) <= _HEARD_WITHIN_SECONDS else known
+
+    def _unix(self, monotonic: float) -> float:
+        return monotonic + self._wall_clock.offset_ns() / 1e9
 
     def _state(self) -> RankState:
         if self._gone_at is not None:
@@ -197,7 +227,8 @@ class Training:
         if self._quiet_since is None or self.stats.hello.kind == "request":
             return "running"
         limit = max(STALLED_SECONDS, STALLED_STEPS * (median or 0.0))
-        return "stalled" if time.monotonic() - self._quiet_since > limit else "running"
+        lively = max(self._quiet_since, self._worked_at or self._quiet_since)
+        return "stalled" if time.monotonic() - lively > limit else "running"
 
     def _mfu(
         self, tokens_per_s: float | None, gpu_name: Callable[[str], str | None]

@@ -59,6 +59,8 @@ def _host(snapshot: Snapshot, width: int) -> list[str]:
     stamp = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(snapshot.time))
     name = "llmtop on " + fmt.printable(host.name) + ("  REPLAY" if snapshot.source == "replay" else "")
     cores = f" of {len(host.cpu_per_core_pct)} cores" if host.cpu_per_core_pct else ""
+    if cores and host.cpus_allowed is not None:
+        cores += f", {host.cpus_allowed:.3g} allowed"
     loads = " ".join(fmt.number(load, 2) for load in (host.load_1m, host.load_5m, host.load_15m))
     items = [
         f"CPU {fmt.percent(host.cpu_pct)}{cores}",

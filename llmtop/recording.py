@@ -26,6 +26,7 @@ import msgspec
 from llmtop import __version__
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.snapshot import SCHEMA, Snapshot, from_json, to_json
+from llmtop.steady import SteadyTime
 
 MAGIC = "llmtop-recording"
 FORMAT = 1
@@ -70,7 +71,7 @@ class Member(NamedTuple):
     """Seconds of the recording before its first snapshot."""
     first: float
     last: float
-    """Unix times of its first and last snapshot."""
+    """Unix times of its first and last snapshot, had nobody set the wall clock since the recording began."""
     number: int
     """Of snapshots."""
 
@@ -100,6 +101,7 @@ class Writer:
         self._first = self._last = 0.0
         if self.path.is_fifo() or self.path.is_socket():
             raise _keeps_nothing(self.path)  # opening a FIFO would wait until somebody reads
+        self._clock = SteadyTime()
         try:
             self._file = io.FileIO(self.path, "w" if overwrite else "x")
         except FileExistsError:
@@ -123,13 +125,14 @@ class Writer:
         Raises:
             NotPossibleHere: the disk is full or the file cannot be written; what was whole before it stays.
         """
-        since_last = abs(snapshot.time - self._last)
+        now = self._clock.of(snapshot)
+        since_last = abs(now - self._last)
         if not self._lines:
-            self._first = snapshot.time
+            self._first = now
         line = to_json(snapshot)
         self._lines.append(line)
         self._bytes += len(line)
-        self._last = snapshot.time
+        self._last = now
         span = max(abs(self._last - self._first), since_last)
         if len(self._lines) >= MEMBER_SNAPSHOTS or self._bytes >= MEMBER_BYTES or span >= MEMBER_SECONDS:
             self.flush()
@@ -248,8 +251,7 @@ class Reader:
         """
         first = self._member_at(start) if first_member is None else first_member
         for member in self.members[first:]:
-            for snapshot in self._unpack(member):
-                position = _position(member, snapshot)
+            for position, snapshot in self._placed(member):
                 if position >= start - _EXACT:
                     yield position, snapshot
 
@@ -280,7 +282,16 @@ class Reader:
         return max(0.0, median(gaps)) if gaps else 0.0
 
     def _positions(self, member: Member) -> list[float]:
-        return [_position(member, snapshot) for snapshot in self._unpack(member)]
+        return [position for position, _ in self._placed(member)]
+
+    def _placed(self, member: Member) -> Iterator[tuple[float, Snapshot]]:
+        """Its snapshots with their positions, which never run back as the wall clock of an old recording may."""
+        clock, base, offset = SteadyTime(), None, 0.0
+        for snapshot in self._unpack(member):
+            now = clock.of(snapshot)
+            base = now if base is None else base
+            offset = max(offset, min(now - base, max(member.last - member.first, 0.0)))
+            yield member.position + offset, snapshot
 
     def _is_header(self, member: Member) -> bool:
         """Whether it is the beginning of a further recording."""
@@ -349,10 +360,6 @@ class Reader:
             some = str(member.number or "some")
             self.damage = f"{some} snapshots of {self.path} are damaged and were left out"
             return ()
-
-
-def _position(member: Member, snapshot: Snapshot) -> float:
-    return member.position + min(max(snapshot.time - member.first, 0.0), max(member.last - member.first, 0.0))
 
 
 def _keeps_nothing(path: Path) -> UnusableInput:

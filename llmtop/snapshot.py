@@ -103,6 +103,9 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     cpu_pct: float | None = None
     """Of all cores together, 0 to 100."""
     cpu_per_core_pct: tuple[float, ...] | None = None
+    cpus_allowed: float | None = None
+    """How many of the machine's CPUs a program may use that is started where the monitor was, by affinity, cpuset
+    (SLURM, a static CPU manager) or the quota of its cgroup; None where it may use all."""
     load_1m: float | None = None
     load_5m: float | None = None
     load_15m: float | None = None
@@ -140,7 +143,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     """As the training counts: the first is 0 unless the script says otherwise."""
     started_at: float
-    """Unix time, from the training's monotonic clock and one offset taken at attach."""
+    """Unix time, from the training's monotonic clock and the wall clock when it was sent."""
     seconds: float
     """By the host's clock, from the start of this step to its end."""
     interval_seconds: float | None = None
@@ -208,7 +211,10 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """Engines by which this process can be captured now, best first."""
     state: RankState = "running"
     last_step_at: float | None = None
-    """Unix time at which the last step ended."""
+    """Unix time at which the last step ended, by the wall clock as it is now."""
+    last_work_at: float | None = None
+    """Unix time at which it was last seen at work that ends no step, such as a batch of a validation; told only
+    after some seconds without a step. None where there was none, or an old version trains."""
     attached_at: float | None = None
     new_steps: tuple[Step, ...] = ()
     """Steps that finished since the previous snapshot of this stream, oldest first; the first snapshot after an
@@ -255,6 +261,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: int = SCHEMA
     time: float
+    """Unix time, to be shown. The wall clock may be set between two snapshots, also back."""
+    monotonic: float | None = None
+    """Seconds of a clock that nobody sets (CLOCK_MONOTONIC of the monitor's machine), for what lies between two
+    snapshots of one monitor. None in what older versions recorded."""
     source: Source = "live"
     host: Host
     gpus: tuple[Gpu, ...] = ()

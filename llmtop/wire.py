@@ -104,6 +104,9 @@ class Steps(msgspec.Struct, tag="steps", kw_only=True, omit_defaults=True):
     first_ordinal: int = 0
     """How many steps this process had finished before the first of these; those below `Hello.warmup_steps` are
     warm-up. Not `StepDone.index`, which is the script's own count and may begin anywhere."""
+    unix_offset_ns: int | None = None
+    """What was added to the process's CLOCK_MONOTONIC for `StepDone.started_unix_ns`. It moves when the wall clock
+    is set. None from a version that measured it once, when it attached."""
 
 
 class GpuTime(msgspec.Struct, array_like=True):
@@ -134,6 +137,14 @@ class Memory(msgspec.Struct, tag="memory", kw_only=True, omit_defaults=True):
     peak_bytes: int | None = None
     alloc_retries: int | None = None
     ooms: int | None = None
+
+
+class Alive(msgspec.Struct, tag="alive", kw_only=True):
+    """From the training: no step has ended for a while, but it works: a phase began, a batch of a validation was
+    asked for. Sent when somebody subscribes and every few seconds, if there is such work."""
+
+    ago_ns: int = 0
+    """How long before this message the last of it was seen."""
 
 
 class CaptureState(msgspec.Struct, tag="capture_state", kw_only=True, omit_defaults=True):
@@ -216,7 +227,7 @@ class Refused(msgspec.Struct, tag="refused", kw_only=True):
     reason: str
 
 
-FromTraining = Hello | Steps | GpuTimes | Memory | CaptureState | PauseState | Refused
+FromTraining = Hello | Steps | GpuTimes | Memory | Alive | CaptureState | PauseState | Refused
 FromMonitor = Subscribe | CaptureRequest | CaptureCancel | Pause | Resume | Refused
 
 _KNOWN_TYPES = frozenset(
@@ -226,6 +237,7 @@ _KNOWN_TYPES = frozenset(
         Steps,
         GpuTimes,
         Memory,
+        Alive,
         CaptureState,
         PauseState,
         Refused,

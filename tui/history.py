@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Iterable
 
 from llmtop.snapshot import Host, Rank, Snapshot
+from llmtop.steady import SteadyTime
 from tui.metrics import METRICS
 
 SAMPLES = 1200
@@ -105,6 +106,14 @@ class RankHistory:
             series.add(value)
 
 
+_Key = tuple[str, int, float]
+
+
+def _key(rank: Rank) -> _Key:
+    """What names a training process for good: its pid is given to another once it has ended."""
+    return rank.host, rank.pid, rank.attached_at or 0.0
+
+
 class History:
     """Everything remembered, by GPU uuid and by pid."""
 
@@ -114,8 +123,9 @@ class History:
     def clear(self) -> None:
         """Forget all, as after a jump in a recording."""
         self.times = array("d")
+        self._clock = SteadyTime()
         self.gpus: dict[str, GpuHistory] = {}
-        self.ranks: dict[tuple[str, int], RankHistory] = {}
+        self.ranks: dict[_Key, RankHistory] = {}
         self.cpu = Series(SAMPLES)
 
     def replace(self, snapshots: Iterable[Snapshot]) -> None:
@@ -139,7 +149,7 @@ class History:
                     series[metric.key].add(None)
                 else:
                     series[metric.key].add(metric.value(gpu), metric.limit(gpu))
-        self.times.append(snapshot.time)
+        self.times.append(self._clock.of(snapshot))
         if len(self.times) >= 2 * SAMPLES:
             del self.times[:-SAMPLES]
         self._add_ranks(snapshot.ranks)
@@ -148,11 +158,11 @@ class History:
         self.cpu.add(host.cpu_pct, 100.0)
 
     def _add_ranks(self, ranks: tuple[Rank, ...]) -> None:
-        present = {(rank.host, rank.pid) for rank in ranks}
+        present = {_key(rank) for rank in ranks}
         for gone in [key for key in self.ranks if key not in present]:
             del self.ranks[gone]
         for rank in ranks:
-            key = (rank.host, rank.pid)
+            key = _key(rank)
             known = self.ranks.get(key)
             if known is None:
                 known = self.ranks[key] = RankHistory()
@@ -170,4 +180,4 @@ class History:
 
     def rank(self, rank: Rank) -> RankHistory:
         """Of one training process; empty when nothing is known."""
-        return self.ranks.get((rank.host, rank.pid)) or RankHistory()
+        return self.ranks.get(_key(rank)) or RankHistory()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,7 +26,7 @@ def sentences() -> list[str]:
     for _, holder in leftovers():
         if not holder.session:
             continue
-        since = duration(max(0.0, time.time() - holder.since))
+        since = duration(holder.held_seconds())
         if _collecting(holder) is not None:
             lines.append(
                 f"the nsys session {holder.session} of pid {holder.target} still collects, {since} after it "

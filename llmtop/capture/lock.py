@@ -29,11 +29,20 @@ class Holder(msgspec.Struct, kw_only=True, omit_defaults=True):
     engine: str
     since: float
     """Unix time."""
+    began: float | None = None
+    """The same in monotonic seconds of this machine; older versions do not tell."""
     folder: str = ""
     session: str = ""
     """nsys's session id."""
     target: int = 0
     """The pid under capture."""
+
+    def held_seconds(self) -> float:
+        """How long it has captured."""
+        now = time.monotonic()
+        if self.began is None or self.began > now:  # of before the machine was started
+            return max(0.0, time.time() - self.since)
+        return now - self.began
 
 
 _decoder = msgspec.json.Decoder(Holder)
@@ -141,8 +150,7 @@ def _holder(fd: int) -> Holder | None:
 
 
 def _taken(holder: Holder) -> str:
-    seconds = max(0.0, time.time() - holder.since)
     return (
         f"another llmtop (pid {holder.pid}) has been capturing this process with {holder.engine} for "
-        f"{seconds:.0f} s: wait until it is done, or cancel it there"
+        f"{holder.held_seconds():.0f} s: wait until it is done, or cancel it there"
     )

@@ -258,8 +258,8 @@ def _lock(job: Job, nsys: Nsys, session: Session) -> CaptureLock:
         NotPossibleHere: another llmtop, or somebody by hand, is capturing in it.
     """
     holder = Holder(
-        pid=os.getpid(), engine="nsys", since=time.time(), folder=str(job.folder), session=session.id,
-        target=job.plan.targets[0].pid,
+        pid=os.getpid(), engine="nsys", since=time.time(), began=time.monotonic(), folder=str(job.folder),
+        session=session.id, target=job.plan.targets[0].pid,
     )  # fmt: skip
     lock = CaptureLock(f"nsys-{session.id}", holder)
     try:

@@ -66,6 +66,8 @@ class _Member:
     """Its last ones."""
     finished: int = 0
     """How many steps it had finished when it last said so."""
+    offset_ns: int | None = None
+    """Unix time minus CLOCK_MONOTONIC, by which its last steps are told."""
     gone: bool = False
 
     @property
@@ -98,6 +100,7 @@ class _Member:
             if isinstance(message, wire.Steps):
                 self.steps.extend(message.steps)
                 self.finished = message.first_ordinal + len(message.steps)
+                self.offset_ns = message.unix_offset_ns
             elif isinstance(message, wire.PauseState) and self.request and message.id == self.request.id:
                 self.state = message
         return bool(messages)
@@ -106,7 +109,10 @@ class _Member:
     def is_current(self) -> bool:
         """Whether what it has told is of now."""
         last = self.steps[-1] if self.steps else None
-        return last is not None and time.time_ns() - last.started_unix_ns - last.host_ns < _FRESH_NS
+        if last is None:
+            return False
+        now = time.time_ns() if self.offset_ns is None else time.monotonic_ns() + self.offset_ns
+        return now - last.started_unix_ns - last.host_ns < _FRESH_NS
 
 
 class Pauses:

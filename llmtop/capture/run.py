@@ -152,7 +152,14 @@ def _engine(plan: Plan) -> Engine:
 def _lock(plan: Plan, pid: int) -> CaptureLock:
     return CaptureLock(
         f"pid-{pid}",
-        Holder(pid=os.getpid(), engine=plan.engine, since=time.time(), target=pid, folder=str(plan.parent)),
+        Holder(
+            pid=os.getpid(),
+            engine=plan.engine,
+            since=time.time(),
+            began=time.monotonic(),
+            target=pid,
+            folder=str(plan.parent),
+        ),
     )
 
 

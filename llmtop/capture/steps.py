@@ -9,8 +9,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from llmtop import client, wire
 from llmtop.errors import LlmtopError
+from llmtop.wall_clock import WallClock
 
 HISTORY = 64
 """Steps before the window that tell what a step took until then."""
@@ -28,6 +31,9 @@ class StepWatch:
         """
         self._lock = threading.Lock()
         self._steps: dict[int, list[wire.StepDone]] = {}
+        self._offsets: dict[int, int] = {}
+        self._own_offset_ns = WallClock().offset_ns()
+        """For trainings that do not tell theirs: they measure it once too."""
         self._connections: list[client.Connection] = []
         for pid, path in sockets:
             with suppress(LlmtopError, client.Closed):
@@ -56,13 +62,27 @@ class StepWatch:
                 return  # hung up, by them or by close() here
             for message in messages:
                 if isinstance(message, wire.Steps):
-                    self._add(pid, message.steps)
+                    self._add(pid, message)
 
-    def _add(self, pid: int, steps: list[wire.StepDone]) -> None:
+    def _add(self, pid: int, message: wire.Steps) -> None:
         with self._lock:
             kept = self._steps[pid]
-            kept += steps
+            moved = self._move(pid, message.unix_offset_ns)
+            if moved:  # the wall clock was set, by which windows are told
+                kept[:] = [replace(step, started_unix_ns=step.started_unix_ns + moved) for step in kept]
+            kept += message.steps
             del kept[:-KEPT]
+
+    def _move(self, pid: int, offset_ns: int | None) -> int:
+        """Take the offset of the newest steps; returns by how much it differs from that of the ones before."""
+        if offset_ns is None:
+            return 0
+        before, self._offsets[pid] = self._offsets.get(pid, offset_ns), offset_ns
+        return offset_ns - before
+
+    def unix_offset_ns(self, pid: int) -> int:
+        """What to take from the steps' unix times for a clock that nobody sets (`time.monotonic_ns`)."""
+        return self._offsets.get(pid, self._own_offset_ns)
 
     def within(self, begin_ns: int, end_ns: int | None = None) -> dict[int, list[wire.StepDone]]:
         """The steps that began and ended within the window, by pid. Times are unix ns."""

@@ -84,17 +84,18 @@ class SlowSteps:
     def __init__(self, condition: SlowStep, watch: StepWatch) -> None:
         self._condition = condition
         self._watch = watch
-        self._armed_ns = time.time_ns()
+        self._armed_ns = time.monotonic_ns()
         self._seen: dict[int, int] = {}
 
     def check(self) -> str | None:
         """What fired, or None."""
         for pid, steps in self._watch.within(0).items():
-            seen = self._seen.get(pid, self._armed_ns)
+            seen, offset = self._seen.get(pid, self._armed_ns), self._watch.unix_offset_ns(pid)
             for index, step in enumerate(steps):
-                if step.started_unix_ns <= seen:
+                began = step.started_unix_ns - offset  # the wall clock may be set while this waits
+                if began <= seen:
                     continue
-                self._seen[pid] = step.started_unix_ns
+                self._seen[pid] = began
                 before = [duration(earlier) for earlier in steps[max(0, index - 50) : index]]
                 took = duration(step)
                 limit = self._limit(before)

@@ -101,7 +101,7 @@ def live(
             closing.callback(recorder.close)
         teller = _teller(on_alert, closing)
         taps = [tap for tap in (teller, recorder) if tap is not None]
-        hub = live_hub(interval=interval, selection=selection, taps=taps)
+        hub = live_hub(interval=interval, selection=selection, taps=taps, whole=as_json)
         if once:
             closing.callback(hub.close)
             _print_once(hub.once(), as_json)

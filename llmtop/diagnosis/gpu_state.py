@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Final
 
+from llmtop import clock_events
 from llmtop.diagnosis.windows import Window, finite
 from llmtop.snapshot import Gpu
 
@@ -34,6 +35,7 @@ class GpuState:
         "_changed",
         "_sampled",
         "error_text",
+        "foreign_pids",
         "fresh",
         "gpu",
         "mem_util_pct",
@@ -50,7 +52,9 @@ class GpuState:
         self.gpu = gpu
         self.windows = {name: Window(WINDOW_SECONDS) for name in MEASURES}
         self.pids: list[int] = []
-        """Processes on it."""
+        """Processes on it that can be seen from here."""
+        self.foreign_pids: list[int] = []
+        """Those of which the driver alone knows: the host's pids, of another container, say."""
         self.rank_pids: list[int] = []
         """Attached trainings on it that are alive."""
         self.error_text = ""
@@ -69,7 +73,7 @@ class GpuState:
     def update(self, gpu: Gpu, now: float) -> None:
         """Take the GPU as the snapshot at `now` has it. A sample that has got stale counts as no values at all."""
         self.gpu = gpu
-        self.pids, self.rank_pids = [], []
+        self.pids, self.foreign_pids, self.rank_pids = [], [], []
         self.error_text = gpu.error or self.error_text
         new = gpu.sampled_at is None or gpu.sampled_at != self._sampled
         if new:
@@ -127,7 +131,7 @@ def share_pct(part: float | None, whole: float | None) -> float | None:
 
 
 def _names(reasons: tuple[str, ...] | None) -> frozenset[str] | None:
-    """Clock-event reasons in one spelling: "SW Power Cap" and "sw_power_cap" are the same."""
+    """Clock-event reasons as this version spells them."""
     if reasons is None:
         return None
-    return frozenset(reason.strip().lower().replace(" ", "_").replace("-", "_") for reason in reasons)
+    return frozenset(map(clock_events.canonical, reasons))

@@ -1,7 +1,8 @@
 """Rules over a stream of snapshots: each snapshot comes back with the alerts that hold at its time.
 
-Time is the snapshots' own, so a replay is judged as the live run was. State is bounded: one small object a GPU, a
-rank and a pending alert, the last `STEPS_KEPT` steps of a rank, and three seconds of a GPU's values.
+Time is the snapshots' own, so a replay is judged as the live run was; and of their two clocks the one that nobody
+sets, so that a wall clock that is set makes no alert older, younger, or new. State is bounded: one small object a
+GPU, a rank and a pending alert, the last `STEPS_KEPT` steps of a rank, and three seconds of a GPU's values.
 
 One alert a cause: a rule names the alerts that explain it (`Rule.covered_by`). While one of those is up for the
 same GPU, process or job, the rule is not shown and starts its hold afresh afterwards. So a GPU that waits in a
@@ -18,14 +19,16 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from msgspec.structs import replace
 
 from llmtop.diagnosis.gpu_state import GpuState
-from llmtop.diagnosis.rank_state import JobState, RankKey, RankState, jobs_of
+from llmtop.diagnosis.rank_state import JobState, RankKey, RankState, jobs_of, key_of
 from llmtop.diagnosis.rules import GPU_RULES, JOB_RULES, RANK_RULES, text_of
 from llmtop.diagnosis.rules.base import Rule, RuleText, Told, known
 from llmtop.diagnosis.windows import Hold
-from llmtop.snapshot import Alert, Snapshot
+from llmtop.snapshot import Alert, Process, Snapshot
+from llmtop.steady import SteadyTime
 
 BACKWARD_SECONDS: Final = 1.0
-"""A clock that is set back by less is taken for the same instant; by more, for a seek in a recording."""
+"""A time that is earlier by less is taken for the same instant; by more, for a seek in a recording. By less than
+that a wall clock that is set moves no stamps either."""
 GAP_SECONDS: Final = 60.0
 """After a hole this long (a suspended machine, a seek forward) what was seen before proves nothing."""
 
@@ -91,15 +94,18 @@ class Rules:
 
     def apply(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with `alerts`: what holds at its time, the worst first, then the oldest."""
-        now = self._advance(snapshot.time)
+        now = self._advance(snapshot)
         self._take_gpus(snapshot, now)
         self._take_ranks(snapshot, now)
-        alerts = [_alert(look, told) for look, told in self._tell(self._judge(now))]
+        alerts = [_alert(look, told, self._set_by) for look, told in self._tell(self._judge(now))]
         alerts.sort(key=lambda alert: (_ORDER[alert.severity], alert.since, alert.id, alert.gpu or ""))
         return replace(snapshot, alerts=tuple(alerts))
 
     def _reset(self) -> None:
         self._last: float | None = None
+        self._clock = SteadyTime()
+        self._set_by = 0.0
+        """By how much the wall clock was set since the first snapshot, in seconds."""
         self._interval = 0.0
         self._gpus: dict[str, GpuState] = {}
         self._ranks: dict[RankKey, RankState] = {}
@@ -108,16 +114,20 @@ class Rules:
         self._holds: dict[_HoldKey, Hold] = {}
         self._told: dict[_HoldKey, Told] = {}
 
-    def _advance(self, time: float) -> float:
+    def _advance(self, snapshot: Snapshot) -> float:
         """Forget everything when the stream jumped; returns the time to judge by, which never goes back."""
+        time = self._clock.of(snapshot)
         if self._last is not None:
             step = time - self._last
             if step < -BACKWARD_SECONDS or step > max(GAP_SECONDS, 4 * self._interval):
                 self._reset()
+                time = self._clock.of(snapshot)
             elif step < 0:
                 return self._last
             self._interval = max(step, 0.0)
         self._last = time
+        set_by = snapshot.time - time
+        self._set_by = set_by if abs(set_by) > BACKWARD_SECONDS else 0.0
         return time
 
     def _take_gpus(self, snapshot: Snapshot, now: float) -> None:
@@ -133,11 +143,11 @@ class Rules:
     def _take_ranks(self, snapshot: Snapshot, now: float) -> None:
         present: dict[RankKey, RankState] = {}
         for rank in snapshot.ranks:
-            key = (rank.host, rank.pid)
+            key = key_of(rank)
             if key in present:
                 continue
             state = self._ranks.get(key) or RankState(rank, now)
-            state.update(rank, now)
+            state.update(rank, now, self._set_by)
             state.gpu = None if rank.gpu_uuid is None else self._gpus.get(rank.gpu_uuid)
             present[key] = state
         self._ranks = present
@@ -152,7 +162,7 @@ class Rules:
         for process in snapshot.processes:
             gpu = None if process.gpu_uuid is None else self._gpus.get(process.gpu_uuid)
             if gpu is not None:
-                gpu.pids.append(process.pid)
+                (gpu.pids if _can_be_seen(process) else gpu.foreign_pids).append(process.pid)
             state = by_pid.get(process.pid)
             if state is not None:
                 state.process = process
@@ -211,6 +221,11 @@ class Rules:
                     looks.append(_Look(rule.id, rule.covered_by, hold, subject, tell, holds))
 
 
+def _can_be_seen(process: Process) -> bool:
+    """Whether the system here knows it. A pid that only the driver names may be another process's here."""
+    return any(fact is not None for fact in (process.started_at, process.command, process.state))
+
+
 def _is_covered(look: _Look, looks: list[_Look]) -> bool:
     """Whether an alert that is up, and that explains this one, concerns the same GPU or process."""
     if not look.covered_by:
@@ -223,14 +238,15 @@ def _is_covered(look: _Look, looks: list[_Look]) -> bool:
     )
 
 
-def _alert(look: _Look, told: Told) -> Alert:
+def _alert(look: _Look, told: Told, set_by: float) -> Alert:
+    """The alert of a look; `set_by` seconds the wall clock was set since what it says began."""
     gpu, pid = (told.about or look.subject).names()
     return Alert(
         id=look.id,
         severity=told.severity,
         gpu=gpu,
         pid=pid,
-        since=look.hold.since if told.began is None else told.began,
+        since=(look.hold.since if told.began is None else told.began) + set_by,
         summary=told.summary,
         evidence=known(told.evidence),
         next=told.next,

@@ -12,24 +12,42 @@ from llmtop.diagnosis.step_costs import StepCosts
 from llmtop.diagnosis.windows import finite
 from llmtop.snapshot import Process, Rank, Step
 
-RankKey = tuple[str, int]
+RankKey = tuple[str, int, float]
+"""Host, pid, and when it attached: the system gives a pid to another process once the first has ended."""
 
 STEPS_KEPT: Final = 64
+
+
+def key_of(rank: Rank) -> RankKey:
+    """What names a training process for good."""
+    return rank.host, rank.pid, finite(rank.attached_at) or 0.0
 
 
 class RankState:
     """One rank over time, with its last steps after warm-up."""
 
     fresh = True
-    __slots__ = ("_last", "gpu", "key", "memory", "now", "process", "rank", "seen_at", "steps")
+    __slots__ = (
+        "_last",
+        "_set_by",
+        "gpu",
+        "key",
+        "memory",
+        "now",
+        "process",
+        "rank",
+        "seen_at",
+        "steps",
+    )
 
     def __init__(self, rank: Rank, now: float) -> None:
-        self.key: RankKey = (rank.host, rank.pid)
+        self.key = key_of(rank)
         self.rank = rank
         self.gpu: GpuState | None = None
         self.process: Process | None = None
         self.now = now
         """Time of the snapshot that is being judged."""
+        self._set_by = 0.0
         self.steps: deque[StepCosts] = deque(maxlen=STEPS_KEPT)
         """Finished steps without warm-up, oldest first, with GPU times where they are known by now."""
         self.seen_at = now
@@ -37,10 +55,15 @@ class RankState:
         self.memory = MemoryTrend()
         self._last: Step | None = None
 
-    def update(self, rank: Rank, now: float) -> None:
-        """Take the rank as the snapshot at `now` has it, and its new steps."""
-        if rank.attached_at != self.rank.attached_at:
-            self._restart()
+    def update(self, rank: Rank, now: float, set_by: float = 0.0) -> None:
+        """Take the rank as the snapshot at `now` has it, and its new steps.
+
+        Args:
+            rank: its times are by the wall clock.
+            now: unix time as it would be had nobody set the wall clock.
+            set_by: by how many seconds it was set.
+        """
+        self._set_by = set_by
         self.rank, self.now = rank, now
         if rank.new_steps:
             self.seen_at = now
@@ -56,8 +79,22 @@ class RankState:
         if self.rank.state != "running" or self.rank.kind != "step" or self.rank.step is None:
             return False
         usual = finite(self.rank.step_seconds_p50) or finite(self.rank.step_seconds) or 0.0
-        last = max(self.seen_at, finite(self.rank.last_step_at) or 0.0)
+        last = max(self.seen_at, self.last_step_at or 0.0)
         return self.now - last <= max(10.0, 3 * usual)
+
+    @property
+    def last_step_at(self) -> float | None:
+        """When the last step ended, by the clock of `now`; None before the first."""
+        return self._judged(self.rank.last_step_at)
+
+    @property
+    def last_work_at(self) -> float | None:
+        """When it was last seen at other work than a step's, by the clock of `now`; None if it never was."""
+        return self._judged(self.rank.last_work_at)
+
+    def _judged(self, unix: float | None) -> float | None:
+        unix = finite(unix)
+        return None if unix is None else unix - self._set_by
 
     def recent(self, count: int) -> list[StepCosts]:
         """The last so many steps, oldest first.

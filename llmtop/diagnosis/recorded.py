@@ -17,6 +17,7 @@ from llmtop.diagnosis.verdict import BORDER_PCT, NEAR_PCT
 from llmtop.errors import UnusableInput
 from llmtop.format import duration, percent
 from llmtop.snapshot import Alert, Gpu, Rank, Severity, Snapshot, Step
+from llmtop.steady import SteadyTime
 
 _BOUND = ("launch_bound", "input_bound", "sync_bound", "h2d_bound", "communication_bound")
 _BUCKETS = 120
@@ -53,6 +54,7 @@ class _Held:
 class _Seen:
     """Everything that was seen, gathered in one pass."""
 
+    clock: SteadyTime = field(default_factory=SteadyTime)
     first: float = 0.0
     last: float = 0.0
     snapshots: int = 0
@@ -64,16 +66,17 @@ class _Seen:
 
     def add(self, snapshot: Snapshot) -> None:
         """Take one more."""
-        passed = max(0.0, min(snapshot.time - self.last, 10.0)) if self.snapshots else 0.0
-        self.first = self.first if self.snapshots else snapshot.time
-        self.last = snapshot.time
+        now = self.clock.of(snapshot)
+        passed = max(0.0, min(now - self.last, 10.0)) if self.snapshots else 0.0
+        self.first = self.first if self.snapshots else now
+        self.last = now
         self.snapshots += 1
         for gpu in snapshot.gpus:
             self.gpus[gpu.uuid] = gpu
             for name, attribute in _METRICS.items():
                 value = getattr(gpu, attribute)
                 if value is not None:
-                    self.samples.setdefault((gpu.uuid, name), []).append((snapshot.time, value))
+                    self.samples.setdefault((gpu.uuid, name), []).append((now, value))
             if gpu.power_watts is not None:
                 self.power.setdefault(gpu.uuid, []).append(gpu.power_watts)
         for rank in snapshot.ranks:

@@ -38,6 +38,10 @@ class LlmtopCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         if not self._recorder.manual_used:
             self._loop.end_step()
 
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A batch of an evaluation is done."""
+        self._recorder.saw_work()
+
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Show what the Trainer logs beside the steps."""
         logs: dict[str, Any] = kwargs.get("logs") or {}

@@ -112,6 +112,7 @@ class Tracks:
         # Within itself it is already counted by the outer one, as in phases.Node.
         opened.valid = bool(path) and all(outer.name != name for outer in track.stack)
         track.stack.append(opened)
+        self._recorder.worked = opened.begun
 
     def exit(self, name: str, now: int) -> None:
         """A phase ends here."""

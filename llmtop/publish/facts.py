@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from llmtop.wall_clock import WallClock
 
 DEFAULT_WARMUP_STEPS = 10
 """First steps left out of rates and percentiles: compilation, autotuning, the allocator's first growth."""
@@ -24,8 +24,9 @@ class Facts:
         self.gpu_uuid: str | None = None
         self.auto = False
         self.started_at = 0.0
-        self.unix_offset_ns = time.time_ns() - time.perf_counter_ns()
-        """Unix time minus perf_counter, taken once, so that steps never go back in time."""
+        self.wall_clock = WallClock()
+        """Asked by the server thread alone. Steps go back in time where the wall clock was set back, and only
+        there."""
 
     def changed(self) -> None:
         """Say Hello again soon."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from llmtop import wire
 from llmtop.errors import UnusableInput
@@ -37,11 +38,14 @@ class StepReader:
     def __init__(self, recorder: State) -> None:
         self._ring = recorder.ring
         self._names = recorder.paths.names
-        self._offset = recorder.facts.unix_offset_ns
+        self._wall_clock = recorder.facts.wall_clock
+        self.unix_offset_ns = 0
+        """By which the stamps of the steps last read were made unix time."""
 
     def read(self, first: int, limit: int = BATCH) -> tuple[int, list[StepArray]]:
         """Up to `limit` finished steps from number `first` on, and the number of the first of them."""
         start, rows = self._ring.read(first, limit)
+        self.unix_offset_ns = self._wall_clock.offset_ns()
         return start, [self._step(row) for row in rows]
 
     def _step(self, row: Row) -> StepArray:
@@ -51,7 +55,7 @@ class StepReader:
         pairs = zip(cells, cells, strict=True)
         return (
             index,
-            begun + self._offset,
+            begun + self.unix_offset_ns,
             host_ns,
             interval if interval >= 0 else None,
             tokens if tokens is None or -_PLAIN < tokens < _PLAIN else _finite(tokens),
@@ -79,9 +83,8 @@ def encode_steps(message: wire.Steps) -> bytes:
         if middle == 0:
             raise
         head, tail = message.steps[:middle], message.steps[middle:]
-        common = {"lost": message.lost, "metrics": message.metrics, "history": message.history}
-        first = wire.Steps(steps=head, first_ordinal=message.first_ordinal, **common)  # type: ignore[arg-type]
-        second = wire.Steps(steps=tail, first_ordinal=message.first_ordinal + middle, **common)  # type: ignore[arg-type]
+        first = replace(message, steps=head)
+        second = replace(message, steps=tail, first_ordinal=message.first_ordinal + middle)
         return encode_steps(first) + encode_steps(second)
 
 

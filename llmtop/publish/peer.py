@@ -26,6 +26,8 @@ class Monitor:
         "gone",
         "gpu_cursor",
         "history_until",
+        "lively_at",
+        "lively_ns",
         "lost",
         "memory_version",
         "metrics",
@@ -48,6 +50,10 @@ class Monitor:
         self.history_until = 0
         """Steps below this number had finished when it subscribed."""
         self.lost = 0
+        self.lively_at = float("-inf")
+        """When it was last looked whether it is to be told of a sign of life; monotonic seconds."""
+        self.lively_ns = 0
+        """The last sign of life that it was told of, as perf_counter."""
         self.facts_version = -1
         self.gpu_cursor = 0
         self.memory_version = 0

@@ -24,7 +24,7 @@ import msgspec
 
 from llmtop import client, socket_dir, wire
 from llmtop.errors import NotPossibleHere, UnusableInput
-from llmtop.publish import descriptors, limits, threads
+from llmtop.publish import descriptors, life, limits, threads
 from llmtop.publish.descriptors import Channel
 from llmtop.publish.gpu_times import gpu_time
 from llmtop.publish.hello import captures, hello, pausing
@@ -240,6 +240,7 @@ class Server:
         """Seconds to sleep at most; asks the training thread to wake us when there is nothing to be sent yet."""
         due: list[float] = []
         if any(monitor.ready for monitor in self._monitors.values()):
+            due.append(life.LIFE_S)
             rest = HOLD_S - (time.monotonic() - self._sent_at)
             if rest > 0:
                 due.append(rest)
@@ -377,6 +378,8 @@ class Server:
                 self._send_steps(monitor)
             if monitor.ready:
                 self._send_gpu(monitor)
+            if monitor.ready and (alive := life.news(monitor, self._recorder)) is not None:
+                self._write(monitor, wire.encode(alive))
 
     def _send_steps(self, monitor: Monitor) -> None:
         """Send the next few steps, and the metrics if they changed."""
@@ -396,6 +399,7 @@ class Server:
             metrics=monitor.metrics if fresh else {},
             history=history,
             first_ordinal=first,
+            unix_offset_ns=self._reader.unix_offset_ns,
         )
         data = encoded_steps(message, self._recorder.count_left_out)
         if not data:

@@ -9,6 +9,7 @@ import os
 import sys
 from _thread import get_ident
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from llmtop.publish import values
@@ -70,6 +71,7 @@ class State(OpenPhases):
         "tracks",
         "waiting",
         "wake",
+        "worked",
     )
 
     def __init__(self) -> None:
@@ -116,6 +118,8 @@ class State(OpenPhases):
         self.server: Server | None = None
         self.tracks: Tracks | None = None
         self.metrics: dict[str, float] = {}
+        self.worked = 0
+        """When work was last seen that is in no phase (perf_counter ns); see `life`."""
         self.facts = Facts()
         if self.off:
             self.thread = NO_THREAD
@@ -191,6 +195,10 @@ class State(OpenPhases):
             self.count_left_out("steps of a second thread")
         else:
             self.tracks.enter_step(step)
+
+    def saw_work(self) -> None:
+        """The training does something that is no phase of a step, as in a validation; from any thread."""
+        self.worked = perf_counter_ns()
 
     def forget_unfinished(self) -> None:
         self.forget_cells()

@@ -167,3 +167,12 @@ def test_a_capture_whose_llmtop_was_killed_is_listed_as_cut_short(runtime_dir: P
     with CaptureLock("pid-7", holder()):
         assert leftovers.state_of(path, running) == "running"
     assert leftovers.state_of(path, info(state="done")) == "done"
+
+
+def test_how_long_a_capture_has_run_is_told_by_no_clock_that_can_be_set() -> None:
+    hour_ahead = holder(since=time.time() + 3600, began=time.monotonic() - 5)
+    assert 5 <= hour_ahead.held_seconds() < 600
+    older = holder(since=time.time() - 7)
+    assert 7 <= older.held_seconds() < 600
+    before_the_boot = holder(since=time.time() - 9, began=time.monotonic() + 1e6)
+    assert 9 <= before_the_boot.held_seconds() < 600

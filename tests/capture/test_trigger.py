@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from llmtop import wire
 from llmtop.capture import folder, trigger
 from llmtop.capture.job import Plan, Target
+from llmtop.capture.steps import StepWatch
 from llmtop.capture.trigger import Fired, Limits, NewAlerts, OnAlert, SlowStep
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.snapshot import Alert, Host, Snapshot
@@ -146,3 +148,27 @@ def test_other_alerts_do_not_fire_a_named_one() -> None:
     assert new.check() is None
     present[0] = snapshot(alert("straggler"), alert("input_bound"))
     assert new.check() == "alert:input_bound: input_bound holds"
+
+
+def test_a_wall_clock_that_is_set_back_hides_no_slow_step() -> None:
+    """And fires for no step twice."""
+    watch = StepWatch(())
+    hour, ms = 3600 * 10**9, 10**6
+    began = time.time_ns()
+    offset = began - time.monotonic_ns()
+
+    def heard(indices: range, *, moved: int, took: int = 10) -> None:
+        steps = [
+            wire.StepDone(index=i, started_unix_ns=began - hour + moved + i * 20 * ms, host_ns=took * ms)
+            for i in indices
+        ]
+        watch._add(7, wire.Steps(steps=steps, unix_offset_ns=offset - hour + moved))
+
+    watch._steps[7] = []
+    slow = trigger.SlowSteps(SlowStep(medians=3.0), watch)
+    heard(range(1, 41), moved=0)  # the clock was right an hour ago, when the training attached
+    assert slow.check() is None
+    heard(range(41, 42), moved=-hour, took=100)
+    assert "step 41 of pid 7" in (slow.check() or "")
+    heard(range(42, 44), moved=-hour)
+    assert slow.check() is None

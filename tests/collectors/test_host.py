@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 import collectors.host
-from collectors.containers import limit_notes
+from collectors.containers import cpus_allowed, limit_notes
 from collectors.host import HostSource, whole_disks, wires
-from tests.support.processes import wait_for
+from tests.support.processes import environment, wait_for
 
 GIB = 1 << 30
 
@@ -153,3 +153,71 @@ def test_a_kernel_that_stops_answering_takes_the_values_with_it(
     wait_for(lambda: source.latest().memory_total_bytes is None)
     assert source.latest().notes == ("the system has stopped answering about CPU, memory and disks",)
     fifo.write_text("")
+
+
+def test_a_limit_at_which_memory_is_taken_away_is_named(tmp_path: Path) -> None:
+    proc, cgroup = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    (cgroup / "job").mkdir(parents=True)
+    (proc / "self" / "cgroup").write_text("0::/job\n")
+    (cgroup / "job" / "memory.high").write_text(f"{6 * GIB}\n")
+    (cgroup / "job" / "memory.max").write_text("max\n")
+    (note,) = limit_notes(64 * GIB, 16, cgroup, proc)
+    assert "slowed down beyond 6.0 GiB of the machine's 64.0 GiB" in note
+    (cgroup / "job" / "memory.max").write_text(f"{4 * GIB}\n")  # never reached then
+    (note,) = limit_notes(64 * GIB, 16, cgroup, proc)
+    assert "may use 4.0 GiB" in note
+    (cgroup / "job" / "memory.high").write_text("max\n")
+    assert len(limit_notes(64 * GIB, 16, cgroup, proc)) == 1
+
+
+@pytest.mark.parametrize(
+    ("usable", "quota", "allowed"),
+    [
+        (16, None, None),
+        (None, None, None),
+        (4, None, 4.0),
+        (16, 2.5, 2.5),
+        (4, 2.5, 2.5),
+        (2, 8.0, 2.0),
+        (16, 16.0, None),
+    ],
+)
+def test_what_allows_the_fewest_cpus_counts(
+    usable: int | None, quota: float | None, allowed: float | None
+) -> None:
+    assert cpus_allowed(usable, quota, 16) == allowed
+
+
+def test_cpus_that_a_scheduler_gives_and_takes_are_told() -> None:
+    """In a process of its own, whose affinity is narrowed while the source reads."""
+    script = """
+import os
+from collectors.host import HostSource
+from llmtop.once import render
+from llmtop.snapshot import Snapshot
+source = HostSource(60)
+mine = sorted(os.sched_getaffinity(0))
+source._round()
+source._round()
+before = source.latest()
+os.sched_setaffinity(0, mine[:1])
+source._round()
+after = source.latest()
+page = render(Snapshot(time=0.0, host=after))
+noted = any("may run on 1 of" in note for note in after.notes)
+print(before.cpus_allowed, after.cpus_allowed, noted, ", 1 allowed" in page)
+os.sched_setaffinity(0, mine)
+source._round()
+print(source.latest().cpus_allowed == before.cpus_allowed)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=True
+    )
+    usable, machine = len(os.sched_getaffinity(0)), psutil.cpu_count() or 1
+    if machine == 1:
+        pytest.skip("one CPU cannot be narrowed")
+    told, back = done.stdout.splitlines()
+    assert told.split()[1:] == ["1.0", "True", "True"]
+    assert (told.split()[0] == "None") == (usable == machine)
+    assert back == "True"

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from collectors.base import Feed, GpuChoice, GpuReading, RanksReading
+from collectors.beat import Beat, last_tick
 from collectors.gpu_selection import GpuSelection, with_whole_uuids
-from collectors.hub import Hub, Sources, next_round
+from collectors.hub import Hub, Sources, next_round, trail
 from llmtop.errors import UnusableInput
 from llmtop.snapshot import Alert, Gpu, Host, Process, Rank, Snapshot, to_json
 from tests.support.processes import wait_for
@@ -38,6 +39,9 @@ class Given(Generic[T]):
 
     def latest(self) -> T:
         return self.value
+
+    def read_at(self) -> float:
+        return time.monotonic()
 
     def close(self) -> None:
         self.closed += 1
@@ -153,7 +157,8 @@ def test_rounds_stay_on_the_grid_however_long_each_takes(interval: float, work: 
         now += share * interval
         following = next_round(due, now, interval)
         assert following > due
-        assert (following / interval) == pytest.approx(round(following / interval), abs=1e-6)
+        place = (following - trail(interval)) / interval
+        assert place == pytest.approx(round(place), abs=1e-6)
         # Never early, and never more than one interval behind: what was missed is left out.
         assert now - following < interval * (1 + 1e-9)
         now = max(now, following)
@@ -395,3 +400,76 @@ def test_the_shells_own_choice_of_gpus_is_the_default_and_said(
     assert [one.index for one in snapshot.gpus] == shown
     assert said in " ".join(snapshot.host.notes)
     assert bool(said) == any("CUDA_VISIBLE_DEVICES" in note for note in snapshot.host.notes)
+
+
+class Beating(Given[GpuReading]):
+    """A GPU source that reads at the instants of its beat, whatever runs the calls, and takes a moment for it."""
+
+    def __init__(self, interval: float, takes: float) -> None:
+        super().__init__(GpuReading())
+        self._takes = takes
+        self.beat = Beat("test", self._round, interval)
+
+    def _round(self) -> None:
+        at = time.time()
+        time.sleep(self._takes)
+        self.value = GpuReading(gpus=(gpu(0, sampled_at=at),))
+
+    def start(self) -> None:
+        self.beat.start()
+
+    def close(self) -> None:
+        self.beat.stop()
+
+
+@pytest.mark.parametrize("takes", [0.0, 0.4])
+def test_at_a_long_interval_values_are_of_the_instant_that_they_are_stamped_with(takes: float) -> None:
+    interval = 4.0
+    machine = Machine(interval)
+    machine.gpu = Beating(interval, takes)
+    time.sleep(last_tick(time.monotonic() + 2.0, interval) + interval - 2.0 - time.monotonic())  # between two
+    got: list[Snapshot] = []
+    machine.hub.start(got.append)
+    begun = time.monotonic()
+    wait_for(lambda: [one for one in got if (one.monotonic or 0) > begun + interval])
+    machine.hub.close()
+    ages = [one.time - (one.gpus[0].sampled_at or 0) for one in got if one.gpus]
+    assert max(ages) <= 1.0, ages
+
+
+def test_a_gpu_that_gives_no_new_sample_does_not_keep_the_others_waiting_for_long() -> None:
+    machine = Machine(1.5)
+    got: list[Snapshot] = []
+    machine.hub.start(got.append)
+    wait_for(lambda: len(got) > 20 or len([one for one in got if len(one.gpus) == 4]) >= 11)
+    machine.hub.close()
+    late = [(one.monotonic or 0) - last_tick(one.monotonic or 0, 1.5) for one in got[-2:]]
+    assert all(trail(1.5) <= seconds for seconds in late)
+
+
+def test_a_screen_has_rates_as_soon_as_they_are_there_and_something_before() -> None:
+    machine = Machine(3600.0)
+    machine.host.value = Host(name="node")
+    got: list[Snapshot] = []
+    machine.hub.start(got.append)
+    wait_for(lambda: got)
+    assert got[0].host.cpu_pct is None
+    machine.host.value = Host(name="node", cpu_pct=5.0)
+    machine.gpu.value = GpuReading(gpus=tuple(gpu(i, sampled_at=2.0) for i in range(4)))
+    wait_for(lambda: got[-1].host.cpu_pct == 5.0 and got[-1].gpus[0].sampled_at == 2.0)
+    machine.hub.close()
+
+
+@pytest.mark.parametrize("given", [{"whole": True}, {"taps": [lambda snapshot: snapshot]}], ids=["whole", "taps"])
+def test_a_recording_begins_with_a_snapshot_that_has_rates(given: dict[str, object]) -> None:
+    machine = Machine(3600.0, **given)
+    machine.host.value = Host(name="node")
+    got: list[Snapshot] = []
+    machine.hub.start(got.append)
+    wait_for(lambda: machine.gpu.started)
+    machine.gpu.value = GpuReading(gpus=tuple(gpu(i, sampled_at=2.0) for i in range(4)))
+    machine.host.value = Host(name="node", cpu_pct=5.0)
+    wait_for(lambda: got)
+    machine.hub.close()
+    assert got[0].host.cpu_pct == 5.0
+    assert got[0].gpus[0].sampled_at == 2.0

@@ -8,7 +8,8 @@ import pytest
 
 from collectors.base import GpuReading
 from collectors.nvml import NvmlSource
-from collectors.nvml_values import reason_names
+from collectors.nvml_device import slow_pace
+from llmtop import clock_events
 from llmtop.snapshot import Gpu
 from tests.support.nvml_stub import GIB, Driver, Scenario, gpu_uuid, mig_uuid
 from tests.support.processes import wait_for
@@ -236,8 +237,8 @@ def test_a_reading_is_settled_once_every_instance_was_sampled_twice(nvml_stub: D
 
 
 def test_reasons_have_names_and_a_new_bit_is_not_lost() -> None:
-    assert reason_names(0) == ()
-    assert reason_names(0x1FF) == (
+    assert clock_events.names(0) == ()
+    assert clock_events.names(0x1FF) == (
         "gpu_idle",
         "applications_clocks",
         "sw_power_cap",
@@ -248,4 +249,12 @@ def test_reasons_have_names_and_a_new_bit_is_not_lost() -> None:
         "hw_power_brake",
         "display",
     )
-    assert reason_names(0x1000 | 0x8) == ("hw_slowdown", "reason_0x1000")
+    assert clock_events.names(0x1000 | 0x8) == ("hw_slowdown", "reason_0x1000")
+
+
+@pytest.mark.parametrize("interval", [0.1, 1.0, 2.0, 2.5, 3.0, 5.0, 7.0, 30.0, 3600.0])
+def test_dear_rounds_come_with_every_instant_of_a_long_interval(interval: float) -> None:
+    pace = slow_pace(interval)
+    assert 4 / 3 <= pace < 3.0
+    if interval > 2.0:
+        assert interval / pace == pytest.approx(round(interval / pace))

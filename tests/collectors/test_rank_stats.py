@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from collectors.pending import PENDING_STEPS
 from collectors.rank_stats import HISTORY_STEPS, RankStats
@@ -247,3 +248,14 @@ def test_metrics_keep_the_latest_value_of_each_name() -> None:
     stats = fed([done(0)], metrics={"loss": 3.0, "lr": 0.1})
     stats.add_steps(wire.Steps(steps=[done(1)], metrics={"loss": 2.5}))
     assert stats.metrics == {"loss": 2.5, "lr": 0.1}
+
+
+def test_history_that_comes_again_is_known_though_the_wall_clock_was_set() -> None:
+    hour = 3600 * 1000 * MS
+    stats = RankStats()
+    stats.add_steps(wire.Steps(steps=[done(i) for i in range(10)], unix_offset_ns=5))
+    moved = [structs.replace(done(i), started_unix_ns=done(i).started_unix_ns - hour) for i in range(12)]
+    stats.reconnected()
+    stats.add_steps(wire.Steps(steps=moved[:10], history=True, unix_offset_ns=5 - hour))
+    stats.add_steps(wire.Steps(steps=moved[10:], unix_offset_ns=5 - hour))
+    assert [step.index for step in stats.take_new()] == list(range(12))

@@ -16,6 +16,7 @@ import pytest
 from collectors import steps as steps_module
 from collectors import training as training_module
 from collectors.steps import StepsSource
+from collectors.training import Training
 from llmtop import wire
 from llmtop.snapshot import Rank, Step
 from tests.support import wire_peer
@@ -312,3 +313,28 @@ def test_many_processes_at_once(runtime_dir: Path) -> None:
         source.close()
         os.killpg(parent.pid, signal.SIGKILL) if parent.poll() is None else None
         parent.wait()
+
+
+@pytest.mark.parametrize("set_by", [3600, -3600])
+def test_a_step_of_an_older_training_after_the_clock_was_set_is_of_now(set_by: int) -> None:
+    """It measured its offset once, when it attached, and does not tell it."""
+    training = Training(os.getpid())
+    began = time.time_ns() - set_by * 10**9
+    steps = [wire.StepDone(index=i, started_unix_ns=began + i * 10**7, host_ns=10**7) for i in range(20)]
+    training.take_in([wire.Steps(steps=steps)])
+    rank = training.take(lambda _uuid: None)
+    assert rank.state == "running"
+    assert rank.steps_per_s is None or rank.steps_per_s > 0
+
+
+def test_a_training_with_a_monotonic_clock_of_its_own_is_placed_by_the_wall_clock() -> None:
+    """As in a time namespace, after a restore: its clock is days from the monitor's."""
+    training = Training(os.getpid())
+    began, days = time.time_ns() - 10**9, 5 * 86400 * 10**9
+    steps = [wire.StepDone(index=i, started_unix_ns=began + i * 10**7, host_ns=10**7) for i in range(20)]
+    offset = time.time_ns() - time.monotonic_ns()
+    training.take_in([wire.Steps(steps=steps, history=True, unix_offset_ns=offset - days)])
+    rank = training.take(lambda _uuid: None)
+    assert rank.state == "running"
+    assert rank.last_step_at is not None
+    assert abs(rank.last_step_at - time.time()) < 60

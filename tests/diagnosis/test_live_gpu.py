@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from llmtop import clock_events
 from llmtop.diagnosis.live import Rules, explain
+from llmtop.diagnosis.rules import gpu as gpu_rules
 from llmtop.snapshot import Alert, Gpu, Host, Process, Rank, Snapshot
 from tests.support import import_data
 
@@ -32,7 +34,7 @@ def gpu(index: int = 3, **fields: object) -> Gpu:
 
 
 def moment(time: float, *gpus: Gpu, ranks: tuple[Rank, ...] = (), pid: int | None = None) -> Snapshot:
-    processes = () if pid is None else tuple(Process(pid=pid, gpu_uuid=one.uuid) for one in gpus)
+    processes = () if pid is None else tuple(Process(pid=pid, gpu_uuid=one.uuid, state="running") for one in gpus)
     return Snapshot(time=time, host=Host(name="node"), gpus=gpus, ranks=ranks, processes=processes)
 
 
@@ -229,3 +231,78 @@ def test_every_rule_says_what_must_hold_and_why() -> None:
         assert text.source
     with pytest.raises(KeyError):
         explain("from_a_newer_version")
+
+
+@pytest.mark.parametrize(
+    ("reasons", "words", "advice"),
+    [
+        (("hw_power_brake",), "the power supply told it to brake", "power supply"),
+        (("hw_power_brake_slowdown",), "the power supply told it to brake", "power supply"),
+        (("HW Power Brake Slowdown",), "the power supply told it to brake", "power supply"),
+        (("hw_slowdown", "hw_power_brake"), "down, the power supply told it to brake:", "power supply"),
+        (("hw_slowdown", "hw_thermal_slowdown"), "down, too hot (hardware limit):", "cooling"),
+        (("hw_slowdown",), "the hardware slowed it down", "power supply"),
+        (("sw_thermal_slowdown", "hw_power_brake"), "too hot (driver's limit) and the power supply", "cooling"),
+    ],
+)
+def test_every_reason_that_slows_a_gpu_down_is_heard(reasons: tuple[str, ...], words: str, advice: str) -> None:
+    braked = {**GEMM, "sm_clock_mhz": 900.0, "sm_clock_max_mhz": 1980.0, "clock_event_reasons": reasons}
+    (alert,) = feed(Rules(), range(5), **braked)
+    assert (alert.id, alert.severity) == ("throttled", "warning")
+    assert words in alert.summary
+    assert advice in alert.next
+
+
+def test_the_rules_know_every_reason_that_the_collector_may_name() -> None:
+    named = clock_events.names((1 << 64) - 1)
+    assert {clock_events.canonical(name) for name in named} == set(named)
+    assert set(gpu_rules._THROTTLE) | {clock_events.SW_POWER_CAP} <= set(clock_events.BITS.values())
+
+
+@pytest.mark.parametrize(
+    ("error", "severity"),
+    [
+        *[(f"Xid {number}: … (program) at 10:00:00", "warning") for number in (13, 31, 43, 69)],
+        ("Xid 45: a program's work was cleaned up at 10:00:00", "info"),
+        *[(f"Xid {number}: … at 10:00:00", "critical") for number in (48, 62, 64, 74, 79, 94, 95, 119, 140)],
+        *[(f"Xid {number}: … at 10:00:00", "warning") for number in (63, 92, 154)],
+        ("Xid 4242: see the Xid catalogue of NVIDIA at 10:00:00", "warning"),
+        ("Xid 45: cleaned up at 10:00:00; Xid 79: the GPU has fallen off the bus at 10:00:01", "critical"),
+        ("Xid 63: a row; a memory row waits to be remapped: reset the GPU when its work is done", "warning"),
+        ("a memory row could not be remapped: the GPU may need replacing", "critical"),
+        ("memory pages wait to be retired: reset the GPU when its work is done", "warning"),
+        ("1 uncorrectable memory error since the driver was loaded", "critical"),
+        ("the driver has not answered for 12 s (nvmlDeviceGetPowerUsage)", "critical"),
+        ("the driver no longer lists this GPU", "critical"),
+        ("nvmlDeviceGetFieldValues has not returned for 12 s", "warning"),
+        ("the GPU's InfoROM is corrupted (nvmlDeviceGetPowerUsage)", "warning"),
+        ("something new; and nobody knows", "warning"),
+    ],
+)
+def test_an_error_is_as_grave_as_what_is_lost(error: str, severity: str) -> None:
+    (alert,) = feed(Rules(), range(3), **GEMM, error=error)
+    assert (alert.id, alert.severity) == ("gpu_error", severity)
+
+
+def test_a_programs_own_fault_is_not_looked_for_in_the_hardware() -> None:
+    (own,) = feed(Rules(), range(3), **GEMM, error="Xid 31: page fault at 1; Xid 43: stopped at 1")
+    assert "compute-sanitizer" in own.next
+    (other,) = feed(Rules(), range(3), **GEMM, error="Xid 31: page fault at 1; Xid 79: gone at 1")
+    assert "dmesg" in other.next
+
+
+def test_a_pid_that_only_the_driver_knows_is_said_to_be_the_hosts() -> None:
+    one = gpu(**SPIN)
+    rules, alerts = Rules(), ()
+    for time in range(5):
+        foreign = Snapshot(
+            time=float(time),
+            host=Host(name="node"),
+            gpus=(one,),
+            processes=(Process(pid=4321, gpu_uuid=one.uuid, gpu_mem_bytes=1),),
+        )
+        alerts = rules.apply(foreign).alerts
+    (alert,) = alerts
+    assert "the host's pid 4321" in alert.next
+    assert "py-spy" not in alert.next
+    assert "press s" not in alert.next

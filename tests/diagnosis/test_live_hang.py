@@ -150,3 +150,20 @@ def test_the_alert_goes_as_soon_as_steps_come_again() -> None:
     going = Snapshot(time=NOW + 1, host=Host(name="node"), ranks=(rank(0, world_size=1, state="running"),))
     assert len(rules.apply(stalled).alerts) == 1
     assert rules.apply(going).alerts == ()
+
+
+def test_ranks_that_wait_for_one_at_other_work_are_not_stalled() -> None:
+    """The first validates alone; the others stand in a barrier."""
+    others = [rank(number) for number in range(1, 4)]
+    validates = rank(0, state="running", last_work_at=NOW - 3)
+    assert alerts_of(validates, *others) == ()
+    # Its last sign is too old, or older than its last step; or one has left, for which nobody need wait.
+    for first in (
+        rank(0, state="running", last_work_at=NOW - 90),
+        rank(0, state="running", last_work_at=NOW - 201),
+        rank(0, state="running"),
+    ):
+        assert [alert.id for alert in alerts_of(first, *others)] == ["stalled"]
+    gone = rank(3, state="gone")
+    (alert,) = alerts_of(validates, *others[:2], gone)
+    assert "rank 3 (pid 103) has exited" in alert.summary

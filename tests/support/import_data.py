@@ -13,19 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from llmtop import clock_events
 from llmtop.snapshot import Gpu, Host, Phase, Process, Rank, RankState, Snapshot, Step
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 HOST = "h200"
-REASONS = {
-    0x1: "gpu_idle",
-    0x2: "applications_clocks_setting",
-    0x4: "sw_power_cap",
-    0x8: "hw_slowdown",
-    0x20: "sw_thermal_slowdown",
-    0x40: "hw_thermal_slowdown",
-    0x80: "hw_power_brake_slowdown",
-}
 MIB = 1024 * 1024
 
 
@@ -100,7 +92,7 @@ def _gpu(place: int, raw: dict[str, Any], time: float, with_gpm: bool) -> Gpu:
         temperature_c=raw["temp"],
         sm_clock_mhz=raw["sm_mhz"],
         sm_clock_max_mhz=1980,
-        clock_event_reasons=tuple(word for bit, word in REASONS.items() if raw["reasons"] & bit),
+        clock_event_reasons=clock_events.names(raw["reasons"]),
         pcie_rx_bytes_per_s=raw["rx_kbs"] * 1024 if rx is None else rx,
         pcie_tx_bytes_per_s=raw["tx_kbs"] * 1024 if tx is None else tx,
         pcie_source="nvml" if rx is None else "gpm",

@@ -74,6 +74,8 @@ def _host_figures(now: Host) -> list[tuple[str, str, int]]:
     if now.cpu_per_core_pct:
         # One core at 100 % is what an input pipeline in one process looks like on a machine of many.
         figures.insert(0, ("busiest core", fmt.percent(max(now.cpu_per_core_pct)), 4))
+    if now.cpus_allowed is not None and now.cpu_per_core_pct:
+        figures.insert(0, ("of", f"{len(now.cpu_per_core_pct)} cores, {now.cpus_allowed:.3g} allowed", 20))
     if now.swap_used_bytes:
         figures.append(("swap", fmt.size(now.swap_used_bytes), 8))
     figures += [

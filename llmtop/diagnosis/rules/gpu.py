@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from llmtop import clock_events
 from llmtop import format as fmt
 from llmtop.diagnosis.gpu_state import GpuState
 from llmtop.diagnosis.rules.base import Rule, RuleText, Told
-from llmtop.snapshot import Severity
+from llmtop.gpu_errors import is_a_programs, severity_of
 
 UTIL_FULL: Final = (95.0, 90.0)
 """GPU-Util from which a GPU looks fully busy: to raise, and to stay raised."""
@@ -46,8 +47,6 @@ def _tell_low_power(gpu: GpuState) -> Told:
         if sm is not None
         else f"its memory is {fmt.percent(gpu.mem_util_pct)} in use (this GPU gives no SM activity)"
     )
-    pids = sorted(set(gpu.rank_pids or gpu.pids))
-    where = f"pid {pids[0]}" if pids else "the process on it"
     return Told(
         severity="warning" if sm is None else "critical",
         summary=f"{gpu.label} says {fmt.percent(util)} busy but draws {fmt.number(power)} of "
@@ -62,9 +61,21 @@ def _tell_low_power(gpu: GpuState) -> Told:
             "dram_active_pct": gpu.mean("dram_active_pct"),
             "mem_util_pct": gpu.mean("mem_util_pct"),
         },
-        next=f"press s for the Python stacks of {where}"
-        + (f", or run: py-spy dump --pid {pids[0]}" if pids else ""),
+        next=_see_stacks(gpu),
     )
+
+
+def _see_stacks(gpu: GpuState) -> str:
+    """How to see what runs there, by a pid that means something here."""
+    pids, foreign = sorted(set(gpu.rank_pids or gpu.pids)), sorted(set(gpu.foreign_pids))
+    if pids:
+        return f"press s for the Python stacks of pid {pids[0]}, or run: py-spy dump --pid {pids[0]}"
+    if foreign:
+        return (
+            f"it is the host's pid {foreign[0]}, which cannot be seen from here (another container's?): look at "
+            "its stacks there"
+        )
+    return "press s for the Python stacks of the process on it"
 
 
 LOW_POWER_FULL_UTIL: Final = Rule[GpuState](
@@ -86,12 +97,17 @@ LOW_POWER_FULL_UTIL: Final = Rule[GpuState](
     ),
 )
 
-_CAP: Final = frozenset({"sw_power_cap"})
 _THROTTLE: Final = {
-    "hw_thermal_slowdown": "too hot (hardware limit)",
-    "sw_thermal_slowdown": "too hot (driver's limit)",
-    "hw_power_brake_slowdown": "the power supply told it to brake",
-    "hw_slowdown": "the hardware slowed it down",
+    clock_events.HW_THERMAL: "too hot (hardware limit)",
+    clock_events.SW_THERMAL: "too hot (driver's limit)",
+    clock_events.HW_POWER_BRAKE: "the power supply told it to brake",
+    clock_events.HW_SLOWDOWN: "the hardware slowed it down",
+}
+_AGAINST: Final = {
+    frozenset({clock_events.HW_THERMAL, clock_events.SW_THERMAL}): "look at cooling and at the neighbours' "
+    "temperature: nvidia-smi -q -d TEMPERATURE,PERFORMANCE",
+    frozenset({clock_events.HW_POWER_BRAKE, clock_events.HW_SLOWDOWN}): "look at the power supply and cables: "
+    "nvidia-smi -q -d POWER,PERFORMANCE",
 }
 _WORKING_UTIL: Final = 50.0
 _NEAR_LIMIT, _STILL_NEAR_LIMIT = 0.9, 0.8
@@ -105,7 +121,7 @@ def _is_capped(gpu: GpuState, up: bool) -> bool:
     power, limit = gpu.mean("power_watts"), gpu.gpu.power_limit_watts
     if power is None or not limit or power < limit * (_STILL_NEAR_LIMIT if up else _NEAR_LIMIT):
         return False
-    return bool(gpu.reasons & _CAP) and gpu.util_pct is not None and gpu.util_pct >= _WORKING_UTIL
+    return clock_events.SW_POWER_CAP in gpu.reasons and gpu.util_pct is not None and gpu.util_pct >= _WORKING_UTIL
 
 
 def _clock_evidence(gpu: GpuState) -> dict[str, float | int | None]:
@@ -144,7 +160,7 @@ POWER_CAPPED: Final = Rule[GpuState](
         title="at the power limit",
         meaning="The driver lowers the SM clock to stay within the power limit. Dense matrix work does that "
         "on a healthy GPU.",
-        condition="clock-event reason sw_power_cap, SM clock below its maximum, "
+        condition=f"clock-event reason {clock_events.SW_POWER_CAP}, SM clock below its maximum, "
         f"at least {_NEAR_LIMIT:.0%} of the power limit drawn, util at least {_WORKING_UTIL:.0f} %",
         source="NVML's clock-event reasons; a bf16 GEMM on an H200 runs at 1455 of 1980 MHz that way",
         hold_seconds=3.0,
@@ -160,17 +176,18 @@ def _is_throttled(gpu: GpuState, up: bool) -> bool:
 
 
 def _tell_throttled(gpu: GpuState) -> Told:
-    why = [words for reason, words in _THROTTLE.items() if reason in (gpu.reasons or ())]
-    hot = any("thermal" in reason for reason in gpu.reasons or ())
+    reasons = gpu.reasons or frozenset()
+    # HW_SLOWDOWN is set beside what caused it, and alone where the driver does not say which that was.
+    named = reasons & _THROTTLE.keys() - {clock_events.HW_SLOWDOWN} or reasons & _THROTTLE.keys()
+    why = [words for reason, words in _THROTTLE.items() if reason in named]
+    advice = [words for causes, words in _AGAINST.items() if named & causes]
     heat = f", {fmt.number(gpu.gpu.temperature_c, 0, ' °C')}" if gpu.gpu.temperature_c is not None else ""
     return Told(
         severity="warning",
-        summary=f"{gpu.label} is slowed down, {why[0] if why else 'by its hardware'}: "
+        summary=f"{gpu.label} is slowed down, {' and '.join(why) or 'by its hardware'}: "
         f"SM clock {_clocks(gpu)}{heat}.",
         evidence=_clock_evidence(gpu),
-        next="look at cooling and at the neighbours' temperature: nvidia-smi -q -d TEMPERATURE,PERFORMANCE"
-        if hot
-        else "look at the power supply and cables: nvidia-smi -q -d POWER,PERFORMANCE",
+        next="; ".join(advice),
     )
 
 
@@ -235,21 +252,21 @@ MEMORY_BOUND: Final = Rule[GpuState](
     ),
 )
 
-_GRAVE: Final = ("lost", "reset", "xid", "uncorrect", "fell off", "corrupt", "cable")
-
 
 def _has_error(gpu: GpuState, up: bool) -> bool:
     return gpu.gpu.error is not None
 
 
 def _tell_error(gpu: GpuState) -> Told:
-    text = fmt.printable(gpu.error_text, 160)
-    severity: Severity = "critical" if any(word in text.lower() for word in _GRAVE) else "warning"
+    error = gpu.error_text
     return Told(
-        severity=severity,
-        summary=f"{gpu.label}: {text}.",
+        severity=severity_of(error),
+        summary=f"{gpu.label}: {fmt.printable(error, 160)}.",
         evidence={"temperature_c": gpu.gpu.temperature_c, "power_watts": gpu.gpu.power_watts},
-        next="read the kernel's log: dmesg | grep -i -e xid -e nvrm",
+        next="the GPU is well; read what the program that ended wrote, and run it under compute-sanitizer, or "
+        "with CUDA_LAUNCH_BLOCKING=1, to find the kernel"
+        if is_a_programs(error)
+        else "read the kernel's log: dmesg | grep -i -e xid -e nvrm",
     )
 
 
@@ -260,9 +277,10 @@ GPU_ERROR: Final = Rule[GpuState](
     text=RuleText(
         title="the driver reports a fault",
         meaning="The driver refused a call in a way that means more than an absent value, or reported an Xid "
-        "or ECC event.",
+        "or ECC event. It is critical where the GPU is lost, or work or data on it; an Xid that a program brings "
+        "on itself, and a repair that waits for a reset, are not.",
         condition="the GPU's error text is present",
-        source="NVML",
+        source="NVML; NVIDIA's Xid catalogue (what each needs: a reset, a restart of the program, nothing)",
         clear_seconds=5.0,
     ),
 )

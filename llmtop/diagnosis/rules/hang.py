@@ -19,13 +19,29 @@ class Culprit(NamedTuple):
     why: str
 
 
+LIFE_SECONDS: Final = 60.0
+"""Work that was seen so lately is of now; a training that does any tells of it every 5 s."""
+
+
 def stalled_ranks(job: JobState) -> list[RankState]:
     """The ranks without a step for too long; a server without requests is not stalled."""
     return [state for state in job.ranks if state.rank.state == "stalled" and state.rank.kind == "step"]
 
 
 def _is_stalled(job: JobState, up: bool) -> bool:
-    return bool(stalled_ranks(job))
+    return bool(stalled_ranks(job)) and not _waits_for_work(job)
+
+
+def _waits_for_work(job: JobState) -> bool:
+    """Whether the stalled ranks wait for one that works at something else: the first often validates alone."""
+    if any(state.rank.state in ("stopped", "gone") for state in job.ranks):
+        return False
+    return any(state.rank.state == "running" and _is_at_other_work(state) for state in job.ranks)
+
+
+def _is_at_other_work(state: RankState) -> bool:
+    worked = state.last_work_at
+    return worked is not None and worked > (state.last_step_at or 0.0) and state.now - worked <= LIFE_SECONDS
 
 
 def culprit(job: JobState) -> Culprit | None:
@@ -68,8 +84,13 @@ def _is_idle(gpu: GpuState) -> bool:
 
 
 def _seconds_without_step(state: RankState, now: float) -> float | None:
-    last = finite(state.rank.last_step_at) or finite(state.rank.attached_at)
+    last = _last_sign(state)
     return None if last is None else max(now - last, 0.0)
+
+
+def _last_sign(state: RankState) -> float | None:
+    """When it finished its last step, or attached, if it has not finished any."""
+    return finite(state.rank.attached_at) if state.last_step_at is None else state.last_step_at
 
 
 def _works(state: RankState) -> bool:
@@ -80,7 +101,7 @@ def _works(state: RankState) -> bool:
 
 def _began(stalled: list[RankState]) -> float | None:
     """When the stalled ranks finished their last step, in unix seconds."""
-    times = [finite(state.rank.last_step_at) or finite(state.rank.attached_at) for state in stalled]
+    times = [_last_sign(state) for state in stalled]
     return min((time for time in times if time is not None), default=None)
 
 
@@ -157,10 +178,12 @@ STALLED: Final = Rule[JobState](
     tell=_tell,
     text=RuleText(
         title="no step any more",
-        meaning="A training process is alive and has not finished a step for long. In a job of several ranks one "
-        "is named where something tells who: it is stopped or gone, its step is behind, or its GPU idles while "
+        meaning="A training process is alive and has not finished a step for long, nor asked for a batch, nor "
+        "begun a phase, as it would in a validation. In a job of several ranks one is "
+        "named where something tells who: it is stopped or gone, its step is behind, or its GPU idles while "
         "the others' spin.",
-        condition="no step for 60 s and for 5 times the median step; a process stopped by a signal is not stalled",
+        condition="no step, and no other work that can be seen, for 60 s and for 5 times the median step; a "
+        "process stopped by a signal is not stalled, nor a job in which one rank works at something else",
         source="the training's own steps by the host's clock; who holds it up by both, steps and GPUs",
         clear_seconds=0.0,
         fields=("step_seconds", "util_pct", "power_watts"),

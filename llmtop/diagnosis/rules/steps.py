@@ -52,7 +52,7 @@ def _steps(state: RankState) -> list[StepCosts]:
     if not state.stepping or not state.steps:
         return []
     usual = finite(state.rank.step_seconds_p50) or 0.0
-    last = max(state.seen_at, finite(state.rank.last_step_at) or 0.0)
+    last = max(state.seen_at, state.last_step_at or 0.0)
     if state.now - last > max(3.0, 3 * usual):
         return []
     steps = _recent(state)

@@ -103,6 +103,7 @@ class Loop:
     def stands_down(self) -> bool:
         """Whether to record nothing, because the script does it itself. What was begun is then given up."""
         r = self.recorder
+        r.saw_work()
         if r.manual_used and self._step is not None:
             self._give_up_step()
         return r.manual_used or r.off

@@ -117,6 +117,7 @@ class Modules:
         loop = self._loop
         if not _gradients() or (self.trained and not module.training):
             loop.evaluated = True
+            loop.recorder.saw_work()
             return False
         recorder = loop.recorder
         if recorder.manual_used or not recorder.attached or recorder.off:

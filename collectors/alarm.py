@@ -1,0 +1,40 @@
+"""Sleep that ends early when somebody asks for it.
+
+threading.Event and Condition wait by the wall clock where Python was built for an older glibc (conda's and
+standalone builds lack sem_clockwait): set back by an hour, it makes a wait of a second last for an hour. poll()
+knows no clock that anybody sets.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from contextlib import suppress
+
+
+class Alarm:
+    """Set from any thread, also more often than anybody waits; waited for by one."""
+
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
+
+    def __del__(self) -> None:
+        fd = getattr(self, "_fd", None)
+        if fd is not None:
+            os.close(fd)
+
+    def set(self) -> None:
+        """End the wait that is under way, or the next one."""
+        with suppress(BlockingIOError):  # it was set so often that the counter is full
+            os.eventfd_write(self._fd, 1)
+
+    def clear(self) -> None:
+        """Forget that it was set."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._fd)
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep for so long, or until it is set; returns whether it was."""
+        return bool(self._poll.poll(max(0.0, seconds) * 1000))

@@ -1,0 +1,52 @@
+"""Signs of life of a training that finishes no step for a while: a long validation, a step by parts.
+
+The training thread does nothing for it: each phase keeps the stamp of its last begin anyway. The server thread
+looks at these every `LIFE_S`, while somebody is subscribed.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from llmtop import wire
+from llmtop.publish.ring import MASK
+
+if TYPE_CHECKING:
+    from llmtop.publish.peer import Monitor
+    from llmtop.publish.phases import Node
+    from llmtop.publish.state import State
+
+LIFE_S = 5.0
+"""How often a monitor is told at most. A training counts as stalled after a minute."""
+
+
+def news(monitor: Monitor, recorder: State) -> wire.Alive | None:
+    """What a monitor is to be told now: that work was seen since it last heard, if the last step is long over."""
+    now = time.perf_counter_ns()
+    if now / 1e9 - monitor.lively_at < LIFE_S:
+        return None
+    monitor.lively_at = now / 1e9
+    stepped = _last_step(recorder)
+    if now - stepped < LIFE_S * 1e9:
+        return None
+    worked = max(recorder.worked, _last_begin(recorder.root))
+    if worked <= max(stepped, monitor.lively_ns):
+        return None
+    monitor.lively_ns = worked
+    return wire.Alive(ago_ns=max(0, now - worked))
+
+
+def _last_step(recorder: State) -> int:
+    """When the last finished step ended; 0 before the first."""
+    count = recorder.ring.count
+    if not count:
+        return 0
+    row = recorder.ring.rows[(count - 1) & MASK]
+    return int(row[1] + row[2])
+
+
+def _last_begin(node: Node) -> int:
+    """When a phase last began."""
+    # Copied: the training thread may enter one for the first time meanwhile.
+    return max((max(one.begun, _last_begin(one)) for one in list(node.children.values())), default=0)

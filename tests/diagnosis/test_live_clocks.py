@@ -1,0 +1,148 @@
+"""The rules over a stream whose wall clock is set, and over pids that are given to another process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from llmtop.diagnosis.live import Rules
+from llmtop.recording import Reader, Writer
+from llmtop.snapshot import Alert, Gpu, Host, Rank, Snapshot, Step
+from llmtop.steady import SteadyTime
+
+BEGAN = 1_000_000.0
+HOT = Gpu(
+    index=0,
+    uuid="GPU-0",
+    name="NVIDIA H200",
+    util_pct=90.0,
+    power_watts=300.0,
+    power_limit_watts=700.0,
+    sm_clock_mhz=1000.0,
+    sm_clock_max_mhz=1980.0,
+    clock_event_reasons=("hw_thermal_slowdown",),
+)
+
+
+def moments(seconds: Iterable[float], *, set_by: float = 0.0, **fields: object) -> list[Snapshot]:
+    """Snapshots at these seconds of the monotonic clock, with the wall clock set by so much."""
+    return [
+        Snapshot(time=BEGAN + second + set_by, monotonic=500.0 + second, host=Host(name="node"), **fields)  # type: ignore[arg-type]
+        for second in seconds
+    ]
+
+
+def judged(rules: Rules, snapshots: list[Snapshot]) -> list[tuple[Alert, ...]]:
+    return [rules.apply(snapshot).alerts for snapshot in snapshots]
+
+
+@pytest.mark.parametrize("set_by", [3600.0, -3600.0, 70.0, -5.0])
+def test_an_alert_stays_up_and_is_as_old_as_it_is(set_by: float) -> None:
+    rules = Rules()
+    (before,) = judged(rules, moments(range(10), gpus=(HOT,)))[-1]
+    assert before.id == "throttled"
+    age = BEGAN + 9 - before.since
+    for second, alerts in enumerate(judged(rules, moments(range(10, 20), set_by=set_by, gpus=(HOT,))), 10):
+        (alert,) = alerts
+        assert BEGAN + second + set_by - alert.since == pytest.approx(age + second - 9)
+
+
+def test_a_hole_in_the_monotonic_clock_still_proves_nothing() -> None:
+    rules = Rules()
+    assert judged(rules, moments(range(10), gpus=(HOT,)))[-1]
+    assert judged(rules, moments([400.0], gpus=(HOT,))) == [()]
+
+
+def test_another_machines_recording_joined_on_begins_anew() -> None:
+    rules = Rules()
+    assert judged(rules, moments(range(10), gpus=(HOT,)))[-1]
+    other = [
+        Snapshot(time=BEGAN + 7200 + second, monotonic=3.0 + second, host=Host(name="other"), gpus=(HOT,))
+        for second in range(5)
+    ]
+    assert rules.apply(other[0]).alerts == ()
+    (alert,) = judged(rules, other[1:])[-1]
+    assert alert.since == pytest.approx(BEGAN + 7200)
+
+
+def rank(attached_at: float, cost: float, indices: Iterable[int]) -> Rank:
+    steps = tuple(
+        Step(index=index, started_at=attached_at + index * cost, seconds=cost, interval_seconds=cost)
+        for index in indices
+    )
+    return Rank(
+        pid=77,
+        host="node",
+        attached_at=attached_at,
+        new_steps=steps,
+        step=steps[-1].index,
+        step_seconds_p50=cost,
+        last_step_at=steps[-1].started_at + cost,
+    )
+
+
+def test_a_pid_that_another_training_got_has_nothing_of_the_first() -> None:
+    """Steps of 0.1 s, then, under the same pid, of 0.4 s: no training has become slower."""
+    rules = Rules()
+    first = [
+        Snapshot(
+            time=BEGAN + second,
+            monotonic=500.0 + second,
+            host=Host(name="node"),
+            ranks=(rank(BEGAN, 0.1, range(int(second) * 10, int(second) * 10 + 10)),),
+        )
+        for second in range(20)
+    ]
+    judged(rules, first)
+    (before,) = rules._ranks.values()
+    later = BEGAN + 20
+    judged(
+        rules,
+        [
+            Snapshot(
+                time=later, monotonic=520.0, host=Host(name="node"), ranks=(rank(later, 0.4, range(300, 302)),)
+            )
+        ],
+    )
+    (after,) = rules._ranks.values()
+    assert after is not before
+    assert after.key != before.key
+    assert [step.index for step in after.steps] == [300, 301]
+
+
+def written(path: Path, snapshots: list[Snapshot]) -> Reader:
+    writer = Writer(path, host="node")
+    for snapshot in snapshots:
+        writer.write(snapshot)
+    writer.close()
+    return Reader(path)
+
+
+@pytest.mark.parametrize("set_by", [3600.0, -3600.0])
+def test_a_recording_plays_as_long_as_it_took(set_by: float, tmp_path: Path) -> None:
+    snapshots = moments(range(13)) + moments(range(13, 40), set_by=set_by)
+    reader = written(tmp_path / "a.llmtop.gz", snapshots)
+    played = list(reader.snapshots())
+    assert [snapshot for _, snapshot in played] == snapshots
+    assert [position for position, _ in played] == pytest.approx(list(range(40)))
+    assert reader.length == pytest.approx(39)
+    assert [position for position, _ in reader.snapshots(20.0)] == pytest.approx(list(range(20, 40)))
+    reader.close()
+
+
+def test_a_recording_of_an_older_version_plays_on_where_its_clock_was_set_back(tmp_path: Path) -> None:
+    times = [*range(13), *range(-3587, -3560)]
+    snapshots = [Snapshot(time=BEGAN + time, host=Host(name="node")) for time in times]
+    reader = written(tmp_path / "old.llmtop.gz", snapshots)
+    played = list(reader.snapshots())
+    assert [snapshot for _, snapshot in played] == snapshots
+    positions = [position for position, _ in played]
+    assert positions == sorted(positions)
+    reader.close()
+
+
+def test_without_a_monotonic_clock_there_is_only_the_wall_clock() -> None:
+    clock = SteadyTime()
+    assert [clock.of(Snapshot(time=time, host=Host(name="node"))) for time in (5.0, 3.0)] == [5.0, 3.0]
