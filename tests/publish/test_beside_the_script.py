@@ -198,8 +198,8 @@ import llmtop.publish.startup, llmtop.publish.server, llmtop.publish.captures  #
 caught = 0
 random.seed(1)
 for _ in range(300):
-    signal.setitimer(signal.ITIMER_REAL, random.uniform(0.00002, 0.002))
     try:
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(0.00002, 0.002))
         while True:
             with llmtop.step(tokens=random):
                 with llmtop.phase("forward"): pass

@@ -199,7 +199,8 @@ def crash_a_rank(directory: Path, folder: Path, *options: str, engine: str = "to
             return ending
         finally:
             if job.poll() is None:
-                os.killpg(job.pid, signal.SIGKILL)
+                job.terminate()  # torchrun ends its ranks, which are in sessions of their own
+                job.wait(LONG_SECONDS)
 
 
 def _is_of(message: wire.FromTraining, name: str) -> bool:
