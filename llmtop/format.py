@@ -99,8 +99,12 @@ def printable(text: str, width: int | None = None) -> str:
     Names come from trainings, command lines and capture files; none may reach a terminal as it is. Control,
     format, surrogate and private characters become a middle dot.
     """
-    clean = "".join(
-        "·" if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") else char for char in text
+    if width is not None:
+        text = text[: width + 1]
+    clean = (
+        text
+        if text.isprintable()
+        else "".join("·" if unicodedata.category(char) in _OBEYED else char for char in text)
     )
     if width is None or len(clean) <= width:
         return clean

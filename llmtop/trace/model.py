@@ -254,11 +254,19 @@ def joined(tables: list[TableT]) -> TableT:
     return kind(**{f.name: np.concatenate([getattr(t, f.name) for t in tables]) for f in fields(kind)})
 
 
+LONGEST_NAME = 16_384
+"""Characters of a name that are kept. Kernels of CUTLASS, with all their template arguments, have up to 10,000."""
+_NAME_COST = 200
+"""What a name takes besides its characters, in the same unit."""
+
+
 class Names:
     """Gives each different name a number; 0 is the empty name."""
 
     def __init__(self) -> None:
         self.all: list[str] = [""]
+        self.characters = 0
+        """Of all names together, what each takes besides counted in."""
         self._numbers: dict[str, int] = {"": 0}
 
     def number(self, name: str) -> int:
@@ -267,4 +275,5 @@ class Names:
         if found is None:
             found = self._numbers[name] = len(self.all)
             self.all.append(name)
+            self.characters += len(name) + _NAME_COST
         return found
