@@ -16,6 +16,7 @@ import click
 
 from llmtop import __version__
 from llmtop.errors import EXIT_USAGE, LlmtopError
+from llmtop.format import printable
 
 # command -> (module:attribute, one line of help); the bare `llmtop` is "live"
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -94,7 +95,9 @@ def main(argv: list[str] | None = None) -> Any:
     try:
         code = cli.main(args=argv, prog_name="llmtop", standalone_mode=False)
     except LlmtopError as error:
-        click.echo(f"llmtop: {error}", err=True)
+        # What it names may come from a file, or be the name of one: nothing of that reaches the terminal as it is.
+        lines = [printable(line) for line in str(error).splitlines()]
+        click.echo("llmtop: " + "\n".join(lines), err=True)
         code = error.exit_code
     except click.ClickException as error:
         error.show()

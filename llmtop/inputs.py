@@ -23,7 +23,6 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
-    stat.S_IFDIR: "a folder",
 }
 
 
@@ -41,6 +40,8 @@ class Limits:
     """Of the file: an event takes some 14 bytes packed, 30 in SQLite and 250 in JSON."""
     devices: int = 1024
     """GPUs times the processes that use them: each is judged on its own."""
+    device_calls: int = 300_000_000
+    """CUDA calls of a process, once for each GPU that it uses: each GPU is held against all of them."""
     processes: int = 4096
     threads: int = 100_000
     name_characters: int = 256 << 20
@@ -78,15 +79,15 @@ class Limits:
         """
         limit = self.events(on_disk)
         if events > limit:
-            self._refuse(path, f"holds more than {count(limit)} events, the limit on events for a file of its size")
+            self._refuse(path, f"holds more than {count(limit)} events, the limit on events for its size")
 
     def check_number(self, path: object, what: str, number: int) -> None:
         """Refuse too many, or too deep.
 
         Args:
             path: what the sentence is about.
-            what: the field that holds the limit: "devices", "processes", "threads", "name_characters", "depth" or
-                "json_depth".
+            what: the field that holds the limit: "devices", "device_calls", "processes", "threads",
+                "name_characters", "depth" or "json_depth".
             number: how many there are.
 
         Raises:
@@ -97,11 +98,13 @@ class Limits:
             return
         said = {
             "devices": f"has {number:,} devices, times the processes on them; the limit on devices is {limit:,}",
+            "device_calls": f"has too many CUDA calls for so many devices; the limit on devices times "
+            f"calls is {count(limit)}",
             "processes": f"has {number:,} processes; the limit on processes is {limit:,}",
             "threads": f"has {number:,} threads; the limit on threads is {limit:,}",
             "name_characters": f"has {count(number)} characters of names; the limit on names is {count(limit)}",
             "depth": f"has ranges nested {number:,} deep; the limit on depth is {limit:,}",
-            "json_depth": f"is JSON nested more than {limit:,} deep, the limit on depth: llmtop wrote no such report",
+            "json_depth": f"is JSON nested more than {limit:,} deep, the limit on depth of a report",
         }
         self._refuse(path, said[what])
 
@@ -120,11 +123,13 @@ class Limits:
             UnusableInput: `on_disk` bytes are too many.
         """
         if on_disk > self.report_bytes:
-            self._refuse(path, f"has {size(on_disk)}; the limit on the size of a report is {size(self.report_bytes)}")
+            self._refuse(
+                path, f"has {size(on_disk)}; the limit on the size of a report is {size(self.report_bytes)}"
+            )
 
     def _refuse(self, path: object, why: str) -> None:
         if not self.lifted:
-            raise UnusableInput(f"{path} {why} (to read it all the same, whatever it takes: --no-limits)")
+            raise UnusableInput(f"{path} {why} (llmtop report --no-limits reads it all the same)")
 
 
 DEFAULT = Limits()
@@ -140,16 +145,11 @@ def open_input(path: Path) -> io.BufferedReader:
         # Without O_NONBLOCK the mere opening of a named pipe waits for a writer.
         number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError as error:
-        raise UnusableInput(f"{path} cannot be read: {error.strerror}{_what_it_is(path)}") from None
+        raise UnusableInput(f"{path} cannot be opened: {_what_it_is(path) or error.strerror}") from None
     kind = stat.S_IFMT(os.fstat(number).st_mode)
     if kind != stat.S_IFREG:
         os.close(number)
-        raise UnusableInput(
-            f"{path} is {_KINDS.get(kind, 'no file')}, which cannot be read as a file: write what comes out of it "
-            "to a file first"
-            if kind != stat.S_IFDIR
-            else f"{path} is a folder, where a file is needed"
-        )
+        raise UnusableInput(f"{path} cannot be opened: {_said(kind)}")
     return os.fdopen(number, "rb")
 
 
@@ -181,7 +181,13 @@ def _what_it_is(path: Path) -> str:
         kind = stat.S_IFMT(path.stat().st_mode)
     except OSError:
         return ""
-    return " (it is a socket, no file)" if kind == stat.S_IFSOCK else ""
+    return _said(kind) if kind == stat.S_IFSOCK else ""
+
+
+def _said(kind: int) -> str:
+    if kind == stat.S_IFDIR:
+        return "it is a folder, where a file is needed"
+    return f"it is {_KINDS.get(kind, 'something else')}, no file; write what comes out of it to a file first"
 
 
 def depth_of(value: object, most: int) -> int:

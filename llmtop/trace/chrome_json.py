@@ -12,8 +12,6 @@ import re
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import msgspec
-
 from llmtop.errors import UnusableInput
 from llmtop.trace import chrome_salvage, model
 from llmtop.trace.chrome_events import Collector
@@ -21,7 +19,7 @@ from llmtop.trace.chrome_parse import NO_JSON, loose, parse
 
 _PIECE_BYTES = 1 << 20
 _LARGEST_EVENT = 16 << 20
-"""What has no end within so many bytes is no event. Kineto writes a few hundred bytes, with shapes a few thousand."""
+"""What has no end within so many bytes is no event. Kineto writes hundreds, with shapes thousands."""
 _END = re.compile(rb"[}\s]\s*\]")
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _FIRST_EVENT = re.compile(rb'\{\s*"ph"\s*:\s*"')

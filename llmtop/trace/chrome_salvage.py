@@ -1,8 +1,8 @@
 """Read a damaged stretch of a Chrome trace event by event: what is whole is kept, whatever stands between.
 
 An event is looked for at each place where one can begin, and read from there by a parser that stops where the
-object ends, so neither a stray quote nor a lost brace reaches further than the next event. Each byte is looked at a
-few times at most: attempts that fail are paid from a budget that grows with the length of the stretch.
+object ends, so neither a stray quote nor a lost brace reaches further than the next event. Each byte is looked at
+a few times at most: attempts that fail are paid from a budget that grows with the length of the stretch.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _RECORDING = b"\x1f\x8b\x08\x04"
 """gzip with an extra field: what llmtop.recording writes."""
 _NSYS_REPORT = b"NVIDIA Tegra Profiler Report"
 _EVENT = re.compile(rb'\{\s*"ph"\s*:\s*"')
-"""How an event of a Chrome trace begins: what is left to know one by, where the file's own beginning is damaged."""
+"""How an event of a Chrome trace begins: what is left to know one by where the beginning is damaged."""
 _HEAD_BYTES = 1 << 20
 
 

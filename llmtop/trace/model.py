@@ -7,6 +7,7 @@ instant. Names are numbers into `Trace.names`. Nothing here knows a file format,
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -55,6 +56,7 @@ PUSH_POP, START_END = 0, 1
 OPERATOR, OS_CALL, PYTHON = 0, 1, 2
 """Kinds of host activity: an operator of the framework, a call into the C library that may wait, a frame."""
 
+T = TypeVar("T")
 TableT = TypeVar("TableT", bound="Table")
 
 
@@ -188,6 +190,15 @@ class Trace:
     origin_unix_ns: int | None = None
     notes: list[str] = field(default_factory=list)
     """Sentences: what of the file was left out, and why."""
+    _kept: dict[str, tuple[object, Any]] = field(default_factory=dict, repr=False, compare=False)
+
+    def once(self, what: str, key: object, make: Callable[[], T]) -> T:
+        """What `make` returns, kept until `what` is asked for with another key: a trace has lanes by the hundred
+        and names by the hundred thousand, and what holds for all of a process's lanes is worked out once."""
+        kept = self._kept.get(what)
+        if kept is None or kept[0] != key:
+            kept = self._kept[what] = (key, make())
+        return kept[1]
 
     @functools.cached_property
     def launched_by(self) -> Ns:

@@ -7,6 +7,7 @@ file may be cut. Documented by NVIDIA under "Exporter" in the Nsight Systems use
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -83,7 +84,8 @@ class _Database:
             # immutable: never a lock, a journal or a -wal file beside somebody's capture.
             self.connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
             self.connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-            self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_VALUE)
+            if sys.version_info >= (3, 11):
+                self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_VALUE)
             self.connection.set_progress_handler(self._worked, _WORK_LOOK)
             # No function of a foreign schema, and no mapped file: one that shrinks would take the process with it.
             self.connection.execute("PRAGMA trusted_schema = OFF")
@@ -230,7 +232,9 @@ def load(path: Path, source: str, limits: Limits = DEFAULT) -> model.Trace:
     try:
         known = ("StringIds", "NVTX_EVENTS", "TARGET_INFO_SYSTEM_ENV", "META_DATA_EXPORT")
         if not any(name in known or name.startswith("CUPTI_ACTIVITY_KIND") for name in database.tables):
-            raise UnusableInput(f"{source} is an SQLite file but not an export of nsys: none of its tables is there")
+            raise UnusableInput(
+                f"{source} is an SQLite file but not an export of nsys: none of its tables is there"
+            )
         return _load(database, source, notes)
     finally:
         database.connection.close()

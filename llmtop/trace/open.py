@@ -89,7 +89,9 @@ def _open_chrome(path: Path, limits: Limits) -> model.Trace:
 
     with open_input(path) as file:
         try:
-            stream = Gunzip(file, lambda unpacked: limits.check_unpacked(path, unpacked, on_disk)) if packed else file
+            stream = (
+                Gunzip(file, lambda unpacked: limits.check_unpacked(path, unpacked, on_disk)) if packed else file
+            )
             return chrome_json.load(stream, str(path), check)
         except OSError as error:
             raise UnusableInput(f"{path} cannot be read: {error.strerror}") from None
