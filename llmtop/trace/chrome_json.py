@@ -90,6 +90,9 @@ class _Reading:
         wanted = _PIECE_BYTES
         while True:
             self._fill(wanted)
+            if not self._ended and not self._buffer.strip(b" \n\r\t,"):
+                self._drop(len(self._buffer))
+                continue
             if self._ended and self._last_piece():
                 return
             taken = 0 if self._ended else self._piece()

@@ -19,7 +19,7 @@ _START = re.compile(rb'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp)"\s*:')
 NEXT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|s|bp)"\s*:)')
 """Where one event ends and the next begins."""
 _BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
-_COMMA = re.compile(rb"\s*,\s*(?=\{)|\s*(?=\{)")
+_COMMA = re.compile(rb"[\s,]*")
 _ARRAY_ENDS = re.compile(rb"[\s,]*\]")
 _END_AFTER_DAMAGE = re.compile(rb'\}\s*\](?=\s*(?:,\s*"|\}))')
 _PH = re.compile(rb'"ph"\s*:')
@@ -106,9 +106,7 @@ class _Scan:
         """Where the next event begins, behind a place up to which all was understood."""
         follows = _COMMA.match(self._data, good)
         self._good = good if follows is None else follows.end()
-        if follows is not None:
-            return follows.end()
-        return self._resume(good - 1)
+        return self._good if self._data[self._good : self._good + 1] == b"{" else self._resume(self._good - 1)
 
     def _resume(self, failed: int) -> int | None:
         """Where an event can begin next; None if nowhere."""

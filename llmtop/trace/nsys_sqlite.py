@@ -149,13 +149,14 @@ class _Database:
         """The rows of a query, one by one; none when the table is not there, fewer when it is damaged."""
         if table not in self.columns:
             return
-        read = 0
+        read = text = 0
         try:
             for row in self.connection.execute(query):
                 yield row
                 read += 1
-                if read * _LEAST_ROW_BYTES > self._bytes:
-                    raise sqlite3.DatabaseError("more rows than the file can hold")
+                text += sum(len(value) for value in row if isinstance(value, str))
+                if read * _LEAST_ROW_BYTES + text > self._bytes:
+                    raise sqlite3.DatabaseError("more than the file can hold")
         except _DAMAGED as error:
             self._damaged(table, error, f"{read} of its rows were read, the rest is left out")
 
