@@ -35,7 +35,7 @@ class Limits:
     least_unpacked_bytes: int = 1280 << 20
     unpacked_ratio: int = 64
     """gzip packs traces of torch.profiler 8 to 30 times, exports of nsys 3 to 4 times, and zeros 1000 times."""
-    least_events: int = 6_000_000
+    least_events: int = 5_000_000
     bytes_an_event: int = 8
     """Of the file: an event takes some 14 bytes packed, 30 in SQLite and 250 in JSON."""
     devices: int = 1024

@@ -52,9 +52,7 @@ class Lane:
     def is_nccl(self) -> npt.NDArray[np.bool_]:
         """Which of `ops` are NCCL kernels."""
         names = self.trace.names
-        like = self.trace.once(
-            "nccl", None, lambda: np.array([bool(NCCL_KERNEL.match(name)) for name in names])
-        )
+        like = self.trace.once("nccl", None, lambda: np.array([bool(NCCL_KERNEL.match(name)) for name in names]))
         return np.asarray((self.ops.kind == model.KERNEL) & like[self.ops.name])
 
     @property
