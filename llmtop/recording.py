@@ -297,11 +297,11 @@ class Reader:
                     yield member.position + offset, snapshot
 
     def _member_at(self, position: float) -> int:
-        """The last member that begins at or before the position."""
+        """The last member that begins before the position: several may begin at it."""
         low, high = 0, len(self.members)
         while low < high:
             middle = (low + high) // 2
-            if self.members[middle].position <= position:
+            if self.members[middle].position < position:
                 low = middle + 1
             else:
                 high = middle
