@@ -102,7 +102,7 @@ def _large(path: Path) -> Path:
             file.write(
                 f'{{"ph": "X", "cat": "kernel", "name": "kernel_{i % 60}", "pid": {device}, "tid": 7, '
                 f'"ts": {at + 5.5}, "dur": {3 + i % 900 / 1000}, "args": {{"External id": {i}, '
-                f'"device": {device}, "context": 1, "stream": 7, "correlation": {i}, "grid": [32, 1, 1], "pad": "{pad}"}}}},\n'
+                f'"device": {device}, "stream": 7, "correlation": {i}, "grid": [32, 1, 1], "pad": "{pad}"}}}},\n'
                 f'{{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 500, "tid": 500, '
                 f'"ts": {at}, "dur": 4.0, "args": {{"External id": {i}, "cbid": 211, "correlation": {i}, '
                 f'"pad": "{pad}"}}}}'
