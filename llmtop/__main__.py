@@ -22,6 +22,7 @@ import click
 
 from llmtop import __version__
 from llmtop.errors import EXIT_USAGE, LlmtopError, NotPossibleHere
+from llmtop.format import printable
 
 # command -> (module:attribute, one line of help); the bare `llmtop` is "live"
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -154,8 +155,10 @@ def _forget_output() -> None:
 
 def _tell(error: LlmtopError) -> int:
     """Say what went wrong, and return the exit code."""
+    # What it names may come from a file, or be the name of one: nothing of that reaches the terminal as it is.
+    lines = [printable(line) for line in str(error).splitlines()]
     with contextlib.suppress(OSError):  # standard error is full, too
-        click.echo(f"llmtop: {error}", err=True)
+        click.echo("llmtop: " + "\n".join(lines), err=True)
     return error.exit_code
 
 

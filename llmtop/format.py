@@ -6,6 +6,7 @@ Each function returns plain text that a terminal can show: no control character 
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 
 DASH = "–"
@@ -99,9 +100,27 @@ def printable(text: str, width: int | None = None) -> str:
     Names come from trainings, command lines and capture files; none may reach a terminal as it is. Control,
     format, surrogate and private characters become a middle dot.
     """
-    clean = "".join(
-        "·" if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") else char for char in text
+    if width is not None:
+        text = text[: width + 1]
+    clean = (
+        text
+        if text.isprintable()
+        else "".join("·" if unicodedata.category(char) in _OBEYED else char for char in text)
     )
     if width is None or len(clean) <= width:
         return clean
     return clean[: max(width - 1, 0)] + "…" if width > 0 else ""
+
+
+def escaped_json(text: str) -> str:
+    """JSON in which every character that a terminal would obey is written as an escape: JSON itself escapes the
+    ones below a blank only. The value stays the same."""
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return _OBEYED_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+_OBEYED_IN_JSON = re.compile(
+    "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
+)
+"""C1 controls, and what formats or turns text round: outside ASCII they stand in strings only."""

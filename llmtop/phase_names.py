@@ -110,12 +110,18 @@ _LOADS_ELSE: Final = _words_like("(?:load|save) (?:state|checkpoint|ckpt|model|w
 _FRAMEWORKS_INPUT: Final = re.compile(r"^enumerate\(DataLoader\)|dataloader_next|_next_batch|DataLoaderIter", re.I)
 """PyTorch's and Lightning's own ranges around the wait for a batch."""
 _OPTIMIZER_STEP: Final = re.compile(r"^(optimizer\.step#.*|optim(izer)?([ _.-]?step)?|opt[ _.-]?step)$", re.I)
+_LONGEST_NAME: Final = 200
+"""Characters of a name that are looked at."""
+_LONGEST_NUMBER: Final = 40
+"""Characters at the end of a name in which its number is looked for."""
 _COUNTED: Final = re.compile(r"[ _#:=(\[-]*\d+[)\]]?$")
 
 
 def without_number(name: str) -> str:
     """A name without the count at its end: ProfilerStep#7 is ProfilerStep."""
-    return _COUNTED.sub("", name) or name
+    # Only the end is looked at: in a name of thousands of digits the pattern would start at each of them.
+    head, end = name[:-_LONGEST_NUMBER], name[-_LONGEST_NUMBER:]
+    return head + _COUNTED.sub("", end) or name
 
 
 @functools.lru_cache(maxsize=8192)
@@ -125,7 +131,7 @@ def role_of(name: str) -> Role:
     Args:
         name: as the script gave it; of a nested one ("forward/attention") the last part counts.
     """
-    last = name.rpartition("/")[2]
+    last = name.rpartition("/")[2][:_LONGEST_NAME]
     if _FRAMEWORKS_INPUT.search(last):
         return "input"
     words = _words(without_number(last))

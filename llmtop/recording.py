@@ -15,7 +15,8 @@ import stat
 import struct
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -25,6 +26,7 @@ import msgspec
 
 from llmtop import __version__
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
+from llmtop.inputs import Limits, depth_of, open_input
 from llmtop.snapshot import SCHEMA, Snapshot, from_json, to_json
 from llmtop.steady import SteadyTime
 
@@ -34,14 +36,18 @@ MEMBER_SNAPSHOTS = 10
 MEMBER_SECONDS = 5.0
 MEMBER_BYTES = 1 << 20
 """A member is written when it holds so many snapshots or bytes or spans so much time, whichever comes first."""
-MAX_MEMBER_BYTES = 256 << 20
-"""Unpacked; a member that says it is larger is not one of ours."""
+MAX_MEMBER_BYTES = 64 << 20
+"""Unpacked; a member that is larger is not one of ours: a snapshot of a node takes some 10 KB."""
+MAX_EVIDENCE_DEPTH = 8
+"""Of an alert's evidence, which has any form; that of our rules is flat."""
+_SEARCHED_BYTES = 1 << 20
 
 _GZIP = struct.Struct("<2sBBIBBH2sH")  # magic, method, flags, mtime, xfl, os, XLEN, subfield id, its length
 _EXTRA = struct.Struct("<IddI")  # deflated length, first time, last time, snapshots
 _TRAILER = struct.Struct("<II")  # CRC-32 and length of what was packed
 _SUBFIELD = b"LT"
 _FEXTRA = 4
+_MEMBER_BEGINS = b"\x1f\x8b\x08\x04"
 _HEAD = _GZIP.size + _EXTRA.size
 _EXACT = 1e-6
 """Seconds; unix times as floats are good to 0.2 µs."""
@@ -179,28 +185,52 @@ class Writer:
 class Reader:
     """Reads a recording, also one that is still being written. It holds an index of the members, no snapshots."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, limits: Limits | None = None) -> None:
         """Open and index it.
 
+        Args:
+            path: the file.
+            limits: how much all that is read of it may unpack to; None where it is played, piece by piece.
+
         Raises:
-            UnusableInput: it cannot be opened, is empty, not a recording, or from a newer llmtop.
+            UnusableInput: it cannot be opened, is no file, is empty, not a recording, or from a newer llmtop.
         """
         self.path = Path(path)
         self.members: list[Member] = []
-        self.damage: str | None = None
-        """A sentence on what of the file cannot be played; None for a whole recording."""
         self.recordings = 1
         """How many were written one after the other into this file (`cat A B > C`)."""
-        try:
-            self._file = io.BufferedReader(io.FileIO(self.path, "r"))
-        except OSError as error:
-            raise UnusableInput(f"{self.path} cannot be opened: {error.strerror}") from None
+        self._limits = limits
+        self._end = 0
+        """Behind the last member that is known."""
+        self._cut = 0
+        """Bytes at the end that are no whole member, or not yet."""
+        self._skipped = 0
+        """Bytes between members that are none."""
+        self._searched = 0
+        """Up to here no member begins behind the damaged one."""
+        self._bad: dict[int, int] = {}
+        """By the place of a member: how many of its snapshots cannot be read."""
+        self._file = open_input(self.path)
         try:
             self.header = self._read_header()
             self.refresh()
         except BaseException:
             self._file.close()
             raise
+
+    @property
+    def damage(self) -> str | None:
+        """A sentence on what of the file cannot be played; None for a whole recording."""
+        said = []
+        if bad := sum(self._bad.values()):
+            said.append(f"{bad} snapshots of {self.path} are damaged and were left out")
+        if self._skipped:
+            said.append(f"{self._skipped} bytes within {self.path} are no part of a recording and were left out")
+        if self._cut:
+            said.append(
+                f"the last {self._cut} bytes of {self.path} are no whole part of a recording and were left out"
+            )
+        return "; ".join(said) or None
 
     def close(self) -> None:
         """Close the file."""
@@ -222,13 +252,18 @@ class Reader:
     def refresh(self) -> bool:
         """Look for members that were written since; returns whether there are new ones."""
         known = len(self.members)
-        self.damage = None
+        self._cut = 0
         size = os.fstat(self._file.fileno()).st_size
         while self._end < size:
             head = self._head_at(self._end, size)
-            if isinstance(head, str):
-                self.damage = head
-                break
+            if head is None:
+                following = self._next_member(size)
+                if following is None:
+                    self._cut = size - self._end
+                    break
+                self._skipped += following - self._end
+                self._end = following
+                continue
             packed, first, last, count = head
             previous = self.members[-1] if self.members else None
             position = self.length + max(0.0, first - previous.last) if previous else 0.0
@@ -240,27 +275,53 @@ class Reader:
             self._end += _HEAD + packed + _TRAILER.size
         return len(self.members) > known
 
+    def _next_member(self, size: int) -> int | None:
+        """Where a whole member begins behind a damaged one; None where none does, or not yet."""
+        at = max(self._end + 1, self._searched)
+        while at < size:
+            self._file.seek(at)
+            piece = self._file.read(_SEARCHED_BYTES)
+            if len(piece) < _HEAD:
+                break
+            found = piece.find(_MEMBER_BEGINS)
+            while found >= 0:
+                if self._head_at(at + found, size) is not None:
+                    return at + found
+                found = piece.find(_MEMBER_BEGINS, found + 1)
+            at += max(len(piece) - _HEAD, 1)
+            # What is not whole yet is looked at again.
+            self._searched = min(at, size - MAX_MEMBER_BYTES)
+        return None
+
     def snapshots(self, start: float = 0.0, first_member: int | None = None) -> Iterator[tuple[float, Snapshot]]:
         """Yield (position in seconds, snapshot) from the first at or after `start`, until the end known now.
 
-        A member that cannot be unpacked is left out, and `damage` says so.
+        What cannot be unpacked or decoded is left out, and `damage` says so.
 
         Args:
             start: position in seconds.
             first_member: begin with this one of `members` instead.
+
+        Raises:
+            UnusableInput: it unpacks to more than the limits allow.
         """
         first = self._member_at(start) if first_member is None else first_member
+        unpacked = 0
         for member in self.members[first:]:
-            for position, snapshot in self._placed(member):
+            lines = self._lines(member)
+            unpacked += len(lines)
+            if self._limits is not None:
+                self._limits.check_unpacked(self.path, unpacked, os.fstat(self._file.fileno()).st_size)
+            for position, snapshot in self._placed(member, lines):
                 if position >= start - _EXACT:
                     yield position, snapshot
 
     def _member_at(self, position: float) -> int:
-        """The last member that begins at or before the position."""
+        """The last member that begins before the position: several may begin at it."""
         low, high = 0, len(self.members)
         while low < high:
             middle = (low + high) // 2
-            if self.members[middle].position <= position:
+            if self.members[middle].position < position:
                 low = middle + 1
             else:
                 high = middle
@@ -268,8 +329,9 @@ class Reader:
 
     def position_before(self, position: float) -> float | None:
         """The position of the last snapshot at or before this one; None if there is none."""
-        for member in reversed(self.members[: self._member_at(position) + 1]):
-            found = [at for at in self._positions(member) if at <= position + _EXACT]
+        until = bisect_right(self.members, position + _EXACT, key=lambda member: member.position)
+        for member in reversed(self.members[:until]):
+            found = [at for at, _ in self._placed(member, self._lines(member)) if at <= position + _EXACT]
             if found:
                 return max(found)
         return None
@@ -281,13 +343,10 @@ class Reader:
         gaps += [later.first - one.last for one, later in pairwise(self.members)]
         return max(0.0, median(gaps)) if gaps else 0.0
 
-    def _positions(self, member: Member) -> list[float]:
-        return [position for position, _ in self._placed(member)]
-
-    def _placed(self, member: Member) -> Iterator[tuple[float, Snapshot]]:
+    def _placed(self, member: Member, lines: bytes) -> Iterator[tuple[float, Snapshot]]:
         """Its snapshots with their positions, which never run back as the wall clock of an old recording may."""
         clock, base, offset = SteadyTime(), None, 0.0
-        for snapshot in self._unpack(member):
+        for snapshot in self._decoded(member, lines):
             now = clock.of(snapshot)
             base = now if base is None else base
             offset = max(offset, min(now - base, max(member.last - member.first, 0.0)))
@@ -297,7 +356,7 @@ class Reader:
         """Whether it is the beginning of a further recording."""
         try:
             return msgspec.json.decode(self._inflate(member), type=Header).magic == MAGIC
-        except (msgspec.DecodeError, zlib.error, ValueError):
+        except (msgspec.DecodeError, zlib.error, struct.error, ValueError, RecursionError, OSError):
             return False
 
     def _read_header(self) -> Header:
@@ -306,12 +365,12 @@ class Reader:
             raise UnusableInput(f"{self.path} is empty: not even the beginning of a recording is in it")
         foreign = f"{self.path} is not a recording of llmtop (llmtop record FILE writes one)"
         head = self._head_at(0, size)
-        if isinstance(head, str):
+        if head is None:
             raise UnusableInput(foreign)
         member = Member(0, head[0], 0.0, head[1], head[2], head[3])
         try:
             header = msgspec.json.decode(self._inflate(member), type=Header)
-        except (msgspec.DecodeError, zlib.error, ValueError):
+        except (msgspec.DecodeError, zlib.error, struct.error, ValueError, RecursionError, OSError):
             raise UnusableInput(foreign) from None
         if header.magic != MAGIC:
             raise UnusableInput(foreign)
@@ -323,19 +382,18 @@ class Reader:
         self._end = _HEAD + member.packed + _TRAILER.size
         return header
 
-    def _head_at(self, offset: int, size: int) -> tuple[int, float, float, int] | str:
-        """What the head of a member says, or a sentence on why it is none."""
-        cut = f"the last {size - offset} bytes of {self.path} are no whole part of a recording and were left out"
+    def _head_at(self, offset: int, size: int) -> tuple[int, float, float, int] | None:
+        """What the head of a member says; None where no whole member is."""
         self._file.seek(offset)
         raw = self._file.read(_HEAD)
         if len(raw) < _HEAD:
-            return cut
+            return None
         magic, method, flags, _, _, _, _, subfield, length = _GZIP.unpack_from(raw)
         if (magic, method, flags, subfield, length) != (b"\x1f\x8b", 8, _FEXTRA, _SUBFIELD, _EXTRA.size):
-            return cut
+            return None
         packed, first, last, count = _EXTRA.unpack_from(raw, _GZIP.size)
-        if offset + _HEAD + packed + _TRAILER.size > size or not _is_time(first) or not _is_time(last):
-            return cut
+        if offset + _HEAD + packed + _TRAILER.size > size or not is_time(first) or not is_time(last):
+            return None
         return packed, first, last, count
 
     def _inflate(self, member: Member) -> bytes:
@@ -353,13 +411,28 @@ class Reader:
             raise ValueError("checksum")
         return lines
 
-    def _unpack(self, member: Member) -> Sequence[Snapshot]:
+    def _lines(self, member: Member) -> bytes:
         try:
-            return [from_json(line) for line in self._inflate(member).splitlines()]
-        except (msgspec.DecodeError, zlib.error, struct.error, ValueError, OSError):
-            some = str(member.number or "some")
-            self.damage = f"{some} snapshots of {self.path} are damaged and were left out"
-            return ()
+            return self._inflate(member)
+        except (zlib.error, struct.error, ValueError, OSError):
+            self._bad[member.offset] = max(member.number, 1)
+            return b""
+
+    def _decoded(self, member: Member, lines: bytes) -> Iterator[Snapshot]:
+        bad = 0
+        for line in lines.splitlines():
+            try:
+                snapshot = from_json(line)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                bad += 1
+                continue
+            deepest = max((depth_of(alert.evidence, MAX_EVIDENCE_DEPTH) for alert in snapshot.alerts), default=0)
+            if is_time(snapshot.time) and deepest <= MAX_EVIDENCE_DEPTH:
+                yield snapshot
+            else:
+                bad += 1
+        if bad:
+            self._bad[member.offset] = bad
 
 
 def _keeps_nothing(path: Path) -> UnusableInput:
@@ -368,5 +441,6 @@ def _keeps_nothing(path: Path) -> UnusableInput:
     )
 
 
-def _is_time(value: float) -> bool:
-    return 0.0 <= value < 1e12  # also refuses NaN
+def is_time(value: float) -> bool:
+    """Whether it can be a unix time of a snapshot; NaN is none."""
+    return 0.0 <= value < 1e12

@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import time
 from collections.abc import Iterable
@@ -17,7 +18,8 @@ import msgspec
 from llmtop import __version__
 from llmtop.capture import proc
 from llmtop.errors import NotPossibleHere, UnusableInput
-from llmtop.format import size
+from llmtop.format import printable, size
+from llmtop.inputs import bytes_of, read_input
 from llmtop.snapshot import Gpu
 
 PARENT = "llmtop-captures"
@@ -177,37 +179,69 @@ def read_info(folder: Path) -> Info:
         UnusableInput: missing or damaged.
     """
     try:
-        return _decoder.decode((folder / INFO).read_bytes())
-    except OSError as error:
-        raise UnusableInput(f"{folder} is no capture: {INFO} cannot be read ({error.strerror})") from None
+        return _decoder.decode(read_input(folder / INFO))
+    except UnusableInput as error:
+        raise UnusableInput(f"{folder} is no capture: {error}") from None
     except msgspec.DecodeError as error:
-        raise UnusableInput(f"{folder / INFO} is damaged: {error}") from None
+        raise UnusableInput(f"{folder / INFO} is damaged: {printable(str(error), 160)}") from None
+    except RecursionError:
+        raise UnusableInput(
+            f"{folder / INFO} is damaged: it is nested deeper than any that llmtop wrote"
+        ) from None
 
 
 def bytes_in(folder: Path) -> int:
     """What a folder's files take."""
-    return sum(path.stat().st_size for path in _files(folder))
+    return sum(map(bytes_of, _files(folder)))
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    found = []
+    for place, _, names in os.walk(folder):  # what may not be read, or went a moment ago, is passed over
+        paths = (Path(place) / name for name in names)
+        found += [path for path in paths if _is_file(path)]
+    return sorted(found)
+
+
+def _is_file(path: Path) -> bool:
+    """Whether it is a file itself: no link, no pipe."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
 
 
 def listed(parent: Path) -> list[tuple[Path, Info]]:
     """The captures in a folder, oldest first; what is damaged or foreign is left out."""
-    found = []
-    for path in sorted(parent.glob(f"*/{INFO}")):
-        info = _read_or_none(path.parent)
-        if info is not None:
-            found.append((path.parent, info))
-    return sorted(found, key=lambda pair: pair[1].started_at)
+    return looked_through(parent)[0]
 
 
-def _read_or_none(folder: Path) -> Info | None:
+def looked_through(parent: Path) -> tuple[list[tuple[Path, Info]], list[str]]:
+    """The captures in a folder, oldest first, and a sentence for each that cannot be read."""
+    found, refused = [], []
+    for path in _with_info(parent):
+        info = _read_or_why_not(path)
+        if isinstance(info, Info):
+            found.append((path, info))
+        else:
+            refused.append(info)
+    return sorted(found, key=lambda pair: pair[1].started_at), refused
+
+
+def _read_or_why_not(folder: Path) -> Info | str:
     try:
         return read_info(folder)
-    except UnusableInput:
-        return None
+    except UnusableInput as error:
+        return str(error)
+
+
+def _with_info(parent: Path) -> list[Path]:
+    """The folders that claim to be captures."""
+    try:
+        names = sorted(os.listdir(parent))
+    except OSError:
+        return []
+    return [parent / name for name in names if os.path.lexists(parent / name / INFO)]
 
 
 def remove(folder: Path) -> int:

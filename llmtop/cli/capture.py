@@ -18,7 +18,7 @@ import click
 import msgspec
 
 from llmtop.errors import EXIT_DONE, LlmtopError, UnusableInput
-from llmtop.format import duration, printable, size
+from llmtop.format import duration, escaped_json, printable, size
 
 if TYPE_CHECKING:
     from llmtop.capture.job import Plan, Progress, Target
@@ -348,7 +348,7 @@ def captures(*, out: Path | None, names: tuple[str, ...], stop: bool, as_json: b
 def _list(parent: Path, as_json: bool) -> None:
     from llmtop.capture import folder, leftovers
 
-    found = folder.listed(parent)
+    found, refused = folder.looked_through(parent)
     total = 0
     for path, info in found:
         taken = folder.bytes_in(path)
@@ -356,16 +356,19 @@ def _list(parent: Path, as_json: bool) -> None:
         state = leftovers.state_of(path, info)
         if as_json:
             facts = {"folder": str(path), "bytes": taken, "capture": msgspec.to_builtins(info), "state": state}
-            click.echo(msgspec.json.encode(facts).decode())
+            click.echo(escaped_json(msgspec.json.encode(facts).decode()))
             continue
         steps = "" if info.steps is None else f"{info.steps} steps"
         ranks = [str(rank) for rank in info.ranks if rank is not None]
         whom = f"rank {','.join(ranks)}" if ranks else f"pid {','.join(map(str, info.pids))}"
         command = printable(info.command or "", 40)
-        click.echo(f"{path.name:<36} {state:<12} {size(taken):>9}  {steps:<10} {whom}  {command}".rstrip())
+        name, state = printable(path.name), printable(state, 12)
+        click.echo(f"{name:<36} {state:<12} {size(taken):>9}  {steps:<10} {whom}  {command}".rstrip())
     if not as_json:
         what = f"{len(found)} capture{'' if len(found) == 1 else 's'}, {size(total)}" if found else "no captures"
-        click.echo(f"{what} in {parent}", err=True)
+        click.echo(f"{what} in {printable(str(parent))}", err=True)
+    for sentence in refused:
+        click.echo(f"left out: {printable(sentence)}", err=True)
     for line in leftovers.sentences():
         click.echo(line, err=True)
 
@@ -382,7 +385,7 @@ def _remove(parent: Path, names: tuple[str, ...], as_json: bool) -> None:
         if as_json:
             click.echo(msgspec.json.encode({"removed": str(path), "bytes": freed}).decode())
         else:
-            click.echo(f"removed {path} ({size(freed)})")
+            click.echo(f"removed {printable(str(path))} ({size(freed)})")
 
 
 def _stop_leftovers(as_json: bool) -> None:

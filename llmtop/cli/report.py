@@ -11,6 +11,8 @@ from pathlib import Path
 import click
 
 from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.format import escaped_json
+from llmtop.inputs import Limits
 
 _COLORS = {"critical": "red", "warning": "yellow"}
 
@@ -28,6 +30,14 @@ def _steps(_ctx: click.Context, _param: click.Parameter, value: str | None) -> i
     return first, last
 
 
+_no_limits = click.option(
+    "--no-limits",
+    is_flag=True,
+    help="Read a file whatever memory and time it takes: lift the limits on its unpacked size, events, names, "
+    "depth, devices, processes and threads.",
+)
+
+
 @click.command()
 @click.argument("paths", metavar="PATH...", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
@@ -38,8 +48,15 @@ def _steps(_ctx: click.Context, _param: click.Parameter, value: str | None) -> i
 @click.option(
     "--steps", callback=_steps, metavar="N|A:B", help="Take only the first N whole steps, or those from A to B."
 )
+@_no_limits
 def report(
-    paths: tuple[Path, ...], as_json: bool, markdown: bool, html: Path | None, steps: int | tuple[int, int] | None
+    *,
+    paths: tuple[Path, ...],
+    as_json: bool,
+    markdown: bool,
+    html: Path | None,
+    steps: int | tuple[int, int] | None,
+    no_limits: bool,
 ) -> None:
     """Say what a capture or a recording shows: the verdict, findings with evidence, where the step goes.
 
@@ -53,7 +70,7 @@ def report(
 
     if as_json and markdown:
         raise click.UsageError("--json and --markdown exclude each other")
-    found = load_reports(paths, steps)
+    found = load_reports(paths, steps, Limits(lifted=no_limits))
     if html is not None:
         from llmtop.diagnosis import render_html
 
@@ -62,7 +79,7 @@ def report(
         if not (as_json or markdown):
             return
     if as_json:
-        click.echo(to_json(found).decode())
+        click.echo(escaped_json(to_json(found).decode()))
     elif markdown:
         click.echo(render_markdown.render(found), nl=False)
     else:
@@ -97,7 +114,8 @@ def _write(path: Path, text: str) -> None:
     metavar="PCT",
     help="Exit with 1 when the median step became slower by more than PCT percent, noise respected.",
 )
-def compare(before: Path, after: Path, as_json: bool, fail_over: float | None) -> None:
+@_no_limits
+def compare(before: Path, after: Path, as_json: bool, fail_over: float | None, no_limits: bool) -> None:
     """Say what moved between two captures, recordings or reports: step time, idle time, findings, phases."""
     import msgspec
 
@@ -105,11 +123,12 @@ def compare(before: Path, after: Path, as_json: bool, fail_over: float | None) -
     from llmtop.diagnosis.load import load_report
     from llmtop.errors import EXIT_FINDING
 
-    found = compare_reports(load_report(before), load_report(after))
+    limits = Limits(lifted=no_limits)
+    found = compare_reports(load_report(before, limits=limits), load_report(after, limits=limits))
     if fail_over is not None and found.step is None:
         raise UnusableInput("--fail-over needs the step time of both, and one of them has no whole steps")
     if as_json:
-        click.echo(msgspec.json.encode(found).decode())
+        click.echo(escaped_json(msgspec.json.encode(found).decode()))
     else:
         click.echo(render(found, _paint if _colored() else None), nl=False)
     if fail_over is not None and regressed(found, fail_over):

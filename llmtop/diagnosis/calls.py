@@ -48,7 +48,7 @@ def kind_of(name: str) -> int:
 
 def kinds(trace: model.Trace) -> Ns:
     """The kind of each name of the trace; meaningful for names of API calls."""
-    return np.array([kind_of(name) for name in trace.names], dtype=np.int64)
+    return trace.once("kinds", None, lambda: np.array([kind_of(name) for name in trace.names], dtype=np.int64))
 
 
 def api_times(trace: model.Trace, lanes: list[Lane]) -> tuple[ApiTime, ...]:

@@ -19,12 +19,14 @@ from llmtop.diagnosis.nccl import collective_times, exposed_pct, uneven
 from llmtop.diagnosis.phases import phase_times
 from llmtop.diagnosis.report import Device, GapTime, MetricOverTime, PhaseTime, RangeTime, Report, Steps, Timeline
 from llmtop.diagnosis.roofline import roofline
-from llmtop.diagnosis.steps import PhaseSpans, ProcessSteps, cut, find_phases, find_steps
+from llmtop.diagnosis.steps import PhaseSpans, ProcessSteps, cut, deepest, find_phases, find_steps
 from llmtop.diagnosis.timeline import step_timeline
 from llmtop.diagnosis.unrecorded import unrecorded
 from llmtop.diagnosis.verdict import Judgement, judge, lost
 from llmtop.diagnosis.waits import wait_places
 from llmtop.diagnosis.words import left_out, verdict_sentence
+from llmtop.errors import UnusableInput
+from llmtop.inputs import DEFAULT, Limits, read_input
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
 from llmtop.trace.intervals import Spans
@@ -33,7 +35,7 @@ from llmtop.trace.open import open_trace
 _OUTLIER = 1.5
 
 
-def analyze(path: str | Path, steps: int | tuple[int, int] | None = None) -> Report:
+def analyze(path: str | Path, steps: int | tuple[int, int] | None = None, limits: Limits = DEFAULT) -> Report:
     """Read a capture and say what it shows.
 
     Args:
@@ -41,19 +43,28 @@ def analyze(path: str | Path, steps: int | tuple[int, int] | None = None) -> Rep
             several ranks, more of them.
         steps: take the shares over this many of the first whole steps, or over whole steps a to b (b excluded);
             None for all of them.
+        limits: how much of memory and time it may ask for.
 
     Raises:
-        UnusableInput: not a capture, or so damaged that nothing of it can be used.
+        UnusableInput: not a capture, so damaged that nothing of it can be used, or beyond a limit.
         NotPossibleHere: a .nsys-rep, and no nsys here that could export it.
     """
     path = Path(path)
-    return analyze_trace(open_trace(path), steps, command=_command(path))
+    return analyze_trace(open_trace(path, limits), steps, _command(path), limits)
 
 
 def analyze_trace(
-    trace: model.Trace, steps: int | tuple[int, int] | None = None, command: str = "python train.py"
+    trace: model.Trace,
+    steps: int | tuple[int, int] | None = None,
+    command: str = "python train.py",
+    limits: Limits = DEFAULT,
 ) -> Report:
-    """The same for a trace that is in memory; `command` is put into the suggested command lines."""
+    """The same for a trace that is in memory; `command` is put into the suggested command lines.
+
+    Raises:
+        UnusableInput: it has more processes or devices, or ranges nested deeper, than the limits allow.
+    """
+    _within(trace, limits)
     per_process = {pid: cut(find_steps(trace, pid), steps) for pid in _processes(trace)}
     phases = {pid: find_phases(trace, found) for pid, found in per_process.items()}
     lanes = lanes_of(trace, per_process)
@@ -113,14 +124,30 @@ def _command(path: Path) -> str:
     """The training's command, where the capture's folder says it."""
     info = (path if path.is_dir() else path.parent) / "capture.json"
     try:
-        found = msgspec.json.decode(info.read_bytes(), type=dict[str, object]).get("command")
-    except (OSError, msgspec.DecodeError):
+        found = msgspec.json.decode(read_input(info), type=dict[str, object]).get("command")
+    except (UnusableInput, msgspec.DecodeError, RecursionError):
         return "python train.py"
     return (
         " ".join(shlex.quote(word) for word in found.split())
         if isinstance(found, str) and found
         else "python train.py"
     )
+
+
+def _within(trace: model.Trace, limits: Limits) -> None:
+    """Refuse what would be judged lane by lane and process by process for hours.
+
+    Raises:
+        UnusableInput: there are too many of them.
+    """
+    lanes = np.unique(np.stack([trace.ops.device, trace.ops.process], axis=1), axis=0)
+    limits.check_number(trace.source, "devices", len(lanes))
+    callers, calls = np.unique(trace.calls.process, return_counts=True)
+    made = dict(zip(callers.tolist(), calls.tolist(), strict=True))
+    pairs = sum(made.get(process, 0) for process in lanes[:, 1].tolist())
+    limits.check_number(trace.source, "device_calls", pairs)
+    limits.check_number(trace.source, "processes", len(_processes(trace)))
+    limits.check_number(trace.source, "depth", deepest(trace.ranges))
 
 
 def _processes(trace: model.Trace) -> list[int]:

@@ -196,10 +196,14 @@ def launch_evidence(lane: Lane) -> dict[str, Any]:
 
 def launch_calls(lane: Lane) -> model.ApiCalls:
     """The calls of this process that launch kernels, whole file."""
-    calls = lane.trace.calls
-    launching = cuda.kinds(lane.trace) == cuda.LAUNCH
-    names = np.array(["memset" not in name.lower() for name in lane.trace.names])
-    return calls.where((calls.process == lane.process) & (launching & names)[calls.name])
+    return lane.trace.once("launch calls", lane.process, lambda: _launch_calls(lane.trace, lane.process))
+
+
+def _launch_calls(trace: model.Trace, process: int) -> model.ApiCalls:
+    calls = trace.calls
+    launching = cuda.kinds(trace) == cuda.LAUNCH
+    names = trace.once("no memset", None, lambda: np.array(["memset" not in name.lower() for name in trace.names]))
+    return calls.where((calls.process == process) & (launching & names)[calls.name])
 
 
 def _place(place: WaitPlace) -> str:

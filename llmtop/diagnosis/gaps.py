@@ -204,46 +204,73 @@ def _owed(lane: Lane, waits: Spans, starts: Ns, idle: Ns) -> Ns:
     return owed
 
 
+@dataclass(frozen=True)
+class _Calls:
+    """What the launching threads of a lane called: the same for all lanes of a process that share them."""
+
+    rows: Ns
+    """Of `Trace.calls`."""
+    table: model.ApiCalls
+    every: Spans
+    reading_back: Spans
+    input_ranges: Spans
+    os_wait: Spans
+
+
+def _calls(lane: Lane) -> _Calls:
+    key = (lane.process, tuple(lane.launchers.tolist()))
+    return lane.trace.once("calls of threads", key, lambda: _calls_of(lane))
+
+
+def _calls_of(lane: Lane) -> _Calls:
+    trace = lane.trace
+    rows = np.flatnonzero(_of_threads(trace.calls, lane))
+    table = trace.calls.where(rows)
+    every = iv.union(table.start, table.end)
+    waits = trace.host.where(_of_threads(trace.host, lane) & (trace.host.kind == model.OS_CALL))
+    return _Calls(
+        rows=rows,
+        table=table,
+        every=every,
+        reading_back=_reading_back(lane, every),
+        input_ranges=_input_ranges(lane),
+        os_wait=iv.union(waits.start, waits.end),
+    )
+
+
 def host_activity(lane: Lane, phases: list[PhaseSpans]) -> Host:
     """What the launching threads of a lane did."""
-    trace = lane.trace
-    mine = _of_threads(trace.calls, lane)
-    rows = np.flatnonzero(mine)
-    calls = trace.calls.where(rows)
-    kinds = _kinds_of_calls(lane, rows)
-    every = iv.union(calls.start, calls.end)
+    own = _calls(lane)
+    calls, every = own.table, own.every
+    kinds = _kinds_of_calls(lane, own.rows)
 
     def of(kind: int) -> Spans:
         return iv.union(calls.start[kinds == kind], calls.end[kinds == kind])
 
     quiet = iv.rest(every, lane.low, lane.high)
     compute = _compute_phases(phases)
-    input_ranges = _input_ranges(lane)
-    inferred, long_quiet = _quiet(lane, quiet, compute, rows)
-    waits = trace.host.where(_of_threads(trace.host, lane) & (trace.host.kind == model.OS_CALL))
+    inferred, long_quiet = _quiet(lane, quiet, compute, own.rows)
     return Host(
-        input_ranges=input_ranges,
+        input_ranges=own.input_ranges,
         copy=of(cuda.COPY),
-        sync=iv.either(of(cuda.SYNC), _reading_back(lane)),
+        sync=iv.either(of(cuda.SYNC), own.reading_back),
         allocation=of(cuda.ALLOCATION),
         calls=every,
         inferred_input=inferred,
         long_quiet=long_quiet,
-        os_wait=iv.union(waits.start, waits.end),
+        os_wait=own.os_wait,
         seen=len(calls) > 0,
     )
 
 
-def _reading_back(lane: Lane) -> Spans:
+def _reading_back(lane: Lane, calls: Spans) -> Spans:
     """Operators that do nothing but wait for a value of the device, where the capture has operators."""
     named = np.array([bool(_READS_BACK.match(name)) for name in lane.trace.names])
     host = lane.trace.host
     chosen = _of_threads(host, lane) & (host.kind == model.OPERATOR) & named[host.name]
     # Only those that call into CUDA: .item() of a tensor on the host waits for nothing.
     spans = iv.union(host.start[chosen], host.end[chosen])
-    calls = lane.trace.calls
-    mine = _of_threads(calls, lane)
-    used = iv.overlap(spans.starts, spans.ends, iv.union(calls.start[mine], calls.end[mine])) > 0
+    used = iv.overlap(spans.starts, spans.ends, calls) > 0
     return Spans(spans.starts[used], spans.ends[used])
 
 
@@ -254,16 +281,19 @@ def _of_threads(table: model.ApiCalls | model.HostSpans | model.Ranges, lane: La
 def _kinds_of_calls(lane: Lane, rows: Ns) -> Ns:
     """The kind of each call; a call that copies is a big COPY, a SYNC (a value read back) or else a LAUNCH."""
     trace = lane.trace
-    kinds = cuda.kinds(trace)[trace.calls.name]
+    kinds = cuda.kinds(trace)[trace.calls.name[rows]]
     kinds = np.where(kinds == cuda.COPY, cuda.LAUNCH, kinds)
+    if not len(rows):
+        return kinds
     copies = lane.ops.kind == model.MEMCPY
     called = lane.launched_by[copies]
-    size, direction = lane.ops.bytes[copies][called >= 0], lane.ops.direction[copies][called >= 0]
-    called = called[called >= 0]
+    at = np.minimum(np.searchsorted(rows, called), len(rows) - 1)
+    own = (called >= 0) & (rows[at] == called)
+    size, direction, at = lane.ops.bytes[copies][own], lane.ops.direction[copies][own], at[own]
     between = np.isin(direction, (model.HOST_TO_DEVICE, model.DEVICE_TO_HOST))
-    kinds[called[between & (size >= BIG_COPY_BYTES)]] = cuda.COPY
-    kinds[called[(direction == model.DEVICE_TO_HOST) & (size < BIG_COPY_BYTES)]] = cuda.SYNC
-    return kinds[rows]
+    kinds[at[between & (size >= BIG_COPY_BYTES)]] = cuda.COPY
+    kinds[at[(direction == model.DEVICE_TO_HOST) & (size < BIG_COPY_BYTES)]] = cuda.SYNC
+    return kinds
 
 
 def _input_ranges(lane: Lane) -> Spans:

@@ -48,8 +48,9 @@ class Lane:
     @functools.cached_property
     def is_nccl(self) -> npt.NDArray[np.bool_]:
         """Which of `ops` are kernels of a collective, NCCL's or another's."""
-        by_name = np.array([is_collective(name) for name in self.trace.names])
-        return np.asarray((self.ops.kind == model.KERNEL) & by_name[self.ops.name])
+        names = self.trace.names
+        like = self.trace.once("collective", None, lambda: np.array([is_collective(name) for name in names]))
+        return np.asarray((self.ops.kind == model.KERNEL) & like[self.ops.name])
 
     @property
     def low(self) -> int:
@@ -143,10 +144,12 @@ class Lane:
 def lanes_of(trace: model.Trace, steps: dict[int, ProcessSteps]) -> list[Lane]:
     """Every (process, GPU) with device work, in order of GPU and pid."""
     ops = trace.ops
-    order = np.argsort(ops.start, kind="stable")
+    order = np.lexsort((ops.start, ops.process, ops.device))
+    pairs, first = np.unique(np.stack([ops.device[order], ops.process[order]], axis=1), axis=0, return_index=True)
     lanes = []
-    for device, process in np.unique(np.stack([ops.device, ops.process], axis=1), axis=0).tolist():
-        rows = order[(ops.device[order] == device) & (ops.process[order] == process)]
+    for (device, process), rows in zip(
+        pairs.tolist(), np.split(order, first[1:]) if len(order) else [], strict=True
+    ):
         own = steps[process]
         bounds, counted = _bounds(trace, rows, own)
         slow_first = counted >= 3 and _first_is_slow(bounds)

@@ -10,10 +10,13 @@ import msgspec
 from llmtop.diagnosis.report import Report, from_json
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
+from llmtop.inputs import DEFAULT, Limits, depth_of, read_input
 from llmtop.trace.kind import kind_of
 
 
-def load_reports(paths: Sequence[Path], steps: int | tuple[int, int] | None = None) -> Report:
+def load_reports(
+    paths: Sequence[Path], steps: int | tuple[int, int] | None = None, limits: Limits = DEFAULT
+) -> Report:
     """The same for one path, or for the captures of several ranks as one.
 
     Raises:
@@ -21,49 +24,51 @@ def load_reports(paths: Sequence[Path], steps: int | tuple[int, int] | None = No
         NotPossibleHere: as `load_report`.
     """
     if len(paths) == 1:
-        return load_report(paths[0], steps)
+        return load_report(paths[0], steps, limits)
     for path in paths:
         if kind_of(path) in ("json", "recording"):
             raise UnusableInput(f"{path} is no capture: only captures of several ranks can be read together")
     from llmtop.diagnosis.capture import analyze_trace
     from llmtop.trace.open import open_traces
 
-    return analyze_trace(open_traces(paths), steps)
+    return analyze_trace(open_traces(paths, limits), steps, limits=limits)
 
 
-def load_report(path: Path, steps: int | tuple[int, int] | None = None) -> Report:
+def load_report(path: Path, steps: int | tuple[int, int] | None = None, limits: Limits = DEFAULT) -> Report:
     """Analyse a capture or a recording, or read a report that was written before.
 
     Args:
         path: a file, or the folder of a capture.
         steps: as in `llmtop.diagnosis.capture.analyze`; a report or a recording cannot be cut.
+        limits: how much of memory and time the file may ask for.
 
     Raises:
-        UnusableInput: none of what llmtop reads, or too damaged.
+        UnusableInput: none of what llmtop reads, too damaged, or beyond a limit.
         NotPossibleHere: it needs an nsys that is not here.
     """
     kind = kind_of(path)
     if kind == "json":
-        return _read(path)
+        return _read(path, limits)
     if kind == "recording":
         from llmtop.diagnosis.recorded import analyze_recording
 
-        return analyze_recording(path)
+        return analyze_recording(path, limits)
     from llmtop.diagnosis.capture import analyze
 
     try:
-        return analyze(path, steps)
+        return analyze(path, steps, limits)
     except UnusableInput:
         # An engine that records stacks leaves no trace, but its folder has a report.
         written = path / "report.json"
         if kind == "folder" and written.is_file():
-            return _read(written)
+            return _read(written, limits)
         raise
 
 
-def _read(path: Path) -> Report:
+def _read(path: Path, limits: Limits) -> Report:
+    data = read_input(path, limits)
     try:
-        return from_json(path.read_bytes())
+        report = from_json(data)
     except msgspec.ValidationError as error:
         raise UnusableInput(
             f"{path} is JSON but no report of llmtop and no trace ({printable(str(error), 160)})"
@@ -72,5 +77,11 @@ def _read(path: Path) -> Report:
         raise UnusableInput(
             f"{path} is damaged JSON ({printable(str(error), 160)}): neither a trace nor a report can be read"
         ) from None
-    except OSError as error:
-        raise UnusableInput(f"{path} cannot be read: {error.strerror}") from None
+    except RecursionError:
+        raise UnusableInput(
+            f"{path} is JSON nested deeper than any parser's limit on depth: llmtop wrote no such report"
+        ) from None
+    # Beyond what is typed only the evidence of findings has depth.
+    for finding in report.findings:
+        limits.check_number(path, "json_depth", depth_of(finding.evidence, limits.json_depth))
+    return report

@@ -20,14 +20,15 @@ _PYTHON_LINE_NS = 100_000
 
 def longest_gaps(lanes: list[Lane], gaps: list[Gaps], phases: dict[int, list[PhaseSpans]]) -> tuple[LongGap, ...]:
     """The longest gaps over all devices, longest first."""
-    found: list[tuple[int, LongGap]] = []
-    for lane, own in zip(lanes, gaps, strict=True):
-        longest = np.argsort(-own.spans.lengths, kind="stable")[:_MOST]
-        for gap in longest.tolist():
-            line = _describe(lane, own, gap, phases[lane.process])
-            found.append((int(own.spans.lengths[gap]), line))
+    found: list[tuple[int, int, int]] = []
+    for index, own in enumerate(gaps):
+        lengths = own.spans.lengths
+        found += [(int(lengths[gap]), index, gap) for gap in np.argsort(-lengths, kind="stable")[:_MOST].tolist()]
     found.sort(key=lambda item: -item[0])
-    return tuple(gap for _, gap in found[:_MOST])
+    # Only what is told is described: that looks at all calls of the capture.
+    return tuple(
+        _describe(lanes[index], gaps[index], gap, phases[lanes[index].process]) for _, index, gap in found[:_MOST]
+    )
 
 
 def _describe(lane: Lane, gaps: Gaps, gap: int, phases: list[PhaseSpans]) -> LongGap:

@@ -21,7 +21,10 @@ def collective_times(lanes: list[Lane]) -> tuple[CollectiveTime, ...]:
     rows = []
     for lane in lanes:
         ops = lane.ops.where(lane.is_nccl & (lane.ops.start >= lane.low) & (lane.ops.start < lane.high))
-        names = np.array([collective_of(name) for name in lane.trace.names])[ops.name]
+        if not len(ops):
+            continue
+        used, which = np.unique(ops.name, return_inverse=True)
+        names = np.array([collective_of(lane.trace.names[number]) for number in used.tolist()])[which.reshape(-1)]
         for name in np.unique(names).tolist():
             mine = ops.where(names == name)
             spans = iv.clip(iv.union(mine.start, mine.end), lane.low, lane.high)

@@ -7,6 +7,7 @@ which the training's stream was empty, the GPU's counters, and the alerts that w
 from __future__ import annotations
 
 import statistics
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from llmtop.diagnosis.report import Device, Finding, MetricOverTime, PhaseTime, 
 from llmtop.diagnosis.verdict import BORDER_PCT, NEAR_PCT
 from llmtop.errors import UnusableInput
 from llmtop.format import duration, percent
+from llmtop.inputs import DEFAULT, Limits
 from llmtop.snapshot import Alert, Gpu, Rank, Severity, Snapshot, Step
 from llmtop.steady import SteadyTime
 
@@ -29,6 +31,12 @@ _METRICS = {
 }
 _MOST_STEPS = 20_000
 """A rank: a recording of days keeps the last ones."""
+_MOST_STEPS_OF_ALL = 64 * _MOST_STEPS
+_MOST_ALERTS = 1000
+"""Different ones; a recording of days has some dozens."""
+_LARGEST = 1e15
+"""No figure of a GPU is larger; sums of what is not would overflow."""
+_LONGEST_STEP = 1e9
 
 
 @dataclass
@@ -60,9 +68,12 @@ class _Seen:
     snapshots: int = 0
     ranks: dict[int, _Of] = field(default_factory=dict)
     gpus: dict[str, Gpu] = field(default_factory=dict)
-    samples: dict[tuple[str, str], list[tuple[float, float]]] = field(default_factory=dict)
-    power: dict[str, list[float]] = field(default_factory=dict)
+    samples: dict[tuple[str, str], array[float]] = field(default_factory=dict)
+    """By GPU and metric: times and values in turn."""
     alerts: list[_Held] = field(default_factory=list)
+    more_alerts: int = 0
+    """Times that an alert was up which is not among `alerts`, for there were too many."""
+    _by_names: dict[tuple[str, str | None, int | None], _Held] = field(default_factory=dict)
 
     def add(self, snapshot: Snapshot) -> None:
         """Take one more."""
@@ -75,20 +86,22 @@ class _Seen:
             self.gpus[gpu.uuid] = gpu
             for name, attribute in _METRICS.items():
                 value = getattr(gpu, attribute)
-                if value is not None:
-                    self.samples.setdefault((gpu.uuid, name), []).append((now, value))
-            if gpu.power_watts is not None:
-                self.power.setdefault(gpu.uuid, []).append(gpu.power_watts)
+                if value is not None and abs(value) < _LARGEST:
+                    self.samples.setdefault((gpu.uuid, name), array("d")).extend((now, value))
         for rank in snapshot.ranks:
             own = self.ranks.setdefault(rank.pid, _Of(rank))
             own.rank = rank
             for step in (*rank.new_steps, *rank.gpu_updates):
-                own.steps[step.index] = step
-            while len(own.steps) > _MOST_STEPS:
+                if 0 <= step.seconds < _LONGEST_STEP and 0 <= (step.interval_seconds or 0.0) < _LONGEST_STEP:
+                    own.steps[step.index] = step
+            while len(own.steps) > min(_MOST_STEPS, max(_MOST_STEPS_OF_ALL // len(self.ranks), 100)):
                 del own.steps[next(iter(own.steps))]
         for alert in snapshot.alerts:
             held = self._held(alert)
             if held is None:
+                if len(self.alerts) >= _MOST_ALERTS:
+                    self.more_alerts += 1
+                    continue
                 held = _Held(alert)
                 self.alerts.append(held)
             # Up at both ends of the interval; a series of snapshots does not say more.
@@ -96,27 +109,32 @@ class _Seen:
             held.at = self.snapshots
             if alert.pid is not None or held.last.pid is None:
                 held.last = alert
+            self._by_names[held.last.id, held.last.gpu, held.last.pid] = held
 
     def _held(self, alert: Alert) -> _Held | None:
         """The same alert, now or earlier; without its training, the one that was up a moment ago."""
         names = (alert.id, alert.gpu, alert.pid)
-        exact = (held for held in self.alerts if (held.last.id, held.last.gpu, held.last.pid) == names)
+        exact = self._by_names.get(names)
+        if exact is not None and (exact.last.id, exact.last.gpu, exact.last.pid) == names:
+            return exact
+        if len(self.alerts) >= _MOST_ALERTS:
+            return None
         lately = (held for held in self.alerts if held.at >= self.snapshots - 1 and alert.continues(held.last))
-        return next(exact, None) or next(lately, None)
+        return next(lately, None)
 
 
-def analyze_recording(path: str | Path) -> Report:
+def analyze_recording(path: str | Path, limits: Limits = DEFAULT) -> Report:
     """Read a recording and say what it shows.
 
     Raises:
-        UnusableInput: not a recording, or nothing of it can be read.
+        UnusableInput: not a recording, nothing of it can be read, or it is beyond a limit.
     """
     from llmtop.recording import Reader
 
-    reader = Reader(path)
+    reader = Reader(path, limits)
     try:
         notes: list[str] = []
-        report = analyze_snapshots((snapshot for _, snapshot in reader.snapshots()), str(path), notes)
+        report = analyze_snapshots((snapshot for _, snapshot in reader.snapshots()), str(path), notes, limits)
         if reader.damage:
             notes.append(reader.damage)
         return replace_notes(report, notes)
@@ -131,15 +149,21 @@ def replace_notes(report: Report, notes: list[str]) -> Report:
     return msgspec.structs.replace(report, notes=(*report.notes, *notes))
 
 
-def analyze_snapshots(snapshots: Iterable[Snapshot], source: str, notes: list[str] | None = None) -> Report:
+def analyze_snapshots(
+    snapshots: Iterable[Snapshot], source: str, notes: list[str] | None = None, limits: Limits = DEFAULT
+) -> Report:
     """What a stream of snapshots shows, over its whole length.
 
     Raises:
-        UnusableInput: there is not one snapshot.
+        UnusableInput: there is not one snapshot, or more GPUs or processes than the limits allow.
     """
     seen = _Seen()
     for snapshot in snapshots:
         seen.add(snapshot)
+        limits.check_number(source, "devices", len(seen.gpus))
+        limits.check_number(source, "processes", len(seen.ranks))
+    if seen.more_alerts and notes is not None:
+        notes.append(f"more than {_MOST_ALERTS} different alerts were raised: the later ones are left out")
     if not seen.snapshots:
         raise UnusableInput(f"{source} holds no snapshot that can be read")
     steps = {pid: _counted(own) for pid, own in seen.ranks.items()}
@@ -295,9 +319,9 @@ def _metrics(seen: _Seen) -> Iterable[MetricOverTime]:
     width = max((seen.last - seen.first) / _BUCKETS, 1e-6)
     for (uuid, name), samples in seen.samples.items():
         buckets: list[list[float]] = [[] for _ in range(_BUCKETS)]
-        for when, value in samples:
+        for when, value in zip(samples[::2], samples[1::2], strict=True):
             buckets[min(max(int((when - seen.first) / width), 0), _BUCKETS - 1)].append(value)
-        values = sorted(value for _, value in samples)
+        values = sorted(samples[1::2])
         yield MetricOverTime(
             device=seen.gpus[uuid].index,
             name=name,

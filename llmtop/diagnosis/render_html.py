@@ -9,7 +9,7 @@ from __future__ import annotations
 from html import escape
 
 from llmtop.diagnosis.report import Finding, Report, Row, Timeline
-from llmtop.diagnosis.tables import Text, evidence_text, headline, step_lines, tables
+from llmtop.diagnosis.tables import Text, evidence_text, headline, shown_notes, step_lines, tables
 from llmtop.format import duration, printable
 
 COLORS = {
@@ -107,7 +107,9 @@ def render(report: Report) -> str:
         parts.append(f"<h2>Ceilings</h2><p>{_text(report.roofline)}</p>")
     parts += [_table(table) for table in tables(report, name_width=120)]
     if report.notes:
-        parts.append("<h2>Notes</h2><ul>" + "".join(f"<li>{_text(note)}</li>" for note in report.notes) + "</ul>")
+        parts.append(
+            "<h2>Notes</h2><ul>" + "".join(f"<li>{_text(note)}</li>" for note in shown_notes(report)) + "</ul>"
+        )
     parts.append(f"<script>{_SCRIPT}</script></body></html>")
     return "\n".join(parts) + "\n"
 

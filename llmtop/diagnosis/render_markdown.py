@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from llmtop.diagnosis.report import Finding, Report
-from llmtop.diagnosis.tables import Text, evidence_text, headline, step_lines, tables
+from llmtop.diagnosis.tables import Text, evidence_text, headline, shown_notes, step_lines, tables
 from llmtop.format import duration, printable
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
@@ -32,7 +32,7 @@ def render(report: Report) -> str:
     for table in tables(report, name_width=80):
         parts += [f"## {escape(table.title)}", _table(table)]
     if report.notes:
-        parts += ["## Notes", "\n".join(f"- {escape(printable(note, 600))}" for note in report.notes)]
+        parts += ["## Notes", "\n".join(f"- {escape(printable(note, 600))}" for note in shown_notes(report))]
     return "\n\n".join(parts) + "\n"
 
 

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable
 
 from llmtop.diagnosis.report import Finding, Report
-from llmtop.diagnosis.tables import Text, evidence_text, headline, step_lines, tables
+from llmtop.diagnosis.tables import Text, evidence_text, headline, shown_notes, step_lines, tables
 from llmtop.format import duration, percent, printable
 
 SIGNS = {"critical": "!!", "warning": "!", "info": "·"}
@@ -43,7 +43,7 @@ def render(report: Report, width: int = 100, style: _Style | None = None) -> str
         lines += ["", paint(table.title, "title"), *_table(table)]
     if report.notes:
         lines += ["", paint("Notes", "title")]
-        for note in report.notes:
+        for note in shown_notes(report):
             lines += _wrapped(printable(note, 600), width, "  ")
     return "\n".join(lines) + "\n"
 
@@ -82,7 +82,7 @@ def _table(table: Text) -> list[str]:
         ]
         return ("  " + "  ".join(padded)).rstrip()
 
-    lines = [line(table.header), *map(line, table.rows)]
+    lines = [line(table.header), *map(line, table.shown)]
     if table.more:
         lines.append(f"  … and {table.more} more (--json has all)")
     return lines

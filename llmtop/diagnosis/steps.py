@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from llmtop.phase_names import is_optimizer_step, role_of, without_number
 from llmtop.trace import model
@@ -53,11 +55,30 @@ def cut(steps: ProcessSteps, wanted: int | tuple[int, int] | None) -> ProcessSte
 
 def own_ranges(trace: model.Trace, process: int) -> model.Ranges:
     """The ranges of a process that its training (not a library) made, in order of their start."""
-    library = np.array([bool(LIBRARY_DOMAINS.match(name)) or name.startswith("nccl") for name in trace.names])
-    ranges = trace.ranges
-    mine = ranges.where((ranges.process == process) & ~library[ranges.domain] & ~library[ranges.name])
+    ranges = trace.ranges.where(trace.ranges.process == process)
+    mine = ranges.where(~_of_library(trace.names, ranges.domain) & ~_of_library(trace.names, ranges.name))
     # A range that encloses another and starts with it comes first.
     return mine.where(np.lexsort((-mine.end, mine.start)))
+
+
+def _of_library(names: list[str], rows: Ns) -> npt.NDArray[np.bool_]:
+    """Which of these names (rows of `names`) are a library's."""
+    used, at = np.unique(rows, return_inverse=True)
+    library = [bool(LIBRARY_DOMAINS.match(names[n])) or names[n].startswith("nccl") for n in used.tolist()]
+    return np.array(library, dtype=bool)[at.reshape(-1)]
+
+
+def deepest(ranges: model.Ranges) -> int:
+    """How deep the ranges of any thread lie in each other; those without an end are not counted."""
+    closed = ranges.where((ranges.end != model.OPEN) & (ranges.end > ranges.start))
+    if not len(closed):
+        return 0
+    threads = np.unique(np.stack([closed.process, closed.thread], axis=1), axis=0, return_inverse=True)[1]
+    owner = np.concatenate([threads.reshape(-1)] * 2)
+    instant = np.concatenate([closed.start, closed.end])
+    change = np.repeat(np.array([1, -1]), len(closed))
+    # Thread by thread; at one instant a range ends before the next begins.
+    return int(np.cumsum(change[np.lexsort((change, instant, owner))]).max())
 
 
 def find_steps(trace: model.Trace, process: int) -> ProcessSteps:
@@ -69,25 +90,29 @@ def find_steps(trace: model.Trace, process: int) -> ProcessSteps:
     """
     ranges = own_ranges(trace, process)
     closed = ranges.where(ranges.end != model.OPEN)
-    base = _base_names(trace.names)
+    base = _base_names(trace.names, closed.name)
     for finder in (_by_name, _by_optimizer, _by_input, _by_regularity):
         found = finder(trace, process, closed, base)
         if found is not None:
             return found
-    if len(trace.ranges.where(trace.ranges.process == process)):
+    if (trace.ranges.process == process).any():
         reason = "none of the ranges repeats like a step"
     else:
         reason = "the capture has no ranges"
     return ProcessSteps(process, None, _NONE, _NONE, reason)
 
 
-def _base_names(names: list[str]) -> list[str]:
-    """Names without the number at their end: ProfilerStep#7 is ProfilerStep."""
-    return [without_number(name) for name in names]
+Bases: TypeAlias = dict[int, str]
+"""Names without the numbers at their ends, by their row in `Trace.names`."""
 
 
-def _by_name(trace: model.Trace, process: int, ranges: model.Ranges, base: list[str]) -> ProcessSteps | None:
-    like_a_step = {number for number, name in enumerate(base) if role_of(name) == "step"}
+def _base_names(names: list[str], rows: Ns) -> Bases:
+    """Names, by their row in `names`, without the number at their end: ProfilerStep#7 is ProfilerStep."""
+    return {row: without_number(names[row]) for row in np.unique(rows).tolist()}
+
+
+def _by_name(trace: model.Trace, process: int, ranges: model.Ranges, base: Bases) -> ProcessSteps | None:
+    like_a_step = {number for number, name in base.items() if role_of(name) == "step"}
     rows = ranges.where(np.isin(ranges.name, list(like_a_step)))
     if not len(rows):
         return None
@@ -100,7 +125,7 @@ def _by_name(trace: model.Trace, process: int, ranges: model.Ranges, base: list[
         kinds[key] = kinds.get(key, 0) + length
     name, thread = max(kinds, key=lambda key: kinds[key])
     mine = rows.where(
-        (rows.thread == thread) & np.isin(rows.name, [n for n, text in enumerate(base) if text == name])
+        (rows.thread == thread) & np.isin(rows.name, [n for n, text in base.items() if text == name])
     )
     starts, ends = mine.start, mine.end
     between = starts[1:] - ends[:-1]
@@ -113,11 +138,11 @@ def _by_name(trace: model.Trace, process: int, ranges: model.Ranges, base: list[
     return ProcessSteps(process, thread, starts, ends, how, int(mine.name[0]))
 
 
-def _by_optimizer(trace: model.Trace, process: int, ranges: model.Ranges, base: list[str]) -> ProcessSteps | None:
+def _by_optimizer(trace: model.Trace, process: int, ranges: model.Ranges, base: Bases) -> ProcessSteps | None:
     return _by_marker(process, ranges, trace.names, is_optimizer_step, "end")
 
 
-def _by_input(trace: model.Trace, process: int, ranges: model.Ranges, base: list[str]) -> ProcessSteps | None:
+def _by_input(trace: model.Trace, process: int, ranges: model.Ranges, base: Bases) -> ProcessSteps | None:
     return _by_marker(process, ranges, trace.names, _is_input, "start")
 
 
@@ -130,31 +155,33 @@ def _by_marker(
 ) -> ProcessSteps | None:
     """Steps between the same edge of consecutive ranges of one name."""
     best: tuple[int, int] | None = None
-    for name in np.unique(ranges.name).tolist():
-        if not matches(names[name]):
-            continue
-        for thread in np.unique(ranges.thread[ranges.name == name]).tolist():
-            count = int(((ranges.name == name) & (ranges.thread == thread)).sum())
-            if count >= 2 and (best is None or count < best[1] // 2 or best[1] < 2):
-                best, chosen = (name, count), thread
+    wanted = [name for name in np.unique(ranges.name).tolist() if matches(names[name])]
+    marks = ranges.where(np.isin(ranges.name, wanted))
+    pairs, counts = np.unique(np.stack([marks.name, marks.thread], axis=1), axis=0, return_counts=True)
+    for (name, thread), count in zip(pairs.tolist(), counts.tolist(), strict=True):
+        if count >= 2 and (best is None or count < best[1] // 2 or best[1] < 2):
+            best, chosen = (name, count), thread
     if best is None:
         return None
     rows = ranges.where((ranges.name == best[0]) & (ranges.thread == chosen))
-    marks = np.sort(rows.end if edge == "end" else rows.start)
+    edges = np.sort(rows.end if edge == "end" else rows.start)
     how = f"from the {edge} of one range {names[best[0]]!r} to the next"
-    return ProcessSteps(process, chosen, marks[:-1], marks[1:], how, best[0])
+    return ProcessSteps(process, chosen, edges[:-1], edges[1:], how, best[0])
 
 
-def _by_regularity(trace: model.Trace, process: int, ranges: model.Ranges, base: list[str]) -> ProcessSteps | None:
+def _by_regularity(
+    trace: model.Trace, process: int, ranges: model.Ranges, base: dict[int, str]
+) -> ProcessSteps | None:
     """The outermost ranges of a thread whose starts are the most evenly spaced, of at least three."""
     best: tuple[float, int, int] | None = None
-    for thread in np.unique(ranges.thread).tolist():
-        outer = outermost(ranges.where(ranges.thread == thread))
-        for name in np.unique(outer.name).tolist():
-            starts = outer.start[outer.name == name]
-            if len(starts) < 3:
+    for thread, rows in grouped(ranges.thread):
+        if len(rows) < 3:
+            continue
+        outer = outermost(ranges.where(rows))
+        for name, own in grouped(outer.name):
+            if len(own) < 3:
                 continue
-            intervals = np.diff(starts)
+            intervals = np.diff(outer.start[own])
             unevenness = float(np.std(intervals) / max(float(np.mean(intervals)), 1.0))
             if unevenness < 0.5 and (best is None or unevenness < best[0]):
                 best = (unevenness, name, thread)
@@ -165,6 +192,15 @@ def _by_regularity(trace: model.Trace, process: int, ranges: model.Ranges, base:
     marks = np.sort(outer.start[outer.name == name])
     how = f"from the start of one range {trace.names[name]!r} to the next, the most regular of the capture"
     return ProcessSteps(process, thread, marks[:-1], marks[1:], how, name)
+
+
+def grouped(values: Ns) -> Iterator[tuple[int, Ns]]:
+    """Each different value, in ascending order, and the rows that have it, in theirs."""
+    if not len(values):
+        return
+    order = np.argsort(values, kind="stable")
+    different, first = np.unique(values[order], return_index=True)
+    yield from zip(different.tolist(), np.split(order, first[1:]), strict=True)
 
 
 def outermost(ranges: model.Ranges) -> model.Ranges:
@@ -202,8 +238,8 @@ def find_phases(trace: model.Trace, steps: ProcessSteps) -> list[PhaseSpans]:
         threads, counts = np.unique(ranges.thread, return_counts=True)
         thread = int(threads[np.argmax(counts)])
     ranges = ranges.where(ranges.thread == thread)
-    base = _base_names(trace.names)
-    whole_step = {n for n, name in enumerate(base) if role_of(name) == "step"}
+    base = _base_names(trace.names, ranges.name)
+    whole_step = {n for n, name in base.items() if role_of(name) == "step"}
     paths: dict[str, list[tuple[int, int]]] = {}
     stack: list[tuple[int, str]] = []
     for start, end, name in zip(ranges.start.tolist(), ranges.end.tolist(), ranges.name.tolist(), strict=True):
@@ -211,10 +247,12 @@ def find_phases(trace: model.Trace, steps: ProcessSteps) -> list[PhaseSpans]:
             stack.pop()
         if name in whole_step:
             continue
+        if len(stack) >= _DEEPEST:
+            stack.append((end, ""))  # deeper ones are no phases: no name, which would grow with the depth
+            continue
         path = f"{stack[-1][1]}/{base[name]}" if stack else base[name]
         stack.append((end, path))
-        if len(stack) <= _DEEPEST:
-            paths.setdefault(path, []).append((start, end))
+        paths.setdefault(path, []).append((start, end))
     found = []
     for path, pieces in paths.items():
         table = np.array(pieces, dtype=np.int64)

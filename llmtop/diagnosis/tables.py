@@ -75,6 +75,15 @@ def step_lines(report: Report) -> list[str]:
     return lines
 
 
+_MOST_NOTES = 40
+
+
+def shown_notes(report: Report) -> list[str]:
+    """The first notes: a damaged file can have one for each of a thousand GPUs."""
+    more = len(report.notes) - _MOST_NOTES
+    return [*report.notes[:_MOST_NOTES], *([f"and {more} notes more (--json has all)"] if more > 0 else [])]
+
+
 def evidence_text(finding: Finding) -> str:
     """The numbers of a finding in one line."""
     return ", ".join(f"{printable(key, 60)} {_value(value)}" for key, value in finding.evidence.items())

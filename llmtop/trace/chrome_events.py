@@ -81,8 +81,8 @@ _KINDS = {
     "python_function": _PYTHON,
     "overhead": _OVERHEAD,
 }
-_LATEST_US = 9e15
-"""No clock of a capture gets there; in ns it still fits into 64 bits."""
+_LATEST_US = 4e15
+"""No clock of a capture gets there; in ns a start and a duration together still fit into 64 bits."""
 _NO_ARGS = Args()
 _COPY = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?")
 _COPY_DIRECTIONS = {
@@ -129,7 +129,14 @@ class Collector:
         self._threads: dict[tuple[Number, Number], tuple[int, int]] = {}
         self._ops, self._calls, self._ranges, self._host, self._overhead = (array("q") for _ in range(5))
         self._open: dict[tuple[Number, Number], list[Event]] = {}
+        self.deepest = 0
+        """How many ranges that were written as begin and end were open at once on one thread."""
         self._process_names: dict[int, str] = {}
+
+    @property
+    def threads(self) -> int:
+        """How many threads there are so far."""
+        return len(self._threads) + len(self._open)
 
     def add(self, events: list[Event]) -> None:
         """Take some events; what is neither timed nor known is counted or passed over."""
@@ -149,6 +156,7 @@ class Collector:
         stack = self._open.setdefault((event.pid, event.tid), [])
         if event.ph == "B":
             stack.append(event)
+            self.deepest = max(self.deepest, len(stack))
         elif stack:
             begun = stack.pop()
             known = begun.ts is not None and event.ts is not None
@@ -215,10 +223,10 @@ class Collector:
         elif kind == _MEMSET:
             what = _What(kind, number("memset"), number("memset"))
         elif kind == _KERNEL:
-            full = printable(text or "")
+            full = printable(text or "", model.LONGEST_NAME)
             what = _What(kind, number(short_kernel_name(full)), number(full))
         else:
-            what = _What(kind, number(printable(text or "")) if kind >= 0 else 0)
+            what = _What(kind, number(printable(text or "", model.LONGEST_NAME)) if kind >= 0 else 0)
         self._what[(category, text)] = what
         return what
 
@@ -267,9 +275,11 @@ class Collector:
 def _table(kind: type[model.TableT], flat: array[int]) -> model.TableT:
     """Rows that lie one after another in `flat` as columns; `flat` is emptied."""
     names = list(kind.__dataclass_fields__)
-    rows = np.array(flat, dtype=np.int64).reshape(-1, len(names))
+    rows = np.frombuffer(flat, dtype=np.int64).reshape(-1, len(names))
+    made = model.build(kind, {name: np.array(rows[:, i]) for i, name in enumerate(names)})
+    del rows  # an array that is looked into cannot be emptied
     del flat[:]
-    return model.build(kind, {name: np.ascontiguousarray(rows[:, i]) for i, name in enumerate(names)})
+    return made
 
 
 def _give_processes(trace: model.Trace) -> None:
@@ -293,29 +303,30 @@ def _describe(trace: model.Trace, properties: dict[str, Any]) -> None:
     devices = properties.get("deviceProperties")
     for device in devices if isinstance(devices, list) else []:
         if isinstance(device, dict) and isinstance(device.get("id"), int):
-            memory, sms = device.get("totalGlobalMem"), device.get("numSms")
-            trace.gpus[device["id"]] = model.Gpu(
-                number=device["id"],
-                name=printable(str(device["name"]), 100) if device.get("name") else None,
-                memory_bytes=memory if isinstance(memory, int) else None,
-                sm_count=sms if isinstance(sms, int) else None,
+            memory, sms = _whole(device.get("totalGlobalMem"), -1), _whole(device.get("numSms"), -1)
+            number, name = _whole(device["id"], -1), device.get("name")
+            trace.gpus[number] = model.Gpu(
+                number=number,
+                name=printable(name, 100) if isinstance(name, str) and name else None,
+                memory_bytes=memory if memory >= 0 else None,
+                sm_count=sms if sms >= 0 else None,
             )
     place = properties.get("distributedInfo")
     if isinstance(place, dict) and isinstance(place.get("rank"), int) and len(trace.calls):
         process = int(trace.calls.process[0])
-        trace.ranks.append(model.Rank(process, place["rank"], _whole(place.get("world_size"), 0)))
+        trace.ranks.append(model.Rank(process, _whole(place["rank"], -1), _whole(place.get("world_size"), 0)))
     versions = [properties.get(key) for key in ("cuda_runtime_version", "cupti_version")]
-    if isinstance(versions[0], int):
+    if isinstance(versions[0], int) and 0 < versions[0] < 1_000_000:
         trace.version = f"CUDA {versions[0] // 1000}.{versions[0] % 1000 // 10}"
 
 
 def _whole(value: Any, default: int) -> int:
-    if type(value) is int:
-        return value if -(1 << 62) < value < (1 << 62) else default
-    try:
-        return int(value)
-    except (TypeError, ValueError, OverflowError):
-        return default
+    if type(value) is not int:
+        try:
+            value = int(value)
+        except (TypeError, ValueError, OverflowError):
+            return default
+    return value if -(1 << 62) < value < (1 << 62) else default
 
 
 _PLAIN = re.compile(r"^[A-Za-z_]\w*$")

@@ -1,37 +1,36 @@
 """Read Chrome trace JSON as torch.profiler and the Kineto daemon write it, from 2021 on, plain or gzipped.
 
 The file is read in pieces and each piece becomes columns at once, so that a trace of millions of events does not
-have to fit into memory as objects. A piece ends between two events: at a place where everything before it parses.
+have to fit into memory as objects. A piece ends between two events. One that cannot be parsed as a whole is read
+event by event (`llmtop.trace.chrome_salvage`), so a damaged place costs the event that it lies in, and no time to
+speak of.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any, Protocol
 
-import msgspec
-
 from llmtop.errors import UnusableInput
-from llmtop.trace import model
-from llmtop.trace.chrome_events import Collector, Event, lenient
+from llmtop.trace import chrome_salvage, model
+from llmtop.trace.chrome_events import Collector
+from llmtop.trace.chrome_parse import NO_JSON, loose, parse
 
-_PIECE_BYTES = 4 << 20
-_BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
+_PIECE_BYTES = 1 << 20
+_LARGEST_EVENT = 16 << 20
+"""What has no end within so many bytes is no event. Kineto writes hundreds, with shapes thousands."""
+_END = re.compile(rb"[}\s]\s*\]")
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
-# Kineto writes what C++ prints: JSON knows no inf and no nan.
-_NO_NUMBER = re.compile(rb"(?<=[:\[,\s])[-+]?(?:inf|nan|Infinity|NaN)(?=\s*[,}\]])")
+_FIRST_EVENT = re.compile(rb'\{\s*"ph"\s*:\s*"')
 _HEADER_LIMIT = 64 << 20
-_TRIES = 400
-"""Places at which a damaged end of a file is tried, from its end backwards."""
-
-_NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_TAIL_LIMIT = 64 << 20
+_TRIES = 2
+"""How many places, from the end of the file backwards, are tried as the end of the events before the last piece is
+read event by event."""
 
 _BARE = b"{"
 """Stands for the header of a file that is nothing but a list of events."""
-
-_typed = msgspec.json.Decoder(list[Event])
-_loose = msgspec.json.Decoder()
 
 
 class Stream(Protocol):
@@ -41,118 +40,197 @@ class Stream(Protocol):
         """So many bytes or, near the end only, fewer."""
 
 
-def load(stream: Stream, source: str) -> model.Trace:
+def load(stream: Stream, source: str, check: Callable[[Collector], None] | None = None) -> model.Trace:
     """Read one trace.
 
     Args:
         stream: the file, unpacked.
         source: what messages and the report call it.
+        check: called after each piece with what has been read so far; may raise to end it.
 
     Raises:
         UnusableInput: no trace events are in it.
     """
-    notes: list[str] = []
-    collector = Collector()
-    header, buffer = _header(stream, source)
-    rest = b""
-    for events, remaining in _pieces(stream, buffer):
-        collector.add(events)
-        rest = remaining
-    tail, damage = _last(rest, collector)
-    if damage is None and header != _BARE and not tail.rstrip().endswith(b"}"):
-        damage = "the file is cut after its last event"
-    if damage:
-        notes.append(damage)
-    if not collector.seen:
+    reading = _Reading(stream, source, check)
+    reading.run()
+    if not reading.collector.seen:
         raise UnusableInput(f"{source} holds no trace events: it is empty or cut before the first one")
-    trace = collector.trace(source, _properties(header) | _properties(tail))
+    notes = reading.notes()
+    properties: dict[str, Any] = {}
+    for part in (reading.header, reading.tail):
+        found = _properties(part)
+        if found is None:
+            notes.append("the fields beside the events are damaged and left out")
+        properties |= found or {}
+    trace = reading.collector.trace(source, properties)
     trace.notes[:0] = notes
     return trace
 
 
-def _header(stream: Stream, source: str) -> tuple[bytes, bytes]:
-    """(what stands before the array of events, the first piece of the array)."""
-    buffer = stream.read(_PIECE_BYTES)
-    if buffer.lstrip()[:1] == b"[":
-        return _BARE, buffer.lstrip()[1:]
-    while True:
-        found = _EVENTS_KEY.search(buffer)
-        if found:
-            return buffer[: found.start()], buffer[found.end() :]
-        more = stream.read(_PIECE_BYTES)
-        if not more or len(buffer) > _HEADER_LIMIT:
-            raise UnusableInput(
-                f'{source} has no "traceEvents": it is not a trace of torch.profiler, or it is cut before them'
-            )
-        buffer += more
+class _Reading:
+    """One pass over a file."""
 
+    def __init__(self, stream: Stream, source: str, check: Callable[[Collector], None] | None) -> None:
+        self._stream, self._source, self._check = stream, source, check
+        self.collector = Collector()
+        self.header = self.tail = b""
+        self._lost: list[chrome_salvage.Lost] = []
+        self._places = self._bytes = self._events = 0
+        self._buffer = b""
+        self._offset = 0
+        """Where in the file the buffer begins."""
+        self._ended = False
+        """Whether the stream is read to its end."""
+        self._cut: int | None = None
+        """How many bytes after the last whole event are no event, in a file without an end of its events."""
 
-def _pieces(stream: Stream, buffer: bytes) -> Iterator[tuple[list[Any], bytes]]:
-    """Yield (events, what is left of the buffer), until the stream is read to its end."""
-    while True:
-        if len(buffer) >= _PIECE_BYTES:
-            for place in reversed(list(_BETWEEN.finditer(buffer, max(0, len(buffer) - (256 << 10))))):
-                events = _parse(buffer[: place.start() + 1])
-                if events is not None:
-                    buffer = buffer[place.end() :]
-                    yield events, buffer
-                    break
-        more = stream.read(_PIECE_BYTES)
-        if not more:
-            yield [], buffer
+    def run(self) -> None:
+        """Read everything."""
+        self._read_header()
+        wanted = _PIECE_BYTES
+        while True:
+            self._fill(wanted)
+            if not self._ended and not self._buffer.strip(b" \n\r\t,"):
+                self._drop(len(self._buffer))
+                continue
+            if self._ended and self._last_piece():
+                return
+            taken = 0 if self._ended else self._piece()
+            if not taken:
+                found = chrome_salvage.scan(self._buffer, hold=not self._ended and wanted < _LARGEST_EVENT)
+                self._take(found)
+                if found.end is not None or self._ended:
+                    self._finish(found)
+                    return
+                taken = found.consumed
+            self._drop(taken)
+            # What holds no event yet is read on, twice as far each time, so that no byte is looked at often.
+            wanted = _PIECE_BYTES if taken else 2 * wanted
+
+    def notes(self) -> list[str]:
+        """What could not be read, and where."""
+        notes = []
+        if self._cut is not None and self._cut > 0:
+            notes.append(f"the file is cut: its last {self._cut} bytes are no whole event and are left out")
+        elif self._cut is not None:
+            notes.append("the file is cut after its last event")
+        if self._places:
+            where = f"a place of the file is damaged, byte {self._lost[0].at:,}"
+            if self._places > 1:
+                where = f"{self._places:,} places of the file are damaged, the first at byte {self._lost[0].at:,}"
+            what = "1 event" if self._events == 1 else f"{self._events:,} events"
+            are = "is" if self._events == 1 else "are"
+            notes.append(f"{where}: {what} ({self._bytes:,} bytes) could not be read and {are} left out")
+        return notes
+
+    def _fill(self, wanted: int) -> None:
+        if not self._ended and len(self._buffer) < wanted:
+            asked = wanted - len(self._buffer)
+            more = self._stream.read(asked)
+            self._ended = len(more) < asked
+            self._buffer += more
+
+    def _drop(self, taken: int) -> None:
+        self._buffer = self._buffer[taken:]
+        self._offset += taken
+
+    def _read_header(self) -> None:
+        """Up to the array of events; the first bytes of the array stay in the buffer."""
+        self._fill(_PIECE_BYTES)
+        blank = len(self._buffer) - len(self._buffer.lstrip())
+        if self._buffer[blank : blank + 1] == b"[":
+            self.header = _BARE
+            self._drop(blank + 1)
             return
-        buffer += more
+        searched = 0
+        while (found := _EVENTS_KEY.search(self._buffer, searched)) is None:
+            first = _FIRST_EVENT.search(self._buffer, searched)
+            if first is not None:
+                # What announces the events is damaged; they are still there.
+                lost = self._buffer[: first.start()]
+                self._count(chrome_salvage.Lost(0, len(lost), 0))
+                self._drop(first.start())
+                return
+            searched = max(0, len(self._buffer) - 100)
+            if self._ended or len(self._buffer) > _HEADER_LIMIT:
+                raise UnusableInput(
+                    f'{self._source} has no "traceEvents": it is not a trace of torch.profiler, or it is cut '
+                    "before them"
+                )
+            self._fill(2 * len(self._buffer))
+        self.header = self._buffer[: found.start()]
+        self._drop(found.end())
+
+    def _piece(self) -> int:
+        """Take the whole events of the buffer at once; returns their bytes, 0 when that cannot be done."""
+        places = list(chrome_salvage.NEXT.finditer(self._buffer, max(0, len(self._buffer) - (64 << 10))))
+        events = parse(self._buffer[: places[-1].start() + 1]) if places else None
+        if events is None:
+            return 0
+        self._add(events)
+        return places[-1].end()
+
+    def _last_piece(self) -> bool:
+        """Take all that is left, at once, if it is whole."""
+        rest = self._buffer
+        if rest.lstrip()[:1] == b"]":
+            self.tail = rest.lstrip()[1:]
+            return self._closed()
+        closes = list(_END.finditer(rest, max(0, len(rest) - (64 << 10))))
+        for close in closes[-1 : -1 - _TRIES : -1]:
+            events = parse(rest[: close.end() - 1].rstrip().rstrip(b","))
+            if events is not None:
+                self._add(events)
+                self.tail = rest[close.end() :]
+                return self._closed()
+        return False
+
+    def _closed(self) -> bool:
+        """The end of the events was seen; whether the end of the file was too is noted."""
+        if self.header != _BARE and self.header and not self.tail.rstrip().endswith(b"}"):
+            self._cut = 0
+        return True
+
+    def _finish(self, found: chrome_salvage.Found) -> None:
+        """After the last event: what follows them, or how much of the file is no event."""
+        if found.end is None:
+            self._cut = None if self.header == _BARE and not found.rest else found.rest
+            return
+        self._drop(found.end)
+        self._fill(_TAIL_LIMIT)
+        self.tail = self._buffer
+        self._closed()
+
+    def _take(self, found: chrome_salvage.Found) -> None:
+        self._add(found.events)
+        for lost in found.lost:
+            self._count(chrome_salvage.Lost(self._offset + lost.at, lost.bytes, lost.events))
+
+    def _count(self, lost: chrome_salvage.Lost) -> None:
+        if not self._lost:
+            self._lost.append(lost)
+        self._places += 1
+        self._bytes += lost.bytes
+        self._events += lost.events
+
+    def _add(self, events: list[Any]) -> None:
+        self.collector.add(events)
+        if self._check is not None:
+            self._check(self.collector)
 
 
-def _parse(objects: bytes) -> list[Any] | None:
-    """The events of a text of whole objects with commas between; None if it is no such text."""
-    text = b"[" + objects + b"]"
-    try:
-        return _typed.decode(text)
-    except _NO_JSON:
-        pass
-    # Not what torch writes today: numbers that JSON has not, text that is not UTF-8, fields of another type.
-    text = _NO_NUMBER.sub(b"null", text.decode("utf-8", "replace").encode())
-    try:
-        return [lenient(event) for event in _loose.decode(text)]
-    except (*_NO_JSON, TypeError):
-        return None
-
-
-def _last(rest: bytes, collector: Collector) -> tuple[bytes, str | None]:
-    """Take the events of the last piece; returns (what follows the array, a note when it is cut or damaged)."""
-    if not rest.strip() or rest.lstrip()[:1] == b"]":
-        return rest.lstrip()[1:], None
-    for close in _from_end(rest, rb"[}\s]\s*\]"):
-        end = rest.rindex(b"]", close.start(), close.end())
-        events = _parse(rest[:end].rstrip().rstrip(b","))
-        if events is not None:
-            collector.add(events)
-            return rest[end + 1 :], None
-    # No end of the array: the file is cut. Take what is whole before the cut.
-    for close in _from_end(rest, rb"\}"):
-        events = _parse(rest[: close.end()])
-        if events is not None:
-            collector.add(events)
-            lost = len(rest) - close.end()
-            return b"", f"the file is cut: its last {lost} bytes are no whole event and are left out"
-    return b"", f"the file is cut or damaged: its last {len(rest)} bytes could not be read and are left out"
-
-
-def _from_end(text: bytes, pattern: bytes) -> list[re.Match[bytes]]:
-    return list(reversed(list(re.finditer(pattern, text))))[:_TRIES]
-
-
-def _properties(part: bytes) -> dict[str, Any]:
-    """Top-level fields that stand before or after the events; none when they cannot be read."""
+def _properties(part: bytes) -> dict[str, Any] | None:
+    """Top-level fields that stand before or after the events; None when they cannot be read."""
     inside = part.strip().strip(b",").strip()
+    if not inside.strip(b"{}, \n\r\t"):
+        return {}
     inside = inside if inside.startswith(b"{") else b"{" + inside
     inside = inside if inside.endswith(b"}") and _balanced(inside) else inside + b"}"
     try:
-        found = _loose.decode(inside)
-    except _NO_JSON:
-        return {}
-    return found if isinstance(found, dict) else {}
+        found = loose.decode(inside)
+    except NO_JSON:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _balanced(text: bytes) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from typing import BinaryIO
 
 _PACKED_BYTES = 1 << 18
@@ -13,8 +14,10 @@ _GZIP_WINDOW = 31
 class Gunzip:
     """Reads the members of a gzip file one after another."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+    def __init__(self, file: BinaryIO, check: Callable[[int], None] | None = None) -> None:
+        """Read from `file`; `check` is told how many bytes have been unpacked so far, and may raise."""
+        self._file, self._check = file, check
+        self._unpacked = 0
         self._unpacker = zlib.decompressobj(_GZIP_WINDOW)
         self._done = False
         self.cut = False
@@ -41,7 +44,11 @@ class Gunzip:
         if self._done:
             return b""
         try:
-            return self._unpacker.decompress(packed, most)
+            part = self._unpacker.decompress(packed, most)
         except zlib.error:
             self._done = self.cut = True
             return b""
+        self._unpacked += len(part)
+        if self._check is not None:
+            self._check(self._unpacked)
+        return part

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from llmtop.errors import UnusableInput
+from llmtop.inputs import open_input
 from llmtop.trace.gunzip import Gunzip
 
 Kind: TypeAlias = Literal["nsys-sqlite", "nsys-report", "chrome-json", "recording", "json", "folder"]
@@ -16,6 +18,8 @@ _GZIP = b"\x1f\x8b"
 _RECORDING = b"\x1f\x8b\x08\x04"
 """gzip with an extra field: what llmtop.recording writes."""
 _NSYS_REPORT = b"NVIDIA Tegra Profiler Report"
+_EVENT = re.compile(rb'\{\s*"ph"\s*:\s*"')
+"""How an event of a Chrome trace begins: what is left to know one by where the beginning is damaged."""
 _HEAD_BYTES = 1 << 20
 
 
@@ -41,7 +45,7 @@ def kind_of(path: Path) -> Kind:
     if path.suffix == ".qdstrm":
         raise UnusableInput(f"{path} is what nsys leaves when it cannot write its report; run: nsys import {path}")
     start = head.lstrip()[:1]
-    if start == b"[" or (start == b"{" and b'"traceEvents"' in head):
+    if start == b"[" or b'"traceEvents"' in head or _EVENT.search(head):
         return "chrome-json"
     if start == b"{":
         return "json"
@@ -60,17 +64,20 @@ def is_packed(path: Path) -> bool:
 
 
 def _head(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
+    with open_input(path) as file:
+        try:
             return file.read(_HEAD_BYTES)
-    except OSError as error:
-        raise UnusableInput(f"{path} cannot be read: {error.strerror}") from None
+        except OSError as error:
+            raise UnusableInput(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _unpacked_head(path: Path) -> bytes:
     """As much of the beginning as can be unpacked: the file may be cut right after it."""
-    with path.open("rb") as file:
-        head = Gunzip(file).read(_HEAD_BYTES)
+    with open_input(path) as file:
+        try:
+            head = Gunzip(file).read(_HEAD_BYTES)
+        except OSError as error:
+            raise UnusableInput(f"{path} cannot be read: {error.strerror}") from None
     if not head:
         raise UnusableInput(f"{path} begins like a gzip file but cannot be unpacked")
     return head

@@ -7,6 +7,7 @@ instant. Names are numbers into `Trace.names`. Nothing here knows a file format,
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -55,6 +56,7 @@ PUSH_POP, START_END = 0, 1
 OPERATOR, OS_CALL, PYTHON = 0, 1, 2
 """Kinds of host activity: an operator of the framework, a call into the C library that may wait, a frame."""
 
+T = TypeVar("T")
 TableT = TypeVar("TableT", bound="Table")
 
 
@@ -188,6 +190,15 @@ class Trace:
     origin_unix_ns: int | None = None
     notes: list[str] = field(default_factory=list)
     """Sentences: what of the file was left out, and why."""
+    _kept: dict[str, tuple[object, Any]] = field(default_factory=dict, repr=False, compare=False)
+
+    def once(self, what: str, key: object, make: Callable[[], T]) -> T:
+        """What `make` returns, kept until `what` is asked for with another key: a trace has lanes by the hundred
+        and names by the hundred thousand, and what holds for all of a process's lanes is worked out once."""
+        kept = self._kept.get(what)
+        if kept is None or kept[0] != key:
+            kept = self._kept[what] = (key, make())
+        return kept[1]
 
     @functools.cached_property
     def launched_by(self) -> Ns:
@@ -254,11 +265,19 @@ def joined(tables: list[TableT]) -> TableT:
     return kind(**{f.name: np.concatenate([getattr(t, f.name) for t in tables]) for f in fields(kind)})
 
 
+LONGEST_NAME = 16_384
+"""Characters of a name that are kept. Kernels of CUTLASS, with all their template arguments, have up to 10,000."""
+_NAME_COST = 200
+"""What a name takes besides its characters, in the same unit."""
+
+
 class Names:
     """Gives each different name a number; 0 is the empty name."""
 
     def __init__(self) -> None:
         self.all: list[str] = [""]
+        self.characters = 0
+        """Of all names together, what each takes besides counted in."""
         self._numbers: dict[str, int] = {"": 0}
 
     def number(self, name: str) -> int:
@@ -267,4 +286,5 @@ class Names:
         if found is None:
             found = self._numbers[name] = len(self.all)
             self.all.append(name)
+            self.characters += len(name) + _NAME_COST
         return found

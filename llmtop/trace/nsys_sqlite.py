@@ -7,7 +7,8 @@ file may be cut. Documented by NVIDIA under "Exporter" in the Nsight Systems use
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
+from llmtop.inputs import DEFAULT, Limits, bytes_of
 from llmtop.trace import clean, model
 from llmtop.trace.intervals import Ns
 
@@ -51,26 +53,68 @@ def _said(error: Exception) -> str:
     return printable(str(error), 120)
 
 
+_TABLES = {
+    *("StringIds", "NVTX_EVENTS", "META_DATA_EXPORT", "OSRT_API", "PROFILER_OVERHEAD", "PROCESSES"),
+    *("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"),
+    *("CUPTI_ACTIVITY_KIND_RUNTIME", "DIAGNOSTIC_EVENT", "GPU_METRICS"),
+    *("TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_GPU", "TARGET_INFO_GPU_METRICS"),
+}
+"""What is read of an export."""
+_SMALL_ROWS = 10_000
+"""Of tables that describe: more are never there."""
+_MOST_WARNINGS = 20
+_LARGEST_VALUE = 4 << 20
+"""Bytes of one value; nsys writes names of some thousands."""
+_WORK_LEAST, _WORK_A_BYTE, _WORK_LOOK = 40_000_000, 30, 100_000
+"""Instructions of SQLite's machine that a file may take: a whole export takes 2 a byte. A damaged page can lead
+back to itself, and a schema can hide a query without an end behind the name of a table."""
+_LEAST_ROW_BYTES = 4
+"""A row takes 6 bytes at least: a table of more rows than that goes in circles."""
+
+
 class _Database:
     """The file, its tables and columns, and what could not be read of it."""
 
-    def __init__(self, path: Path, notes: list[str]) -> None:
-        self.path, self.notes = path, notes
+    def __init__(self, path: Path, source: str, notes: list[str], limits: Limits) -> None:
+        self.source, self.notes, self._limits = source, notes, limits
+        self._bytes = bytes_of(path)
+        self._work = _WORK_LEAST + _WORK_A_BYTE * self._bytes
+        self._rows = 0
         try:
             # immutable: never a lock, a journal or a -wal file beside somebody's capture.
             self.connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
             self.connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            if sys.version_info >= (3, 11):
+                self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_VALUE)
+            self.connection.set_progress_handler(self._worked, _WORK_LOOK)
+            # No function of a foreign schema, and no mapped file: one that shrinks would take the process with it.
+            self.connection.execute("PRAGMA trusted_schema = OFF")
+            self.connection.execute("PRAGMA mmap_size = 0")
             rows = self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-            self.columns = {name: self._columns(name) for (name,) in rows}
+            self.tables = {str(name) for (name,) in rows}
         except _DAMAGED as error:
             raise UnusableInput(
-                f"{path} cannot be read as an SQLite export of nsys ({_said(error)}); export it again: "
+                f"{source} cannot be read as an SQLite export of nsys ({_said(error)}); export it again: "
                 "nsys export --type sqlite REPORT.nsys-rep"
             ) from None
+        self.columns = {name: self._columns(name) for name in self.tables & _TABLES}
+
+    def _worked(self) -> int:
+        """Called by SQLite now and then; anything but 0 ends the query."""
+        self._work -= _WORK_LOOK
+        return int(self._work < 0 and not self._limits.lifted)
 
     def _columns(self, table: str) -> set[str]:
-        quoted = table.replace('"', '""')
-        return {row[1] for row in self.connection.execute(f'PRAGMA table_info("{quoted}")')} | {"rowid"}
+        try:
+            return {row[1] for row in self.connection.execute(f'PRAGMA table_info("{table}")')} | {"rowid"}
+        except _DAMAGED as error:
+            self._damaged(table, error, "is left out")
+            return set()
+
+    def _damaged(self, table: str, error: Exception, left_out: str) -> None:
+        if self._work < 0:
+            self._limits.check_work(self.source)
+        self.notes.append(f"{table} is damaged ({_said(error)}): {left_out}")
 
     def numbers(self, table: str, columns: dict[str, int], where: str = "") -> dict[str, Ns]:
         """The columns of a table as int64; `columns` gives what stands for NULL or a column that is not there."""
@@ -87,38 +131,70 @@ class _Database:
 
     def _blocks(self, table: str, query: str, width: int) -> list[Ns]:
         blocks: list[Ns] = []
+        read = 0
         try:
             cursor = self.connection.execute(query)
             while rows := cursor.fetchmany(_BLOCK_ROWS):
                 blocks.append(_block(rows, width))
+                read += len(rows)
+                if read * _LEAST_ROW_BYTES > self._bytes:
+                    raise sqlite3.DatabaseError("more rows than the file can hold")
+                self._rows += len(rows)
+                self._limits.check_events(self.source, self._rows, self._bytes)
         except _DAMAGED as error:
-            read = sum(map(len, blocks))
-            self.notes.append(
-                f"{table} is damaged ({_said(error)}): {read} of its rows were read, the rest is left out"
-            )
+            self._damaged(table, error, f"{read} of its rows were read, the rest is left out")
         return blocks
+
+    def stream(self, query: str, table: str) -> Iterator[tuple[Any, ...]]:
+        """The rows of a query, one by one; none when the table is not there, fewer when it is damaged."""
+        if table not in self.columns:
+            return
+        read = text = 0
+        try:
+            for row in self.connection.execute(query):
+                yield row
+                read += 1
+                text += sum(len(value) for value in row if isinstance(value, str))
+                if read * _LEAST_ROW_BYTES + text > self._bytes:
+                    raise sqlite3.DatabaseError("more than the file can hold")
+        except _DAMAGED as error:
+            self._damaged(table, error, f"{read} of its rows were read, the rest is left out")
 
     def rows(self, query: str, table: str) -> list[tuple[Any, ...]]:
         """The rows of a small query; none when the table is not there or damaged."""
         if table not in self.columns:
             return []
         try:
-            return self.connection.execute(query).fetchall()
+            return self.connection.execute(query).fetchmany(_SMALL_ROWS)
         except _DAMAGED as error:
-            self.notes.append(f"{table} could not be read ({_said(error)}) and is left out")
+            self._damaged(table, error, "it is left out")
             return []
 
     def names(self, wanted: Iterable[Ns], into: model.Names) -> dict[int, int]:
         """From the ids of StringIds that occur to numbers of names."""
         ids = set(np.unique(np.concatenate([*wanted, np.empty(0, dtype=np.int64)])).tolist()) - {_NEVER}
         known: dict[int, str] = {}
-        for number, value in self.rows("SELECT id, value FROM StringIds", "StringIds"):
+        for number, value in self.stream("SELECT id, value FROM StringIds", "StringIds"):
             if number in ids:
-                known[number] = printable(str(value))
+                known[number] = _name(value)
         missing = ids - known.keys()
         if missing:
             self.notes.append(f"{len(missing)} names are missing from StringIds; they are written as #NUMBER")
-        return {number: into.number(known.get(number, f"#{number}")) for number in ids} | {_NEVER: 0}
+        numbered = {number: into.number(known.get(number, f"#{number}")) for number in ids} | {_NEVER: 0}
+        self.check_names(into)
+        return numbered
+
+    def check_names(self, names: model.Names) -> None:
+        """Refuse a file whose names alone would fill the memory.
+
+        Raises:
+            UnusableInput: they would.
+        """
+        self._limits.check_number(self.source, "name_characters", names.characters)
+
+
+def _name(value: object) -> str:
+    return printable(str(value), model.LONGEST_NAME)
 
 
 def _block(rows: list[tuple[Any, ...]], width: int) -> Ns:
@@ -127,6 +203,9 @@ def _block(rows: list[tuple[Any, ...]], width: int) -> Ns:
     except (TypeError, ValueError, OverflowError):
         # SQLite columns have no fixed type: a foreign or damaged row may hold text or a fraction.
         flat = np.fromiter((_whole(value) for value in chain.from_iterable(rows)), dtype=np.int64)
+    beyond = (flat < -(1 << 62)) | (flat >= 1 << 62)
+    if beyond.any():
+        flat[beyond] = _NEVER
     return flat.reshape(-1, width)
 
 
@@ -138,22 +217,25 @@ def _whole(value: object) -> int:
     return number if -(1 << 62) <= number < (1 << 62) else _NEVER
 
 
-def load(path: Path, source: str) -> model.Trace:
+def load(path: Path, source: str, limits: Limits = DEFAULT) -> model.Trace:
     """Read an SQLite export.
 
     Args:
         path: the file.
-        source: what the report calls it.
+        source: what messages and the report call it.
+        limits: how much it may ask for.
 
     Raises:
-        UnusableInput: not an SQLite file, or not one of nsys.
+        UnusableInput: not an SQLite file, not one of nsys, or beyond a limit.
     """
     notes: list[str] = []
-    database = _Database(path, notes)
+    database = _Database(path, source, notes, limits)
     try:
         known = ("StringIds", "NVTX_EVENTS", "TARGET_INFO_SYSTEM_ENV", "META_DATA_EXPORT")
-        if not any(name in known or name.startswith("CUPTI_ACTIVITY_KIND") for name in database.columns):
-            raise UnusableInput(f"{path} is an SQLite file but not an export of nsys: none of its tables is there")
+        if not any(name in known or name.startswith("CUPTI_ACTIVITY_KIND") for name in database.tables):
+            raise UnusableInput(
+                f"{source} is an SQLite file but not an export of nsys: none of its tables is there"
+            )
         return _load(database, source, notes)
     finally:
         database.connection.close()
@@ -280,7 +362,11 @@ def _ranges(database: _Database, names: model.Names) -> model.Ranges:
     texts: dict[int, int] = {}
     if "text" in database.columns[table]:
         query = f"SELECT rowid, text FROM {table} {kinds} AND text IS NOT NULL"
-        texts = {row: names.number(printable(str(text))) for row, text in database.rows(query, table)}
+        for row, text in database.stream(query, table):
+            texts[row] = names.number(_name(text))
+            if not len(texts) % _BLOCK_ROWS:
+                database.check_names(names)
+        database.check_names(names)
     if texts:
         name = np.where(name > 0, name, _map(rows["rowid"], texts))
     process, thread = _owner(rows["globalTid"])
@@ -295,9 +381,9 @@ def _domains(database: _Database, process: Ns, domain: Ns, names: model.Names) -
     """Domain ids count within a process; the name comes with the event that created the domain."""
     query = f"SELECT globalTid, domainId, text FROM NVTX_EVENTS WHERE eventType = {_DOMAIN} AND text IS NOT NULL"
     known = {"domainId", "text", "globalTid"} <= database.columns["NVTX_EVENTS"]
-    created = database.rows(query, "NVTX_EVENTS") if known else []
+    created = database.stream(query, "NVTX_EVENTS") if known else ()
     found = {
-        (((_whole(tid) >> 24) & 0xFFFFFF) << 32) + _whole(number): names.number(printable(str(text)))
+        (((_whole(tid) >> 24) & 0xFFFFFF) << 32) + _whole(number): names.number(_name(text))
         for tid, number, text in created
     }
     return _map((process << 32) + domain, found)
@@ -311,7 +397,7 @@ def _describe(database: _Database, trace: model.Trace) -> None:
     began = database.rows(
         "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SESSION_START_TIME"
     )
-    if began and isinstance(began[0][0], int):
+    if began and isinstance(began[0][0], int) and 0 < began[0][0] < 1 << 62:
         trace.origin_unix_ns = began[0][0]
     columns = database.columns.get("TARGET_INFO_GPU", set())
     wanted = ("id", "name", "uuid", "totalMemory", "memoryBandwidth", "smCount")
@@ -321,15 +407,15 @@ def _describe(database: _Database, trace: model.Trace) -> None:
         if isinstance(number, int):
             trace.gpus[number] = model.Gpu(
                 number=number,
-                name=printable(str(name)) if name else None,
-                uuid=printable(str(uuid)) if uuid else None,
+                name=printable(str(name), 100) if name else None,
+                uuid=printable(str(uuid), 100) if uuid else None,
                 memory_bytes=memory if isinstance(memory, int) and memory > 0 else None,
                 dram_bytes_per_s=float(bandwidth) if isinstance(bandwidth, int) and bandwidth > 0 else None,
                 sm_count=sms if isinstance(sms, int) and sms > 0 else None,
             )
     for pid, name in database.rows("SELECT pid, name FROM PROCESSES", "PROCESSES"):
         if isinstance(pid, int) and name:
-            trace.process_names[pid] = printable(str(name))
+            trace.process_names[pid] = printable(str(name), 200)
     _warnings(database, trace)
 
 
@@ -337,9 +423,11 @@ def _warnings(database: _Database, trace: model.Trace) -> None:
     """What nsys itself found wrong with the capture; its routine remarks at every stop are not repeated."""
     query = "SELECT DISTINCT text FROM DIAGNOSTIC_EVENT WHERE severity IN (2, 3)"
     routine = ("Not all ", "No NVTX events", "No CUDA events")
-    for (text,) in database.rows(query, "DIAGNOSTIC_EVENT"):
-        if not str(text).startswith(routine):
-            trace.notes.append(f"nsys says: {printable(str(text), 300)}")
+    said = [str(text) for (text,) in database.rows(query, "DIAGNOSTIC_EVENT")]
+    said = [text for text in said if not text.startswith(routine)]
+    trace.notes += [f"nsys says: {printable(text, 300)}" for text in said[:_MOST_WARNINGS]]
+    if len(said) > _MOST_WARNINGS:
+        trace.notes.append(f"nsys says {len(said) - _MOST_WARNINGS} things more")
 
 
 def _metrics(database: _Database) -> list[model.Metric]:
@@ -366,8 +454,8 @@ def _metrics(database: _Database) -> list[model.Metric]:
         f"SELECT typeId, metricId, CAST((timestamp - {low}) / {width} AS INTEGER), avg(value) FROM GPU_METRICS "
         f"WHERE metricId IN ({ids}) GROUP BY 1, 2, 3"
     )
-    for kind, metric, bucket, mean in database.rows(query, "GPU_METRICS"):
-        if (kind, metric) in values and 0 <= bucket < _METRIC_BUCKETS:
+    for kind, metric, bucket, mean in database.stream(query, "GPU_METRICS"):
+        if (kind, metric) in values and 0 <= bucket < _METRIC_BUCKETS and isinstance(mean, float):
             values[(kind, metric)][bucket] = mean
     # The low byte of typeId numbers the GPU.
     return [
