@@ -108,7 +108,7 @@ def test_the_screen_lives_through_random_bytes_and_q_still_quits(seed: int) -> N
     # A replay: no key of it captures, signals or reads a process.
     with Terminal([sys.executable, "-m", "llmtop", "demo"]) as terminal:
         terminal.shows("REPLAY")
-        data = fuzz(1000 + seed, 120)
+        data = fuzz(1000 + seed, 60)
         for start in range(0, len(data), 300):
             terminal.type_bytes(data[start : start + 300])
 
