@@ -48,7 +48,8 @@ PCIE = {"pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "pcie_source"}  # without 
 
 
 def absent(gpu: Gpu) -> set[str]:
-    return {name for name in gpu.__struct_fields__ if getattr(gpu, name) is None} - {"mig_parent_uuid", "error"}
+    fields = {name for name in gpu.__struct_fields__ if not name.startswith("mig_")} - {"error"}
+    return {name for name in fields if getattr(gpu, name) is None}
 
 
 def whole(gpu: Gpu) -> bool:
