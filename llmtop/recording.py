@@ -371,7 +371,7 @@ class Reader:
         for line in lines.splitlines():
             try:
                 snapshot = from_json(line)
-            except (msgspec.DecodeError, RecursionError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 bad += 1
                 continue
             deepest = max((depth_of(alert.evidence, MAX_EVIDENCE_DEPTH) for alert in snapshot.alerts), default=0)
