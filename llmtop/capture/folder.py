@@ -182,7 +182,7 @@ def read_info(folder: Path) -> Info:
         return _decoder.decode(read_input(folder / INFO))
     except UnusableInput as error:
         raise UnusableInput(f"{folder} is no capture: {error}") from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnusableInput(f"{folder / INFO} is damaged: {printable(str(error), 160)}") from None
     except RecursionError:
         raise UnusableInput(

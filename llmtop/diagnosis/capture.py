@@ -125,7 +125,7 @@ def _command(path: Path) -> str:
     info = (path if path.is_dir() else path.parent) / "capture.json"
     try:
         found = msgspec.json.decode(read_input(info), type=dict[str, object]).get("command")
-    except (UnusableInput, msgspec.DecodeError, RecursionError):
+    except (UnusableInput, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return "python train.py"
     return (
         " ".join(shlex.quote(word) for word in found.split())

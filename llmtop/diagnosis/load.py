@@ -73,7 +73,7 @@ def _read(path: Path, limits: Limits) -> Report:
         raise UnusableInput(
             f"{path} is JSON but no report of llmtop and no trace ({printable(str(error), 160)})"
         ) from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnusableInput(
             f"{path} is damaged JSON ({printable(str(error), 160)}): neither a trace nor a report can be read"
         ) from None

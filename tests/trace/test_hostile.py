@@ -167,9 +167,10 @@ def test_a_pipe_a_socket_a_device_and_a_loop_are_no_files(tmp_path: Path) -> Non
 def test_captures_lists_what_lies_beside_a_broken_one(tmp_path: Path) -> None:
     parent = tmp_path / "captures"
     good = {"engine": "nsys", "state": "done", "started_at": 5.0}
-    for name, text in (("good", json.dumps(good)), ("broken", "{"), ("deep", "[" * 100_000)):
+    foreign = '{"engine": "\udcff"}'
+    for name, text in (("good", json.dumps(good)), ("broken", "{"), ("foreign", foreign), ("deep", "[" * 100_000)):
         (parent / name).mkdir(parents=True)
-        (parent / name / "capture.json").write_text(text)
+        (parent / name / "capture.json").write_text(text, errors="surrogateescape")
     (parent / "piped").mkdir()
     os.mkfifo(parent / "piped" / "capture.json")
     (parent / "evil\x1b]0;owned\x07").mkdir()
@@ -178,7 +179,7 @@ def test_captures_lists_what_lies_beside_a_broken_one(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "good" in done.stdout
     assert "evil·]0;owned·" in done.stdout
-    assert done.stderr.count("left out: ") == 3
+    assert done.stderr.count("left out: ") == 4
     assert "2 captures" in done.stderr
     assert not {"\x1b", "\x07", "\u009b"} & set(done.stdout + done.stderr)
     assert "\u009b" not in _llmtop("captures", "--out", parent, "--json").stdout
