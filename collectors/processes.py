@@ -119,7 +119,7 @@ class ProcessSource:
     def _round(self) -> None:
         offset_ns = self._wall_clock.offset_ns()
         if offset_ns != self._offset_ns:  # psutil keeps when a process began, by the wall clock of then
-            self._known, self._offset_ns = {}, offset_ns
+            self._known, self._offset_ns, self._rounds = {}, offset_ns, 0
         uses, attached = tuple(self._uses()), frozenset(self._attached())
         on_gpu = {use.pid for use in uses}
         strangers = frozenset() if self._trusted else frozenset(on_gpu - attached)

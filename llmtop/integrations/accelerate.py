@@ -12,7 +12,7 @@ from typing import Any
 from accelerate.tracking import GeneralTracker
 
 import llmtop
-from llmtop.integrations.hooked import hooked_loop
+from llmtop.integrations.hooked import guarded, hooked_loop
 
 
 class LlmtopTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not followed by mypy here
@@ -38,6 +38,10 @@ class LlmtopTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not 
 
     def start(self) -> None:
         """Publish from now on."""
+        guarded(self._start)
+
+    def _start(self) -> None:
+        hooked_loop().attach()  # in a process that has been given this tracker, too
         llmtop.attach(total_steps=self._total_steps)
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:

@@ -1,9 +1,16 @@
-"""The hooks on torch, for an integration."""
+"""The hooks on torch, for an integration.
+
+An integration holds nothing of them: libraries copy and pickle their callbacks, and start processes with them.
+"""
 
 from __future__ import annotations
 
-from llmtop.publish import auto
+from collections.abc import Callable
+from typing import Any
+
+from llmtop.publish import auto, recorder
 from llmtop.publish.auto.loop import Loop
+from llmtop.publish.guard import met
 
 
 def hooked_loop() -> Loop:
@@ -15,3 +22,16 @@ def hooked_loop() -> Loop:
     loop: Loop = auto.install()
     loop.recorder.facts.auto = True
     return loop
+
+
+def guarded(tell: Callable[..., None], *args: Any) -> None:
+    """Tell what a library has called us for; see `guard`."""
+    try:
+        tell(*args)
+    except Exception as error:  # noqa: BLE001 - the door
+        met("what the training library says", error)
+
+
+def is_by_hand() -> bool:
+    """Whether the script records its steps itself."""
+    return recorder.get().manual_used

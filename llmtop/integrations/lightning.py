@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 import time
 from typing import Any
 
 import llmtop
-from llmtop.integrations.hooked import hooked_loop
+from llmtop.integrations.hooked import guarded, hooked_loop
 
 METRICS_SECONDS = 0.5
 """How often Lightning's metrics are read: making their dictionary takes longer than a step of llmtop's own."""
@@ -37,35 +38,45 @@ class LlmtopProfiler(_Profiler):  # type: ignore[misc]  # which class that is sh
 
     def __init__(self) -> None:
         super().__init__()
-        self._loop = hooked_loop()
-        self._attached = False
+        hooked_loop()
+        self._attached_in: int | None = None
+        """The process; another may have been given this profiler."""
         self._metrics_due = 0.0
 
     def start(self, action_name: str) -> None:
         """Lightning begins something."""
-        if self._loop.stands_down():
-            return
-        if action_name.endswith(".train_dataloader_next"):
-            self._loop.dataload_begins()
-        elif action_name.startswith("[Strategy]") and action_name.endswith(".training_step"):
-            self._attach()
-            self._loop.training_step_begins()
+        guarded(self._begins, action_name)
 
     def stop(self, action_name: str) -> None:
         """Lightning has done it."""
-        if self._loop.stands_down():
+        guarded(self._ends, action_name)
+
+    def _begins(self, action_name: str) -> None:
+        loop = hooked_loop()
+        if loop.stands_down():
             return
         if action_name.endswith(".train_dataloader_next"):
-            self._loop.dataload_ends(exhausted=False)
+            loop.dataload_begins()
         elif action_name.startswith("[Strategy]") and action_name.endswith(".training_step"):
-            self._loop.training_step_ends()
+            self._attach()
+            loop.training_step_begins()
+
+    def _ends(self, action_name: str) -> None:
+        loop = hooked_loop()
+        if loop.stands_down():
+            return
+        if action_name.endswith(".train_dataloader_next"):
+            loop.dataload_ends(exhausted=False)
+        elif action_name.startswith("[Strategy]") and action_name.endswith(".training_step"):
+            loop.training_step_ends()
         elif action_name == "run_training_batch":
             self._log_metrics()
 
     def _attach(self) -> None:
         trainer = self._trainer()
-        if not self._attached and trainer is not None:
-            self._attached = True
+        if self._attached_in != os.getpid() and trainer is not None:
+            self._attached_in = os.getpid()
+            hooked_loop().attach()
             llmtop.attach(total_steps=_total_steps(trainer))
 
     def _log_metrics(self) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import numbers
+import sys
+from collections.abc import Callable
 from typing import Any
 
 from transformers import TrainerCallback
 
 import llmtop
-from llmtop.integrations.hooked import hooked_loop
-from llmtop.publish import recorder
+from llmtop.integrations.hooked import guarded, hooked_loop, is_by_hand
+from llmtop.publish.auto.loop import runs_below
 
 
 class LlmtopCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not followed by mypy here
@@ -20,23 +22,19 @@ class LlmtopCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     """
 
     def __init__(self) -> None:
-        self._loop = hooked_loop()
-        self._recorder = recorder.get()
+        hooked_loop()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Publish from now on."""
-        self._loop.boundary_from_outside = True
-        llmtop.attach(total_steps=state.max_steps if state.max_steps > 0 else None)
+        guarded(_begin_train, state.max_steps)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The batches of a step are there."""
-        if not self._recorder.manual_used:
-            self._recorder.begin_step(index=state.global_step)
+        guarded(_begin_step, state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The optimizer has stepped."""
-        if not self._recorder.manual_used:
-            self._loop.end_step()
+        guarded(_end_step)
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A batch of an evaluation is done."""
@@ -49,4 +47,33 @@ class LlmtopCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Leave the steps of a loop that follows to the hooks again."""
-        self._loop.boundary_from_outside = False
+        guarded(_end_train)
+
+
+def _begin_train(max_steps: int) -> None:
+    loop = hooked_loop()
+    loop.attach()
+    loop.boundary_from_outside = _still_trains()
+    llmtop.attach(total_steps=max_steps if max_steps > 0 else None)
+
+
+def _still_trains() -> Callable[[], bool]:
+    """What tells whether this Trainer trains: nobody calls us when an exception has ended it."""
+    file = getattr(sys.modules.get("transformers.trainer"), "__file__", None)
+    if file is None or not runs_below(file):
+        return lambda: True
+    return lambda: runs_below(file)
+
+
+def _begin_step(index: int) -> None:
+    if not is_by_hand():
+        hooked_loop().recorder.begin_step(index=index)
+
+
+def _end_step() -> None:
+    if not is_by_hand():
+        hooked_loop().end_step()
+
+
+def _end_train() -> None:
+    hooked_loop().boundary_from_outside = None

@@ -20,8 +20,9 @@ def instrumented(environment: Mapping[str, str]) -> dict[str, str]:
     Calling it twice (`llmtop run` below `llmtop run`) adds nothing the second time.
     """
     changed = dict(environment)
-    before = [entry for entry in changed.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    # An empty entry means the current folder, so none may come about here that was not there before.
+    # An empty entry means the current folder (`PYTHONPATH=$PYTHONPATH:/x`), so each stays and none may come about
+    # here; but a variable that is empty altogether means nothing.
+    before = changed["PYTHONPATH"].split(os.pathsep) if changed.get("PYTHONPATH") else []
     changed["PYTHONPATH"] = os.pathsep.join([str(INJECT), *(entry for entry in before if entry != str(INJECT))])
     changed[PATH] = os.pathsep.join(dict.fromkeys(_home(name) for name in OWN_PACKAGES))
     changed[ABI] = sys.implementation.cache_tag or ""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from llmtop.publish.compiling import is_compiling, keep_untraced, untraced
-from llmtop.publish.loader import Loader
-from llmtop.publish.recorder import MAX_NAMES, Kind, Phase, Step, get, phase_of
+from llmtop.publish.guard import met
+from llmtop.publish.loader import timed_loader
+from llmtop.publish.recorder import MAX_NAMES, PLAIN, Kind, Phase, Step, get, phase_of
 from llmtop.publish.values import LARGEST
 
-T = TypeVar("T")
+L = TypeVar("L", bound=Iterable[Any])
 
 _recorder = get()
 _by_hand = _recorder.by_hand
@@ -73,6 +74,8 @@ def step(
         if is_compiling():
             return _UnrecordedStep()
         _recorder.manual_used = True
+    if type(tokens) not in PLAIN and callable(tokens):
+        return cast(Step, Step()(tokens))  # a bare @llmtop.step
     return Step(tokens, samples, kind, index)
 
 
@@ -101,20 +104,28 @@ def _first_use(name: str) -> Phase:
     """The phase of a name that the script has not used before, or that is no name at all."""
     if is_compiling():
         return _UnrecordedPhase("")
-    _recorder.manual_used = True
+    if not isinstance(name, str) and callable(name):  # a bare @llmtop.phase
+        return cast(Phase, phase_of(getattr(name, "__name__", "phase"))(name))
     made = phase_of(name)
     if type(name) is str and len(_by_hand) < MAX_NAMES:
         _by_hand[name] = made
     return made
 
 
-def loader(iterable: Iterable[T]) -> Loader[T]:
+def loader(iterable: L) -> L:
     """Time the wait for each item as phase ``dataload``: ``for batch in llmtop.loader(dataloader):``.
 
-    The wait is part of the step that follows it. The object passes on len() and the attributes of `iterable`.
+    The wait is part of the step that follows it. What is returned for a torch DataLoader is one too, of the same
+    class and with the same attributes: what is set on either is set on both. Of anything else the object returned
+    passes on len(), bool(), indexing and attributes.
+
+    What Accelerate's `prepare` returns is another loader, made anew: wrap that one.
     """
-    _recorder.manual_used = True
-    return Loader(iterable)
+    try:
+        return cast(L, timed_loader(iterable))
+    except Exception as error:  # noqa: BLE001 - the door: see guard
+        met("the waits for batches", error)
+        return iterable
 
 
 def _unrecorded_log(**metrics: object) -> None:
@@ -129,14 +140,17 @@ def log(**metrics: object) -> None:
     it and read when that copy has arrived, at most a few times a second: nothing waits for the GPU, and the shown
     value may be some steps old. Anything else is left out.
     """
-    known = _recorder.metrics
-    for name, value in metrics.items():
-        if name in known and (type(value) is float or (type(value) is int and -LARGEST < value < LARGEST)):
-            known[name] = value
-        else:
-            _recorder.log_other(name, value)
-    if _recorder.waiting:
-        _recorder.tell()
+    try:
+        known = _recorder.metrics
+        for name, value in metrics.items():
+            if name in known and (type(value) is float or (type(value) is int and -LARGEST < value < LARGEST)):
+                known[name] = value
+            else:
+                _recorder.log_other(name, value)
+        if _recorder.waiting:
+            _recorder.tell()
+    except Exception as error:  # noqa: BLE001 - the door: see guard
+        met("some metrics", error)
 
 
 def attach(

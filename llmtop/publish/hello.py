@@ -60,7 +60,7 @@ def hello(recorder: State) -> wire.Hello:
         engines=_engines(),
         pauses=recorder.tracks is None,
         ring_steps=SIZE,
-        note=_note(recorder.left_out),
+        note=_note(recorder.blind, recorder.left_out),
     )
 
 
@@ -75,9 +75,10 @@ def _engines() -> list[str]:
         return []
 
 
-def _note(left_out: dict[str, int]) -> str | None:
-    if not left_out:
-        return None
-    # A copy: the training thread may add a reason meanwhile.
-    reasons = ", ".join(f"{reason} ({count})" for reason, count in left_out.copy().items())
-    return f"not in the numbers: {reasons}"
+def _note(blind: dict[str, str], left_out: dict[str, int]) -> str | None:
+    # Copies: the training thread may add a reason meanwhile.
+    said = [f"llmtop cannot see {what}: {why}" for what, why in blind.copy().items()]
+    if left_out:
+        reasons = ", ".join(f"{reason} ({count})" for reason, count in left_out.copy().items())
+        said.append(f"not in the numbers: {reasons}")
+    return "; ".join(said) or None

@@ -100,7 +100,7 @@ class OpenPhases:
     """
 
     # No attribute of these is looked up by name in the hot path: a slot is a fixed offset.
-    __slots__ = ("cells", "left_out", "node", "paths", "root", "watch", "zeros")
+    __slots__ = ("cells", "cut", "left_out", "node", "paths", "root", "watch", "zeros")
 
     def clear(self) -> None:
         """Begin anew."""
@@ -110,6 +110,8 @@ class OpenPhases:
         """The innermost open phase."""
         self.cells = [0, 0]
         self.zeros = [0, 0]
+        self.cut: list[str] = []
+        """Phases of the script's that were counted up to the end of a step, and have not ended since."""
         self.watch: Watch | None = None
         """Who else is told of boundaries, if anybody is."""
         self.left_out: dict[str, int] = {}
@@ -150,6 +152,8 @@ class OpenPhases:
         while node is not self.root and node.name != name:
             node = node.parent
         if node is self.root:
+            if name in self.cut:
+                self.cut.remove(name)
             return False  # given up before
         # Two phases overlap without one enclosing the other: neither's time can be told from the other's.
         self.count_left_out("overlapping phases")

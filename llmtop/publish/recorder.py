@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from llmtop.publish import values
+from llmtop.publish.guard import met
 from llmtop.publish.ring import MASK
 from llmtop.publish.state import NEVER, State
 
@@ -91,6 +92,57 @@ class Recorder(State):
         if self.open_step is None and self.tracks is None and get_ident() == self.thread:
             self.forget_unfinished()
 
+    def begin_around(self, step: Step) -> None:
+        """Begin a step of the hooks', within phases of the script's own that are open: they are part of it."""
+        inner = self.node
+        self.node = self.root
+        step.__enter__()
+        if inner is not self.root:
+            self.node = outer = inner
+            while outer.parent is not self.root:
+                outer = outer.parent
+            self.begun = min(self.begun, outer.begun)
+        if self.cut:
+            self.cut.clear()
+            self.count_left_out("phases that enclose a step or were not ended within it")
+
+    def cut_open(self) -> None:
+        """A step of the hooks' ends within phases of the script's own: they count up to here."""
+        now = perf_counter_ns()
+        while self.node is not self.root:
+            node = self.node
+            if self.watch is not None:
+                self.watch.end(node)
+            self.cells[node.slot] += now - node.begun
+            self.cells[node.slot + 1] += 1
+            self.node = node.parent
+            self.cut.append(node.name)
+
+    def began_earlier(self, name: str, begun: int) -> None:
+        """The phase `name`, which is the innermost one, began already then (perf_counter ns)."""
+        if self.node.name == name and get_ident() == self.thread and self.node.begun > begun:
+            self.node.begun = max(begun, self.previous)
+
+    def add_phase(self, name: str, begun: int, ns: int) -> None:
+        """Count a phase that has ended and was not known for one; it began at `begun` and took `ns`."""
+        if self.tracks is None and get_ident() == self.thread:
+            node = self.node.children.get(name) or self.new_node(self.node, name)
+            self.cells[node.slot] += ns
+            self.cells[node.slot + 1] += 1
+            self.pending = min(self.pending, begun)
+
+    def step_failed(self, step: Step) -> None:
+        """Recording a step has failed: it is not counted, and the next one begins anew."""
+        if self.open_step is step:
+            self.open_step = None
+        self.node = self.root
+        self.cells = [0] * len(self.zeros)
+        self.pending = NEVER
+
+    def __reduce__(self) -> tuple[Callable[[], Recorder], tuple[()]]:
+        """Whoever pickles or copies something that leads here gets the recorder of the process that unpickles."""
+        return get, ()
+
     def forget_step(self) -> None:
         """The open step was left by an exception: it is not a step's usual time."""
         self.count_left_out("steps left by an exception")
@@ -109,16 +161,19 @@ class Phase:
 
     def __enter__(self) -> None:
         r = _recorder
-        if get_ident() != r.thread:
-            return r.enter_elsewhere(self.name)
-        here = r.node
-        node = here.children.get(self.name)
-        if node is None:
-            node = r.new_node(here, self.name)
-        r.node = node
-        if r.watch is not None:
-            r.watch.begin(node)
-        node.begun = perf_counter_ns()
+        try:
+            if get_ident() != r.thread:
+                return r.enter_elsewhere(self.name)
+            here = r.node
+            node = here.children.get(self.name)
+            if node is None:
+                node = r.new_node(here, self.name)
+            r.node = node
+            if r.watch is not None:
+                r.watch.begin(node)
+            node.begun = perf_counter_ns()
+        except Exception as error:  # noqa: BLE001 - the door: see guard
+            met("some phases", error)
         return None
 
     def __exit__(
@@ -126,19 +181,22 @@ class Phase:
     ) -> None:
         now = perf_counter_ns()
         r = _recorder
-        node = r.node
-        if node.name != self.name or get_ident() != r.thread:
-            return r.exit_elsewhere(self.name, now)
-        if r.watch is not None:
-            r.watch.end(node)
-        cells = r.cells
-        slot = node.slot
-        begun = node.begun
-        cells[slot] += now - begun
-        cells[slot + 1] += 1
-        r.node = node.parent
-        if begun < r.pending:  # noqa: PLR1730 - a call of min() costs more
-            r.pending = begun
+        try:
+            node = r.node
+            if node.name != self.name or get_ident() != r.thread:
+                return r.exit_elsewhere(self.name, now)
+            if r.watch is not None:
+                r.watch.end(node)
+            cells = r.cells
+            slot = node.slot
+            begun = node.begun
+            cells[slot] += now - begun
+            cells[slot + 1] += 1
+            r.node = node.parent
+            if begun < r.pending:  # noqa: PLR1730 - a call of min() costs more
+                r.pending = begun
+        except Exception as failed:  # noqa: BLE001 - the door: see guard
+            met("some phases", failed)
         return None
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -168,22 +226,26 @@ class Step:
 
     def __enter__(self) -> Step:
         r = _recorder
-        if not r.attached or self.kind != "step":
-            prepare(r, self)
-        if get_ident() != r.thread:
-            r.enter_step_elsewhere(self)
-            return self
-        if r.open_step is not None:
-            return self  # a step within a step, such as an integration's around the script's own: the outer counts
-        r.open_step = self
-        if r.node is not r.root:
-            r.give_up_open()
-        if r.watch is not None:
-            r.watch.begin_step()
-        now = perf_counter_ns()
-        r.begun = r.pending if r.pending < now else now
-        # Nothing within the step can begin earlier.
-        r.pending = 0
+        try:
+            if not r.attached or self.kind != "step":
+                prepare(r, self)
+            if get_ident() != r.thread:
+                r.enter_step_elsewhere(self)
+                return self
+            if r.open_step is not None:
+                return self  # a step within a step, an integration's around the script's own: the outer counts
+            r.open_step = self
+            if r.node is not r.root:
+                r.give_up_open()
+            if r.watch is not None:
+                r.watch.begin_step()
+            now = perf_counter_ns()
+            r.begun = r.pending if r.pending < now else now
+            # Nothing within the step can begin earlier.
+            r.pending = 0
+        except Exception as error:  # noqa: BLE001 - the door: see guard
+            r.step_failed(self)
+            met("some steps", error)
         return self
 
     def __exit__(
@@ -191,39 +253,44 @@ class Step:
     ) -> None:
         now = perf_counter_ns()
         r = _recorder
-        if r.open_step is not self or get_ident() != r.thread:
-            if r.tracks is not None:
-                r.tracks.exit_step(self, now, failed=kind is not None)
+        try:
+            if r.open_step is not self or get_ident() != r.thread:
+                if r.tracks is not None:
+                    r.tracks.exit_step(self, now, failed=kind is not None)
+                return
+            if r.node is not r.root:
+                r.give_up_open()
+            if kind is not None:
+                r.forget_step()
+                return
+            if r.watch is not None:
+                r.watch.end_step()
+            ring = r.ring
+            count = ring.count
+            index = r.next_index if self.index is None else values.whole(self.index, r.next_index)
+            r.next_index = index + 1
+            begun = r.begun
+            interval = begun - r.previous if r.previous >= 0 else -1
+            r.previous = begun
+            tokens = self.tokens
+            samples = self.samples
+            if type(tokens) not in PLAIN:
+                tokens = values.number(tokens)
+            if type(samples) not in PLAIN:
+                samples = values.number(samples)
+            cells = r.cells
+            ring.rows[count & MASK] = (index, begun, now - begun, interval, tokens, samples, *cells)
+            cells[:] = r.zeros
+            r.open_step = None
+            r.pending = NEVER
+            ring.count = count + 1
+            if r.waiting:
+                r.waiting = False
+                r.wake()
+        except Exception as failed:  # noqa: BLE001 - the door: see guard
+            r.step_failed(self)
+            met("some steps", failed)
             return
-        if r.node is not r.root:
-            r.give_up_open()
-        if kind is not None:
-            r.forget_step()
-            return
-        if r.watch is not None:
-            r.watch.end_step()
-        ring = r.ring
-        count = ring.count
-        index = r.next_index if self.index is None else values.whole(self.index, r.next_index)
-        r.next_index = index + 1
-        begun = r.begun
-        interval = begun - r.previous if r.previous >= 0 else -1
-        r.previous = begun
-        tokens = self.tokens
-        samples = self.samples
-        if type(tokens) not in PLAIN:
-            tokens = values.number(tokens)
-        if type(samples) not in PLAIN:
-            samples = values.number(samples)
-        cells = r.cells
-        ring.rows[count & MASK] = (index, begun, now - begun, interval, tokens, samples, *cells)
-        cells[:] = r.zeros
-        r.open_step = None
-        r.pending = NEVER
-        ring.count = count + 1
-        if r.waiting:
-            r.waiting = False
-            r.wake()
         r.chores_in -= 1
         if r.chores_in <= 0 or r.boundary_hook is not None:
             r.after_step(index, now)

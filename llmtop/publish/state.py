@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from llmtop.publish import values
 from llmtop.publish.facts import Facts
+from llmtop.publish.guard import is_the_scripts
 from llmtop.publish.interrupts import raised_by_handler
 from llmtop.publish.phases import OpenPhases
 from llmtop.publish.ring import Ring
@@ -45,7 +46,9 @@ class State(OpenPhases):
     __slots__ = (
         "_watch",
         "attached",
+        "before_batch",
         "begun",
+        "blind",
         "boundary_hook",
         "by_hand",
         "chores_in",
@@ -75,6 +78,8 @@ class State(OpenPhases):
     )
 
     def __init__(self) -> None:
+        self.before_batch: Callable[[], None] | None = None
+        """Set by hooks: called when the script asks a loader of llmtop's for a batch."""
         self.by_hand: dict[str, Phase] = {}
         """The phases that the script has named itself."""
         self.reset()
@@ -88,9 +93,11 @@ class State(OpenPhases):
         self.off = bool(os.environ.get("LLMTOP_OFF"))
         self.attached = False
         self.manual_used = False
-        """Whether the script itself calls step(), phase() or loader(); hooks then keep still."""
+        """Whether the script itself calls step(); hooks then keep still."""
         self.boundary_hook: Callable[[int], None] | None = None
         """Called in the training thread right after a step ended, with its index."""
+        self.blind: dict[str, str] = {}
+        """What cannot be seen of this script -> why; said to the monitor until it can."""
         self.pause: Pause | None = None
         """What a monitor asked for; it has the hook as long as it is not over."""
         self.paused = False
@@ -157,6 +164,19 @@ class State(OpenPhases):
         """Remember that something is not in the numbers, and why; the monitor shows it."""
         super().count_left_out(reason)
         if self.left_out[reason] == 1:
+            self.facts.changed()
+            self.tell()
+
+    def cannot_see(self, what: str, why: str) -> None:
+        """Remember that something of this script cannot be seen; the monitor shows it."""
+        if what not in self.blind:
+            self.blind[what] = why
+            self.facts.changed()
+            self.tell()
+
+    def sees(self, what: str) -> None:
+        """It can be seen after all."""
+        if self.blind.pop(what, None) is not None:
             self.facts.changed()
             self.tell()
 
@@ -236,7 +256,7 @@ class State(OpenPhases):
             if hook is not None:
                 hook(index)
         except BaseException as error:  # nothing of ours may reach the training, and nothing of its own be kept
-            if self.paused or not isinstance(error, Exception) or raised_by_handler(error):
+            if self.paused or is_the_scripts(error):
                 self.paused = False
                 raise
             self.run_chores = self.boundary_hook = None
@@ -266,7 +286,7 @@ class State(OpenPhases):
                 raise
             complain(error, aloud=not self.facts.local_rank)
         self._rewatch()
-        if loop_runs():
+        if loop_runs() and not self.facts.auto:  # a loop that hooks see has one step at a time, in a notebook too
             self.go_concurrent()
 
 

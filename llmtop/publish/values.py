@@ -47,7 +47,12 @@ def _is_cuda(value: object) -> bool:
 
 def number(value: Any) -> float | None:
     """A number that can be read without waiting for a device; None for anything else."""
-    return value if type(value) is float else None if is_on_gpu(value) else _made(float, value)
+    return value if type(value) is float else None if is_on_gpu(value) else _made(_float, value)
+
+
+def _float(value: Any) -> float:
+    # Of a tensor with a graph torch would warn, on the script's stderr.
+    return float(value.detach() if getattr(value, "requires_grad", False) else value)
 
 
 def whole(value: Any, otherwise: int) -> int:

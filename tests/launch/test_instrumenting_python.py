@@ -78,6 +78,38 @@ def test_an_isolated_python_is_not_touched(flags: str) -> None:
     assert python("-c", command, program="sh") == "False\n"
 
 
+@pytest.mark.parametrize("entries", [":{0}", "{0}:", "{0}::/nowhere", ":"])
+def test_an_empty_entry_of_the_path_stays_the_current_folder(entries: str, tmp_path: Path) -> None:
+    show = "import json, sys; print(json.dumps(sys.path))"
+    path = entries.format(tmp_path)
+    said = [
+        subprocess.run(
+            [*under, sys.executable, "-P", "-c", show],
+            env={**os.environ, "PYTHONPATH": path},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=True,
+        ).stdout
+        for under in ([], [*LLMTOP, "--"])
+    ]
+    assert said[1] == said[0]
+    assert str(tmp_path) in json.loads(said[0])
+
+
+def test_a_path_file_that_imports_torch_first_is_no_hindrance(tmp_path: Path) -> None:
+    (tmp_path / "early.pth").write_text("import torch\n")
+    source = "import site, sys; site.addsitedir(sys.argv[1]); import torch; print('torch' in sys.modules)"
+    assert python("-c", source, str(tmp_path)) == "True\n"
+    (tmp_path / "sitecustomize.py").write_text("")
+    ask = "import sys; print('llmtop.publish.auto' in sys.modules)"
+    first = (
+        f"import sys, runpy, torch; sys.path.insert(0, {str(INJECT)!r}); import _llmtop_watch as w; w.watch()\n"
+    )
+    assert python("-c", first + ask, under=False, LLMTOP_RUN_PATH=str(REPOSITORY), LLMTOP_RUN_ABI="") == "True\n"
+
+
 def test_looking_for_torch_is_not_importing_it() -> None:
     source = """
 import importlib.util, sys

@@ -266,6 +266,10 @@ def test_hooks_can_open_and_close_without_a_with(recorded: Recorded) -> None:
     assert recorder.manual_used is False
     with llmtop.phase("by hand"):
         pass
+    list(llmtop.loader([1]))
+    assert recorder.manual_used is False, "phases lie within the steps that hooks see"
+    with llmtop.step():
+        pass
     assert recorder.manual_used is True
 
 

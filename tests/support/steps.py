@@ -51,7 +51,7 @@ def show() -> None:
         "metrics": r.metrics,
         "attached": r.attached,
     }
-    print(_MARK + json.dumps({"steps": steps, "left_out": r.left_out, **facts}), flush=True)
+    print(_MARK + json.dumps({"steps": steps, "left_out": r.left_out, "blind": r.blind, **facts}), flush=True)
 
 
 def read(output: str) -> dict[str, Any]:

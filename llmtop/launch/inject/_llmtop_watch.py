@@ -119,6 +119,8 @@ def _instrument() -> None:
 
 
 def watch() -> None:
-    """Wait for `import torch` in this process."""
-    if "torch" not in sys.modules:
+    """Wait for `import torch` in this process; a .pth file of its environment may have been faster."""
+    if "torch" in sys.modules:
+        _instrument()
+    else:
         sys.meta_path.insert(0, TorchWatcher(_instrument))

@@ -12,14 +12,31 @@ from llmtop.publish.recorder import Step
 _TOKEN_TYPES = frozenset({torch.int64, torch.int32})
 
 
-def guess(step: Step, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Add one batch to the step's samples and tokens, as far as they can be told."""
+def guess(step: Step, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, first: bool) -> None:
+    """Add one batch to the step's samples and tokens, as far as they can be told.
+
+    A module that is called again before the backward pass (chosen and rejected answers, two views) has tokens of
+    another batch; with anything but tokens it may as well be a recurrent cell with the same samples again, so only
+    the `first` call counts. Integers in one dimension are tokens of sequences packed one after another where they
+    are called `input_ids`; else they may be that, or one number a sample, and nothing is counted.
+    """
     batch = args[0] if args else kwargs.get("input_ids", kwargs.get("inputs_embeds"))
+    named = not args
     if not isinstance(batch, torch.Tensor):
         batch = batch.get("input_ids") if isinstance(batch, Mapping) else None
-    if not isinstance(batch, torch.Tensor) or not batch.ndim:
+        named = True
+    if not isinstance(batch, torch.Tensor):
         return
-    shape = batch.shape
-    step.samples = (step.samples or 0) + shape[0]
-    if len(shape) == 2 and batch.dtype in _TOKEN_TYPES:
+    with torch._C.DisableTorchFunction():  # neither a mode nor a class of the script's hears of it
+        shape, integers = batch.shape, batch.dtype in _TOKEN_TYPES
+    if not shape:
+        return
+    if len(shape) == 1 and integers:
+        if named:
+            step.tokens = (step.tokens or 0) + shape[0]
+        return
+    if len(shape) == 2 and integers:
         step.tokens = (step.tokens or 0) + shape[0] * shape[1]
+    elif not first:
+        return
+    step.samples = (step.samples or 0) + shape[0]

@@ -17,6 +17,8 @@ COLLECTIVES = (
     "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send",
 )  # fmt: skip
 
+WAITS = "the waits for other ranks"
+
 _is_compiling = torch.compiler.is_compiling
 _listening = False
 
@@ -32,15 +34,26 @@ def mark_end_of(tensors: Any, loop: Loop) -> Any:
         return None
     if not _listening:
         _listen(loop)
-    if not isinstance(tensors, torch.Tensor) or not tensors.requires_grad:
+    if not isinstance(tensors, torch.Tensor):
         return None
     engine: Any = torch.autograd.Variable._execution_engine  # the one that FSDP queues its callback with
 
     def queue(_gradient: Any) -> None:
-        if not _is_compiling():
-            engine.queue_callback(loop.gradients_are_computed)
+        if _is_compiling():
+            return
+        try:
+            engine.queue_callback(computed)
+        except BaseException as error:  # noqa: BLE001
+            loop.lost(WAITS, error)
 
-    return tensors.register_hook(queue)
+    def computed() -> None:
+        try:
+            loop.gradients_are_computed()
+        except BaseException as error:  # noqa: BLE001
+            loop.lost(WAITS, error)
+
+    with torch._C.DisableTorchFunction():  # neither a mode nor a class of the script's hears of it
+        return tensors.register_hook(queue) if tensors.requires_grad else None
 
 
 def _listen(loop: Loop) -> None:
@@ -60,7 +73,12 @@ def _listen(loop: Loop) -> None:
 def _timed(collective: Callable[..., Any], loop: Loop) -> Callable[..., Any]:
     @functools.wraps(collective)
     def timed(*args: Any, **kwargs: Any) -> Any:
-        phase = None if _is_compiling() or kwargs.get("async_op") or loop.stands_down() else loop.waits()
+        phase = None
+        try:
+            if not _is_compiling() and not kwargs.get("async_op") and not loop.stands_down():
+                phase = loop.waits()
+        except BaseException as error:  # noqa: BLE001
+            loop.lost(WAITS, error)
         if phase is None:
             return collective(*args, **kwargs)
         with phase:

@@ -1,7 +1,8 @@
 """Where torch is listened to. Public hooks where it has them; else one function, replaced once by a wrapper.
 
 Every wrapper asks first whether it is being compiled, which torch.compile takes for a constant: it adds no graph
-break and no guard. Nothing here may raise on its own account.
+break and no guard. Nothing here may raise on its own account: whatever comes out of our own work goes to
+`Loop.lost`, outside of which the script's own call is made as without us.
 
 Each call of a Python function costs a training some microsecond, because its code is in no cache by then. So what
 happens at every step is written out here where it is short.
@@ -30,8 +31,9 @@ def install() -> Loop:
     loop = make()
     _listen_to_dataloader(loop)
     transfers.listen(loop)
-    _listen_to_autograd(loop, Modules(loop))
-    _listen_to_optimizers(loop)
+    modules = Modules(loop)
+    _listen_to_autograd(loop, modules)
+    _listen_to_optimizers(loop, modules)
     dynamo.keep_out()
     return loop
 
@@ -47,15 +49,26 @@ def _listen_to_dataloader(loop: Loop) -> None:
 
     @functools.wraps(fetch)
     def __next__(self: Any) -> Any:  # noqa: N807
-        if _is_compiling() or loop.busy or get_ident() != recorder.thread:
+        if _is_compiling() or get_ident() != loop.thread:
             return fetch(self)
-        if (recorder.manual_used or recorder.off) and loop.stands_down():
+        phase = None
+        try:
+            if not (
+                (loop.busy and not (loop.optimizing and loop.recovers()))
+                or ((recorder.manual_used or recorder.off) and loop.stands_down())
+            ):
+                phase = loop.dataload_begins()
+        except BaseException as error:  # noqa: BLE001
+            loop.lost("the waits for batches", error)
+        if phase is None:
             return fetch(self)
-        phase = loop.dataload_begins()
         try:
             batch = fetch(self)
         except BaseException:
-            loop.dataload_ends(exhausted=True)
+            try:
+                loop.dataload_ends(exhausted=True)
+            except BaseException as error:  # noqa: BLE001
+                loop.lost("the waits for batches", error)
             raise
         phase.__exit__(None, None, None)
         return batch
@@ -70,43 +83,78 @@ def _listen_to_autograd(loop: Loop, modules: Modules) -> None:
 
     @functools.wraps(run)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if (
-            _is_compiling()
-            or loop.in_backward
-            or ((recorder.manual_used or recorder.off) and loop.stands_down())
-            or (not recorder.attached and is_data_worker())
-        ):
+        if _is_compiling() or loop.in_backward:
             return run(tensors, *args, **kwargs)
-        usual = recorder.attached and modules.called and loop.steps_without_forward < STEPS_WITHOUT
-        if not usual and (not recorder.attached or modules.unknown):
-            with dynamo.Paused():
-                if modules.unknown:
-                    modules.look()
-                loop.attach()
-                dynamo.keep_out()  # also of what has been loaded to publish
-        loop.backward_begins()
-        mark = communication.mark_end_of(tensors, loop) if is_distributed() else None
+        begun, mark = False, None
+        try:
+            if not (
+                ((recorder.manual_used or recorder.off) and loop.stands_down())
+                or (not recorder.attached and is_data_worker())
+                or (get_ident() != loop.thread and loop.is_foreign())
+            ):
+                usual = recorder.attached and modules.called and loop.steps_without_forward < STEPS_WITHOUT
+                if not usual and (not recorder.attached or modules.unknown):
+                    _meet(loop, modules, tensors)
+                loop.backward_begins()
+                mark = communication.mark_end_of(tensors, loop) if is_distributed() else None
+                begun = True
+        except BaseException as error:  # noqa: BLE001
+            loop.lost("the backward passes", error)
+        if not begun:
+            return run(tensors, *args, **kwargs)
         try:
             return run(tensors, *args, **kwargs)
         finally:
-            loop.backward_ends()
-            if mark is not None:
-                mark.remove()
+            try:
+                loop.backward_ends()
+                if mark is not None:
+                    mark.remove()
+            except BaseException as error:  # noqa: BLE001
+                loop.lost("the backward passes", error)
 
     torch.autograd.backward = backward
 
 
-def _listen_to_optimizers(loop: Loop) -> None:
+def _meet(loop: Loop, modules: Modules, loss: Any = None) -> None:
+    """This process trains: look for what, and publish it."""
+    with dynamo.Paused():
+        if modules.unknown:
+            modules.look(loss)
+        loop.attach()
+        dynamo.keep_out()  # also of what has been loaded to publish
+
+
+def _listen_to_optimizers(loop: Loop, modules: Modules) -> None:
     recorder = loop.recorder
 
     def before(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not _is_compiling() and not ((recorder.manual_used or recorder.off) and loop.stands_down()):
+        if _is_compiling() or (get_ident() != loop.thread and recorder.attached):
+            return
+        try:
+            if (recorder.manual_used or recorder.off) and loop.stands_down():
+                return
             closure = args[1] if len(args) > 1 else kwargs.get("closure")
+            if not recorder.attached and closure is None:
+                if is_data_worker() or not _has_gradients(optimizer):
+                    return
+                _meet(loop, modules)  # its gradients are from torch.autograd.grad
             loop.optimizer_begins(optimizer, closure is not None)
+        except BaseException as error:  # noqa: BLE001
+            loop.lost("the optimizer's steps", error)
 
     def after(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not _is_compiling():
+        if _is_compiling() or get_ident() != loop.thread:
+            return
+        try:
             loop.optimizer_ends(optimizer)
+        except BaseException as error:  # noqa: BLE001
+            loop.lost("the optimizer's steps", error)
 
     register_optimizer_step_pre_hook(before)
     register_optimizer_step_post_hook(after)
+
+
+def _has_gradients(optimizer: Any) -> bool:
+    """Whether it has something to step with: a first call without gradients only prepares the optimizer."""
+    with torch._C.DisableTorchFunction():
+        return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])

@@ -8,128 +8,46 @@ from __future__ import annotations
 
 import os
 import sys
-import weakref
-from _thread import get_ident
-from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Any
 
-from llmtop.publish import recorder
-from llmtop.publish.recorder import Phase, Step, phase_of
+from llmtop.publish.auto.loop_state import LoopState
+from llmtop.publish.recorder import Phase, Step
 
-LOST_CLOSER = 64
-"""Optimizer steps without one of the optimizer that used to close a step, until another one does. More than a
-GAN's discriminator takes for one of the generator."""
-
-
-def _nothing() -> None:
-    """No parameter is known."""
+PASSES_WITHOUT_STEP = 100
+"""Backward passes, and four times as many as any step has had, after which steps cannot be told."""
+STEPS = "the steps of this script"
 
 
-class Loop:
-    """The state of this process's training loop. Every method is cheap, and none raises."""
+_unwatched: Any = sys.modules["torch"]._C.DisableTorchFunction  # torch was there before these hooks
 
-    __slots__ = (
-        "_backward",
-        "_begun_here",
-        "_closer",
-        "_closure",
-        "_communication",
-        "_dataload",
-        "_depth",
-        "_forward",
-        "_h2d",
-        "_in_training_step",
-        "_new_batch",
-        "_optimizer",
-        "_optimizing",
-        "_others",
-        "_seen",
-        "_started",
-        "_step",
-        "_stepped_in_backward",
-        "_stepping",
-        "_unstepped",
-        "_untouched",
-        "_version",
-        "_waiting",
-        "boundary_from_outside",
-        "busy",
-        "evaluated",
-        "in_backward",
-        "recorder",
-        "steps_without_forward",
-        "watched",
-    )
 
-    def __init__(self) -> None:
-        self.recorder = recorder.get()
-        self._dataload, self._h2d, self._forward, self._backward, self._communication, self._optimizer = map(
-            phase_of, ("dataload", "h2d", "forward", "backward", "communication", "optimizer")
-        )
-        self.boundary_from_outside = False
-        """Set by an integration that ends the steps itself."""
-        self.reset()
+class Loop(LoopState):
+    """The state of this process's training loop. Every method is cheap, and none raises of its own accord."""
 
-    def reset(self) -> None:
-        """Begin anew: in a forked child, which has not trained yet."""
-        self.busy = False
-        """Within a forward, a backward or an optimizer step: what modules and tensors do there is part of it."""
-        self.in_backward = False
-        self.evaluated = False
-        """A module was called without gradients since the last batch was asked for."""
-        self._started = False
-        """A first step has ended. It is not recorded: its forward, before the first backward, was not seen."""
-        self._step: Step | None = None
-        self._begun_here = False
-        self.watched: Callable[[], Any] = _nothing
-        """Returns a parameter that is trained, or None: a weak reference."""
-        self._version = -1
-        self.steps_without_forward = 0
-        self._unstepped = False
-        """A backward pass has ended, and no optimizer's step since."""
-        self._in_training_step = False
-        self._new_batch = True
-        self._waiting = False
-        self._stepping: int | None = None
-        self._depth = 0
-        self._untouched = False
-        self._closure = False
-        self._optimizing = False
-        self._stepped_in_backward = False
-        self._closer: int | None = None
-        self._seen: dict[int, weakref.ref[Any]] = {}
-        self._others = 0
-
-    def stands_down(self) -> bool:
-        """Whether to record nothing, because the script does it itself. What was begun is then given up."""
-        r = self.recorder
-        r.saw_work()
-        if r.manual_used and self._step is not None:
-            self._give_up_step()
-        return r.manual_used or r.off
-
-    @property
-    def attached(self) -> bool:
-        """Whether this process has trained (and not only loaded data, or a model)."""
-        return self.recorder.attached
-
-    @property
-    def here(self) -> bool:
-        """Whether the calling thread is the one that trains."""
-        return get_ident() == self.recorder.thread
+    __slots__ = ()
 
     # --- loading ----------------------------------------------------------------------------------
 
     def dataload_begins(self) -> Phase:
         """A batch is asked for. The phase returned is to be left when it is there."""
+        if self._unstepped or self.evaluated:
+            self.batch_is_asked_for()
+        self._dataload.__enter__()
+        return self._dataload
+
+    def batch_is_asked_for(self) -> None:
+        """Of whatever loader, and before its wait begins."""
+        if self.stands_down() or not self.here:
+            return
         if self._unstepped:
             self._look_for_unseen_step()
         if self.evaluated and self._step is None:
             # Asked for again after a forward without gradients and none with: the batches were an evaluation's.
             self.forget_pending()
         self.evaluated = False
-        self._dataload.__enter__()
-        return self._dataload
+        self._tentative_ns = 0
+        self._tentative = None
 
     def dataload_ends(self, *, exhausted: bool) -> None:
         """The batch is there, or there are no more: what comes after an epoch belongs to no step."""
@@ -144,31 +62,61 @@ class Loop:
 
     def h2d(self) -> Phase | None:
         """The phase for a copy to the device that begins now; None when it is part of something else."""
-        return self._h2d if self.attached and not self.busy and self.here and not self.stands_down() else None
+        if not self.attached or not self.here or (self.busy and not (self.optimizing and self.recovers())):
+            return None
+        return None if self.stands_down() else self._h2d
 
     # --- forward and backward ---------------------------------------------------------------------
 
     def forward_begins(self) -> Step | None:
-        """The outermost module is called with gradients enabled.
-
-        Returns:
-            The step when this is the first call since the last backward pass: what it is called with is the batch.
-        """
+        """The outermost module is called with gradients enabled. Returns the step; None before the first."""
         if self._stepping is not None or self._unstepped:
             self._settle()
         self.busy = True
         step = self._step or self._open_step()
         self._forward.__enter__()
         self.steps_without_forward = 0
-        if self._new_batch:
-            self._new_batch = False
-            return step
-        return None
+        return step
 
     def forward_ends(self) -> None:
         """It has returned, or raised."""
         self._forward.__exit__(None, None, None)
         self.busy = False
+
+    def tentative_begins(self) -> Step:
+        """The outermost module is called with gradients, but not as in training: an evaluation that forgot to turn
+        them off, or a training that forgot to turn its mode on. If a backward pass follows it is the latter.
+
+        Returns:
+            What keeps the batch.
+        """
+        self.evaluated = self.busy = True
+        now = perf_counter_ns()
+        if not self._tentative_ns:
+            self._tentative_begun = now
+        self._tentative_ns -= now
+        if self._tentative is None:
+            self._tentative = Step()
+        return self._tentative
+
+    def tentative_ends(self) -> None:
+        """It has returned, or raised."""
+        self._tentative_ns += perf_counter_ns()
+        self.busy = False
+
+    def _was_training(self) -> None:
+        """A backward pass follows what was taken for an evaluation."""
+        self.evaluated = self.trained = False
+        ns, self._tentative_ns = self._tentative_ns, 0
+        batch, self._tentative = self._tentative, None
+        self.steps_without_forward = 0
+        self.recorder.add_phase("forward", self._tentative_begun, ns)
+        step = self._step or self._open_step()
+        if batch is not None and step is not None:
+            for name in ("tokens", "samples"):
+                counted = getattr(batch, name)
+                if counted is not None:
+                    setattr(step, name, (getattr(step, name) or 0) + counted)
 
     def training_step_begins(self) -> None:
         """A function that computes a loss is called: it counts as forward, up to a backward pass within it."""
@@ -188,7 +136,7 @@ class Loop:
         """This process trains: publish it from now on."""
         if not self.attached:
             self.recorder.facts.auto = True
-            self.recorder.thread = get_ident()
+            self._take_thread()
             self.recorder.attach()
 
     def backward_begins(self) -> None:
@@ -197,6 +145,8 @@ class Loop:
             self._settle()
         if self._in_training_step:
             self.training_step_ends()
+        if self._tentative_ns:
+            self._was_training()
         if self._step is None:
             self._open_step()
         self.busy = self.in_backward = True
@@ -214,11 +164,18 @@ class Loop:
         (self._communication if self._waiting else self._backward).__exit__(None, None, None)
         self._waiting = False
         self.busy = self.in_backward = False
-        self._new_batch = self._unstepped = True
-        parameter = self.watched()
-        self._version = -1 if parameter is None else parameter._version
+        self._unstepped = True
+        self.batch_of = 0
+        self._passes += 1
+        if self._passes > self._most_passes:
+            self._torch_steps = False  # its optimizer may step in compiled code by now, which runs no hooks
+        if not self._torch_steps:
+            self._version = _version_of(self.watched())
+        if self._passes == PASSES_WITHOUT_STEP + 4 * self._most_passes and not self.boundary_from_outside:
+            why = "backward passes, but no step of an optimizer of torch's and no changed parameter since the last"
+            self.recorder.cannot_see(STEPS, f"{self._passes} {why}; llmtop.step() would tell them")
         if self._closure:
-            self._optimizing = True
+            self.optimizing = True
             self._optimizer.__enter__()
         elif self._stepped_in_backward:
             self._stepped_in_backward = False
@@ -232,6 +189,8 @@ class Loop:
 
     def optimizer_begins(self, optimizer: Any, closure: bool) -> None:
         """An optimizer's step begins."""
+        if self._step is None:
+            self._open_step()
         if self.in_backward:
             self._stepped_in_backward = True  # as memory-saving recipes do, one optimizer a parameter
             return
@@ -246,7 +205,7 @@ class Loop:
         self._untouched = True
         self._depth = 0
         self._closure = closure
-        self._optimizing = True
+        self.optimizing = True
         self.busy = not closure
         self._optimizer.__enter__()
 
@@ -257,37 +216,33 @@ class Loop:
         if self._depth:
             self._depth -= 1
             return
-        if self._optimizing:
+        if self.optimizing:
             self._optimizer.__exit__(None, None, None)
-            self.busy = self._optimizing = False
+            self.busy = self.optimizing = False
         self._closure = self._unstepped = False
+        self._torch_steps = True
         self._stepping = None
-        if id(optimizer) == self._closer:
-            self._others = 0
-        elif not self._closes_step(optimizer):
+        if id(optimizer) == self.closer.number:
+            self.closer.closed()
+        elif not self.closer.closes(optimizer):
             return
-        if not self.boundary_from_outside:
-            self.end_step()
+        self._end_step()
+
+    def recovers(self) -> bool:
+        """Whether it was an optimizer's step that raised, and so never said that it ended, which left us busy."""
+        if self._closure or runs_below(sys.modules["torch.optim.optimizer"].__file__):
+            return False
+        self._recover()
+        return True
 
     def _leave_optimizer(self, calls_closure: bool = False) -> None:
         """The optimizer's own work ends, or stops because its closure is called again."""
-        if self._optimizing:
+        if self.optimizing:
             if calls_closure and self._untouched:
                 self.recorder.cancel_phase("optimizer")  # it has done nothing yet
             else:
                 self._optimizer.__exit__(None, None, None)
-            self.busy = self._optimizing = False
-
-    def _closes_step(self, optimizer: Any) -> bool:
-        number = id(optimizer)
-        seen = self._seen.get(number)
-        if seen is None or seen() is not optimizer:  # a new one may have the id of one that is no more
-            self._seen[number] = weakref.ref(optimizer)
-            self._closer = number
-        self._others = 0 if number == self._closer else self._others + 1
-        if self._others > LOST_CLOSER:
-            self._closer, self._others = number, 0
-        return number == self._closer
+            self.busy = self.optimizing = False
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -304,48 +259,58 @@ class Loop:
             self._step, self._begun_here = r.open_step, False  # an integration's
         elif self._step is None and self._started:
             self._step, self._begun_here = Step(), True
-            self._step.__enter__()
+            r.begin_around(self._step)
         return self._step
 
     def _look_for_unseen_step(self) -> None:
         """End the step if a parameter has changed since the backward pass and no optimizer said so.
 
-        It may have stepped within compiled code, or be none of torch's.
+        It may have stepped within compiled code, or be none of torch's. Where one of torch's has said so before, a
+        change is something else: weights that are clamped, or moved for a second backward pass.
         """
-        if self._unstepped and not self.in_backward and self._stepping is None:
-            parameter = self.watched()
-            if parameter is not None and parameter._version != self._version:
+        if self._unstepped and not self._torch_steps and not self.in_backward and self._stepping is None:
+            version = _version_of(self.watched())
+            if version is not None and version != self._version:
                 self._end_step()
 
     def _end_step(self) -> None:
-        if not self.boundary_from_outside:
+        still = self.boundary_from_outside
+        if still is None:
             self.end_step()
+        elif not still():
+            self.boundary_from_outside = None
+            self._step = None
+            if self.recorder.open_step is not None:
+                self.recorder.forget_step()
 
     def end_step(self) -> None:
         """The step is over."""
         self._step = None
         self.evaluated = self._unstepped = False
+        self._tentative_ns = 0
+        self._tentative = None
         self.steps_without_forward += 1
+        if self._passes > PASSES_WITHOUT_STEP:
+            self.recorder.sees(STEPS)
+        self._most_passes = max(self._most_passes, self._passes)
+        self._passes = 0
         if not self._started and self.recorder.open_step is None:
             self.forget_pending()
             self.recorder.next_index = max(self.recorder.next_index, 1)
         self._started = True
         r = self.recorder
         if r.open_step is not None and r.tracks is None:
+            if r.node is not r.root:
+                r.cut_open()
             r.open_step.__exit__(None, None, None)
         else:
             r.end_step()
 
-    def _give_up_step(self) -> None:
-        """The script records its steps itself after all: the one that was begun here must not swallow them."""
-        begun, self._step = self._step, None
-        if self._begun_here and begun is not None and self.recorder.open_step is begun:
-            self.recorder.forget_step()
-
     def _recover(self) -> None:
         """An optimizer's step that raised has never said that it ended."""
         if self._stepping is not None and not self._closure:
-            self._leave_optimizer()
+            self._untouched = True
+            self._leave_optimizer(calls_closure=True)
             self._stepping = None
 
 
@@ -355,8 +320,27 @@ def is_data_worker() -> bool:
     return data is not None and data.get_worker_info() is not None
 
 
+def _version_of(parameter: Any) -> int | None:
+    """How often it was changed in place; asked past whatever of the script's watches calls of torch."""
+    if parameter is None:
+        return None
+    with _unwatched():
+        return int(parameter._version)
+
+
+def runs_below(file: str | None) -> bool:
+    """Whether a function of that file has called what runs now; for what is rare."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename == file:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
 def make() -> Loop:
     """The loop of this process, and of every child that it forks."""
     loop = Loop()
+    loop.recorder.before_batch = loop.batch_is_asked_for
     os.register_at_fork(after_in_child=loop.reset)
     return loop

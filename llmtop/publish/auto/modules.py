@@ -1,4 +1,4 @@
-"""Finding the outermost modules of a training, and timing their calls.
+"""Timing the calls of the outermost modules of a training.
 
 torch's own hooks are not used here, for what they do to a training: a hook for all modules slows down the call of
 each one (some 2 µs, a hundred times a step) and makes torch.compile warn; a hook on one module is pickled with it
@@ -6,12 +6,12 @@ and forbids CUDA graphs of it. Instead the class of an outermost module gets a `
 checkpoints and all other modules stay as they are.
 
 Which modules those are shows at the first backward pass: the roots of all trees that have something to train. When
-such a root is never called itself (a LightningModule), its children are tried, and theirs.
+such a root is never called itself (a LightningModule), its children are tried, and theirs. Where gc.freeze() has
+hidden all modules, their classes are tried, and those that were called outermost in one step remain.
 """
 
 from __future__ import annotations
 
-import functools
 import gc
 import weakref
 from collections.abc import Callable, Iterable
@@ -20,8 +20,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from llmtop.publish.auto import search
 from llmtop.publish.auto.batch import guess
+from llmtop.publish.auto.calls import TimedClass
 from llmtop.publish.auto.loop import Loop
+from llmtop.publish.guard import met
 
 MAX_LEVELS = 4
 """How far below a root the outermost module is looked for."""
@@ -30,8 +33,8 @@ MAX_CLASSES = 32
 STEPS_WITHOUT = 2
 """After so many steps without a forward pass another model may have taken over: the search begins again."""
 MAX_SEARCHES = 5
+MODULES = "the modules of this script"
 
-_is_compiling = torch.compiler.is_compiling
 _gradients = torch.is_grad_enabled
 
 
@@ -39,116 +42,155 @@ class Modules:
     """Which classes of modules are timed."""
 
     def __init__(self, loop: Loop) -> None:
-        self._loop = loop
+        self.loop = loop
         self._level = 0
-        self._candidates: list[nn.Module] | None = None
-        self._timed: list[type[nn.Module]] = []
+        self._candidates: list[weakref.ref[nn.Module]] | None = None
+        self._timed: list[TimedClass] = []
+        self._outermost: set[type] = set()
+        self._hidden = False
+        """Whether the classes were taken for want of instances, and are to be thinned out after a step."""
         self.called = False
         """Whether an outermost module has been called since they were looked for."""
         self._searches = 0
-        self.trained = False
-        """Whether a timed module was ever called in training mode with gradients."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Whoever pickles a timed class by value gets one that is not timed."""
+        return type(None), ()
 
     @property
     def unknown(self) -> bool:
         """Whether `look()` is to be called at this backward pass."""
+        if self._hidden and self._outermost:
+            return True
         if self.called or self._level > MAX_LEVELS:
-            return self._loop.steps_without_forward >= STEPS_WITHOUT and self._searches < MAX_SEARCHES
+            return self.loop.steps_without_forward >= STEPS_WITHOUT and self._searches < MAX_SEARCHES
         return True
 
-    def look(self) -> None:
+    def look(self, loss: Any = None) -> None:
         """Time the outermost modules; when none of those is called until the next time, look one level deeper.
 
-        Takes some 0.1 s for a million objects in the process, a few times in its life.
+        Args:
+            loss: what the gradients are computed of, where that is known.
         """
+        try:
+            if self._hidden and self._outermost:
+                self._thin_out()
+            else:
+                self._look(loss)
+        except BaseException as error:  # noqa: BLE001
+            self._level = MAX_LEVELS + 1
+            self._candidates = None
+            self._hidden = False
+            met(MODULES, error)
+
+    def _look(self, loss: Any) -> None:
         if self.called or self._level > MAX_LEVELS:
             self.called, self._level, self._candidates = False, 0, None
-            self._loop.steps_without_forward = 0
+            self.loop.steps_without_forward = 0
         self._searches += self._level == 0
-        found = _roots() if self._candidates is None else _children(self._candidates)
+        if self._candidates is None:
+            found, optimizers = search.look()
+            self.loop.closer.found(optimizers)
+        else:
+            parents = [parent for candidate in self._candidates if (parent := candidate()) is not None]
+            found = search.children(parents)
         self._level += 1
         self._restore()
+        if not found and self._level == 1 and gc.get_freeze_count():
+            self._look_at_classes(loss)
+            return
         classes = {type(module) for module in found}
-        self._candidates = found if 0 < len(classes) <= MAX_CLASSES and self._level <= MAX_LEVELS else None
+        few = 0 < len(classes) <= MAX_CLASSES and self._level <= MAX_LEVELS
+        self._candidates = [weakref.ref(module) for module in found] if few else None
         if self._candidates is None:
+            if self._level == 1 and len(classes) > MAX_CLASSES:
+                self.loop.recorder.cannot_see(MODULES, f"{len(classes)} classes of them are in no other module")
             self._level = MAX_LEVELS + 1
             return
         if self._level == 1:  # of the roots, which hold all there is to train
-            parameter = next(p for module in found for p in module.parameters() if p.requires_grad)
-            self._loop.watched = weakref.ref(parameter)
+            self._watch(search.watchable(found))
+        self._time(classes)
+
+    def _look_at_classes(self, loss: Any) -> None:
+        self._level = MAX_LEVELS + 1
+        classes = search.unseen_classes()
+        self._watch(search.parameter_of(loss))
+        self._hidden = bool(classes)
+        self._outermost = set()
+        if not classes:
+            self.loop.recorder.cannot_see(MODULES, "gc.freeze() hides them, and there are too many classes to try")
+        self._time(classes)
+
+    def _thin_out(self) -> None:
+        """Leave those classes alone of which no instance was outermost in the step that has passed."""
+        self._hidden = False
+        self.called = True
+        self._restore(but=self._outermost)
+
+    def _watch(self, parameter: Any) -> None:
+        if parameter is not None:
+            self.loop.watched = weakref.ref(parameter)
+
+    def _time(self, classes: Iterable[type[nn.Module]]) -> None:
         for kind in classes:
-            kind.__call__ = self._timing(kind)
-            self._timed.append(kind)
-
-    def _restore(self) -> None:
-        for kind in self._timed:
-            own = getattr(kind.__dict__["__call__"], "__wrapped__", None)
-            if own is None:
-                del kind.__call__
-            else:
-                kind.__call__ = own
-        self._timed = []
-
-    def _timing(self, kind: type[nn.Module]) -> Callable[..., Any]:
-        own = kind.__dict__.get("__call__")
-        loop = self._loop
-        modules = self
-
-        def timed_call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-            # Looked up at each call, as without us: torch.fx replaces Module.__call__ while it traces.
-            parent: Any = super(kind, module)
-            # is_compiling first: torch.compile takes it for a constant, and asks for nothing that changes.
-            if _is_compiling() or loop.busy or not modules.begins(module):
-                return parent.__call__(*args, **kwargs) if own is None else own(module, *args, **kwargs)
-            step = loop.forward_begins()
-            if step is not None:
-                guess(step, args, kwargs)
             try:
-                return parent.__call__(*args, **kwargs) if own is None else own(module, *args, **kwargs)
-            finally:
-                loop.forward_ends()
+                self._timed.append(TimedClass(kind, self))
+            except BaseException as error:  # noqa: BLE001, PERF203 - a metaclass of the script's may forbid it
+                met(MODULES, error)
 
-        if own is not None:
-            functools.update_wrapper(timed_call, own)
-        return timed_call
+    def _restore(self, but: Iterable[type] = ()) -> None:
+        kept = [timed for timed in self._timed if timed.kind in but]
+        given_back = [timed for timed in self._timed if timed.kind not in but]
+        self._timed = kept
+        for timed in given_back:
+            try:
+                timed.restore()
+            except BaseException as error:  # noqa: BLE001, PERF203 - as above
+                met(MODULES, error)
 
-    def begins(self, module: nn.Module) -> bool:
-        """Whether a forward pass of the training begins with this call."""
-        loop = self._loop
-        if not _gradients() or (self.trained and not module.training):
+    def failed(self, error: BaseException) -> None:
+        """Within `except`: seeing a call has failed."""
+        self.loop.lost(MODULES, error)
+
+    def recovers(self) -> bool:
+        """As `Loop.recovers`."""
+        try:
+            return self.loop.recovers()
+        except BaseException as error:  # noqa: BLE001 - the door: see guard
+            self.failed(error)
+            return False
+
+    def begins(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Callable[[], None] | None:
+        """An outermost module is called.
+
+        Returns:
+            What is to be called when it has returned or raised; None if this is no forward pass of the training.
+        """
+        loop = self.loop
+        if not _gradients():
             loop.evaluated = True
             loop.recorder.saw_work()
-            return False
+            return None
         recorder = loop.recorder
         if recorder.manual_used or not recorder.attached or recorder.off:
             loop.stands_down()
-            return False
-        self.trained = self.trained or module.training
-        self.called = True
+            return None
+        training = module.training
+        if self._hidden:
+            self._outermost.add(type(module))
+        if loop.trained and not training:
+            batch = loop.tentative_begins()
+            guess(batch, args, kwargs, first=True)
+            return loop.tentative_ends
+        loop.trained = loop.trained or training
+        self.called = not self._hidden
         self._candidates = None
-        return True
-
-
-def _modules() -> list[nn.Module]:
-    # type() rather than isinstance(): a lazy proxy would be made to load what it stands for.
-    return [found for found in gc.get_objects() if issubclass(type(found), nn.Module)]
-
-
-def _roots() -> list[nn.Module]:
-    """Modules that no other module holds, and that have something to train."""
-    every = _modules()
-    held = {id(child) for module in every for child in module.__dict__.get("_modules", {}).values()}
-    return [module for module in every if id(module) not in held and _trainable(module)]
-
-
-def _children(parents: Iterable[nn.Module]) -> list[nn.Module]:
-    found = []
-    for parent in parents:
-        for child in parent.children():
-            # containers are never called
-            found += _children([child]) if isinstance(child, nn.ModuleList | nn.ModuleDict) else [child]
-    return [module for module in found if _trainable(module)]
-
-
-def _trainable(module: nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in module.parameters())
+        step = loop.forward_begins()
+        if step is not None:
+            called = id(module)
+            if loop.batch_of in (0, called):
+                guess(step, args, kwargs, first=loop.batch_of == 0)
+                loop.batch_of = called
+        return loop.forward_ends

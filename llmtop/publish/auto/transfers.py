@@ -33,17 +33,22 @@ def time_copies_to(device_type: str, loop: Loop) -> None:
 
 def _timed(copy: Callable[..., Any], loop: Loop, device_type: str, *, into: bool) -> Callable[..., Any]:
     is_target = functools.partial(_goes_to, device_type)
+    name = copy.__name__
 
     @functools.wraps(copy)
     def timed_copy(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if _is_compiling() or loop.busy:
+        if _is_compiling() or (loop.busy and not loop.optimizing):
             return copy(self, *args, **kwargs)
-        if into:
-            source = args[0] if args else kwargs.get("src")
-            crosses = self.device.type == device_type and _on_host(source)
-        else:
-            crosses = _on_host(self) and (copy.__name__ == "cuda" or is_target(args, kwargs))
-        phase = loop.h2d() if crosses else None
+        phase = None
+        try:
+            if into:
+                source = args[0] if args else kwargs.get("src")
+                crosses = _on_host(source) and _device_type(self) == device_type
+            else:
+                crosses = _on_host(self) and (name == "cuda" or is_target(args, kwargs))
+            phase = loop.h2d() if crosses else None
+        except BaseException as error:  # noqa: BLE001
+            loop.lost("the copies to the GPU", error)
         if phase is None:
             return copy(self, *args, **kwargs)
         with phase:
@@ -53,14 +58,22 @@ def _timed(copy: Callable[..., Any], loop: Loop, device_type: str, *, into: bool
 
 
 def _on_host(tensor: Any) -> bool:
-    return isinstance(tensor, torch.Tensor) and tensor.device.type == "cpu"
+    # A class that torch asks before it answers even this question is the script's own; it is not asked.
+    if not issubclass(type(tensor), torch.Tensor):
+        return False
+    return _device_type(tensor) == "cpu"
+
+
+def _device_type(tensor: torch.Tensor) -> str:
+    with torch._C.DisableTorchFunction():
+        return str(tensor.device.type)
 
 
 def _goes_to(device_type: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether arguments of Tensor.to name a device of that type; a bare number means CUDA."""
     target = args[0] if args else kwargs.get("device", kwargs.get("other"))
     if isinstance(target, torch.Tensor):
-        target = target.device
+        return _device_type(target) == device_type
     if isinstance(target, torch.device):
         return bool(target.type == device_type)
     if isinstance(target, str):

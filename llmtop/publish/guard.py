@@ -1,0 +1,59 @@
+"""The one door between llmtop and the training that it runs in.
+
+Whatever of llmtop's runs inside a call of the script stands in a ``try`` whose ``except`` comes here. What went
+wrong is noted once, where the monitor shows it, and the script's own call goes on as if llmtop were not there.
+What is the script's passes: KeyboardInterrupt and its like, and what a signal's handler of the script, or another
+thread of it, has raised into a line of ours that happened to run.
+
+Hooks catch BaseException: before they pass on what is the script's they put their own state in order.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from llmtop.publish.interrupts import raised_by_handler
+from llmtop.publish.values import complain
+
+_LARGEST_REASON = 200
+_OURS = frozenset({"llmtop", "torch", "msgspec", "nvtx", "numpy"})
+"""Whose exceptions may come out of llmtop's own lines, beside those of Python itself."""
+
+
+def met(what: str, error: BaseException) -> None:
+    """Note that llmtop does not see something, and why; to be called in the ``except`` that caught `error`.
+
+    Args:
+        what: what is not seen: "the waits for batches".
+        error: what came out of llmtop's own work.
+
+    Raises:
+        BaseException: `error` itself, where it is the script's.
+    """
+    if is_the_scripts(error):
+        raise error
+    from llmtop.publish import recorder
+
+    try:
+        recorder.get().cannot_see(what, f"{type(error).__name__}: {error}"[:_LARGEST_REASON])
+        complain(error)
+    except Exception:  # noqa: BLE001 - a text that cannot be made of the error, stderr that is closed
+        return
+
+
+def is_the_scripts(error: BaseException) -> bool:
+    """Whether an exception that came out of llmtop's own lines was raised there by the script.
+
+    By a signal's handler (see `interrupts`), or by another thread of it (PyThreadState_SetAsyncExc): that has no
+    frame at all, so it is told by its class.
+    """
+    if not isinstance(error, Exception) or raised_by_handler(error):
+        return True
+    trace = error.__traceback__
+    if trace is None:
+        return False
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    raised_in = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+    defined_in = str(type(error).__module__).partition(".")[0]
+    return raised_in == "llmtop" and defined_in not in _OURS and defined_in not in sys.stdlib_module_names

@@ -1,0 +1,554 @@
+"""Scripts that nobody had in mind when the hooks were written: they run as without llmtop, and are told right."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.steps import Zygote
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    folder = tempfile.mkdtemp(prefix="lt-")
+    zygote = Zygote(LLMTOP_DIR=folder)
+    yield zygote
+    zygote.close()
+    shutil.rmtree(folder)
+
+
+MODEL = """
+import copy, functools, gc, threading, time, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(50, 16)
+        self.body = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1))
+    def forward(self, ids):
+        return self.body(self.embed(ids)).mean()
+
+torch.manual_seed(0)
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+ids = torch.randint(0, 50, (40, 12))
+def train(steps, stepped=None):
+    for _ in range(steps):
+        net(ids[:4]).backward()
+        (stepped or optimizer).step()
+"""
+PARTS = {"forward", "backward", "optimizer"}
+
+ODD_MODULES = {
+    "parameters() that returns groups": """
+class Odd(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+    def parameters(self, recurse=True):
+        return [{"params": list(super().parameters())}]
+odd = Odd()
+""",
+    "an attribute called parameters": """
+odd = nn.Linear(2, 2)
+odd.__dict__["parameters"] = [1, 2]
+""",
+    "never initialised": """
+class Odd(nn.Module):
+    def __init__(self):
+        pass
+odd = Odd()
+""",
+    "attributes that raise": """
+class Odd(nn.Module):
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+    def children(self):
+        raise RuntimeError("children")
+odd = Odd()
+""",
+    "a tensor class of its own": """
+class Odd(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        raise RuntimeError("asked")
+odd = nn.Module()
+odd.__dict__["_parameters"]["w"] = torch.zeros(2).as_subclass(Odd)
+""",
+    "a module that holds itself": """
+odd = nn.Sequential(nn.Linear(2, 2))
+odd._modules["self"] = odd
+""",
+}
+
+
+@pytest.mark.parametrize("odd", ODD_MODULES)
+def test_a_module_that_merely_lives_in_the_process_harms_nothing(odd: str, zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(tmp_path / "train.py", MODEL + ODD_MODULES[odd] + "\ntrain(5)\n")
+    assert len(found["steps"]) == 4
+    assert all(set(step.phases) == PARTS for step in found["steps"])
+    assert found["blind"] == {}
+
+
+def test_a_class_that_cannot_be_changed_is_left_alone_and_said(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
+        tmp_path / "train.py",
+        MODEL
+        + """
+class Closed(type):
+    def __setattr__(cls, name, value):
+        raise TypeError(f"{cls.__name__} is closed")
+class Own(Net, metaclass=Closed):
+    pass
+net = Own()
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+train(5)
+""",
+    )
+    assert len(found["steps"]) == 4
+    assert found["blind"] == {"the modules of this script": "TypeError: Own is closed"}
+
+
+OWN_CALLS = {
+    "partialmethod": "__call__ = functools.partialmethod(lambda self, twice, x: self.forward(x) * twice, 2)",
+    "staticmethod": "__call__ = staticmethod(lambda x: kept[0].forward(x) * 2)",
+    "classmethod": "__call__ = classmethod(lambda cls, x: kept[0].forward(x) * 2)",
+    "function": "def __call__(self, x): return super().__call__(x) * 2",
+}
+
+
+@pytest.mark.parametrize("own", OWN_CALLS)
+def test_a_call_that_is_any_descriptor_is_called_as_one(own: str, zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
+        tmp_path / "train.py",
+        MODEL
+        + f"""
+class Own(Net):
+    {OWN_CALLS[own]}
+kept = [Own()]
+net = kept[0]
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+before = net.forward(ids) * 2
+assert net(ids).equal(before)
+train(1)
+assert net(ids).equal(net.forward(ids) * 2)
+train(4)
+""",
+    )
+    assert len(found["steps"]) == 4
+    assert all(step.count("forward") == 1 for step in found["steps"][1:])
+
+
+def test_pickles_by_value_hold_nothing_of_llmtop(zygote: Zygote, tmp_path: Path) -> None:
+    """By what cloudpickle and dill do with a class of `__main__`: take each thing that stands in it."""
+    zygote.train(
+        tmp_path / "train.py",
+        MODEL
+        + """
+import io, pickle, sys
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(12, 1)
+    def forward(self, x):
+        return self.layer(x.float()).mean()
+    def __call__(self, x):
+        return super().__call__(x)
+own = Own()
+both = torch.optim.SGD([*net.parameters(), *own.parameters()], lr=1e-3)
+without = {kind: kind.__call__ for kind in (Net, Own)}
+for _ in range(4):
+    (net(ids) + own(ids)).backward()
+    both.step()
+assert Net.__call__ is not without[Net] and Own.__call__ is not without[Own]
+import types
+def of(function):
+    for cell in function.__closure__ or ():
+        yield cell.cell_contents
+        if type(cell.cell_contents) is types.FunctionType:
+            yield from of(cell.cell_contents)
+for kind in (Net, Own):
+    standing = vars(kind)["__call__"]
+    assert type(standing) is types.FunctionType and standing.__module__ == "__main__"
+    assert set(standing.__globals__) == {"__builtins__", "__name__"}, "nothing comes along"
+    for held in of(standing):
+        if type(held) is not type and type(held).__module__.startswith("llmtop"):
+            assert pickle.loads(pickle.dumps(held)) is None and copy.deepcopy(held) is None
+from llmtop.publish import auto, recorder
+for thing in (auto.install(), recorder.get()):
+    assert pickle.loads(pickle.dumps(thing)) is thing and copy.deepcopy(thing) is thing
+for library in ("cloudpickle", "dill"):
+    try:
+        pickler = __import__(library)
+    except ImportError:
+        continue
+    child = "import sys, pickle; sys.modules['llmtop'] = None\nkept = pickle.load(sys.stdin.buffer)"
+    child += "\nprint(kept[0](kept[2]))"
+    import os, subprocess
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("LLMTOP", "PYTHONPATH"))}
+    clean["PYTHONPATH"] = os.path.dirname(os.path.dirname(pickler.__file__))
+    dumped = pickler.dumps((net, own, ids, net.forward, lambda: net))
+    printed = subprocess.run([sys.executable, "-c", child], input=dumped, env=clean, capture_output=True)
+    assert printed.returncode == 0, printed.stderr.decode()
+    assert printed.stdout.decode().strip().startswith(str(net(ids))[:12]), printed.stdout
+    again = pickler.loads(dumped)[0]
+    assert again(ids).equal(net(ids))
+    print(library)
+""",
+    )
+
+
+def test_phases_by_hand_lie_within_the_steps_that_hooks_see(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
+        tmp_path / "train.py",
+        MODEL
+        + """
+import llmtop
+for (batch,) in llmtop.loader(DataLoader(TensorDataset(ids), batch_size=4)):
+    with llmtop.phase("forward"):
+        loss = net(batch)
+    with llmtop.phase("loss"):
+        time.sleep(0.001)
+    with llmtop.phase("train"):
+        loss.backward()
+        with llmtop.phase("update"):
+            optimizer.step()
+    llmtop.log(loss=loss)
+""",
+    )
+    assert found["left_out"] == {}
+    assert len(found["steps"]) == 9
+    for step in found["steps"]:
+        assert {path: count for path, (count, _) in step.phases.items()} == {
+            "dataload": 1, "forward": 1, "loss": 1, "train": 1, "train/backward": 1, "train/update": 1,
+            "train/update/optimizer": 1,
+        }  # fmt: skip
+        assert (step.samples, step.tokens) == (4, 48)
+        assert sum(seconds for path, (_, seconds) in step.phases.items() if "/" not in path) <= step.seconds
+    assert "Warning" not in found["stderr"], "of a loss with a graph torch warns when it is made a number"
+
+
+def test_a_loader_that_is_none_of_torchs_leaves_an_evaluation_out(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
+        tmp_path / "train.py",
+        MODEL
+        + """
+import llmtop
+for epoch in range(3):
+    for batch in llmtop.loader(ids[n : n + 4] for n in range(0, 40, 8)):
+        net(batch).backward()
+        optimizer.step()
+    with torch.no_grad():
+        for batch in llmtop.loader(ids[n : n + 4] for n in range(0, 40, 8)):
+            net(batch)
+            time.sleep(0.1)
+""",
+    )
+    assert len(found["steps"]) == 14
+    assert all(step.count("dataload") == 1 and step.seconds < 0.1 for step in found["steps"])
+
+
+def test_a_phase_around_many_steps_is_left_out_and_said(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
+        tmp_path / "train.py",
+        MODEL
+        + """
+import llmtop
+train(1)
+for epoch in range(2):
+    with llmtop.phase("epoch"):
+        train(5)
+""",
+    )
+    assert len(found["steps"]) == 10
+    assert [step.count("epoch/forward") for step in found["steps"]] == [1, 0, 0, 0, 0] * 2
+    assert found["left_out"] == {"phases that enclose a step or were not ended within it": 2}
+
+
+IN_PLACE = {
+    "clamped weights": (
+        """
+for _ in range(10):
+    net(ids).backward()
+    optimizer.step()
+    with torch.no_grad():
+        for p in net.parameters():
+            p.clamp_(-0.01, 0.01)
+""",
+        9,
+    ),
+    "SAM": (
+        """
+for number in range(24):
+    net(ids).backward()
+    with torch.no_grad():
+        moved = [p.grad * 0.05 for p in net.parameters()]
+        for p, by in zip(net.parameters(), moved):
+            p.add_(by)
+    optimizer.zero_grad()
+    net(ids).backward()
+    with torch.no_grad():
+        for p, by in zip(net.parameters(), moved):
+            p.sub_(by)
+    optimizer.step()
+""",
+        24,
+    ),
+    "an optimizer of the script's own": (
+        """
+for _ in range(12):
+    net(ids).backward()
+    with torch.no_grad():
+        for p in net.parameters():
+            p -= 0.01 * p.grad
+            p.grad = None
+""",
+        10,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", IN_PLACE)
+def test_a_changed_parameter_is_a_step_only_where_no_optimizer_steps(
+    kind: str, zygote: Zygote, tmp_path: Path
+) -> None:
+    source, steps = IN_PLACE[kind]
+    assert len(zygote.train(tmp_path / "train.py", MODEL + source)["steps"]) == steps
+
+
+@pytest.mark.parametrize("inner_steps", [1, 4])
+@pytest.mark.parametrize("same", [False, True], ids=["copies", "the same parameters"])
+def test_the_outer_optimizer_closes_the_steps_of_meta_learning(
+    inner_steps: int, same: bool, zygote: Zygote, tmp_path: Path
+) -> None:
+    found = zygote.train(
+        tmp_path / "train.py",
+        MODEL
+        + f"""
+outer = optimizer
+for _ in range(25):
+    total = [torch.zeros_like(p) for p in net.parameters()]
+    for task in range(4):
+        learner = net if {same} else copy.deepcopy(net)
+        inner = torch.optim.SGD(learner.parameters(), lr=0.01)
+        for _ in range({inner_steps}):
+            inner.zero_grad()
+            learner(ids[task * 4 : task * 4 + 4]).backward()
+            inner.step()
+        total = [sum + p.grad for sum, p in zip(total, learner.parameters())]
+    for p, sum in zip(net.parameters(), total):
+        p.grad = sum
+    outer.step()
+""",
+    )
+    if same:
+        assert all(step.count("backward") == 4 * inner_steps for step in found["steps"][-23:])
+    else:
+        assert len(found["steps"]) == inner_steps - 1 + 25, "the first inner loop's, and then each outer one"
+        assert all(step.count("backward") == 4 * inner_steps for step in found["steps"][-24:])
+
+
+def test_a_second_thread_that_trains_is_left_alone_and_said(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
+        tmp_path / "train.py",
+        MODEL
+        + """
+turn = [threading.Semaphore(1), threading.Semaphore(0)]
+def run(place):
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for (batch,) in DataLoader(TensorDataset(ids.repeat(5, 1)), batch_size=4):
+        turn[place].acquire()
+        net(batch).backward()
+        optimizer.step()
+        turn[1 - place].release()
+    both_done.wait()
+both_done = threading.Barrier(2)
+threads = [threading.Thread(target=run, args=(place,)) for place in (0, 1)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+""",
+    )
+    assert len(found["steps"]) == 49
+    assert all(step.tokens == 48 and step.count("forward") == 1 for step in found["steps"])
+    assert found["left_out"] == {"backward passes of a second thread that trains": 50}
+
+
+def test_a_thread_takes_over_from_one_that_has_ended_or_idles(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
+        tmp_path / "train.py",
+        MODEL
+        + """
+train(4)
+for _ in range(2):
+    thread = threading.Thread(target=train, args=(40,))
+    thread.start()
+    thread.join()
+""",
+    )
+    # 16 of the first thread's are waited for the main thread's, and the first of its own opens no step
+    assert len(found["steps"]) >= 3 + 40 - 18 + 38
+    assert all(step.count("backward") <= 1 for step in found["steps"])
+
+
+def test_a_training_in_an_event_loop_is_seen_as_outside(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
+        tmp_path / "train.py",
+        MODEL
+        + """
+import asyncio
+from llmtop.publish import auto
+from llmtop.publish.auto import transfers
+transfers.time_copies_to("meta", auto.install())
+async def cell():
+    for (batch,) in DataLoader(TensorDataset(ids), batch_size=4):
+        batch.to("meta")
+        net(batch).backward()
+        optimizer.step()
+        await asyncio.sleep(0)
+async def notebook():
+    await cell()
+    await asyncio.create_task(cell())
+asyncio.run(notebook())
+""",
+    )
+    assert len(found["steps"]) == 19
+    assert all(set(step.phases) == {"dataload", "h2d", *PARTS} for step in found["steps"])
+
+
+def test_a_forward_that_a_backward_follows_is_no_evaluation(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
+        tmp_path / "train.py",
+        MODEL
+        + """
+for epoch in range(3):
+    for (batch,) in DataLoader(TensorDataset(ids), batch_size=4):
+        net(batch).backward()
+        optimizer.step()
+    net.eval()  # and never back
+    if epoch == 0:
+        for (batch,) in DataLoader(TensorDataset(ids), batch_size=8):
+            net(batch)  # with gradients, which nobody needs
+            time.sleep(0.1)
+""",
+    )
+    assert len(found["steps"]) == 29
+    for step in found["steps"]:
+        assert all(step.count(part) == 1 for part in ("dataload", *PARTS))
+        assert (step.samples, step.tokens) == (4, 48)
+        assert step.seconds < 0.1
+
+
+def test_gradients_by_autograd_grad_are_seen_from_the_optimizers_step_on(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
+        tmp_path / "train.py",
+        MODEL
+        + """
+optimizer.step()  # prepares, and steps nothing
+for _ in range(8):
+    for p, grad in zip(net.parameters(), torch.autograd.grad(net(ids), list(net.parameters()))):
+        p.grad = grad
+    optimizer.step()
+""",
+    )
+    assert [step.index for step in found["steps"]] == list(range(1, 8))
+    assert all(set(step.phases) == {"forward", "optimizer"} for step in found["steps"])
+
+
+def test_that_steps_cannot_be_told_is_said_until_they_can(zygote: Zygote, tmp_path: Path) -> None:
+    source = """
+def by_hand(times):
+    for _ in range(times):
+        net(ids[:2]).backward()
+        for p in net.parameters():
+            p.data.add_(p.grad, alpha=-0.01)
+            p.grad = None
+by_hand(120)
+"""
+    found = zygote.train(tmp_path / "train.py", MODEL + source)
+    assert found["steps"] == []
+    assert list(found["blind"]) == ["the steps of this script"]
+    assert "llmtop.step()" in found["blind"]["the steps of this script"]
+    found = zygote.train(tmp_path / "train.py", MODEL + source + "train(3)\n")
+    assert len(found["steps"]) == 2
+    assert found["blind"] == {}
+
+
+def test_an_optimizer_that_raised_hides_nothing_that_follows(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
+        tmp_path / "train.py",
+        MODEL
+        + """
+class Weak(torch.optim.SGD):
+    count = 0
+    @torch.no_grad()
+    def step(self, closure=None):
+        type(self).count += 1
+        if self.count == 3:
+            raise ValueError
+        return super().step(closure)
+optimizer = Weak(net.parameters(), lr=0.1)
+for (batch,) in DataLoader(TensorDataset(ids), batch_size=4):
+    net(batch).backward()
+    try:
+        optimizer.step()
+    except ValueError:
+        time.sleep(0.2)
+""",
+    )
+    assert len(found["steps"]) == 8
+    counts = [tuple(step.count(part) for part in ("dataload", "forward", "backward")) for step in found["steps"]]
+    assert counts == [(1, 1, 1), (2, 2, 2), *[(1, 1, 1)] * 6]
+    assert all(step.time("optimizer") < 0.2 for step in found["steps"])
+
+
+@pytest.mark.parametrize("kept_in", ["globals", "a function"])
+def test_modules_that_gc_freeze_hides_are_found_by_their_classes(
+    kept_in: str, zygote: Zygote, tmp_path: Path
+) -> None:
+    body = """
+class Wrapper(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+    def forward(self, ids):
+        return self.net(ids)
+wrapped = Wrapper(net)
+gc.freeze()
+for _ in range(8):
+    wrapped(ids).backward()
+    optimizer.step()
+"""
+    if kept_in == "a function":
+        body = "def main():" + body.replace("\n", "\n    ") + "\nmain()\n"
+    found = zygote.train(tmp_path / "train.py", MODEL + body + "\nassert '__call__' not in vars(Net)\n")
+    assert len(found["steps"]) == 7
+    assert all(step.count("forward") == 1 and step.tokens == 480 for step in found["steps"])
+    assert found["blind"] == {}
+
+
+def test_packed_tokens_are_tokens_by_their_name_and_else_nothing(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
+        tmp_path / "train.py",
+        MODEL
+        + """
+class Packed(Net):
+    def forward(self, input_ids, cu_seqlens=None):
+        return super().forward(input_ids)
+net = Packed()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for number in range(5):
+    (net(ids.flatten()) if number > 2 else net(input_ids=ids.flatten())).backward()
+    optimizer.step()
+""",
+    )
+    counted = [(step.samples, step.tokens) for step in found["steps"]]
+    assert counted == [(None, 480.0)] * 2 + [(None, None)] * 2
