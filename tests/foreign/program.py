@@ -50,23 +50,28 @@ class Program:
 
     def copy_to(self, folder: Path) -> None:
         """Put it there, with all that belongs to it."""
-        if self.path.parent == SCRIPTS:
+        if self.path.name == "main.py":
+            shutil.copytree(self.path.parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
             folder.mkdir(parents=True)
             shutil.copy(self.path, folder)
-        else:
-            shutil.copytree(self.path.parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
         for name in _BESIDE:
             shutil.copy(HERE / name, folder)
 
 
 def programs() -> list[Program]:
-    """All of them, by name."""
+    """All of the table, by name."""
     paths = [*SCRIPTS.glob("*.py"), *SCRIPTS.glob("*/main.py")]
-    found = [_read(path.stem if path.parent == SCRIPTS else path.parent.name, path) for path in paths]
+    found = [read(path.stem if path.parent == SCRIPTS else path.parent.name, path) for path in paths]
     return sorted(found, key=lambda program: program.name)
 
 
-def _read(name: str, path: Path) -> Program:
+def read(name: str, path: Path) -> Program:
+    """The program in a file.
+
+    Raises:
+        ValueError: its header lacks a line, or has one that nobody knows.
+    """
     header = {}
     for line in path.read_text().splitlines(keepends=True):
         if not line.startswith("#"):

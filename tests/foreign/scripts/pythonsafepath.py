@@ -1,0 +1,23 @@
+#: steps = 5
+#: env = PYTHONSAFEPATH=1
+"""PYTHONSAFEPATH: neither the script's folder nor the current one is on the path."""
+
+import os
+import sys
+
+sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+
+import digest  # noqa: E402
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+
+digest.seed()
+net = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+for _ in range(5):
+    optimizer.zero_grad()
+    net(torch.randn(8, 4)).square().mean().backward()
+    optimizer.step()
+print(sys.flags.safe_path)
+digest.model(net, optimizer)
+digest.end()
