@@ -126,5 +126,6 @@ def _processes(plain: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[s
         yield f"descriptors that are no longer there: {dict(lost)}"
     if more := [entry for entry in now - before if entry[0] not in OURS[0] or entry[1] is not OURS[1]]:
         yield f"descriptors (what, whether closed on exec) that were not there before: {more}"
-    if plain.get("inherited") != other.get("inherited"):
-        yield f"descriptors that a child inherits: {plain.get('inherited')} -> {other.get('inherited')}"
+    before, now = (Counter(run.get("inherited", ())) for run in (plain, other))
+    if before != now:
+        yield f"descriptors that a child inherits: without {dict(before - now)}, but {dict(now - before)}"

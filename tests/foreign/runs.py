@@ -117,9 +117,9 @@ class Run:
         )
 
     def _neutral(self, data: bytes) -> bytes:
-        """The same without what must differ: where it ran, and sizes of messages that hold it."""
+        """The same without what must differ: where it ran, and names that torch draws for shared memory."""
         data = data.replace(os.fsencode(self._folder), b"<folder>").replace(os.fsencode(self._place), b"<place>")
-        return re.sub(rb"\b0x[0-9a-f]{9,}", b"<address>", data)
+        return re.sub(rb"/torch_\d+_\d+_", b"/torch_<pid>_<random>_", data)
 
     def _environment(self) -> dict[str, str]:
         foreign = ("PYTHON", "LLMTOP_", "FOREIGN_", "OMP_", "COV_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_")
@@ -162,8 +162,8 @@ class Run:
             found = [file for file in discover(self._sockets) if file.pid == pid]
             if found:
                 self._listen(found[0].path, here, heard)
-        except LlmtopError:
-            pass  # no process has attached at all
+        except (LlmtopError, ConnectionError):
+            pass  # no process has attached at all; or it does not listen any more
         finally:
             here.with_suffix(".go").touch()
 

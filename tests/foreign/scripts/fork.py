@@ -27,8 +27,8 @@ def train(steps):
 train(2)
 pid = os.fork()
 if pid == 0:
+    digest.seed(1)  # Python's own generator is seeded anew by a fork
     train(6)
-    print("child", len(os.listdir("/proc/self/task")) >= 1, flush=True)
     digest.add("losses", losses)
     digest.model(net, optimizer)
     digest.end("child")

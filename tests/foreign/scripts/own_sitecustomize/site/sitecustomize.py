@@ -4,7 +4,8 @@ import atexit
 import sys
 import warnings
 
-print("sitecustomize of the user's", __name__, flush=True)
-warnings.filterwarnings("ignore", message="of no use")
-sys.setrecursionlimit(1234)
-atexit.register(print, "said at exit")
+if sys.orig_argv[1:] == ["main.py"]:  # and not in llmtop itself, which is a Python as well
+    print("sitecustomize of the user's", __name__, flush=True)
+    warnings.filterwarnings("ignore", message="of no use")
+    sys.setrecursionlimit(1234)
+    atexit.register(print, "said at exit")

@@ -1,6 +1,6 @@
 """The program, in a folder of its own, so that the current one is on the path by the empty entry alone."""
 
-import digest
+import digest  # this, too, lies in the current folder
 import elsewhere
 import src
 import torch

@@ -1,3 +1,0 @@
-"""The other file of that kind."""
-
-print("usercustomize of the user's", flush=True)
