@@ -6,7 +6,8 @@ Each program in `scripts` is run as a user would start it, in two folders with t
 behind ``llmtop run --``; the two runs go on at the same time. With ``#: hands = yes`` a third run has the calls of
 llmtop in the script (`hands.py`) and no ``llmtop run``. Both runs must be equal in:
 
-- the exit code (or the signal), and every byte on stdout and stderr (with the folder's own path replaced);
+- the exit code (or the signal), and every byte on stdout and stderr (with the folder's own path replaced, and
+  without the frames of llmtop in tracebacks: an error that passes through a hook cannot hide that);
 - every file that the program left in its folder, byte by byte;
 - every value that the program handed to `digest.add`, `digest.model`, `digest.pickled`: losses, weights, gradients,
   buffers, optimizer state, state_dict keys, pickles; tensors by dtype, shape, strides' order and bits;
@@ -51,7 +52,8 @@ and put the header first, as comments; ``steps`` is required, the rest as needed
     #: stdin = text of one line                         (none is the default: /dev/null)
     #: needs = gevent        (skipped where one of these modules is absent)
     #: slow = why            (run with ``-m slow`` only)
-    #: hands = yes           (a run with the calls by hand; ``hands.steps = 24`` and so on are for that one alone)
+    #: hands = yes           (a run with the calls by hand; ``hands.steps = 24`` and so on are for that one alone;
+                             ``hands = both`` is one below ``llmtop run`` besides, ``both.steps``; or "hands both")
     #: says = words          (a line on stderr that begins with "llmtop: " and has these words; none is the default)
 
 Then ``python -m pytest tests/foreign -k NAME``. A program that does not come out equal has found a fault of llmtop's;

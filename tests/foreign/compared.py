@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
@@ -13,6 +14,7 @@ from tests.foreign.runs import Heard, Outcome
 
 OURS = ({"socket", "anon_inode:[eventpoll]", "anon_inode:[eventfd]", "anon_inode"}, True)
 """What llmtop may have open, closed on exec."""
+_FRAMES = re.compile(r'  File "[^"\n]*/llmtop/publish/[^"\n]*", line \d+, in .*\n(    .*\n)*')
 
 
 def differences(plain: Outcome, other: Outcome, says: str | None = None) -> list[str]:
@@ -24,6 +26,7 @@ def differences(plain: Outcome, other: Outcome, says: str | None = None) -> list
         says: words of a line that llmtop writes to stderr; None: it writes none.
     """
     stderr, said = _split(other.stderr) if says else (other.stderr, "")
+    stderr = _FRAMES.sub("", stderr)
     found = []
     if says and says not in said:
         found.append(f"llmtop does not say {says!r} on stderr, but {said!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -59,14 +60,14 @@ class Run:
         Args:
             program: which.
             place: a folder for all that it needs; made here.
-            kind: "plain", "run" (behind ``llmtop run``) or "hands" (with the calls of llmtop in it).
+            kind: "plain", "run" (behind ``llmtop run``), "hands" (with the calls of llmtop in it) or "both".
         """
         self._program, self._kind, self._place = program, kind, place
         self._folder, self._out = place / "work", place / "out"
         program.copy_to(self._folder)
         self._out.mkdir()
         self._sockets = Path(tempfile.mkdtemp(prefix="lt-"))  # short: a socket's path has 107 characters at most
-        below = [str(Path(sys.executable).parent / "llmtop"), "run", "--"] if kind == "run" else []
+        below = [str(Path(sys.executable).parent / "llmtop"), "run", "--"] if kind in ("run", "both") else []
         with (place / "stdin").open("w+") as given:
             said = program.says("stdin")
             given.write(f"{said}\n" if said else "")
@@ -130,7 +131,7 @@ class Run:
         env |= {digest.OUT: str(self._out), "LLMTOP_DIR": str(self._sockets)}
         if self._kind != "plain":
             env[digest.WATCHED] = "1"
-        if self._kind == "hands":
+        if self._kind in ("hands", "both"):
             env[hands.HANDS] = "1"
         return env
 
@@ -159,29 +160,30 @@ class Run:
         heard = self._heard[here.stem]
         try:
             pid = int(here.read_text())
-            found = [file for file in discover(self._sockets) if file.pid == pid]
-            if found:
-                self._listen(found[0].path, here, heard)
-        except (LlmtopError, ConnectionError):
-            pass  # no process has attached at all; or it does not listen any more
+            for file in discover(self._sockets):
+                if file.pid == pid:
+                    self._listen(file.path, here, heard)
+        except LlmtopError:
+            pass  # no process has attached at all
         finally:
             here.with_suffix(".go").touch()
 
     def _listen(self, path: Path, here: Path, heard: Heard) -> None:
         expected = self._program.says("steps", self._kind, here.stem) or "none"
         last = int(expected.rpartition(".")[2]) - 1 if expected[-1].isdecimal() else None
-        with Connection.open(path, timeout_s=_HEARD_WITHIN_S) as connection:
-            heard.hello = connection.hello
-            until = time.monotonic() + (_HEARD_WITHIN_S if last is not None else _QUIET_S)
-            try:
-                while time.monotonic() < until and not (heard.steps and heard.steps[-1].index == last):
-                    _take(connection, heard, _QUIET_S)
-                here.with_suffix(".go").touch()
-                until = time.monotonic() + LIMIT_S
-                while time.monotonic() < until:
-                    _take(connection, heard, 0.5)
-            except ConnectionError:
-                return
+        try:
+            connection = Connection.open(path, timeout_s=_HEARD_WITHIN_S)
+        except ConnectionError:
+            return  # of what the process was before it executed another program
+        heard.hello = connection.hello
+        until = time.monotonic() + (_HEARD_WITHIN_S if last is not None else _QUIET_S)
+        with connection, contextlib.suppress(ConnectionError):
+            while time.monotonic() < until and not (heard.steps and heard.steps[-1].index == last):
+                _take(connection, heard, _QUIET_S)
+            here.with_suffix(".go").touch()
+            until = time.monotonic() + LIMIT_S
+            while time.monotonic() < until:
+                _take(connection, heard, 0.5)
 
 
 def _take(connection: Connection, heard: Heard, seconds: float) -> None:

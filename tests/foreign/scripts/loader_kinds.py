@@ -1,5 +1,5 @@
 #: steps = 16
-#: hands = yes
+#: hands = hands both
 #: hands.steps = none
 """What a program asks of its loader: samplers, generators, lengths, attributes, state, two iterators at once.
 

@@ -1,7 +1,7 @@
 #: steps = 8
 #: phases = dataload forward backward optimizer
-#: hands = yes
-#: hands.steps = none
+#: hands = both
+#: both.phases = dataload augment forward backward optimizer
 """A script with one llmtop.phase() in it and no step: below `llmtop run` its steps are still seen."""
 
 import digest

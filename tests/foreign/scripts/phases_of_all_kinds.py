@@ -1,6 +1,7 @@
 #: steps = 6
 #: hands = yes
 #: hands.steps = 6
+#: hands.note = steps left by an exception (4)
 #: hands.phases = a a/b decorated
 """Steps and phases by hand in all their forms: decorators, generators, exceptions through them, values of all kinds."""
 

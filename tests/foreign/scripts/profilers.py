@@ -1,4 +1,5 @@
 #: steps = 8
+#: env = KINETO_LOG_LEVEL=99
 """cProfile, tracemalloc, faulthandler and torch.profiler, all of the user's own, around the loop."""
 
 import cProfile
