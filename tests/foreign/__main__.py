@@ -1,4 +1,4 @@
-"""Try programs without pytest: ``python -m tests.foreign [-j N] [NAME or FILE.py]...``; all of the table by default.
+"""Try programs without pytest: ``python -m tests.foreign [-j N] [NAME or FILE.py]...``; by default the table.
 
 A file from anywhere will do; it needs the header and the helper as those of the table do. Prints what differs, and
 ends with 1 where anything does.

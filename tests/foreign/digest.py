@@ -113,7 +113,7 @@ def _wait_for_monitor(path: str) -> None:
     raise SystemExit("nobody came to look")
 
 
-# --- values -------------------------------------------------------------------------------------------------------
+# --- values ----------------------------------------------------------------------------------------------------
 
 
 def told(value: Any) -> str:
@@ -146,7 +146,9 @@ def _parts(value: Any) -> Iterator[bytes]:
             yield from _parts(held)
     elif "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor):
         yield from _tensor(value)
-    elif "numpy" in sys.modules and isinstance(value, (sys.modules["numpy"].ndarray, sys.modules["numpy"].generic)):
+    elif "numpy" in sys.modules and isinstance(
+        value, (sys.modules["numpy"].ndarray, sys.modules["numpy"].generic)
+    ):
         yield str(value.dtype).encode() + str(value.shape).encode()
         yield value.tobytes()
     else:
@@ -172,7 +174,7 @@ def _tensor(tensor: Any) -> Iterator[bytes]:
         yield bytes(plain.flatten().view(torch.uint8).numpy()) if plain.numel() else b""
 
 
-# --- the process --------------------------------------------------------------------------------------------------
+# --- the process -----------------------------------------------------------------------------------------------
 
 
 def _process() -> dict[str, Any]:

@@ -27,19 +27,19 @@ else:
         def __exit__(self, *error: object) -> None:
             return None
 
-    def attach(*args: Any, **kwargs: Any) -> None:  # noqa: D103
+    def attach(*args: Any, **kwargs: Any) -> None:
         return None
 
-    def log(**metrics: Any) -> None:  # noqa: D103
+    def log(**metrics: Any) -> None:
         return None
 
-    def loader(iterable: Any) -> Any:  # noqa: D103
+    def loader(iterable: Any) -> Any:
         return iterable
 
-    def step(*args: Any, **kwargs: Any) -> Any:  # noqa: D103
+    def step(*args: Any, **kwargs: Any) -> Any:
         return _Nothing()
 
-    def phase(name: str) -> Any:  # noqa: D103
+    def phase(name: str) -> Any:
         return _Nothing()
 
 

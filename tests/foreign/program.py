@@ -15,8 +15,23 @@ SCRIPTS = HERE / "scripts"
 _BESIDE = ("digest.py", "hands.py")
 _LINE = re.compile(r"#: (?P<key>[\w.]+(\[\w+\])?) = (?P<value>.*)\n")
 _KEYS = frozenset(
-    "steps phases tokens samples note run exit env stdin needs slow hands says".split()
-)  # without prefix and process
+    {
+        "steps",
+        "phases",
+        "tokens",
+        "samples",
+        "note",
+        "run",
+        "exit",
+        "env",
+        "stdin",
+        "needs",
+        "slow",
+        "hands",
+        "says",
+    }
+)
+"""Without the run before them and the process after."""
 
 
 @dataclass(frozen=True)

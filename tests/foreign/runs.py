@@ -112,7 +112,8 @@ class Run:
                 if path.is_file() and "__pycache__" not in path.parts
             },
             digests={
-                path.stem: json.loads(self._neutral(path.read_bytes())) for path in sorted(self._out.glob("*.json"))
+                path.stem: json.loads(self._neutral(path.read_bytes()))
+                for path in sorted(self._out.glob("*.json"))
             },
             heard=self._heard,
         )

@@ -1,5 +1,6 @@
 #: steps = 4
-"""Anomaly detection, deterministic algorithms, a default type and device of the user's; a NaN is found and raises."""
+#: slow = one of many, and none of them is fast
+"""Anomaly detection, deterministic algorithms, a default type of the user's; a NaN is found and raises."""
 
 import digest
 import torch

@@ -1,5 +1,6 @@
 #: steps = 4
 #: stdin = 4 words are read
+#: slow = one of many, and none of them is fast
 """Reads what to do from stdin."""
 
 import digest

@@ -1,4 +1,5 @@
 #: steps = none
+#: slow = one of many, and none of them is fast
 """Neither a backward pass nor an optimizer: gradients by hand, weights by hand."""
 
 import digest

@@ -1,6 +1,7 @@
 #: steps = none
 #: steps[daemon] = 5
-"""Forks twice, leaves its session and its descriptors, and trains as a daemon; the first process waits for its file."""
+#: slow = one of many, and none of them is fast
+"""Forks twice, leaves its session and its streams, and trains as a daemon; the first process waits."""
 
 import os
 import sys

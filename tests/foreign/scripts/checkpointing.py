@@ -15,7 +15,9 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.embed = nn.Embedding(30, 8)
-        self.blocks = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.3), nn.GELU()) for _ in range(4)])
+        self.blocks = nn.Sequential(
+            *[nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.3), nn.GELU()) for _ in range(4)]
+        )
         self.reentrant = False
 
     def forward(self, ids):

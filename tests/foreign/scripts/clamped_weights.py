@@ -1,5 +1,8 @@
-#: steps = 10
-"""Weights are clamped by hand after each of the optimizer's steps, and again before each backward pass."""
+#: steps = 10..11
+"""Weights are clamped by hand after each of the optimizer's steps, and again before each backward pass.
+
+One step more may be counted at the start: no optimizer has stepped yet, and weights have changed.
+"""
 
 import digest
 import torch

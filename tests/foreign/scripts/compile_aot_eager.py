@@ -1,6 +1,6 @@
 #: steps = 8
 #: slow = torch.compile loads the compiler
-"""A compiled model (backend "aot_eager"), then a compiled step with all that is in it: not one graph or break more."""
+"""A compiled model (backend "aot_eager"), then a compiled step: not one graph or break more."""
 
 import digest
 import torch

@@ -1,6 +1,6 @@
 #: steps = 8
 #: slow = compiles C++
-"""A compiled model (backend "inductor"), then a compiled step with all that is in it: not one graph or break more."""
+"""A compiled model (backend "inductor"), then a compiled step: not one graph or break more."""
 
 import digest
 import torch

@@ -1,4 +1,5 @@
 #: steps = 8..9
+#: slow = one of many, and none of them is fast
 """Complex weights, and an embedding with sparse gradients and an optimizer of its own; both step together."""
 
 import digest

@@ -1,5 +1,5 @@
 #: steps = 5
-"""Every operation that torch carries out is counted by modes of the user's: none is added, none has other arguments."""
+"""Modes of the user's see every operation that torch carries out: none is added, none is missing."""
 
 import digest
 import torch

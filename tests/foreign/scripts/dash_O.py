@@ -1,5 +1,6 @@
 #: steps = 6
 #: run = {python} -OO {script}
+#: slow = one of many, and none of them is fast
 """`python -OO`: neither assertions nor docstrings."""
 
 import digest

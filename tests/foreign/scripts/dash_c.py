@@ -1,5 +1,6 @@
 #: steps = 6
 #: run = {python} -c "import sys; sys.argv.append('-c'); source = open('dash_c.py').read(); exec(source)" 7
+#: slow = one of many, and none of them is fast
 """`python -c`: a program without a file, whose classes are of a __main__ without a file."""
 
 import sys

@@ -1,5 +1,6 @@
 #: steps = 3
 #: exit = 42
+#: slow = one of many, and none of them is fast
 """sys.exit from within functions that exit handlers, finally and a thread follow."""
 
 import atexit

@@ -22,9 +22,7 @@ def train():
 
 
 train()
-opened = []
-for _ in range(40):
-    opened.append(os.open("/dev/null", os.O_RDONLY))
+opened = [os.open("/dev/null", os.O_RDONLY) for _ in range(40)]
 train()
 for number in opened:
     os.close(number)

@@ -1,5 +1,6 @@
 #: steps = 4
 #: run = /bin/sh -c "{python} - one two < {script}"
+#: slow = one of many, and none of them is fast
 """The program comes on stdin, and is read to its end before it runs."""
 
 import sys

@@ -1,5 +1,6 @@
 #: steps = 6
-"""Frozen dataclasses, enums, slots and abstract classes as a program's configuration; its model has __slots__ too."""
+#: slow = one of many, and none of them is fast
+"""Frozen dataclasses, enums, slots and abstract classes as a program's configuration; a model with __slots__."""
 
 import dataclasses
 import enum

@@ -1,4 +1,5 @@
 #: steps = 6
+#: slow = one of many, and none of them is fast
 """The collector is switched off, has thresholds and a callback of the user's, and collects when it is told to."""
 
 import gc

@@ -1,5 +1,6 @@
 #: steps = 8
 #: needs = gevent
+#: slow = one of many, and none of them is fast
 """gevent's green threads in place of Python's."""
 
 from gevent import monkey

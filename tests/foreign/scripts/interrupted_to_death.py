@@ -1,5 +1,6 @@
 #: steps = 4
 #: exit = -2
+#: slow = one of many, and none of them is fast
 """Ctrl+C that nobody catches: Python prints where, and dies of the signal."""
 
 import os

@@ -8,9 +8,9 @@ import sys
 
 sys.path.append(os.path.dirname(os.path.abspath(__file__)))
 
-import digest  # noqa: E402
-import torch  # noqa: E402
-from torch import nn  # noqa: E402
+import digest
+import torch
+from torch import nn
 
 digest.seed()
 net = nn.Linear(4, 1)

@@ -1,5 +1,6 @@
 #: steps = 6
 #: phases = forward backward optimizer
+#: slow = one of many, and none of them is fast
 """Modules whose weights come about in the first forward pass."""
 
 import digest

@@ -1,5 +1,6 @@
 #: steps = 6
 #: phases = forward backward optimizer
+#: slow = one of many, and none of them is fast
 """LBFGS: the optimizer calls forward and backward itself, as often as it likes."""
 
 import digest

@@ -26,7 +26,10 @@ class Stream(IterableDataset):
 
 
 def collate(rows):
-    return {"input_ids": torch.tensor([row["input_ids"] for row in rows]), "weights": [row["weight"] for row in rows]}
+    return {
+        "input_ids": torch.tensor([row["input_ids"] for row in rows]),
+        "weights": [row["weight"] for row in rows],
+    }
 
 
 class Net(nn.Module):

@@ -1,7 +1,7 @@
 #: steps = 12
 #: phases = dataload forward backward optimizer
 #: samples = 4
-"""DataLoaders with forked workers: shuffled, with a worker_init_fn, persistent, prefetching, and one that is left."""
+"""DataLoaders with forked workers: shuffled, with a worker_init_fn, persistent, prefetching, left early."""
 
 import digest
 import torch

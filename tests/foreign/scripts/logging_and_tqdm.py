@@ -1,5 +1,6 @@
 #: steps = 6
 #: needs = tqdm
+#: slow = one of many, and none of them is fast
 """A root logger with everything on, captured warnings, and a progress bar on stderr."""
 
 import logging
@@ -18,7 +19,9 @@ logging.captureWarnings(True)
 warnings.simplefilter("always")
 net = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
-for number in tqdm(range(6), bar_format="{l_bar}{bar:20}|{n_fmt}", mininterval=0, miniters=1, ascii=True, leave=True):
+for number in tqdm(
+    range(6), bar_format="{l_bar}{bar:20}|{n_fmt}", mininterval=0, miniters=1, ascii=True, leave=True
+):
     optimizer.zero_grad()
     loss = net(torch.randn(8, 4)).square().mean()
     loss.backward()

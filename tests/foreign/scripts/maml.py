@@ -1,5 +1,8 @@
-#: steps = 25
-"""MAML by copies: an inner loop with a fresh optimizer for each task, one step of the outer optimizer."""
+#: steps = 25..29
+"""MAML by copies: an inner loop with a fresh optimizer for each task, one step of the outer optimizer.
+
+In the first round, before the outer optimizer has stepped, its four inner steps may be counted.
+"""
 
 import copy
 

@@ -1,4 +1,5 @@
 #: steps = 10
+#: slow = one of many, and none of them is fast
 """Second-order MAML by torch.func: the inner steps are part of the outer graph."""
 
 import digest

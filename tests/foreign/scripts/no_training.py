@@ -1,4 +1,5 @@
 #: steps = none
+#: slow = one of many, and none of them is fast
 """Imports torch and trains nothing: inference, a checkpoint read, a DataLoader walked through."""
 
 import io

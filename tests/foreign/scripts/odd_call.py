@@ -1,5 +1,5 @@
 #: steps = 8
-"""Classes whose __call__ is no plain function: partialmethod, staticmethod, classmethod, another object, a slot."""
+"""Classes whose __call__ is no plain function: partialmethod, staticmethod, classmethod, another object."""
 
 import functools
 

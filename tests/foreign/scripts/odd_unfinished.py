@@ -1,5 +1,5 @@
 #: steps = 6
-"""Modules that never ran Module.__init__, made by hand or by a plugin that skips it; one has no attributes at all."""
+"""Modules that never ran Module.__init__, made by hand; one has no attributes at all."""
 
 import digest
 import torch

@@ -15,7 +15,7 @@ net = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
 for (x,) in DataLoader(TensorDataset(torch.randn(32, 4)), batch_size=4, shuffle=True):
     with llmtop.phase("augment"):
-        x = x + 0.1 * torch.randn_like(x)  # noqa: PLW2901
+        x = x + 0.1 * torch.randn_like(x)
     optimizer.zero_grad()
     net(x).square().mean().backward()
     optimizer.step()

@@ -2,7 +2,7 @@
 #: phases = forward backward
 """An optimizer that is none of torch's: three lines in the loop.
 
-Nothing says that it has stepped; the next forward pass finds the weights changed, and after the last there is none.
+Nothing says that it has stepped: the next pass finds the weights changed, and after the last there is none.
 """
 
 import digest

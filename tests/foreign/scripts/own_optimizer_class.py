@@ -1,5 +1,6 @@
 #: steps = 12
 #: phases = forward backward optimizer
+#: slow = one of many, and none of them is fast
 """An optimizer class of the user's, by way of `p.data`, with a closure that it hardly ever gets."""
 
 import digest

@@ -1,6 +1,7 @@
 #: steps = 8
 #: phases = forward backward optimizer
-"""Weights that are computed from others: weight norm, spectral norm (with a state of its own), an orthogonal one."""
+#: slow = one of many, and none of them is fast
+"""Weights that are computed from others: weight norm, spectral norm (which has a state), an orthogonal one."""
 
 import digest
 import torch

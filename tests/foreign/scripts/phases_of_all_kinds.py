@@ -3,7 +3,7 @@
 #: hands.steps = 6
 #: hands.note = steps left by an exception (4)
 #: hands.phases = a a/b decorated
-"""Steps and phases by hand in all their forms: decorators, generators, exceptions through them, values of all kinds."""
+"""Steps and phases by hand in all their forms: decorators, exceptions through them, values of all kinds."""
 
 import digest
 import hands as llmtop
@@ -40,7 +40,7 @@ for error in (ValueError, KeyboardInterrupt, StopIteration, GeneratorExit):
     try:
         with llmtop.step(), llmtop.phase("a"):
             raise error("of the user's")
-    except error as caught:
+    except error as caught:  # noqa: PERF203
         print(type(caught).__name__, caught, caught.__context__)
 print(forward.__doc__, whole.__doc__, forward.__name__, whole.__name__)
 digest.add("losses", losses)

@@ -1,4 +1,5 @@
 #: steps = 6
+#: slow = one of many, and none of them is fast
 """Reinforcement learning: acting without gradients, sixteen forwards of one row, then one backward pass."""
 
 import digest

@@ -1,5 +1,6 @@
 #: steps = 6
 #: env = PYTHONHASHSEED=7 PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1
+#: slow = one of many, and none of them is fast
 """The order of sets of strings decides which parameter is trained first, and goes by PYTHONHASHSEED."""
 
 import digest

@@ -1,5 +1,6 @@
 #: steps = 8
 #: phases = forward backward optimizer
+#: slow = one of many, and none of them is fast
 """Training with fake quantisation (its observers have buffers), then a model whose weights are of eight bits."""
 
 import warnings

@@ -29,7 +29,7 @@ for number in range(12):
         optimizer.zero_grad()
         (loss.detach() if number == 6 else loss).backward()
         optimizer.step()
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError) as error:  # noqa: PERF203
         errors.append((number, str(error).split("\n")[0]))
 print(errors)
 digest.model(net, optimizer)

@@ -1,5 +1,5 @@
 #: steps = 6
-"""Signals that the user has for himself: a timer, a wake-up descriptor, blocked ones, USR1 and USR2, a child's end."""
+"""Signals that the user has for himself: a timer, a wake-up descriptor, blocked ones, USR1, a child's end."""
 
 import os
 import select

@@ -1,5 +1,6 @@
 #: steps = 5
 #: exit = -15
+#: slow = one of many, and none of them is fast
 """SIGTERM: a handler of the user's the first time (as SLURM's warning), death the second."""
 
 import os

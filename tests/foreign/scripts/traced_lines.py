@@ -1,5 +1,5 @@
 #: steps = 4
-"""sys.settrace, sys.setprofile and threading's: the lines of the user's file that a debugger or coverage would see."""
+"""sys.settrace, sys.setprofile: the lines of the user's file that a debugger or coverage would see."""
 
 import sys
 import threading

@@ -1,4 +1,5 @@
 #: steps = 6
+#: slow = one of many, and none of them is fast
 """Gradients of each sample by vmap and grad, clipped and with noise (DP-SGD); a Jacobian and a Hessian product."""
 
 import digest

@@ -1,5 +1,6 @@
 #: steps = 8
 #: tokens = 40
+#: slow = one of many, and none of them is fast
 """One tensor as embedding and as head, saved and loaded in the middle of it."""
 
 import io

@@ -1,4 +1,5 @@
 #: steps = 6..11
+#: slow = one of many, and none of them is fast
 """A WGAN with gradient penalty: five steps of the critic for one of the generator.
 
 The first five may be counted each, before anybody can know that there is a generator.

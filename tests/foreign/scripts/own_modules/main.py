@@ -2,7 +2,6 @@
 """The user's modules have the names of llmtop's own, at the top of the path."""
 
 import client
-import collectors
 import digest
 import errors
 import format
@@ -11,9 +10,11 @@ import publish
 import recording
 import snapshot
 import torch
-import tui
 import wire
 from torch import nn
+
+import collectors
+import tui
 
 digest.seed()
 net = nn.Linear(4, 1)

@@ -1,5 +1,6 @@
 #: steps = 5
 #: env = PYTHONPATH={folder}/site
+#: slow = one of many, and none of them is fast
 """A sitecustomize.py of the user's that imports torch itself."""
 
 import sys
