@@ -119,9 +119,10 @@ class Run:
         )
 
     def _neutral(self, data: bytes) -> bytes:
-        """The same without what must differ: where it ran, and names that torch draws for shared memory."""
+        """The same without what must differ: where it ran, and what torch writes of time, pids and shared memory."""
         data = data.replace(os.fsencode(self._folder), b"<folder>").replace(os.fsencode(self._place), b"<place>")
-        return re.sub(rb"/torch_\d+_\d+_", b"/torch_<pid>_<random>_", data)
+        data = re.sub(rb"/torch_\d+_\d+_", b"/torch_<pid>_<random>_", data)
+        return re.sub(rb"(?m)^([VIWE])\d{4} [\d:.]+ +\d+ ", rb"\1 <time> <pid> ", data)
 
     def _environment(self) -> dict[str, str]:
         foreign = ("PYTHON", "LLMTOP_", "FOREIGN_", "OMP_", "COV_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_")

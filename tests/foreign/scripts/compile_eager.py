@@ -1,4 +1,4 @@
-#: steps = 8
+#: steps = 7..8
 #: slow = torch.compile loads the compiler
 """A compiled model (backend "eager"), then a compiled step: not one graph or break more."""
 

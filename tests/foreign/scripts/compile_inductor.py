@@ -1,4 +1,4 @@
-#: steps = 8
+#: steps = 7..8
 #: slow = compiles C++
 """A compiled model (backend "inductor"), then a compiled step: not one graph or break more."""
 
