@@ -7,6 +7,7 @@ ends with 1 where anything does.
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,13 @@ def found_in(program: Program, place: Path) -> list[str]:
     """Run it in all its ways, and return what differs."""
     kinds = ["plain", "run", *(program.says("hands") or "").replace("yes", "hands").split()]
     running = {kind: Run(program, place / kind, kind) for kind in kinds}
-    outcomes = {kind: run.outcome() for kind, run in running.items()}
+    try:
+        outcomes = {kind: run.outcome() for kind, run in running.items()}
+    except subprocess.TimeoutExpired as late:
+        return [str(late)]
+    finally:
+        for run in running.values():
+            run.end()
     plain = outcomes.pop("plain")
     # The program itself must be right, and have got to its end.
     if plain.exit != int(program.says("exit") or 0):

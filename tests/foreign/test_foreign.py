@@ -8,6 +8,7 @@ import pytest
 
 from tests.foreign.__main__ import found_in
 from tests.foreign.program import Program, programs
+from tests.foreign.runs import LIMIT_S
 
 ALL = programs()
 
@@ -18,6 +19,7 @@ def _param(program: Program) -> object:
 
 
 @pytest.mark.torch
+@pytest.mark.timeout(2 * LIMIT_S)
 @pytest.mark.parametrize("program", [_param(program) for program in ALL])
 def test_it_does_not_notice(program: Program, tmp_path: Path) -> None:
     if missing := program.missing():
