@@ -30,16 +30,14 @@ OUT = "FOREIGN_OUT"
 WATCHED = "FOREIGN_WATCHED"
 """Set where a monitor comes at the end of each process, and is to be waited for."""
 PATIENCE_S = 60.0
-OURS = ("FOREIGN_", "LLMTOP_")
+NOT_COMPARED = ("PYTHONPATH", "FOREIGN_", "LLMTOP_", "MASTER_PORT", "TORCHELASTIC_")
+"""Of the environment: what `llmtop run` sets, and what launchers of ranks draw anew each time."""
 _values: dict[str, str] = {}
 _seeded = False
 
 
 def seed(number: int = 0) -> None:
-    """Seed every random generator of what has been imported, so that their state is compared at the end.
-
-    torch's is compared in any case: unseeded it is the same in each process.
-    """
+    """Seed every random generator of what has been imported, so that their state is compared at the end."""
     global _seeded
     _seeded = True
     random.seed(number)
@@ -202,9 +200,7 @@ def _process() -> dict[str, Any]:
         "processors": sorted(os.sched_getaffinity(0)),
         "limits": {name: resource.getrlimit(getattr(resource, name)) for name in ("RLIMIT_NOFILE", "RLIMIT_CORE")},
         "environment": {
-            name: value
-            for name, value in sorted(os.environ.items())
-            if name != "PYTHONPATH" and not name.startswith(OURS)
+            name: value for name, value in sorted(os.environ.items()) if not name.startswith(NOT_COMPARED)
         },
     }
     os.umask(umask := os.umask(0o077))
@@ -224,7 +220,7 @@ def _torch() -> dict[str, Any]:
     from torch.nn.modules import module
 
     found = {
-        "random": hash_of(torch.get_rng_state()),
+        "random": hash_of(torch.get_rng_state()) if _seeded else None,
         "threads": [torch.get_num_threads(), torch.get_num_interop_threads()],
         "gradients": [torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_anomaly_enabled()],
         "autocast": [torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")],
