@@ -1,4 +1,5 @@
-#: steps = 8
+#: steps = none
+#: says = gevent
 #: needs = gevent
 """gevent's green threads in place of Python's, all but select."""
 

@@ -1,4 +1,5 @@
-#: steps = 8
+#: steps = none
+#: says = gevent
 #: needs = gevent
 #: slow = one of many, and none of them is fast
 """gevent's green threads in place of Python's."""

@@ -4,7 +4,7 @@
 #: needs = transformers
 #: slow = loads transformers
 #: hands = hands both
-"""A tiny GPT-2 with Hugging Face's Trainer: accumulation, evaluation, checkpoints, its own logs on stdout.
+"""A tiny GPT-2 with Hugging Face's Trainer: accumulation, evaluation, checkpoints.
 
 By hand it has llmtop's callback.
 """
@@ -14,7 +14,8 @@ import os
 import digest
 import torch
 from torch.utils.data import Dataset
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
+from transformers import GPT2Config, GPT2LMHeadModel, PrinterCallback, Trainer, TrainingArguments, set_seed
+from transformers.utils.logging import disable_progress_bar
 
 callbacks = []
 if os.environ.get("FOREIGN_HANDS"):
@@ -23,6 +24,7 @@ if os.environ.get("FOREIGN_HANDS"):
     callbacks.append(LlmtopCallback())
 digest.seed()
 set_seed(0)
+disable_progress_bar()
 
 
 class Texts(Dataset):
@@ -51,6 +53,7 @@ arguments = TrainingArguments(
     seed=0,
 )
 trainer = Trainer(net, arguments, train_dataset=Texts(), eval_dataset=Texts(), callbacks=callbacks)
+trainer.remove_callback(PrinterCallback)  # it prints times
 trainer.train()
 timed = ("runtime", "per_second", "total_flos")
 history = [{k: v for k, v in row.items() if not k.endswith(timed)} for row in trainer.state.log_history]
