@@ -2,7 +2,6 @@
 """A program that joins every thread there is before it ends."""
 
 import threading
-import time
 
 import digest
 import torch
@@ -11,7 +10,8 @@ from torch import nn
 digest.seed()
 net = nn.Linear(4, 1)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
-threading.Thread(target=time.sleep, args=(0.2,), name="of the program's own").start()
+enough = threading.Event()
+threading.Thread(target=enough.wait, name="of the program's own").start()
 for _ in range(5):
     optimizer.zero_grad()
     net(torch.randn(8, 4)).square().mean().backward()
@@ -21,6 +21,7 @@ for thread in threading.enumerate():
     if thread is not threading.main_thread():
         names.append(thread.name)
         assert not thread.daemon, "nobody else's thread is to be waited for"
+        enough.set()
         thread.join()
 digest.add("threads", names)
 digest.model(net, optimizer)
