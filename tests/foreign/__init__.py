@@ -19,6 +19,10 @@ calls of llmtop in the script (`hands.py`) and no ``llmtop run``. Both runs must
   eventfd, and each of them is closed on exec. A child that inherits everything it can (``close_fds=False``) has
   the same ones.
 
+Not compared, since llmtop is there by design: the modules in sys.modules, the wrapped functions themselves
+(`torch.autograd.backward`, the ``__call__`` in the dictionary of an outermost module's class), PYTHONPATH and
+LLMTOP_RUN_... in the environment, a thread that Python does not know of, times.
+
 What a monitor says of each is compared with what the program really does. A client connects to every process that
 calls `digest.end`, which holds the process there until the client has heard what it has to say, and listens until
 the process hangs up. The program's header says what is right:

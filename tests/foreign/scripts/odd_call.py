@@ -70,7 +70,6 @@ for _ in range(8):
     losses.append(loss.item())
 digest.add("losses", losses)
 digest.add("weight", weight)
-digest.add("kinds", [type(type(net).__dict__["__call__"]).__name__ for net in roots])
 for net in roots:
     digest.model(net, name=type(net).__name__)
 digest.end()
