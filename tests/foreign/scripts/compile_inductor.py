@@ -1,6 +1,9 @@
-#: steps = 7..8
+#: steps = 6..8
 #: slow = compiles C++
-"""A compiled model (backend "inductor"), then a compiled step: not one graph or break more."""
+"""A compiled model (backend "inductor"), then a compiled step: not one graph or break more.
+
+No hook is called by an optimizer's step in compiled code. One step may be lost until that shows, and the last.
+"""
 
 import digest
 import torch

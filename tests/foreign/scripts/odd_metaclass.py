@@ -1,5 +1,4 @@
 #: steps = 6
-#: phases = backward optimizer
 #: note = cannot see the modules
 """A metaclass that forbids to set anything on its classes, as frameworks with a registry have."""
 

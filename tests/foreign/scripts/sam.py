@@ -1,6 +1,9 @@
-#: steps = 24
+#: steps = 24..25
 #: phases = forward backward optimizer
-"""Sharpness-aware minimisation: two passes a step, the weights moved in place between them."""
+"""Sharpness-aware minimisation: two passes a step, the weights moved in place between them.
+
+One step more may be counted at the start: no optimizer has stepped yet, and weights have changed.
+"""
 
 import digest
 import torch
