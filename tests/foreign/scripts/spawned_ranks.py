@@ -4,6 +4,7 @@
 #: slow = starts two interpreters more
 """torch.multiprocessing.spawn, as many tutorials have it: two ranks, one of which ends with an error."""
 
+import logging
 import os
 
 import digest
@@ -31,6 +32,7 @@ def train(rank, meeting):
 
 
 if __name__ == "__main__":
+    logging.disable(logging.WARNING)  # torch says how the other rank ended, which is by chance
     try:
         multiprocessing.spawn(train, (f"{os.getcwd()}/meeting",), nprocs=2)
     except multiprocessing.ProcessRaisedException as error:
