@@ -1,7 +1,10 @@
-#: steps = 50
+#: steps = 50..52
 #: samples = 8
 #: note = thread
-"""Two threads, each with a model, a generator and an optimizer of its own; one of them can be followed."""
+"""Two threads, each with a model, a generator and an optimizer of its own; one of them can be followed.
+
+One or two steps more may be counted at the start, for weights that the other thread has changed.
+"""
 
 import threading
 
