@@ -1,0 +1,38 @@
+#: steps = 3
+#: steps[child] = none
+"""A forked child that does not train has no descriptor and no thread but those that it would have."""
+
+import os
+
+import digest
+import torch
+from torch import nn
+
+digest.seed()
+net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+for _ in range(3):
+    optimizer.zero_grad()
+    net(torch.randn(8, 4)).square().mean().backward()
+    optimizer.step()
+
+
+def _is_open(number):
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+pid = os.fork()
+if pid == 0:
+    digest.seed(1)  # Python's own generator is seeded anew by a fork
+    opened = [os.readlink(f"/proc/self/fd/{number}") for number in range(1000) if _is_open(number)]
+    digest.add("open", sorted(os.path.basename(path) for path in opened))
+    digest.add("threads", len(os.listdir("/proc/self/task")))
+    digest.end("child")
+    os._exit(0)
+os.waitpid(pid, 0)
+digest.model(net, optimizer)
+digest.end()

@@ -1,0 +1,3 @@
+"""The user's own client."""
+
+WHOSE = "the user's client"

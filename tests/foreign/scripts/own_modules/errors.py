@@ -1,0 +1,3 @@
+"""The user's own errors."""
+
+WHOSE = "the user's errors"

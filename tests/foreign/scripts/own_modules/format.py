@@ -1,0 +1,3 @@
+"""The user's own format."""
+
+WHOSE = "the user's format"

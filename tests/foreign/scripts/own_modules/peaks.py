@@ -1,0 +1,3 @@
+"""The user's own peaks."""
+
+WHOSE = "the user's peaks"

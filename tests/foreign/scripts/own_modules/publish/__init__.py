@@ -1,0 +1,1 @@
+"""And another."""

@@ -1,0 +1,3 @@
+"""The user's own recording."""
+
+WHOSE = "the user's recording"

@@ -1,0 +1,3 @@
+"""The user's own snapshot."""
+
+WHOSE = "the user's snapshot"

@@ -1,0 +1,3 @@
+"""Another."""
+
+raise_on = None

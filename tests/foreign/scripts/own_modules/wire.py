@@ -1,0 +1,3 @@
+"""The user's own wire."""
+
+WHOSE = "the user's wire"

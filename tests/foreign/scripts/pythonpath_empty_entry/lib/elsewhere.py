@@ -1,0 +1,1 @@
+"""Found by the other entry."""

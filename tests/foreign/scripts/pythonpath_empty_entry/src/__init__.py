@@ -1,0 +1,1 @@
+"""Found only from the folder that the program is started in."""

@@ -1,0 +1,32 @@
+"""Every program of `scripts`, without llmtop and with it. What is compared stands in tests/foreign/__init__.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.foreign.__main__ import found_in
+from tests.foreign.program import Program, programs
+from tests.foreign.runs import LIMIT_S
+
+ALL = programs()
+
+
+def _param(program: Program) -> object:
+    why = program.says("slow")
+    return pytest.param(program, id=program.name, marks=[pytest.mark.slow(why=why)] if why else [])
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(2 * LIMIT_S)
+@pytest.mark.parametrize("program", [_param(program) for program in ALL])
+def test_it_does_not_notice(program: Program, tmp_path: Path) -> None:
+    if missing := program.missing():
+        pytest.skip(f"needs {', '.join(missing)}")
+    found = found_in(program, tmp_path)
+    assert not found, "\n".join(found)
+
+
+def test_there_are_many() -> None:
+    assert len(ALL) >= 60
