@@ -43,6 +43,9 @@ class _UnrecordedPhase(Phase):
         return None
 
 
+_NO_PHASE = _UnrecordedPhase("")
+
+
 def _unrecorded_step(
     tokens: float | None = None,
     samples: float | None = None,
@@ -104,11 +107,15 @@ def _first_use(name: str) -> Phase:
     """The phase of a name that the script has not used before, or that is no name at all."""
     if is_compiling():
         return _UnrecordedPhase("")
-    if not isinstance(name, str) and callable(name):  # a bare @llmtop.phase
-        return cast(Phase, phase_of(getattr(name, "__name__", "phase"))(name))
-    made = phase_of(name)
-    if type(name) is str and len(_by_hand) < MAX_NAMES:
-        _by_hand[name] = made
+    try:
+        if not isinstance(name, str) and callable(name):  # a bare @llmtop.phase
+            return cast(Phase, phase_of(getattr(name, "__name__", "phase"))(name))
+        made = phase_of(name)
+        if type(name) is str and len(_by_hand) < MAX_NAMES:
+            _by_hand[name] = made
+    except Exception as error:  # noqa: BLE001 - the door: see guard
+        met("some phases", error)
+        return _NO_PHASE
     return made
 
 

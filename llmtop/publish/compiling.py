@@ -10,8 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from llmtop.publish.interrupts import raised_by_handler
-from llmtop.publish.values import complain
+from llmtop.publish.guard import is_the_scripts, met
 
 _replaced: list[tuple[Callable[..., Any], Callable[..., Any]]] = []
 _told = False
@@ -49,10 +48,9 @@ def keep_untraced() -> None:
             for function, stand_in in _replaced:
                 substitute(function)(stand_in)
     except Exception as error:  # another torch may raise anything here; graphs break, and that is all
-        if raised_by_handler(error):
+        if is_the_scripts(error):
             _told = False
-            raise
-        complain(error)
+        met("how to keep torch.compile from compiling llmtop", error)
 
 
 def is_compiling() -> bool:

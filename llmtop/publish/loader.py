@@ -19,6 +19,8 @@ T = TypeVar("T")
 DATALOAD = "dataload"
 WAITS = "the waits for batches"
 _classes: dict[type, type] = {}
+_recorder = get()
+_wait = phase_of(DATALOAD)
 
 
 def timed_loader(iterable: Any) -> Any:
@@ -126,23 +128,21 @@ class _Waits(Iterator[T]):
 
 def _wait_for(take: Callable[[], T], begun: int = 0) -> T:
     """The next item. The end of the data is none, so the wait for it belongs to no step and is not counted."""
-    recorder = get()
-    wait = phase_of(DATALOAD)
     try:
-        if recorder.before_batch is not None:
-            recorder.before_batch()
-        wait.__enter__()
+        if _recorder.before_batch is not None:
+            _recorder.before_batch()
+        _wait.__enter__()
         if begun:
-            recorder.began_earlier(DATALOAD, begun)
+            _recorder.began_earlier(DATALOAD, begun)
     except BaseException as error:  # noqa: BLE001
         met(WAITS, error)
     try:
         item = take()
     except BaseException:
         try:
-            recorder.cancel_phase(DATALOAD)
+            _recorder.cancel_phase(DATALOAD)
         except BaseException as error:  # noqa: BLE001
             met(WAITS, error)
         raise
-    wait.__exit__(None, None, None)
+    _wait.__exit__(None, None, None)
     return item

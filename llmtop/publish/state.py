@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from llmtop.publish import values
 from llmtop.publish.facts import Facts
-from llmtop.publish.guard import is_the_scripts
+from llmtop.publish.guard import is_the_scripts, met
 from llmtop.publish.interrupts import raised_by_handler
 from llmtop.publish.phases import OpenPhases
 from llmtop.publish.ring import Ring
@@ -260,8 +260,9 @@ class State(OpenPhases):
                 self.paused = False
                 raise
             self.run_chores = self.boundary_hook = None
-            self.time_next_step(False)
-            complain(error)
+            self._watch.clock = None
+            self._rewatch()
+            met("the GPU's times and captures", error)
 
     def tell(self) -> None:
         """Something beside a step is new: wake the server thread if it sleeps until there is."""

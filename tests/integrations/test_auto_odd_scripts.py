@@ -190,8 +190,8 @@ for library in ("cloudpickle", "dill"):
         pickler = __import__(library)
     except ImportError:
         continue
-    child = "import sys, pickle; sys.modules['llmtop'] = None\nkept = pickle.load(sys.stdin.buffer)"
-    child += "\nprint(kept[0](kept[2]))"
+    child = "import sys, pickle; sys.modules['llmtop'] = None; kept = pickle.load(sys.stdin.buffer)"
+    child += "; print(kept[0](kept[2]))"
     import os, subprocess
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("LLMTOP", "PYTHONPATH"))}
     clean["PYTHONPATH"] = os.path.dirname(os.path.dirname(pickler.__file__))

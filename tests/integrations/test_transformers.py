@@ -49,3 +49,49 @@ def test_a_trainer_publishes_its_steps(callback: bool, tmp_path: Path) -> None:
         assert (step.tokens, step.samples) == (2 * 4 * 16, 8)
         assert step.seconds < 0.8, "an evaluation belongs to no step"
     assert sum(step.count("dataload") for step in steps) >= 9, "accelerate fetches a batch ahead"
+
+
+def test_a_callback_is_copied_and_a_trainer_that_raised_is_forgotten(tmp_path: Path) -> None:
+    source = (
+        CALLBACK
+        + TRAINING.replace("trainer.train()\n", "")
+        + """
+import copy, pickle
+class Failing(list):
+    def __getitem__(self, index):
+        raise OSError("the disk")
+trainer.train_dataset = Failing(data)
+try:
+    trainer.train()
+except OSError:
+    pass
+trainer.train_dataset = data
+original = model.forward
+calls = []
+def weak(*args, **kwargs):
+    calls.append(1)
+    if len(calls) == 6:
+        raise ValueError
+    return original(*args, **kwargs)
+model.forward = weak
+try:
+    trainer.train()
+except ValueError:
+    pass
+del model.forward
+for used in CALLBACKS:
+    assert type(pickle.loads(pickle.dumps(used))) is type(copy.deepcopy(used)) is type(used)
+    assert b"recorder" not in pickle.dumps(used)
+from llmtop.publish.recorder import get
+before = get().ring.count
+plain = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+for _ in range(8):
+    plain(torch.randn(2, 2)).sum().backward()
+    optimizer.step()
+print("plain", get().ring.count - before)
+"""
+    )
+    found = train(tmp_path / "train.py", source, "--no-auto", "--no-kineto")
+    line = next(line for line in found["stdout"].splitlines() if line.startswith("plain"))
+    assert int(line.split()[1]) >= 3, "after the Trainer's own, and a new optimizer's first four"

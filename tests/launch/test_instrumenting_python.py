@@ -102,7 +102,6 @@ def test_a_path_file_that_imports_torch_first_is_no_hindrance(tmp_path: Path) ->
     (tmp_path / "early.pth").write_text("import torch\n")
     source = "import site, sys; site.addsitedir(sys.argv[1]); import torch; print('torch' in sys.modules)"
     assert python("-c", source, str(tmp_path)) == "True\n"
-    (tmp_path / "sitecustomize.py").write_text("")
     ask = "import sys; print('llmtop.publish.auto' in sys.modules)"
     first = (
         f"import sys, runpy, torch; sys.path.insert(0, {str(INJECT)!r}); import _llmtop_watch as w; w.watch()\n"
