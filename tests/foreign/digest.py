@@ -30,8 +30,8 @@ OUT = "FOREIGN_OUT"
 WATCHED = "FOREIGN_WATCHED"
 """Set where a monitor comes at the end of each process, and is to be waited for."""
 PATIENCE_S = 60.0
-NOT_COMPARED = ("PYTHONPATH", "FOREIGN_", "LLMTOP_", "MASTER_PORT", "TORCHELASTIC_")
-"""Of the environment: what `llmtop run` sets, and what launchers of ranks draw anew each time."""
+NOT_COMPARED = ("PYTHONPATH", "FOREIGN_", "LLMTOP_", "MASTER_PORT", "TORCHELASTIC_", "_TORCHINDUCTOR_")
+"""Of the environment: what `llmtop run` sets, and what torch sets to addresses and random names."""
 _values: dict[str, str] = {}
 _seeded = False
 
