@@ -130,7 +130,11 @@ def _field(field: Any) -> float | None:
 
 
 class Running:
-    """A process on a GPU as the driver lists it; the pid is the host's, also inside a container."""
+    """A process on a GPU as the driver lists it.
+
+    The pid is that of the pid namespace of whoever asks (seen with driver 580.159 on an H100; older ones give the
+    host's, also inside a container: NVIDIA/open-gpu-kernel-modules#614).
+    """
 
     def __init__(self, pid: int, mem_bytes: int | None) -> None:
         self.pid, self.mem_bytes = pid, mem_bytes

@@ -38,7 +38,7 @@ class LlmtopCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A batch of an evaluation is done."""
-        self._recorder.saw_work()
+        guarded(_saw_work)
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Show what the Trainer logs beside the steps."""
@@ -73,6 +73,10 @@ def _begin_step(index: int) -> None:
 def _end_step() -> None:
     if not is_by_hand():
         hooked_loop().end_step()
+
+
+def _saw_work() -> None:
+    hooked_loop().recorder.saw_work()
 
 
 def _end_train() -> None:

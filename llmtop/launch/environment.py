@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from llmtop.errors import NotPossibleHere
 from llmtop.launch.inject._llmtop_watch import ABI, OWN_PACKAGES, PATH, SAID
 
 INJECT = Path(__file__).resolve().parent / "inject"
@@ -34,5 +35,8 @@ def _home(package: str) -> str:
     """The folder in which this interpreter finds a package."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
-        raise ModuleNotFoundError(f"{package}, which llmtop needs, is not installed in {sys.prefix}")
+        raise NotPossibleHere(
+            f"{package}, which llmtop needs, is not installed in {sys.prefix}; run: "
+            f"{sys.executable} -m pip install llmtop-monitor"
+        )
     return str(Path(spec.origin).absolute().parent.parent)

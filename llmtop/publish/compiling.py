@@ -47,7 +47,7 @@ def keep_untraced() -> None:
         if substitute is not None:
             for function, stand_in in _replaced:
                 substitute(function)(stand_in)
-    except Exception as error:  # another torch may raise anything here; graphs break, and that is all
+    except Exception as error:  # noqa: BLE001 - the door: see guard; graphs break, and that is all
         if is_the_scripts(error):
             _told = False
         met("how to keep torch.compile from compiling llmtop", error)

@@ -26,7 +26,7 @@ import os, sys, time
 import llmtop
 from llmtop import wire
 from llmtop.publish import recorder
-llmtop.attach()
+with llmtop.step(): pass
 sys.stdin.readline()
 for number in range({answers}):
     recorder.get().server.send_state(wire.CaptureState(id=str(number), state="writing", detail="x" * 10_000))
@@ -168,6 +168,7 @@ def test_who_leaves_its_answers_unread_is_dropped_and_who_reads_hears_them_all(r
         reader = Heard(connect(runtime_dir, training))
         deaf = raw(socket_of(runtime_dir, training.pid))
         deaf.sendall(attackers.SUBSCRIBE)
+        reader.until(lambda: reader.steps)  # from here on it is told
         training.go()
         told = lambda: [one for one in reader.messages if isinstance(one, wire.CaptureState)]  # noqa: E731
         reader.until(lambda: len(told()) == 200)

@@ -141,7 +141,10 @@ class Terminal:
 
     def shows(self, words: str, seconds: float = 20.0) -> None:
         """Wait until these words are on the screen."""
-        wait_for(lambda: words in self.text(), seconds, f"{words!r} on:\n{self.text()}")
+        try:
+            wait_for(lambda: words in self.text(), seconds)
+        except AssertionError:
+            raise AssertionError(f"not within {seconds} s: {words!r} on:\n{self.text()}") from None
 
     def ends(self, seconds: float = 20.0) -> int:
         """Wait until the command has ended, and return its exit code."""

@@ -327,7 +327,7 @@ def test_an_error_nobody_expected_is_one_sentence_a_log_and_70(where: str, state
     [
         (["demo", "--json"], PLANTS["a thread"]),
         (["doctor"], "import llmtop.cli.doctor; llmtop.cli.doctor.examine = broken"),
-        (["captures"], "import llmtop.capture.folder; llmtop.capture.folder.listed = broken"),
+        (["captures"], "import llmtop.capture.folder; llmtop.capture.folder.looked_through = broken"),
         (["--once"], "import collectors.hub; collectors.hub.live_hub = broken"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

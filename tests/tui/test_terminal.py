@@ -98,8 +98,11 @@ def test_a_storm_of_sizes_ends_in_the_right_picture() -> None:
             time.sleep(0.005)
         terminal.resize(90, 28)
         terminal.shows("tokens/s")
-        wait_for(lambda: "? help" in terminal.text().splitlines()[27], what="the footer on the last line")
-        assert "llmtop" in terminal.text().splitlines()[0]
+        right = lambda lines: "llmtop" in lines[0] and "? help" in lines[27]  # noqa: E731
+        try:
+            wait_for(lambda: right(terminal.text().splitlines()), what="the header and the footer in their places")
+        except AssertionError:
+            raise AssertionError(f"the picture stays wrong:\n{terminal.text()}") from None
         terminal.keys("q")
         assert terminal.ends() == 0
 
