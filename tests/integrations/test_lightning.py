@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.processes import environment
 from tests.support.steps import train
 
 pytest.importorskip("lightning")
@@ -48,6 +51,33 @@ trainer = pl.Trainer(
 )
 trainer.fit(MODULE(), data, data)
 """
+SPAWNED = """
+import logging, torch
+import lightning.pytorch as pl
+from torch.utils.data import DataLoader, TensorDataset
+from llmtop.integrations.lightning import LlmtopProfiler
+from llmtop.publish import recorder
+
+class Module(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(4, 1)
+    def training_step(self, batch, number):
+        return self.net(batch[0]).square().mean()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+    def on_fit_end(self):
+        print("rank", self.global_rank, "recorded", recorder.get().ring.count, flush=True)
+
+if __name__ == "__main__":
+    logging.getLogger("lightning.pytorch").setLevel("ERROR")
+    profiler = LlmtopProfiler()
+    for more in ({"devices": 1}, {"devices": 2, "strategy": "ddp_spawn"}):
+        pl.Trainer(
+            max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+            enable_model_summary=False, profiler=profiler, **more,
+        ).fit(Module(), DataLoader(TensorDataset(torch.randn(48, 4)), batch_size=4))
+"""
 PROFILER = "from llmtop.integrations.lightning import LlmtopProfiler\nMORE['profiler'] = LlmtopProfiler()\n"
 
 
@@ -83,3 +113,23 @@ def test_manual_optimisation_under_the_other_name(tmp_path: Path) -> None:
             "backward": 1,
             "optimizer": 1,
         }
+
+
+def test_a_profiler_that_was_used_goes_to_spawned_ranks_which_publish_their_steps(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(SPAWNED)
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        env=environment(OMP_NUM_THREADS="1"),
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    # The first step of a rank is not recorded: its forward was not seen.
+    assert sorted(line for line in done.stdout.splitlines() if line.startswith("rank")) == [
+        "rank 0 recorded 11",
+        "rank 0 recorded 5",
+        "rank 1 recorded 5",
+    ]
