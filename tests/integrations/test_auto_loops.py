@@ -201,10 +201,12 @@ def train(stepped, times):
 train(optimizer, 3)
 second = torch.optim.SGD(net.parameters(), lr=0.1)
 train(second, 3)
-dead = id(optimizer)
+import weakref
+dead, alive = id(optimizer), weakref.ref(optimizer)
 del optimizer
+assert alive() is None, "somebody holds it"
 kept = []
-while True:
+for _ in range(1000):  # an id comes again where its memory is free, as a rule at once
     again = torch.optim.SGD(net.parameters(), lr=0.1)
     if id(again) == dead:
         break
