@@ -159,7 +159,10 @@ class TerminalDriver(LinuxDriver):
 
     def _get_terminal_size(self) -> tuple[int, int]:
         """Columns and lines, at least one of each."""
-        size = Size(*super()._get_terminal_size())
+        try:
+            size = Size(*os.get_terminal_size(self.fileno))
+        except OSError:
+            size = Size(*super()._get_terminal_size())
         return max(1, size.width), max(1, size.height)
 
 

@@ -186,3 +186,13 @@ def test_without_color_none_is_sent_and_the_alert_is_still_there(variables: dict
         assert sent <= {b"", b"0", b"1", b"2", b"4", b"7"}, "only bold, dim, underline and reverse"
         terminal.keys("q")
         assert terminal.ends() == 0
+
+
+def test_the_terminal_knows_its_size_better_than_the_environment() -> None:
+    with Terminal(SCREEN, (90, 28), COLUMNS="60", LINES="10") as terminal:
+        terminal.shows("? help")
+        wait_for(lambda: "? help" in terminal.text().splitlines()[27], what="the footer on the last line")
+        terminal.resize(120, 30)
+        wait_for(lambda: "? help" in terminal.text().splitlines()[29], what="the footer on the last line")
+        terminal.keys("q")
+        assert terminal.ends() == 0

@@ -9,15 +9,10 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.geometry import Region
 from textual.strip import Strip
-from textual.timer import Timer
 from textual.widget import Widget
 
 from tui.layout import Rect
 from tui.rows import Look, Row
-
-SETTLED_SECONDS = 0.3
-"""After the last change of size everything is drawn once more: in a storm of sizes what was drawn for an older one
-may reach the terminal late, and only changed lines would be drawn over it."""
 
 
 class Placed(NamedTuple):
@@ -44,7 +39,6 @@ class Board(Widget):
         self._rows: list[list[list[Segment]]] = []
         self._strips: list[Strip] = []
         self._drawn_with: Look | None = None
-        self._settling: Timer | None = None
 
     def show(self, parts: Iterable[Placed], look: Look) -> None:
         """Replace what is shown."""
@@ -65,11 +59,8 @@ class Board(Widget):
             self.refresh(*_regions(lines, width))
 
     def on_resize(self) -> None:
-        """Paint for the new size, and draw all of it again once the size stays."""
+        """Paint for the new size."""
         self._on_size()
-        if self._settling is not None:
-            self._settling.stop()
-        self._settling = self.set_timer(SETTLED_SECONDS, self.refresh)
 
     def render_line(self, y: int) -> Strip:
         """One line, as it was painted; until it is painted for a new size, cut or filled to that."""
