@@ -122,7 +122,7 @@ class Run:
     def _neutral(self, data: bytes) -> bytes:
         """The same without what must differ: where it ran, and times, pids and random names that torch writes."""
         data = data.replace(os.fsencode(self._folder), b"<folder>").replace(os.fsencode(self._place), b"<place>")
-        data = re.sub(rb"/torch_\d+_\d+_", b"/torch_<pid>_<random>_", data)
+        data = re.sub(rb"/torch_\d+_\d+_\d+", b"/torch_<pid>_<random>_<number>", data)
         return re.sub(rb"(?m)^([VIWE])\d{4} [\d:.]+ +\d+ ", rb"\1 <time> <pid> ", data)
 
     def _environment(self) -> dict[str, str]:
