@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from collectors import driver_child
+from collectors.alarm import Alarm
 from collectors.base import GpuReading, GpuUse
 from collectors.driver_child import HEARTBEAT_SECONDS, LENGTH, PACE, Child
 from llmtop.snapshot import Gpu
@@ -45,7 +46,7 @@ class DriverSource:
         """Prepare to sample every `interval` seconds; starts nothing yet."""
         self._interval = interval
         self._child: Child | None = None
-        self._wake = threading.Event()
+        self._wake = Alarm()
         self._closing = False
         self._reading = GpuReading()
         self._trouble: str | None = None
@@ -110,9 +111,10 @@ class DriverSource:
     def _start_child(self) -> Child | None:
         try:
             self._child = driver_child.start()
-        except OSError as error:
+        except (OSError, TypeError, ValueError) as error:  # also an interpreter that does not know where it is
             self._child = None
-            self._trouble = f"no process could be started to ask the driver ({error.strerror})"
+            why = getattr(error, "strerror", None) or str(error)
+            self._trouble = f"no process could be started to ask the driver ({why})"
         return self._child
 
     def _listen(self, child: Child) -> None:

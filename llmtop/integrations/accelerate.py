@@ -49,4 +49,8 @@ class LlmtopTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not 
 
     def log(self, values: dict[str, Any], step: int | None = None, **kwargs: Any) -> None:
         """Show numbers beside the steps."""
-        llmtop.log(**{name: value for name, value in values.items() if isinstance(name, str)})
+        guarded(_log, values)
+
+
+def _log(values: dict[str, Any]) -> None:
+    llmtop.log(**{name: value for name, value in values.items() if isinstance(name, str)})

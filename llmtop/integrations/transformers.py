@@ -42,8 +42,7 @@ class LlmtopCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Show what the Trainer logs beside the steps."""
-        logs: dict[str, Any] = kwargs.get("logs") or {}
-        llmtop.log(**{name: value for name, value in logs.items() if isinstance(value, numbers.Real)})
+        guarded(_log, kwargs.get("logs") or {})
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Leave the steps of a loop that follows to the hooks again."""
@@ -73,6 +72,12 @@ def _begin_step(index: int) -> None:
 def _end_step() -> None:
     if not is_by_hand():
         hooked_loop().end_step()
+
+
+def _log(logs: dict[str, Any]) -> None:
+    llmtop.log(
+        **{name: value for name, value in logs.items() if type(name) is str and isinstance(value, numbers.Real)}
+    )
 
 
 def _saw_work() -> None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any, TypeVar, cast
 
+from llmtop.publish import declared
 from llmtop.publish.compiling import is_compiling, keep_untraced, untraced
 from llmtop.publish.guard import met
 from llmtop.publish.loader import timed_loader
@@ -179,8 +180,22 @@ def attach(
         warmup_steps: first steps to leave out of rates and percentiles; by default 10, at most a tenth of
             `total_steps`.
     """
-    from llmtop.publish import declared
+    try:
+        _declare(total_steps, flops_per_token, params, dtype, warmup_steps)
+        if not _is_being_spawned():
+            _recorder.attach()
+        _recorder.tell()
+    except Exception as error:  # noqa: BLE001 - the door: see guard
+        met("what attach() was told", error)
 
+
+def _declare(
+    total_steps: float | str | None,
+    flops_per_token: float | str | None,
+    params: float | str | None,
+    dtype: object,
+    warmup_steps: float | str | None,
+) -> None:
     facts = _recorder.facts
     if total_steps is not None:
         unknown = "progress and the remaining time are unknown"
@@ -197,9 +212,6 @@ def attach(
         warmup = declared.steps("warmup_steps", warmup_steps, 0, "the usual number is taken")
         facts.warmup_steps = facts.warmup_steps if warmup is None else warmup
     facts.changed()
-    if not _is_being_spawned():
-        _recorder.attach()
-    _recorder.tell()
 
 
 def _is_being_spawned() -> bool:

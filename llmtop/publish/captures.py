@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from llmtop import wire
 from llmtop.publish.interrupts import raised_by_handler
 from llmtop.publish.recordings import Recording, is_ours, recording_of
-from llmtop.publish.threads import Thread
+from llmtop.publish.threads import Thread, wait_for
 
 if TYPE_CHECKING:
     from llmtop.publish.recorder import Recorder
@@ -123,6 +123,7 @@ class Capture:
         self._last: int | None = None
         self._cancelled = False
         self._process_ends = False
+        self._pid = os.getpid()
         self._writing = False
         self._partial = request.path + ".part"
 
@@ -145,7 +146,7 @@ class Capture:
         """In the main thread, at exit; see the function of this name."""
         self._process_ends = True
         if self._writing:
-            if self.ended.wait(seconds):
+            if wait_for(self.ended, seconds):
                 return True
             self._end("failed", f"the training ended, and its file was not written within {seconds:.0f} s")
             with suppress(OSError):
@@ -153,13 +154,15 @@ class Capture:
             return False
         recording = self._recording
         if recording is not None and get_ident() != self._thread:
-            return self.ended.wait(_STEP_SECONDS)  # which the next boundary of that thread sets
+            return wait_for(self.ended, _STEP_SECONDS)  # which the next boundary of that thread sets
         self._abandon("the training ended before it was complete")
         return True
 
     def thread_ends(self) -> None:
         """In the training thread, when that ends before the process."""
-        if get_ident() == self._thread and not self._writing and not self.ended.is_set():
+        # A forked child has the same thread, and nothing to end: the capture is its parent's.
+        mine = os.getpid() == self._pid and get_ident() == self._thread
+        if mine and not self._writing and not self.ended.is_set():
             self._abandon("the thread that trains ended before it was complete")
 
     def _abandon(self, reason: str) -> None:

@@ -15,7 +15,7 @@ MAX_DTYPE = 32
 FLOPS_PER_PARAMETER_AND_TOKEN = 6
 """Forward 2, backward 4: Kaplan et al. 2020, "Scaling Laws for Neural Language Models", section 2.1."""
 
-_NUMBER = re.compile(r"^\s*(?P<number>\d[\d_]*(\.\d*)?(e[+-]?\d{1,3})?)\s*(?P<unit>[kmbgt]?)\s*$", re.IGNORECASE)
+_NUMBER = re.compile(r"^\s*(?P<number>\d+(_\d+)*(\.\d*)?(e[+-]?\d{1,3})?)\s*(?P<unit>[kmbgt]?)\s*$", re.IGNORECASE)
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 _DTYPES = {
     "bf16": ("bfloat16", "bf16-mixed", "bf16-true"),

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from llmtop import wire
 from llmtop.publish import limits
 from llmtop.publish.interrupts import raised_by_handler
-from llmtop.publish.threads import Thread
+from llmtop.publish.threads import Thread, wait_for
 
 if TYPE_CHECKING:
     from llmtop.publish.recorder import Recorder
@@ -53,7 +53,8 @@ def handle(request: wire.Pause | wire.Resume, recorder: Recorder, send: Send, as
         send: tells the monitors; called from the training thread too.
         asker: who asked: when it has gone, so has the pause.
     """
-    running = recorder.pause if recorder.pause is not None and not recorder.pause.over else None
+    known = recorder.pause  # read once: the training thread takes it away when it is over
+    running = known if known is not None and not known.over else None
     if isinstance(request, wire.Resume):
         if running is not None and running.request.id == request.id:
             running.resume()
@@ -63,17 +64,17 @@ def handle(request: wire.Pause | wire.Resume, recorder: Recorder, send: Send, as
         refusal = "another llmtop is pausing it"
     elif recorder.tracks is not None:
         refusal = "its steps overlap, so that there is no moment between them"
-    elif recorder.pause is None and recorder.boundary_hook is not None:
+    elif known is None and recorder.boundary_hook is not None:
         refusal = "a capture runs inside it"
     else:
         refusal = _budget.refusal()
     if refusal:
         send(wire.PauseState(id=request.id, state="failed", detail=refusal))
         return
-    if recorder.pause is not None:
-        recorder.pause.resume()  # whose monitor has gone: if it still waits, the next one follows a step later
-    recorder.pause = Pause(request, recorder, send, asker)
-    recorder.pause.arm()
+    if known is not None:
+        known.resume()  # whose monitor has gone: if it still waits, the next one follows a step later
+    pause = recorder.pause = Pause(request, recorder, send, asker)
+    pause.arm()
 
 
 def end_with_process(seconds: float) -> bool:
@@ -131,17 +132,24 @@ class Pause:
 
     def _hold(self, index: int) -> None:
         began = time.monotonic_ns()
+        try:
+            failed, why = self._wait(index)
+        finally:
+            took = time.monotonic_ns() - began
+            _budget.spend(took / 1e9)
+        self._end("failed" if failed else "resumed", why if failed else "", took)
+
+    def _wait(self, index: int) -> tuple[bool, str]:
+        """Stand still for as long as is asked for; returns whether the GPU has kept it from that, and how."""
         busy = self._drain(index)
         if not busy and not self.over:
             self._tell("paused")
             until = time.monotonic() + _limit(self.request.seconds)
-            while not self._released.wait(_LOOK_SECONDS) and time.monotonic() < until:
+            while not wait_for(self._released, _LOOK_SECONDS) and time.monotonic() < until:
                 if self._asker.gone:
-                    self._released.wait(GRACE_SECONDS)
+                    wait_for(self._released, GRACE_SECONDS)
                     break
-        failed = busy and not self.over
-        _budget.spend((time.monotonic_ns() - began) / 1e9)
-        self._end("failed" if failed else "resumed", busy if failed else "", time.monotonic_ns() - began)
+        return bool(busy) and not self.over, busy
 
     def _drain(self, index: int) -> str:
         """Wait until the GPUs have done what this process has launched; returns why they have not.
@@ -164,7 +172,7 @@ class Pause:
             return f"{type(error).__name__}: {error}"
         limit = _limit(self.request.drain_seconds)
         until = time.monotonic() + limit
-        while not done.wait(_LOOK_SECONDS) and not self.over:
+        while not wait_for(done, _LOOK_SECONDS) and not self.over:
             if time.monotonic() > until:
                 return f"the GPU was still at work {limit:.0f} s after step {index}"
         return errors[0] if errors else ""

@@ -21,6 +21,7 @@ import os
 import sys
 from _thread import get_ident
 from collections.abc import Callable
+from contextlib import suppress
 from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -41,6 +42,10 @@ PLAIN = (type(None), float, int)
 """What is kept as it is: to make a number of anything else might wait for a device."""
 
 
+_HELD_BY_US = 2
+"""References to an open step that only the recorder holds: its own, and that of the call that counts them."""
+
+
 class Recorder(State):
     """What this process publishes. There is one; `get()` returns it. These methods are for hooks, which have no
     ``with`` to stand in."""
@@ -58,13 +63,16 @@ class Recorder(State):
 
         A step that is still open goes on, and this one is ignored.
         """
+        self.held = None  # of one that nobody has ended
         step = Step(tokens, samples, kind, index)
         step.__enter__()
+        self.held = step
         return step
 
     def end_step(self) -> None:
         """Finish the open step; nothing happens when there is none."""
         step = self.open_step if self.tracks is None else self.tracks.open_step()
+        self.held = None
         if step is not None:
             step.__exit__(None, None, None)
 
@@ -135,6 +143,8 @@ class Recorder(State):
         """Recording a step has failed: it is not counted, and the next one begins anew."""
         if self.open_step is step:
             self.open_step = None
+        with suppress(Exception):  # what is told of the phases that are open may be what has failed
+            self.close_down_to(self.root)
         self.node = self.root
         self.cells = [0] * len(self.zeros)
         self.pending = NEVER
@@ -200,9 +210,7 @@ class Phase:
         return None
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        from llmtop.publish.decorate import decorate
-
-        return decorate(function, lambda: self)
+        return _decorated(function, lambda: self)
 
 
 class Step:
@@ -232,8 +240,10 @@ class Step:
             if get_ident() != r.thread:
                 r.enter_step_elsewhere(self)
                 return self
-            if r.open_step is not None:
-                return self  # a step within a step, an integration's around the script's own: the outer counts
+            # A step within a step, an integration's around the script's own: the outer counts. Not one that nobody
+            # holds any more, which a signal's handler has torn out of its `with`.
+            if r.open_step is not None and sys.getrefcount(r.open_step) > _HELD_BY_US:
+                return self
             r.open_step = self
             if r.node is not r.root:
                 r.give_up_open()
@@ -243,7 +253,7 @@ class Step:
             r.begun = r.pending if r.pending < now else now
             # Nothing within the step can begin earlier.
             r.pending = 0
-        except Exception as error:  # noqa: BLE001 - the door: see guard
+        except BaseException as error:  # noqa: BLE001 - the door: see guard
             r.step_failed(self)
             met("some steps", error)
         return self
@@ -251,9 +261,9 @@ class Step:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        now = perf_counter_ns()
         r = _recorder
         try:
+            now = perf_counter_ns()
             if r.open_step is not self or get_ident() != r.thread:
                 if r.tracks is not None:
                     r.tracks.exit_step(self, now, failed=kind is not None)
@@ -287,7 +297,7 @@ class Step:
             if r.waiting:
                 r.waiting = False
                 r.wake()
-        except Exception as failed:  # noqa: BLE001 - the door: see guard
+        except BaseException as failed:  # noqa: BLE001 - the door: see guard
             r.step_failed(self)
             met("some steps", failed)
             return
@@ -296,9 +306,17 @@ class Step:
             r.after_step(index, now)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return _decorated(function, lambda: Step(self.tokens, self.samples, self.kind, self.index))
+
+
+def _decorated(function: Callable[..., Any], around: Callable[[], Phase | Step]) -> Callable[..., Any]:
+    try:
         from llmtop.publish.decorate import decorate
 
-        return decorate(function, lambda: Step(self.tokens, self.samples, self.kind, self.index))
+        return decorate(function, around)
+    except Exception as error:  # noqa: BLE001 - the door: see guard; no descriptor for the import, say
+        met("a decorated function", error)
+        return function
 
 
 def prepare(recorder: Recorder, step: Step) -> None:

@@ -92,8 +92,7 @@ class Server:
             RuntimeError: there is no thread to be had.
         """
         self._thread.start()
-        if self._begun.acquire(timeout=_LISTEN_WAIT_S):
-            self._begun.release()
+        threads.wait_until(lambda: not self._begun.locked(), _LISTEN_WAIT_S)
 
     def wake(self) -> None:
         """Have the thread look for something to send; from any thread, never blocks."""

@@ -56,6 +56,7 @@ class State(OpenPhases):
         "facts",
         "go_concurrent_next",
         "gpu_metrics",
+        "held",
         "manual_used",
         "memory",
         "memory_version",
@@ -105,6 +106,8 @@ class State(OpenPhases):
         self.ring = Ring(self.paths)
         self._watch = Watch()
         self.open_step: Step | None = None
+        self.held: Step | None = None
+        """The open step that was begun without a `with`, by an integration."""
         self.begun = 0
         self.pending = NEVER
         """When the first phase after the last step began."""
@@ -239,9 +242,9 @@ class State(OpenPhases):
 
             self.tracks = Tracks(self, self._watch.nvtx)
         except Exception as error:  # no descriptor for the import, say: no step is recorded then
-            self.off = True
             if raised_by_handler(error):
                 raise
+            self.off = True
             complain(error)
 
     def after_step(self, index: int, now: int) -> None:

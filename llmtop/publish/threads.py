@@ -13,11 +13,15 @@ import contextlib
 import select
 import signal
 import socket
-import threading  # noqa: F401 - see above: the thread that imports it first is its main thread
+import threading  # see above: the thread that imports it first is its main thread
+import time
 from collections.abc import Callable
 
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
 """Raised by the faulting thread itself: blocked, they would hide a crash's stack."""
+
+
+_LOOK_MS = 5
 
 
 class Thread:
@@ -50,10 +54,7 @@ class Thread:
         """Wait for its end, so long at most; returns whether it has ended."""
         if not self._once.locked():
             return True
-        ended = self._alive.acquire(timeout=seconds)
-        if ended:
-            self._alive.release()
-        return ended
+        return wait_until(lambda: not self._alive.locked(), seconds)
 
     def _run(self) -> None:
         # A signal's handler that raised in `start` may have had it called twice.
@@ -63,9 +64,29 @@ class Thread:
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
             self.native_id = _thread.get_native_id()
             # py-spy and the like know threads by the names that `threading` gives; the system's is here.
-            with contextlib.suppress(OSError), open(f"/proc/self/task/{self.native_id}/comm", "w") as comm:
-                comm.write(self._name)
+            with contextlib.suppress(OSError), open(f"/proc/self/task/{self.native_id}/comm", "wb") as comm:
+                comm.write(self._name.encode())
             self._work()
+
+
+def wait_for(event: threading.Event, seconds: float) -> bool:
+    """As `event.wait(seconds)`, by a clock that nobody sets; returns whether it is set."""
+    return wait_until(event.is_set, seconds)
+
+
+def wait_until(true: Callable[[], bool], seconds: float) -> bool:
+    """Wait until something holds, so long at most; returns whether it does.
+
+    Locks and events of `threading` wait by the wall clock where Python was built for an older glibc (conda's and
+    standalone builds): set back by an hour, it would make a wait of a moment last for an hour.
+    """
+    until = time.monotonic() + seconds
+    nothing = select.poll()
+    while not true():
+        if time.monotonic() >= until:
+            return False
+        nothing.poll(_LOOK_MS)
+    return True
 
 
 def replaced_by() -> str | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from llmtop.errors import NotPossibleHere
@@ -115,5 +114,8 @@ def complain(error: BaseException, aloud: bool = False) -> None:
 def _say(sentence: str) -> None:
     # Without stderr print() would take stdout, which is the script's.
     if sys.stderr is not None:
-        with suppress(OSError, ValueError):  # closed, full, or a terminal that has gone
+        try:
             print(f"llmtop: {sentence}", file=sys.stderr, flush=True)
+        except Exception as error:  # closed, full, a terminal that has gone; the script's own may raise anything
+            if raised_by_handler(error):
+                raise

@@ -21,7 +21,7 @@ ALONE = 4
 class Closer:
     """Told of each optimizer's step that has ended; keeps no optimizer alive."""
 
-    __slots__ = ("_alone", "_founders", "_last", "_others", "_returned", "_seen", "number")
+    __slots__ = ("_alone", "_founders", "_last", "_others", "_returned", "_seen", "_shares", "number")
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -30,6 +30,8 @@ class Closer:
         self._alone = 0
         self._last = 0
         self._seen: dict[int, weakref.ref[Any]] = {}
+        self._shares: dict[int, bool] = {}
+        """Of those that were made later: whether they train parameters of one that was there first."""
         self._founders: list[weakref.ref[Any]] = []
         self._returned = False
         """Whether one of them came back after a later one had taken over."""
@@ -51,7 +53,8 @@ class Closer:
         seen = self._seen.get(number)
         new = seen is None or seen() is not optimizer  # a new one may have the id of one that is no more
         if new:
-            self._seen[number] = weakref.ref(optimizer)
+            self._seen[number] = weakref.ref(optimizer, lambda _: self._forget(number))
+            self._shares.pop(number, None)
         if self._takes_over(optimizer, new):
             self.number, self._others, self._alone = number, 0, 0
         return number == self.number
@@ -65,9 +68,20 @@ class Closer:
             returns = not new and all(founder is not closer for founder in founders)
             self._returned = self._returned or returns
             return new or returns
-        if not founders or (not self._returned and any(_train_the_same(optimizer, one) for one in founders)):
+        if not founders or (not self._returned and self._shares_with(optimizer, founders)):
             return new
         return self._alone > ALONE and not self._returned
+
+    def _shares_with(self, optimizer: Any, founders: list[Any]) -> bool:
+        # Asked once: it looks at each parameter of both.
+        number = id(optimizer)
+        if number not in self._shares:
+            self._shares[number] = any(_train_the_same(optimizer, one) for one in founders)
+        return self._shares[number]
+
+    def _forget(self, number: int) -> None:
+        self._seen.pop(number, None)
+        self._shares.pop(number, None)
 
     def _closer(self) -> Any:
         seen = None if self.number is None else self._seen.get(self.number)

@@ -38,7 +38,7 @@ class Loop(LoopState):
 
     def batch_is_asked_for(self) -> None:
         """Of whatever loader, and before its wait begins."""
-        if self.stands_down() or not self.here:
+        if not self.here or self.stands_down():
             return
         if self._unstepped:
             self._look_for_unseen_step()
