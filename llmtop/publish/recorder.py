@@ -63,10 +63,10 @@ class Recorder(State):
 
         A step that is still open goes on, and this one is ignored.
         """
-        self.held = None  # of one that nobody has ended
         step = Step(tokens, samples, kind, index)
         step.__enter__()
-        self.held = step
+        if self.open_step is step:
+            self.held = step
         return step
 
     def end_step(self) -> None:
@@ -242,8 +242,10 @@ class Step:
                 return self
             # A step within a step, an integration's around the script's own: the outer counts. Not one that nobody
             # holds any more, which a signal's handler has torn out of its `with`.
-            if r.open_step is not None and sys.getrefcount(r.open_step) > _HELD_BY_US:
-                return self
+            if r.open_step is not None:
+                if sys.getrefcount(r.open_step) > _HELD_BY_US:
+                    return self
+                r.forget_unfinished()
             r.open_step = self
             if r.node is not r.root:
                 r.give_up_open()
