@@ -31,7 +31,7 @@ CAPTURES_AT_ONCE = 10
 ACCEPTED_AT_ONCE = 8
 """Connections taken before other work has its turn."""
 
-HOLD_S = 0.016
+LOOK_EVERY_S = 0.016
 """Requests that come within this time of each other are looked at together."""
 _SHARE = 0.01
 _SAVED_S = 0.1
@@ -129,7 +129,7 @@ class Pace:
         self._saved = min(_SAVED_S, self._saved + earned) - (time.thread_time_ns() - self._began) / 1e9
         self._counted_at = now
         owed = min(_LONGEST_REST_S, max(0.0, -self._saved) / _SHARE)
-        self._not_before = now + max(HOLD_S, owed)
+        self._not_before = now + max(LOOK_EVERY_S, owed)
 
     def rest(self) -> float:
         """Seconds until the next look; 0 for now."""

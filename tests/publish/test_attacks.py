@@ -292,7 +292,7 @@ def test_requests_that_cost_much_are_looked_at_less_often() -> None:
     assert pace.rest() == 0.0
     pace.begin()
     pace.end()
-    assert pace.rest() == pytest.approx(limits.HOLD_S)
+    assert pace.rest() == pytest.approx(limits.LOOK_EVERY_S)
     clock.now += 1.0
     assert pace.rest() == 0.0
     pace.begin()

@@ -3,6 +3,8 @@
 #: samples = 4
 """DataLoaders with forked workers: shuffled, with a worker_init_fn, persistent, prefetching, left early."""
 
+import threading
+
 import digest
 import torch
 from torch import nn
@@ -48,6 +50,9 @@ for loader in (fresh, kept, kept):
         seen.append([part.tolist() for part in who])
 next(iter(kept))
 del kept, loader
+for thread in threading.enumerate():  # what feeds workers ends a moment after them
+    if thread is not threading.main_thread():
+        thread.join(20)
 digest.add("losses", losses)
 digest.add("seen", seen)
 digest.model(net, optimizer)
