@@ -16,7 +16,10 @@ _OBEYED = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
 
 
 def _absent(value: float | None) -> bool:
-    return value is None or not math.isfinite(value)
+    try:
+        return value is None or not math.isfinite(value)
+    except OverflowError:  # a whole number beyond any float, as only a damaged file has
+        return True
 
 
 def number(value: float | None, digits: int = 0, unit: str = "") -> str:

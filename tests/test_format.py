@@ -42,3 +42,7 @@ def test_sizes_move_to_the_next_unit_before_they_need_four_digits() -> None:
 def test_nothing_that_a_terminal_obeys_gets_through() -> None:
     assert fmt.printable("\x1b[31mred\x07\u202e\n") == "·[31mred···"
     assert fmt.printable("a" * 20, 5) == "aaaa…"
+
+
+def test_a_number_beyond_any_float_is_absent() -> None:
+    assert fmt.count(10**400) == fmt.count(None)
