@@ -4,18 +4,40 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from llmtop.publish import declared
 from llmtop.publish.compiling import is_compiling, keep_untraced, untraced
 from llmtop.publish.guard import met
 from llmtop.publish.loader import timed_loader
-from llmtop.publish.recorder import MAX_NAMES, PLAIN, Kind, Phase, Step, get, phase_of
+from llmtop.publish.recorder import MAX_NAMES, PLAIN, Phase, Step, get, phase_of
 from llmtop.publish.values import LARGEST
+
+if TYPE_CHECKING:
+    from llmtop.publish.parts import Kind, Overlapping
+    from llmtop.publish.state import State
+    from llmtop.publish.watch import Nvtx, Watch
 
 L = TypeVar("L", bound=Iterable[Any])
 
+
+def _start(recorder: State, watch: Watch) -> None:
+    # With it come msgspec and the server: a script that only imports llmtop never pays for them.
+    from llmtop.publish import startup
+
+    startup.start(recorder, watch)
+
+
+def _overlap(recorder: State, nvtx: Nvtx | None) -> Overlapping:
+    # Few trainings have steps that overlap.
+    from llmtop.publish.concurrent import Tracks
+
+    return Tracks(recorder, nvtx)
+
+
 _recorder = get()
+_recorder.start = _start
+_recorder.overlap = _overlap
 _by_hand = _recorder.by_hand
 keep_untraced()
 

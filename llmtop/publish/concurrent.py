@@ -19,7 +19,7 @@ from llmtop.publish.ring import MASK
 from llmtop.publish.watch import STEP_RANGE, Nvtx
 
 if TYPE_CHECKING:
-    from llmtop.publish.recorder import Step
+    from llmtop.publish.parts import OpenStep
     from llmtop.publish.state import State
 
 Owner = tuple[int, Any]
@@ -54,7 +54,7 @@ class Track:
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
-        self.step: Step | None = None
+        self.step: OpenStep | None = None
         self.begun = 0
         self.depth = 0
         self.pending: int | None = None
@@ -85,7 +85,7 @@ class Tracks:
         self._thread: int | None = None
         self._current: ContextVar[Track | None] = ContextVar("llmtop-step", default=None)
 
-    def open_step(self) -> Step | None:
+    def open_step(self) -> OpenStep | None:
         """The step that the calling thread and task has open."""
         track = self._own()
         return track.step if track is not None else None
@@ -136,7 +136,7 @@ class Tracks:
         if track is not None and track.stack and track.stack[-1].name == name:
             self._close_range(track.stack.pop().range)
 
-    def enter_step(self, step: Step) -> None:
+    def enter_step(self, step: OpenStep) -> None:
         """A step begins here."""
         recorder = self._recorder
         if step.kind != recorder.facts.kind:
@@ -155,7 +155,7 @@ class Tracks:
         now = perf_counter_ns()
         track.begun = now if track.pending is None else min(now, track.pending)
 
-    def exit_step(self, step: Step, now: int, failed: bool) -> None:
+    def exit_step(self, step: OpenStep, now: int, failed: bool) -> None:
         """A step ends, in whatever thread or task."""
         track: Track | None = getattr(step, "track", None)
         if track is None or track.step is not step:
@@ -212,7 +212,7 @@ class Tracks:
         if self._thread == get_ident() and (recorder.chores_in <= 0 or recorder.boundary_hook is not None):
             recorder.after_step(index, now)
 
-    def _write(self, track: Track, step: Step, now: int) -> int:
+    def _write(self, track: Track, step: OpenStep, now: int) -> int:
         recorder = self._recorder
         ring = recorder.ring
         index = values.whole(step.index, recorder.next_index)

@@ -11,6 +11,7 @@ Hooks catch BaseException: before they pass on what is the script's they put the
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from llmtop.publish.interrupts import raised_by_handler
 from llmtop.publish.values import complain
@@ -18,6 +19,14 @@ from llmtop.publish.values import complain
 _LARGEST_REASON = 200
 _OURS = frozenset({"llmtop", "torch", "msgspec", "nvtx", "numpy"})
 """Whose exceptions may come out of llmtop's own lines, beside those of Python itself."""
+
+
+def _nobody_listens(what: str, why: str) -> None:
+    """No recorder is there yet."""
+
+
+note: Callable[[str, str], None] = _nobody_listens
+"""Told what cannot be seen and why; this process's recorder puts itself here."""
 
 
 def met(what: str, error: BaseException) -> None:
@@ -32,10 +41,8 @@ def met(what: str, error: BaseException) -> None:
     """
     if is_the_scripts(error):
         raise error
-    from llmtop.publish import recorder
-
     try:
-        recorder.get().cannot_see(what, f"{type(error).__name__}: {error}"[:_LARGEST_REASON])
+        note(what, f"{type(error).__name__}: {error}"[:_LARGEST_REASON])
         complain(error)
     except Exception:  # noqa: BLE001 - a text that cannot be made of the error, stderr that is closed
         return

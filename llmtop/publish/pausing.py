@@ -54,6 +54,7 @@ def handle(request: wire.Pause | wire.Resume, recorder: Recorder, send: Send, as
         asker: who asked: when it has gone, so has the pause.
     """
     known = recorder.pause  # read once: the training thread takes it away when it is over
+    known = known if isinstance(known, Pause) else None
     running = known if known is not None and not known.over else None
     if isinstance(request, wire.Resume):
         if running is not None and running.request.id == request.id:

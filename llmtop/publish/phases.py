@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from llmtop.publish.watch import Watch
+    from llmtop.publish.parts import BoundaryObserver
 
 MAX_PATHS = 128
 """Different phases in one process: names made from data (``layer_{i}_{step}``) must not fill the memory."""
@@ -112,7 +112,7 @@ class OpenPhases:
         self.zeros = [0, 0]
         self.cut: list[str] = []
         """Phases of the script's that were counted up to the end of a step, and have not ended since."""
-        self.watch: Watch | None = None
+        self.watch: BoundaryObserver | None = None
         """Who else is told of boundaries, if anybody is."""
         self.left_out: dict[str, int] = {}
         """Why something is not in the numbers -> how often."""

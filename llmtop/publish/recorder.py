@@ -24,17 +24,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from time import perf_counter_ns
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from llmtop.publish import values
+from llmtop.publish import guard, values
 from llmtop.publish.guard import met
 from llmtop.publish.ring import MASK
 from llmtop.publish.state import NEVER, State
 
 if TYPE_CHECKING:
-    from llmtop.publish.concurrent import Track
-
-Kind = Literal["step", "request"]
+    from llmtop.publish.parts import Kind, OpenStep
 
 MAX_NAMES = 1024
 """Names of phases that are remembered; names made from data must not fill the memory."""
@@ -50,7 +48,17 @@ class Recorder(State):
     """What this process publishes. There is one; `get()` returns it. These methods are for hooks, which have no
     ``with`` to stand in."""
 
-    __slots__ = ()
+    __slots__ = ("by_hand",)
+
+    def __init__(self) -> None:
+        self.by_hand: dict[str, Phase] = {}
+        """The phases that the script has named itself."""
+        super().__init__()
+
+    def reset(self) -> None:
+        """Begin anew: at import, and in a forked child, which inherits nothing."""
+        super().reset()
+        self.by_hand.clear()
 
     def begin_step(
         self,
@@ -100,7 +108,7 @@ class Recorder(State):
         if self.open_step is None and self.tracks is None and get_ident() == self.thread:
             self.forget_unfinished()
 
-    def begin_around(self, step: Step) -> None:
+    def begin_around(self, step: OpenStep) -> None:
         """Begin a step of the hooks', within phases of the script's own that are open: they are part of it."""
         inner = self.node
         self.node = self.root
@@ -139,7 +147,7 @@ class Recorder(State):
             self.cells[node.slot + 1] += 1
             self.pending = min(self.pending, begun)
 
-    def step_failed(self, step: Step) -> None:
+    def step_failed(self, step: OpenStep) -> None:
         """Recording a step has failed: it is not counted, and the next one begins anew."""
         if self.open_step is step:
             self.open_step = None
@@ -218,7 +226,7 @@ class Step:
 
     __slots__ = ("index", "kind", "samples", "tokens", "track")
 
-    track: Track
+    track: Any
 
     def __init__(
         self,
@@ -335,6 +343,7 @@ def prepare(recorder: Recorder, step: Step) -> None:
 
 
 _recorder = Recorder()
+guard.note = _recorder.cannot_see
 _phases: dict[str, Phase] = {}
 
 

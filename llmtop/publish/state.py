@@ -19,16 +19,13 @@ from llmtop.publish.interrupts import raised_by_handler
 from llmtop.publish.phases import OpenPhases
 from llmtop.publish.ring import Ring
 from llmtop.publish.values import complain
-from llmtop.publish.watch import Annotate, Watch
+from llmtop.publish.watch import Annotate, Nvtx, Watch
 
 if TYPE_CHECKING:
-    from llmtop.publish.concurrent import Tracks
     from llmtop.publish.gpu_clock import GpuClock
     from llmtop.publish.gpu_metrics import GpuMetrics
     from llmtop.publish.memory import Reading
-    from llmtop.publish.pausing import Pause
-    from llmtop.publish.recorder import Phase, Step
-    from llmtop.publish.server import Server
+    from llmtop.publish.parts import OpenStep, Overlapping, PublishingServer
 
 NEVER = 1 << 62
 """Later than any stamp."""
@@ -50,7 +47,6 @@ class State(OpenPhases):
         "begun",
         "blind",
         "boundary_hook",
-        "by_hand",
         "chores_in",
         "clock",
         "facts",
@@ -64,6 +60,7 @@ class State(OpenPhases):
         "next_index",
         "off",
         "open_step",
+        "overlap",
         "pause",
         "paused",
         "pending",
@@ -71,6 +68,7 @@ class State(OpenPhases):
         "ring",
         "run_chores",
         "server",
+        "start",
         "thread",
         "tracks",
         "waiting",
@@ -81,14 +79,15 @@ class State(OpenPhases):
     def __init__(self) -> None:
         self.before_batch: Callable[[], None] | None = None
         """Set by hooks: called when the script asks a loader of llmtop's for a batch."""
-        self.by_hand: dict[str, Phase] = {}
-        """The phases that the script has named itself."""
+        self.start: Callable[[State, Watch], None] | None = None
+        """What attach() starts; set by `api`, which knows it."""
+        self.overlap: Callable[[State, Nvtx | None], Overlapping] | None = None
+        """Makes what tells overlapping steps apart; likewise."""
         self.reset()
 
     def reset(self) -> None:
         """Begin anew: at import, and in a forked child, which inherits nothing."""
         self.clear()
-        self.by_hand.clear()
         self.thread = get_ident()
         """The thread whose phases count, or `NO_THREAD`."""
         self.off = bool(os.environ.get("LLMTOP_OFF"))
@@ -99,14 +98,14 @@ class State(OpenPhases):
         """Called in the training thread right after a step ended, with its index."""
         self.blind: dict[str, str] = {}
         """What cannot be seen of this script -> why; said to the monitor until it can."""
-        self.pause: Pause | None = None
+        self.pause: object = None
         """What a monitor asked for; it has the hook as long as it is not over."""
         self.paused = False
         """Whether the training thread waits in that hook: what is raised there then is a signal handler's."""
         self.ring = Ring(self.paths)
         self._watch = Watch()
-        self.open_step: Step | None = None
-        self.held: Step | None = None
+        self.open_step: OpenStep | None = None
+        self.held: OpenStep | None = None
         """The open step that was begun without a `with`, by an integration."""
         self.begun = 0
         self.pending = NEVER
@@ -125,8 +124,8 @@ class State(OpenPhases):
         self.waiting = False
         """Set by the server thread when it has sent all there is and wants to be woken."""
         self.wake: Callable[[], None] = _nobody_waits
-        self.server: Server | None = None
-        self.tracks: Tracks | None = None
+        self.server: PublishingServer | None = None
+        self.tracks: Overlapping | None = None
         self.metrics: dict[str, float] = {}
         self.worked = 0
         """When work was last seen that is in no phase (perf_counter ns); see `life`."""
@@ -206,7 +205,7 @@ class State(OpenPhases):
             self.go_concurrent_next = True
             self.chores_in = 0
 
-    def enter_step_elsewhere(self, step: Step) -> None:
+    def enter_step_elsewhere(self, step: OpenStep) -> None:
         """A step begins, and the calling thread is not the owner."""
         if self.off:
             return
@@ -238,9 +237,8 @@ class State(OpenPhases):
         self.clock = None
         self.time_next_step(False)
         try:
-            from llmtop.publish.concurrent import Tracks
-
-            self.tracks = Tracks(self, self._watch.nvtx)
+            if self.overlap is not None:
+                self.tracks = self.overlap(self, self._watch.nvtx)
         except Exception as error:  # no descriptor for the import, say: no step is recorded then
             if raised_by_handler(error):
                 raise
@@ -281,9 +279,8 @@ class State(OpenPhases):
             return
         self.attached = True
         try:
-            from llmtop.publish import startup
-
-            startup.start(self, self._watch)
+            if self.start is not None:
+                self.start(self, self._watch)
         except BaseException as error:  # nothing of ours may reach the training, and nothing of its own be kept
             if not isinstance(error, Exception) or raised_by_handler(error):
                 self.attached = False  # the next step begins again where this one was cut short

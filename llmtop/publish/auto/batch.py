@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from llmtop.publish.recorder import Step
+from llmtop.publish.parts import OpenStep
 
 _TOKEN_TYPES = frozenset({torch.int64, torch.int32})
 
 
-def guess(step: Step, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, first: bool) -> None:
+def guess(step: OpenStep, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, first: bool) -> None:
     """Add one batch to the step's samples and tokens, as far as they can be told.
 
     A module that is called again before the backward pass (chosen and rejected answers, two views) has tokens of

@@ -9,10 +9,13 @@ from __future__ import annotations
 import os
 import sys
 from time import perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmtop.publish.auto.loop_state import LoopState
 from llmtop.publish.recorder import Phase, Step
+
+if TYPE_CHECKING:
+    from llmtop.publish.parts import OpenStep
 
 PASSES_WITHOUT_STEP = 100
 """Backward passes, and four times as many as any step has had, after which steps cannot be told."""
@@ -68,7 +71,7 @@ class Loop(LoopState):
 
     # --- forward and backward ---------------------------------------------------------------------
 
-    def forward_begins(self) -> Step | None:
+    def forward_begins(self) -> OpenStep | None:
         """The outermost module is called with gradients enabled. Returns the step; None before the first."""
         if self._stepping is not None or self._unstepped:
             self._settle()
@@ -83,7 +86,7 @@ class Loop(LoopState):
         self._forward.__exit__(None, None, None)
         self.busy = False
 
-    def tentative_begins(self) -> Step:
+    def tentative_begins(self) -> OpenStep:
         """The outermost module is called with gradients, but not as in training: an evaluation that forgot to turn
         them off, or a training that forgot to turn its mode on. If a backward pass follows it is the latter.
 
@@ -253,7 +256,7 @@ class Loop(LoopState):
         self._look_for_unseen_step()
         self._untouched = False
 
-    def _open_step(self) -> Step | None:
+    def _open_step(self) -> OpenStep | None:
         r = self.recorder
         if self._step is None and r.open_step is not None:
             self._step, self._begun_here = r.open_step, False  # an integration's

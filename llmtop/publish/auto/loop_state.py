@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from _thread import get_ident
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmtop.publish import auto, recorder
 from llmtop.publish.auto.closer import Closer
 from llmtop.publish.guard import met
-from llmtop.publish.recorder import Step, phase_of
+from llmtop.publish.recorder import phase_of
+
+if TYPE_CHECKING:
+    from llmtop.publish.parts import OpenStep
 
 FOREIGN_PASSES = 16
 """Backward passes of another thread, while the one whose steps are recorded ends none, until it takes over."""
@@ -88,7 +91,7 @@ class LoopState:
         """Whether an outermost module was ever called in training mode with gradients."""
         self._started = False
         """A first step has ended. It is not recorded: its forward, before the first backward, was not seen."""
-        self._step: Step | None = None
+        self._step: OpenStep | None = None
         self._begun_here = False
         self.watched: Callable[[], Any] = _nothing
         """Returns a parameter that is trained, or None: a weak reference."""
@@ -119,7 +122,7 @@ class LoopState:
         self._closure = False
         self._stepped_in_backward = False
         self._tentative_begun = self._tentative_ns = 0
-        self._tentative: Step | None = None
+        self._tentative: OpenStep | None = None
 
     def lost(self, what: str, error: BaseException) -> None:
         """Within `except`: something of ours failed in a hook, or was interrupted. The next step begins anew.
