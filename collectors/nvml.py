@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from collectors.base import GpuReading
-    from collectors.nvml_values import Values
+    from collectors.nvml_bounds import Values
 
 LOOK_SECONDS = 2.0
 """Between looks at which GPUs there are; also how soon a missing driver is tried again."""

@@ -12,8 +12,10 @@ import math
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any, TypeAlias
 
-    from collectors.nvml_values import Values
+    Values: TypeAlias = dict[str, Any]
+    """Fields of `llmtop.snapshot.Gpu` by name; a field that is missing or None is absent."""
 
 _TIB = 1 << 40
 _SHARE = (0.0, 110.0)  # a share of time; GPM divides two counters that are read one after the other

@@ -17,12 +17,9 @@ from llmtop import clock_events
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypeAlias
+    from typing import Any
 
-    from collectors.nvml_bounds import Odd
-
-    Values: TypeAlias = dict[str, Any]
-    """Fields of `llmtop.snapshot.Gpu` by name; a field that is missing or None is absent."""
+    from collectors.nvml_bounds import Odd, Values
 
 _VERSIONS = ("v3", "v2")
 

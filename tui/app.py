@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from rich.cells import cached_cell_len
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.message import Message
 from textual.screen import Screen
 from textual.theme import Theme
@@ -23,6 +23,7 @@ from llmtop.errors import EXIT_DONE, LlmtopError, OwnError, UnusableInput
 from llmtop.raised import Raised
 from llmtop.snapshot import Alert, Snapshot
 from tui import alerts, keys
+from tui.context import ScreenContext
 from tui.driver import TerminalDriver
 from tui.glyphs import to_ascii
 from tui.palette import TERMINAL_THEME, THEMES, Depth, Palette
@@ -49,7 +50,7 @@ class Arrived(Message):
     """At least one snapshot waits in the app's queue."""
 
 
-class LlmtopApp(App[int]):
+class LlmtopApp(ScreenContext):
     """The monitor. Its return value is the exit code."""
 
     TITLE = "llmtop"

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from tui import keys
+from tui.context import ScreenContext
 from tui.layout import Rect
 from tui.rows import Look, Row
 from tui.view import View
 from tui.widgets import bars
 from tui.widgets.board import Board, Placed
-
-if TYPE_CHECKING:
-    from tui.app import LlmtopApp
 
 Result = TypeVar("Result")
 
@@ -38,11 +36,9 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
     ]
 
     @property
-    def llmtop(self) -> LlmtopApp:
+    def llmtop(self) -> ScreenContext:
         """The app, by its own type."""
-        from tui.app import LlmtopApp
-
-        assert isinstance(self.app, LlmtopApp)
+        assert isinstance(self.app, ScreenContext)
         return self.app
 
     @property

@@ -1,0 +1,37 @@
+"""What a screen may ask of the app: the view, how to draw, and to open or leave a screen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from textual.app import App
+
+from tui.rows import Look
+from tui.view import View
+
+
+class ScreenContext(App[int]):
+    """The app as its screens know it; `tui.app.LlmtopApp` is the one there is."""
+
+    view: View
+    """Newest snapshot, history, and what the person chose."""
+    look: Look
+    """Colours and characters."""
+
+    @property
+    def replaying(self) -> bool:
+        """Whether a recording is shown."""
+        raise NotImplementedError
+
+    def open_screen(self, name: str, *arguments: Any) -> None:
+        """Put a screen on top.
+
+        Args:
+            name: "module:Class" below `tui.screens`, as tui/keys.py has it.
+            arguments: for the class.
+        """
+        raise NotImplementedError
+
+    async def action_back(self) -> None:
+        """Leave the screen on top."""
+        raise NotImplementedError
