@@ -231,7 +231,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule that holds now. The ids are part of the contract (DESIGN, "Alert ids")."""
+    """A rule that holds now. The ids are part of the contract (docs/design.md)."""
 
     id: str
     severity: Severity

@@ -245,7 +245,7 @@ def _straggler(measured: Measured) -> Finding | None:
         "slower_phase": _slower_phase(measured.phases, culprit.process, waiting.process),
     }
     saves = apart / 100 * waiting.length / 1e6 / waiting.counted if waiting.counted else None
-    severity: Severity = "critical" if apart >= 20.0 else "warning"  # FACTS section 7: critical at 20 %
+    severity: Severity = "critical" if apart >= 20.0 else "warning"  # docs/measurements.md, Thresholds
     more = {"device": culprit.device, "pid": culprit.process, "saves": saves}
     return _advised("straggler", severity, apart, summary, evidence, **more)
 

@@ -22,7 +22,7 @@ from llmtop.diagnosis.report import Verdict
 from llmtop.trace import intervals as iv
 
 BORDER_PCT = 10.0
-"""DESIGN, "Report"."""
+"""docs/design.md, "Report"."""
 NEAR_PCT = 2.0
 """A verdict this close to the border is called close."""
 SECOND_RATIO = 0.6
