@@ -28,7 +28,7 @@ def percentile(values: list[float], share: float) -> float:
 
 def rounds(gpus: int, count: int = ROUNDS, interval: float = INTERVAL) -> list[float]:
     """Seconds of `count` rounds of this process's driver, from the tick until the last of `gpus` was sampled."""
-    from collectors.nvml import NvmlSource
+    from collectors.nvml.source import NvmlSource
 
     source = NvmlSource(interval)
     source.start()

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from collectors import stage
+from collectors import pipeline
 from collectors.alarm import Alarm
 from collectors.base import GpuReading, GpuSource, HostSource, ProcessSource, RankSource, RanksReading
-from collectors.beat import last_tick
-from collectors.gpu_selection import GpuSelection, with_whole_uuids
 from collectors.malloc import share_one_heap
-from collectors.stage import Stage
+from collectors.nvml.selection import GpuSelection, with_whole_uuids
+from collectors.periodic_thread import last_tick
+from collectors.pipeline import Stage
 from llmtop.snapshot import Host, Process, Snapshot
 
 ONCE_SECONDS = 4.0
@@ -54,11 +54,11 @@ def live_sources(interval: float, directory: Path | None = None) -> Sources:
         directory: of the trainings' sockets, `llmtop.wire.runtime_dir()` by default.
     """
     # psutil and the rules take some 40 ms to import: a screen paints its first frame before.
-    from collectors.driver_source import DriverSource
-    from collectors.host import HostSource
-    from collectors.processes import ProcessSource
-    from collectors.steps import StepsSource
-    from llmtop.diagnosis.live import Rules
+    from collectors.machine.host import HostSource
+    from collectors.machine.processes import ProcessSource
+    from collectors.nvml.driver_source import DriverSource
+    from collectors.trainings.source import StepsSource
+    from llmtop.rules.engine import Rules
 
     gpu = DriverSource(interval)
     ranks = StepsSource(directory, _GpuNames(gpu))
@@ -191,7 +191,7 @@ class Hub:
         reading, host = sources.gpu.latest(), sources.host.latest()
         ranks, processes = sources.ranks.latest(), sources.processes.latest()
         snapshot = self._compose(reading, host, processes, ranks)
-        return stage.run((sources.rules, *self._taps), snapshot)
+        return pipeline.run((sources.rules, *self._taps), snapshot)
 
     def _compose(
         self, reading: GpuReading, host: Host, processes: tuple[Process, ...], ranks: RanksReading
@@ -205,7 +205,7 @@ class Hub:
             monotonic=time.monotonic(),
             host=replace(
                 host,
-                notes=tuple(dict.fromkeys(map(stage.encodable, notes))),
+                notes=tuple(dict.fromkeys(map(pipeline.encodable, notes))),
                 driver_version=reading.driver_version or host.driver_version,
                 cuda_version=reading.cuda_version or host.cuda_version,
             ),

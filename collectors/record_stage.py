@@ -6,7 +6,7 @@ import queue
 import threading
 from pathlib import Path
 
-from collectors.stage import with_note
+from collectors.pipeline import with_note
 from llmtop.errors import LlmtopError
 from llmtop.recording import Writer
 from llmtop.snapshot import Snapshot

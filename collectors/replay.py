@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from collectors import stage
-from collectors.stage import Stage
+from collectors import pipeline
+from collectors.pipeline import Stage
 from llmtop.errors import UnusableInput
 from llmtop.format import duration
 from llmtop.recording import Reader
@@ -155,8 +155,8 @@ class ReplayFeed:
     def _judge(self, snapshot: Snapshot) -> Snapshot:
         snapshot = replace(snapshot, source="replay", alerts=())
         for note in self._notes():
-            snapshot = stage.with_note(snapshot, note)
-        return stage.run((self._rules,), snapshot)
+            snapshot = pipeline.with_note(snapshot, note)
+        return pipeline.run((self._rules,), snapshot)
 
     def _notes(self) -> Iterator[str]:
         if self._hole is not None and 0 <= self._position - self._hole[0] < HOLE_TOLD_SECONDS:

@@ -21,6 +21,6 @@ from __future__ import annotations
 
 __version__ = "0.1.0"
 
-from llmtop.publish.api import attach, loader, log, phase, step
+from llmtop.instrument.api import attach, loader, log, phase, step
 
 __all__ = ["attach", "loader", "log", "phase", "step"]

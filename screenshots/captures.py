@@ -9,17 +9,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from llmtop.capture import nsys
-from llmtop.capture.choice import GIVES, Ability
+from llmtop.capture.capabilities import GIVES, Ability
 from llmtop.capture.folder import Info, StepTimes
 from llmtop.capture.job import Plan, Progress, Target
-from llmtop.capture.run import Result
-from llmtop.capture.stacks import Frame, Thread
+from llmtop.capture.py_spy.stacks import Frame, Thread
+from llmtop.capture.take import Result
+from llmtop.nsys_cli import tool as nsys
 from llmtop.snapshot import Snapshot
 from llmtop.wire import Hello
 from screenshots.scenes import START, scene
-from tui import capture_form, capturing
-from tui.capture_form import Prospect
+from tui.capture import form as capture_form
+from tui.capture import session
+from tui.capture.form import Prospect
 
 _RECORDED = Path(__file__).parents[1] / "tests" / "data" / "h200" / "nsys" / "launch_bound.sqlite.gz"
 _COMMAND = "python train_gpt.py --batch 8 --sequence 2048"
@@ -65,7 +66,7 @@ def dialog(app: Any) -> None:
 
 def under_way(app: Any) -> None:
     """An nsys capture that records."""
-    now = capturing.of(app, lambda: None)
+    now = session.of(app, lambda: None)
     now.state, now.plan = "running", Plan("nsys", _targets(), _FOLDER.parent, steps=5)
     now.stages = {"prepare": 0.0, "start": 0.15, "record": 0.31}
     now.progress = Progress("record", "", 3, 5, 0.52)
@@ -73,13 +74,13 @@ def under_way(app: Any) -> None:
 
 def finished(app: Any) -> None:
     """The same, done, with the report of a recorded capture."""
-    from llmtop.diagnosis.capture import analyze
+    from llmtop.analysis.analyze import analyze
 
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "trace.sqlite"
         copy.write_bytes(gzip.decompress(_RECORDED.read_bytes()))
         report = replace(analyze(copy, steps=5), source=str(_FOLDER / "trace.sqlite"))
-    now = capturing.of(app, lambda: None)
+    now = session.of(app, lambda: None)
     info = Info(
         engine="nsys",
         state="done",

@@ -74,8 +74,8 @@ def _h200(until: int) -> Callable[[], list[Snapshot]]:
     def recorded() -> list[Snapshot]:
         from itertools import islice
 
-        from llmtop.diagnosis.live import Rules
         from llmtop.recording import Reader
+        from llmtop.rules.engine import Rules
 
         rules = Rules()
         path = Path(__file__).resolve().parents[1] / "llmtop" / "data" / "demo.llmtop.gz"

@@ -17,12 +17,12 @@ def of(path: Path, against: Path | None = None) -> Callable[[Any], None]:
     """Open the report of a capture, held against another one as baseline."""
 
     def push(app: Any) -> None:
-        from llmtop.diagnosis.load import load_report
-        from tui import reports
-        from tui.reports import Loaded
+        from llmtop.analysis.load_report import load_report
+        from tui.screens import report_picker
         from tui.screens.report import ReportScreen
+        from tui.screens.report_picker import Loaded
 
-        reports.mark(None if against is None else Loaded(against, load_report(against)))
+        report_picker.mark(None if against is None else Loaded(against, load_report(against)))
         screen = ReportScreen(path)
         # Read here and now: a picture waits for no thread.
         screen._loaded = Loaded(path, load_report(path))

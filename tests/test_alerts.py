@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmtop.raised import Raised
+from llmtop.alerts import Raised
 from llmtop.snapshot import Alert
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from llmtop.peaks import mfu, peak
+from llmtop.gpu_specs import mfu, peak
 
 
 @pytest.mark.parametrize(

@@ -18,16 +18,17 @@ from textual.screen import Screen
 from textual.theme import Theme
 
 from collectors.base import Feed, GpuChoice, ReplayControls
+from llmtop.alerts import Raised
 from llmtop.crash import own_error
 from llmtop.errors import EXIT_DONE, LlmtopError, OwnError, UnusableInput
-from llmtop.raised import Raised
 from llmtop.snapshot import Alert, Snapshot
-from tui import alerts, keys
+from tui import keys
 from tui.context import ScreenContext
 from tui.driver import TerminalDriver
-from tui.glyphs import to_ascii
-from tui.palette import TERMINAL_THEME, THEMES, Depth, Palette
-from tui.rows import Look
+from tui.paint import alert_style
+from tui.paint.glyphs import to_ascii
+from tui.paint.palette import TERMINAL_THEME, THEMES, Depth, Palette
+from tui.paint.rows import Look
 from tui.screens.base import LlmtopScreen
 from tui.screens.main import MainScreen
 from tui.terminal import TerminalGuard, title
@@ -256,7 +257,7 @@ class LlmtopApp(ScreenContext):
 
     def _call_attention(self, snapshot: Snapshot) -> None:
         """Ring once for each new alert and name the worst in the title: tmux shows both in other windows."""
-        loud = [alert for alert in alerts.ordered(snapshot.alerts) if alerts.weight(alert) > 0]
+        loud = [alert for alert in alert_style.ordered(snapshot.alerts) if alert_style.weight(alert) > 0]
         first = self._ringing is None
         ringing = self._ringing or Raised()
         before, new = ringing.up, ringing.new(loud)
@@ -271,7 +272,7 @@ class LlmtopApp(ScreenContext):
     def _title_for(self, loud: list[Alert], snapshot: Snapshot) -> str:
         if not loud:
             return "llmtop"
-        text = f"{alerts.word(loud[0])} {alerts.subject(loud[0], snapshot)} · llmtop"
+        text = f"{alert_style.word(loud[0])} {alert_style.subject(loud[0], snapshot)} · llmtop"
         return to_ascii(text) if self._ascii else text
 
     # --- keys -------------------------------------------------------------------------------------------------

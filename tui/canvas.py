@@ -12,7 +12,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from tui.layout import Rect
-from tui.rows import Look, Row
+from tui.paint.rows import Look, Row
 
 
 class Placed(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any
 
 from textual.app import App
 
-from tui.rows import Look
+from tui.paint.rows import Look
 from tui.view import View
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from llmtop.snapshot import Gpu
-from tui.metrics import short_name
+from tui.paint.gpu_metrics import short_name
 
 
 def labels(gpus: Sequence[Gpu]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from llmtop.snapshot import Host, Rank, Snapshot
 from llmtop.steady import SteadyTime
-from tui.metrics import METRICS
+from tui.paint.gpu_metrics import METRICS
 
 SAMPLES = 1200
 """Snapshots kept: 20 minutes at one a second."""

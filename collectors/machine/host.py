@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import msgspec
 import psutil
 
-from collectors.beat import Beat
-from collectors.containers import cpus_allowed, limit_notes, limits_of
+from collectors.machine.containers import cpus_allowed, limit_notes, limits_of
+from collectors.periodic_thread import Beat
 from llmtop.snapshot import Host
 
 SHORTEST_SECONDS = 0.5

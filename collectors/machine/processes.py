@@ -13,8 +13,8 @@ import msgspec
 import psutil
 
 from collectors.base import GpuUse
-from collectors.beat import Beat
-from collectors.containers import pids_are_the_hosts
+from collectors.machine.containers import pids_are_the_hosts
+from collectors.periodic_thread import Beat
 from llmtop.snapshot import Process
 from llmtop.wall_clock import WallClock
 

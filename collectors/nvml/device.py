@@ -6,12 +6,10 @@ import os
 import time
 from contextlib import nullcontext
 
-from collectors.beat import Beat
-from collectors.gpm import APART_SECONDS, Gpm, supported
-from collectors.gpu_faults import Events, memory_faults
-from collectors.nvml_bounds import judged
-from collectors.nvml_calls import Caller, error_text, is_lost, vague
-from collectors.nvml_values import (
+from collectors.nvml.bounds import judged
+from collectors.nvml.calls import Caller, error_text, is_lost, vague
+from collectors.nvml.faults import Events, memory_faults
+from collectors.nvml.fields import (
     cheap_values,
     memory_values,
     pcie_values,
@@ -19,14 +17,16 @@ from collectors.nvml_values import (
     running,
     slow_values,
 )
-from collectors.turns import Turns
+from collectors.nvml.first_calls_lock import Turns
+from collectors.nvml.gpm import APART_SECONDS, Gpm, supported
+from collectors.periodic_thread import Beat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from collectors.nvml_bounds import Odd, Values
+    from collectors.nvml.bounds import Odd, Values
 
 SLOW_SECONDS = 2.0
 """Between rounds of dear calls (15 to 20 ms a GPU, perhaps under one lock of the driver). NVML's own PCIe calls,

@@ -46,9 +46,9 @@ sys.path.insert(0, home)
 sys.path.append(binding)
 sys.modules["llmtop"] = types.ModuleType("llmtop")
 sys.modules["llmtop"].__path__ = [package]
-from collectors.driver_child import settle
+from collectors.nvml.driver_child import settle
 channel = settle(int(parent))
-from collectors.driver_serve import serve
+from collectors.nvml.driver_serve import serve
 serve(channel)
 """
 

@@ -12,7 +12,7 @@ import select
 import time
 from contextlib import suppress
 
-from collectors.driver_child import HEARTBEAT_SECONDS, LENGTH, PACE
+from collectors.nvml.driver_child import HEARTBEAT_SECONDS, LENGTH, PACE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def serve(channel: socket.socket) -> None:
 
 
 def _tell(channel: socket.socket, interval: float) -> None:
-    from collectors.nvml import NvmlSource
+    from collectors.nvml.source import NvmlSource
 
     fresh_out, fresh_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     source = NvmlSource(interval, on_fresh=lambda: _ring(fresh_in))

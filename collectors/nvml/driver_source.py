@@ -14,10 +14,10 @@ from contextlib import suppress
 import msgspec
 from msgspec.structs import replace
 
-from collectors import driver_child
 from collectors.alarm import Alarm
 from collectors.base import GpuReading, GpuUse
-from collectors.driver_child import HEARTBEAT_SECONDS, LENGTH, PACE, Child
+from collectors.nvml import driver_child
+from collectors.nvml.driver_child import HEARTBEAT_SECONDS, LENGTH, PACE, Child
 from llmtop.snapshot import Gpu
 
 AGAIN_SECONDS = (1.0, 60.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from collectors.nvml_calls import Caller, error_text
+from collectors.nvml.calls import Caller, error_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import time
 
 import pynvml
 
-from collectors.nvml_calls import ABSENT, Caller
+from collectors.nvml.calls import ABSENT, Caller
 from llmtop.gpu_errors import severity_of, xid_text
 
 TYPE_CHECKING = False

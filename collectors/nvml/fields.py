@@ -11,15 +11,15 @@ import time
 
 import pynvml
 
-from collectors.nvml_bounds import NO_REASONS, judged, plausible_pid
-from collectors.nvml_calls import ABSENT, Caller
+from collectors.nvml.bounds import NO_REASONS, judged, plausible_pid
+from collectors.nvml.calls import ABSENT, Caller
 from llmtop import clock_events
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from collectors.nvml_bounds import Odd, Values
+    from collectors.nvml.bounds import Odd, Values
 
 _VERSIONS = ("v3", "v2")
 

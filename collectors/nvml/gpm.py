@@ -11,7 +11,7 @@ import time
 
 import pynvml
 
-from collectors.nvml_calls import ABSENT, Caller
+from collectors.nvml.calls import ABSENT, Caller
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,18 +11,18 @@ import time
 
 import pynvml
 
-from collectors.beat import Beat
-from collectors.nvml_bounds import odd_notes
-from collectors.nvml_calls import Caller, is_lost, words
-from collectors.nvml_device import DeviceSampler
-from collectors.nvml_lookup import Found, Lookup
+from collectors.nvml.bounds import odd_notes
+from collectors.nvml.calls import Caller, is_lost, words
+from collectors.nvml.device import DeviceSampler
+from collectors.nvml.enumerate import Found, Lookup
+from collectors.periodic_thread import Beat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from collectors.base import GpuReading
-    from collectors.nvml_bounds import Values
+    from collectors.nvml.bounds import Values
 
 LOOK_SECONDS = 2.0
 """Between looks at which GPUs there are; also how soon a missing driver is tried again."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from collectors.pending import Pending
-from collectors.step_window import StepWindow
+from collectors.trainings.pending import Pending
+from collectors.trainings.step_window import StepWindow
 from llmtop import wire
 from llmtop.snapshot import Phase, Step, StepKind
 

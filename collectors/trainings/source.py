@@ -14,8 +14,8 @@ from pathlib import Path
 
 from collectors.alarm import Alarm
 from collectors.base import RanksReading
-from collectors.rank_stats import HISTORY_STEPS
-from collectors.training import Training
+from collectors.trainings.rank_stats import HISTORY_STEPS
+from collectors.trainings.training import Training
 from llmtop import client, wire
 from llmtop.errors import LlmtopError, NotPossibleHere
 from llmtop.snapshot import Rank

@@ -9,10 +9,10 @@ from typing import Any
 
 import psutil
 
-from collectors.bounds import Bounds, hello
-from collectors.rank_stats import RankStats
+from collectors.trainings.bounds import Bounds, hello
+from collectors.trainings.rank_stats import RankStats
 from llmtop import client, wire
-from llmtop.peaks import mfu
+from llmtop.gpu_specs import mfu
 from llmtop.snapshot import Rank, RankState
 from llmtop.wall_clock import TOLERANCE_NS, WallClock
 
@@ -127,7 +127,7 @@ class Training:
             return
         self._ask_engines_at = now + ENGINES_SECONDS
         # Here and not above: a monitor without a training is spared the engines.
-        from llmtop.capture.choice import capturable
+        from llmtop.capture.capabilities import capturable
 
         self._capturable = () if self.gone or self.silent else capturable(self.pid, self.stats.hello)
         self._asked_engines = True

@@ -8,25 +8,25 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from llmtop.diagnosis import calls as cuda
-from llmtop.diagnosis.copies import copy_times
-from llmtop.diagnosis.findings import Measured, findings, launch_calls
-from llmtop.diagnosis.gaps import CAUSES, Gaps, attribute
-from llmtop.diagnosis.kernels import kernel_times
-from llmtop.diagnosis.lane import Lane, lanes_of
-from llmtop.diagnosis.longest import longest_gaps
-from llmtop.diagnosis.nccl import collective_times, exposed_pct, uneven
-from llmtop.diagnosis.phases import phase_times
-from llmtop.diagnosis.report import Device, GapTime, MetricOverTime, PhaseTime, RangeTime, Report, Steps, Timeline
-from llmtop.diagnosis.roofline import roofline
-from llmtop.diagnosis.steps import PhaseSpans, ProcessSteps, cut, deepest, find_phases, find_steps
-from llmtop.diagnosis.timeline import step_timeline
-from llmtop.diagnosis.unrecorded import unrecorded
-from llmtop.diagnosis.verdict import Judgement, judge, lost
-from llmtop.diagnosis.waits import wait_places
-from llmtop.diagnosis.words import left_out, verdict_sentence
+from llmtop.analysis import cuda_calls as cuda
+from llmtop.analysis.collectives import collective_times, exposed_pct, uneven
+from llmtop.analysis.copies import copy_times
+from llmtop.analysis.device_timeline import Lane, lanes_of
+from llmtop.analysis.findings import Measured, findings, launch_calls
+from llmtop.analysis.idle_causes import CAUSES, Gaps, attribute
+from llmtop.analysis.kernels import kernel_times
+from llmtop.analysis.longest_gaps import longest_gaps
+from llmtop.analysis.missing_kernels import unrecorded
+from llmtop.analysis.phase_times import phase_times
+from llmtop.analysis.roofline import roofline
+from llmtop.analysis.step_finder import PhaseSpans, ProcessSteps, cut, deepest, find_phases, find_steps
+from llmtop.analysis.step_timeline import step_timeline
+from llmtop.analysis.sync_calls import wait_places
+from llmtop.analysis.verdict import Judgement, judge, lost
+from llmtop.analysis.verdict_text import left_out, verdict_sentence
 from llmtop.errors import UnusableInput
 from llmtop.inputs import DEFAULT, Limits, read_input
+from llmtop.report.model import Device, GapTime, MetricOverTime, PhaseTime, RangeTime, Report, Steps, Timeline
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
 from llmtop.trace.intervals import Spans

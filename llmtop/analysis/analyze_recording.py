@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from llmtop.diagnosis.report import Device, Finding, MetricOverTime, PhaseTime, Report, Steps, Verdict
-from llmtop.diagnosis.verdict import BORDER_PCT, NEAR_PCT
+from llmtop.analysis.verdict import BORDER_PCT, NEAR_PCT
 from llmtop.errors import UnusableInput
 from llmtop.format import duration, percent
 from llmtop.inputs import DEFAULT, Limits
+from llmtop.report.model import Device, Finding, MetricOverTime, PhaseTime, Report, Steps, Verdict
 from llmtop.snapshot import Alert, Gpu, Rank, Severity, Snapshot, Step
 from llmtop.steady import SteadyTime
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmtop.diagnosis.lane import Lane
-from llmtop.diagnosis.report import CollectiveTime
+from llmtop.analysis.device_timeline import Lane
 from llmtop.kernel_names import collective_of
+from llmtop.report.model import CollectiveTime
 from llmtop.trace import intervals as iv
 
 UNEVEN_PCT = 5.0

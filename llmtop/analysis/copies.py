@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmtop.diagnosis.report import CopyTime
+from llmtop.report.model import CopyTime
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
 

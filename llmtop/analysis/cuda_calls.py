@@ -6,8 +6,8 @@ import re
 
 import numpy as np
 
-from llmtop.diagnosis.lane import Lane
-from llmtop.diagnosis.report import ApiTime
+from llmtop.analysis.device_timeline import Lane
+from llmtop.report.model import ApiTime
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns
 

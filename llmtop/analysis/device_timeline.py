@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from llmtop.diagnosis.steps import ProcessSteps
+from llmtop.analysis.step_finder import ProcessSteps
 from llmtop.kernel_names import is_collective
 from llmtop.trace import intervals as iv
 from llmtop.trace import model

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from llmtop.diagnosis import calls as cuda
-from llmtop.diagnosis.advice import ADVICE
-from llmtop.diagnosis.gaps import Gaps
-from llmtop.diagnosis.lane import Lane
-from llmtop.diagnosis.nccl import Uneven
-from llmtop.diagnosis.report import ApiTime, CopyTime, Finding, KernelTime, PhaseTime, Steps, WaitPlace
-from llmtop.diagnosis.unrecorded import Unrecorded
-from llmtop.diagnosis.verdict import BORDER_PCT, CAUSE_OF, NEAR_PCT, Judgement
+from llmtop.analysis import cuda_calls as cuda
+from llmtop.analysis.collectives import Uneven
+from llmtop.analysis.device_timeline import Lane
+from llmtop.analysis.idle_causes import Gaps
+from llmtop.analysis.missing_kernels import Unrecorded
+from llmtop.analysis.verdict import BORDER_PCT, CAUSE_OF, NEAR_PCT, Judgement
 from llmtop.format import count, duration, percent, rate
+from llmtop.report.advice import ADVICE
+from llmtop.report.model import ApiTime, CopyTime, Finding, KernelTime, PhaseTime, Steps, WaitPlace
 from llmtop.snapshot import Severity
 from llmtop.trace import model
 

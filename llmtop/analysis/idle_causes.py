@@ -29,9 +29,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from llmtop.diagnosis import calls as cuda
-from llmtop.diagnosis.lane import Lane
-from llmtop.diagnosis.steps import LIBRARY_DOMAINS, PhaseSpans
+from llmtop.analysis import cuda_calls as cuda
+from llmtop.analysis.device_timeline import Lane
+from llmtop.analysis.step_finder import LIBRARY_DOMAINS, PhaseSpans
 from llmtop.phase_names import computes, role_of
 from llmtop.trace import intervals as iv
 from llmtop.trace import model

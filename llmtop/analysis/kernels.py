@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmtop.diagnosis.report import KernelTime, KernelVariant
 from llmtop.kernel_names import KernelKind, kind_of
+from llmtop.report.model import KernelTime, KernelVariant
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-from llmtop.diagnosis.report import Report, from_json
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
 from llmtop.inputs import DEFAULT, Limits, depth_of, read_input
-from llmtop.trace.kind import kind_of
+from llmtop.report.model import Report, from_json
+from llmtop.trace.file_kind import kind_of
 
 
 def load_reports(
@@ -28,7 +28,7 @@ def load_reports(
     for path in paths:
         if kind_of(path) in ("json", "recording"):
             raise UnusableInput(f"{path} is no capture: only captures of several ranks can be read together")
-    from llmtop.diagnosis.capture import analyze_trace
+    from llmtop.analysis.analyze import analyze_trace
     from llmtop.trace.open import open_traces
 
     return analyze_trace(open_traces(paths, limits), steps, limits=limits)
@@ -39,7 +39,7 @@ def load_report(path: Path, steps: int | tuple[int, int] | None = None, limits: 
 
     Args:
         path: a file, or the folder of a capture.
-        steps: as in `llmtop.diagnosis.capture.analyze`; a report or a recording cannot be cut.
+        steps: as in `llmtop.analysis.analyze.analyze`; a report or a recording cannot be cut.
         limits: how much of memory and time the file may ask for.
 
     Raises:
@@ -50,10 +50,10 @@ def load_report(path: Path, steps: int | tuple[int, int] | None = None, limits: 
     if kind == "json":
         return _read(path, limits)
     if kind == "recording":
-        from llmtop.diagnosis.recorded import analyze_recording
+        from llmtop.analysis.analyze_recording import analyze_recording
 
         return analyze_recording(path, limits)
-    from llmtop.diagnosis.capture import analyze
+    from llmtop.analysis.analyze import analyze
 
     try:
         return analyze(path, steps, limits)

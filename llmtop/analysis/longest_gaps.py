@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmtop.diagnosis import calls as cuda
-from llmtop.diagnosis.gaps import CAUSES, Gaps
-from llmtop.diagnosis.lane import Lane
-from llmtop.diagnosis.report import LongGap
-from llmtop.diagnosis.steps import PhaseSpans
+from llmtop.analysis import cuda_calls as cuda
+from llmtop.analysis.device_timeline import Lane
+from llmtop.analysis.idle_causes import CAUSES, Gaps
+from llmtop.analysis.step_finder import PhaseSpans
 from llmtop.format import duration
+from llmtop.report.model import LongGap
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from llmtop.diagnosis import calls as cuda
+from llmtop.analysis import cuda_calls as cuda
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmtop.diagnosis.lane import Lane
-from llmtop.diagnosis.report import PhaseTime
-from llmtop.diagnosis.steps import PhaseSpans, ProcessSteps
+from llmtop.analysis.device_timeline import Lane
+from llmtop.analysis.step_finder import PhaseSpans, ProcessSteps
+from llmtop.report.model import PhaseTime
 from llmtop.trace import intervals as iv
 
 

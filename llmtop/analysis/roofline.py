@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from llmtop.diagnosis.kernels import seconds_by_kind
-from llmtop.diagnosis.report import KernelTime
-from llmtop.diagnosis.verdict import Judgement
+from llmtop.analysis.kernels import seconds_by_kind
+from llmtop.analysis.verdict import Judgement
 from llmtop.format import percent
+from llmtop.gpu_specs import memory_bytes_per_s, peak
 from llmtop.kernel_names import KernelKind
-from llmtop.peaks import memory_bytes_per_s, peak
+from llmtop.report.model import KernelTime
 from llmtop.trace import model
 
 _MATH: tuple[KernelKind, ...] = ("GEMM", "convolution", "attention")

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmtop.diagnosis import calls as cuda
-from llmtop.diagnosis.gaps import CAUSES, Gaps
-from llmtop.diagnosis.lane import Lane
-from llmtop.diagnosis.report import Row, Span, Timeline
-from llmtop.diagnosis.steps import PhaseSpans
+from llmtop.analysis import cuda_calls as cuda
+from llmtop.analysis.device_timeline import Lane
+from llmtop.analysis.idle_causes import CAUSES, Gaps
+from llmtop.analysis.step_finder import PhaseSpans
 from llmtop.kernel_names import kind_of
+from llmtop.report.model import Row, Span, Timeline
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns
 

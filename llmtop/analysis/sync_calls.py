@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmtop.diagnosis import calls as cuda
-from llmtop.diagnosis.lane import Lane
-from llmtop.diagnosis.report import WaitPlace
-from llmtop.diagnosis.steps import PhaseSpans
+from llmtop.analysis import cuda_calls as cuda
+from llmtop.analysis.device_timeline import Lane
+from llmtop.analysis.step_finder import PhaseSpans
+from llmtop.report.model import WaitPlace
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns

@@ -15,10 +15,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import cast
 
-from llmtop.diagnosis.gaps import Gaps
-from llmtop.diagnosis.lane import Lane
-from llmtop.diagnosis.nccl import exposed_pct
-from llmtop.diagnosis.report import Verdict
+from llmtop.analysis.collectives import exposed_pct
+from llmtop.analysis.device_timeline import Lane
+from llmtop.analysis.idle_causes import Gaps
+from llmtop.report.model import Verdict
 from llmtop.trace import intervals as iv
 
 BORDER_PCT = 10.0

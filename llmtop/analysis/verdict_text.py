@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from llmtop.diagnosis.lane import Lane
-from llmtop.diagnosis.report import Steps
-from llmtop.diagnosis.steps import ProcessSteps
-from llmtop.diagnosis.unrecorded import Unrecorded
-from llmtop.diagnosis.verdict import BORDER_PCT, Judgement
+from llmtop.analysis.device_timeline import Lane
+from llmtop.analysis.missing_kernels import Unrecorded
+from llmtop.analysis.step_finder import ProcessSteps
+from llmtop.analysis.verdict import BORDER_PCT, Judgement
 from llmtop.format import duration, percent
+from llmtop.report.model import Steps
 from llmtop.trace import model
 
 VERDICT_WORDS = {

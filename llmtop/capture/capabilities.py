@@ -13,11 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from llmtop.capture import kineto_engine, losses, nsys, pausing, proc, ptrace, py_spy
+from llmtop import procfs
 from llmtop.capture.job import Target
-from llmtop.capture.nsys import Nsys, Session
+from llmtop.capture.kineto import engine as kineto_engine
+from llmtop.capture.nsys import lost_records, pause
+from llmtop.capture.py_spy import engine as py_spy
+from llmtop.capture.py_spy import ptrace_permission
 from llmtop.errors import NotPossibleHere
 from llmtop.format import printable
+from llmtop.nsys_cli import tool as nsys
+from llmtop.nsys_cli.tool import Nsys, Session
 from llmtop.wire import Hello
 
 FRESH_SECONDS = 15.0
@@ -62,7 +67,7 @@ def abilities(target: Target) -> tuple[Ability, ...]:
     }
     found = []
     for engine, check in checks.items():
-        no = ("the process has ended", "") if not proc.alive(target.pid) else check(target)
+        no = ("the process has ended", "") if not procfs.alive(target.pid) else check(target)
         if no is None and engine in ("torch.profiler", "memory"):
             no = _offered(target, engine)
         about = "" if no is not None else warning(target, engine)
@@ -87,12 +92,12 @@ def warning(target: Target, engine: str) -> str:
 def should_pause(target: Target) -> bool:
     """Whether its nsys harms it if it runs on while nsys starts and stops."""
     found = _session(target.pid)
-    return found is not None and found[0].needs_pause and proc.uses_gpu(target.pid)
+    return found is not None and found[0].needs_pause and procfs.uses_gpu(target.pid)
 
 
 def can_pause(target: Target) -> bool:
     """Whether it can be asked to wait at the end of a step."""
-    return pausing.possible(target.hello, target.pid)
+    return pause.possible(target.hello, target.pid)
 
 
 def best(found: tuple[Ability, ...]) -> str | None:
@@ -180,8 +185,8 @@ def _nsys(target: Target) -> tuple[str, str] | None:
         return missing or ("nsys cannot attach, and it was not started under nsys", restart(target, "--nsys "))
     if not _is_live(target.pid, session):
         return _nsys_missing() or ("its nsys session has ended", restart(target, "--nsys "))
-    if losses.happened(session):
-        return (losses.REFUSAL, restart(target, "--nsys "))
+    if lost_records.happened(session):
+        return (lost_records.REFUSAL, restart(target, "--nsys "))
     return None
 
 
@@ -209,7 +214,7 @@ def _traced_by_nsys(target: Target, flags: str) -> tuple[str, str] | None:
         session = nsys.session_of(target.pid)
     except NotPossibleHere:
         return None
-    if session is None or not proc.uses_gpu(target.pid) or not _is_live(target.pid, session):
+    if session is None or not procfs.uses_gpu(target.pid) or not _is_live(target.pid, session):
         return None
     return ("it runs under nsys, and CUPTI serves one tracer at a time", restart(target, flags))
 
@@ -243,7 +248,7 @@ def _py_spy(target: Target) -> tuple[str, str] | None:
         return (because, command)
     if not _is_python(target):
         return ("it is no Python process", "")
-    return ptrace.refusal(target.pid)
+    return ptrace_permission.refusal(target.pid)
 
 
 def _is_python(target: Target) -> bool:
@@ -288,7 +293,7 @@ def _session(pid: int) -> tuple[Nsys, Session] | None:
         except NotPossibleHere:
             return None
 
-    return cast("tuple[Nsys, Session] | None", _cache.get(("session", pid, proc.started_ticks(pid)), ask))
+    return cast("tuple[Nsys, Session] | None", _cache.get(("session", pid, procfs.started_ticks(pid)), ask))
 
 
 def _is_live(pid: int, session: str) -> bool:
@@ -309,5 +314,5 @@ def capturable(pid: int, hello: Hello | None) -> tuple[str, ...]:
         target = Target(pid, hello=hello, socket=Path("/") if hello else None)
         return tuple(ability.engine for ability in abilities(target) if ability.can)
 
-    found = _cache.get(("capturable", pid, proc.started_ticks(pid), offers), ask)
+    found = _cache.get(("capturable", pid, procfs.started_ticks(pid), offers), ask)
     return found if isinstance(found, tuple) else ()

@@ -15,8 +15,7 @@ from typing import Any
 
 import msgspec
 
-from llmtop import __version__
-from llmtop.capture import proc
+from llmtop import __version__, procfs
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import printable, size
 from llmtop.inputs import bytes_of, read_input
@@ -301,7 +300,7 @@ def _git(folder: str, words: Iterable[str]) -> str | None:
 
 def driver_version() -> str | None:
     """NVIDIA's kernel driver; None without one."""
-    return proc.driver_version()
+    return procfs.driver_version()
 
 
 def to_builtins(value: object) -> Any:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from llmtop.capture import proc
-from llmtop.capture.steps import StepWatch
+from llmtop import procfs
+from llmtop.capture.step_listener import StepWatch
 from llmtop.errors import LlmtopError
 from llmtop.wire import Hello
 
@@ -52,7 +52,7 @@ class Target:
     @property
     def command(self) -> str | None:
         """Its command line."""
-        return self.hello.command if self.hello and self.hello.command else proc.command(self.pid)
+        return self.hello.command if self.hello and self.hello.command else procfs.command(self.pid)
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class Job:
     @property
     def alive(self) -> bool:
         """Whether any of the processes still runs."""
-        return any(proc.alive(target.pid) for target in self.plan.targets)
+        return any(procfs.alive(target.pid) for target in self.plan.targets)
 
 
 class Engine(Protocol):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from llmtop.capture import choice, nsys
-from llmtop.capture.nsys import Option
+from llmtop.capture import capabilities
 from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.nsys_cli import tool as nsys
+from llmtop.nsys_cli.tool import Option
 
 TORCH_PROFILER: tuple[Option, ...] = (
     Option("stacks", "the Python stack of each operator", "each operator becomes some 10 µs slower", False),
@@ -53,6 +54,6 @@ def check(engine: str, names: Iterable[str]) -> None:
             raise UnusableInput(
                 f"{name} must be asked for when the training starts: llmtop run --nsys --with {name} -- COMMAND"
             )
-        refused = choice.option_refusal(name) if engine == "nsys" else None
+        refused = capabilities.option_refusal(name) if engine == "nsys" else None
         if refused:
             raise NotPossibleHere(f"{name}: {refused[0]}; to change that: {refused[1]}")

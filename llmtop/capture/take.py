@@ -16,16 +16,18 @@ from typing import Any
 import msgspec
 
 from llmtop.capture import folder as folders
-from llmtop.capture import losses, memory, nsys, torch_profiler
 from llmtop.capture.folder import Info
+from llmtop.capture.in_process import memory, torch_profiler
 from llmtop.capture.job import Cancelled, Engine, Job, OnProgress, Plan, Recorded
-from llmtop.capture.kineto_engine import KinetoEngine
+from llmtop.capture.kineto.engine import KinetoEngine
 from llmtop.capture.lock import CaptureLock, Holder
-from llmtop.capture.nsys_window import NsysEngine
-from llmtop.capture.py_spy import PySpyEngine
-from llmtop.capture.steps import StepWatch
+from llmtop.capture.nsys import lost_records
+from llmtop.capture.nsys.engine import NsysEngine
+from llmtop.capture.py_spy.engine import PySpyEngine
+from llmtop.capture.step_listener import StepWatch
 from llmtop.errors import LlmtopError, UnusableInput
 from llmtop.format import duration, size
+from llmtop.nsys_cli import tool as nsys
 from llmtop.snapshot import Snapshot
 
 ENGINES: dict[str, Callable[[], Engine]] = {
@@ -248,9 +250,9 @@ def _report(job: Job, info: Info, recorded: Recorded) -> Any:
 
 
 def _analyse(job: Job, traces: list[Path]) -> Any:
-    from llmtop.diagnosis.capture import analyze
-    from llmtop.diagnosis.render_markdown import render
-    from llmtop.diagnosis.report import to_json
+    from llmtop.analysis.analyze import analyze
+    from llmtop.report.model import to_json
+    from llmtop.report.render_markdown import render
 
     # several ranks are judged together, which the folder stands for
     report = analyze(traces[0] if len(traces) == 1 else job.folder, steps=job.plan.steps)
@@ -260,7 +262,7 @@ def _analyse(job: Job, traces: list[Path]) -> Any:
 
 def _note_losses(job: Job, info: Info, report: Any) -> None:
     """Kernels that the tool lost are told first, and where nsys lost them it is not asked again."""
-    from llmtop.diagnosis.findings import RECORDS_LOST
+    from llmtop.analysis.findings import RECORDS_LOST
 
     lost = [finding for finding in report.findings if finding.id == RECORDS_LOST]
     info.notes += [finding.summary for finding in lost]
@@ -270,7 +272,7 @@ def _note_losses(job: Job, info: Info, report: Any) -> None:
         with suppress(LlmtopError, OSError):
             tool, session = nsys.for_process(pid)
             if tool.needs_pause:  # other versions are not known to crash what they lose kernels of
-                losses.remember(session.id, [pid])
+                lost_records.remember(session.id, [pid])
 
 
 def _write_report(path: Path, markdown: str, data: bytes) -> None:

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from llmtop import client, wire
-from llmtop.capture import kineto, kineto_engine, nsys, proc
+from llmtop import client, procfs, wire
 from llmtop.capture.job import Target
+from llmtop.capture.kineto import daemon as kineto
+from llmtop.capture.kineto import engine as kineto_engine
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.format import printable
+from llmtop.nsys_cli import tool as nsys
 
 
 def attached() -> tuple[Target, ...]:
@@ -34,7 +36,7 @@ def unattached(known: frozenset[int] = frozenset()) -> tuple[Target, ...]:
     launched: list[int] = []
     for pid in own_pids() - known:
         with suppress(NotPossibleHere):
-            environ = proc.environ(pid)
+            environ = procfs.environ(pid)
             if kineto.DIRECTORY_VARIABLE in environ:
                 directories.add(Path(environ[kineto.DIRECTORY_VARIABLE]))
             elif nsys.SESSION_VARIABLE in environ and "python" in os.path.basename(_exe(pid)):
@@ -75,7 +77,7 @@ def _by_pid(pid: int, known: Sequence[Target]) -> Target:
     for target in known:
         if target.pid == pid:
             return target
-    if not proc.alive(pid):
+    if not procfs.alive(pid):
         raise UnusableInput(f"there is no process {pid} here: llmtop --once lists the trainings")
     return Target(pid)
 
@@ -96,7 +98,7 @@ def _by_rank(rank: int, known: Sequence[Target]) -> Target:
 def _one_job(known: Sequence[Target]) -> bool:
     """Whether these are the ranks of one training: started by one parent, each rank once."""
     ranks = [target.rank for target in known]
-    one_parent = len({proc.parent(target.pid) for target in known}) == 1
+    one_parent = len({procfs.parent(target.pid) for target in known}) == 1
     return one_parent and None not in ranks and len(set(ranks)) == len(ranks)
 
 

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmtop.capture import folder, proc, run
+from llmtop import procfs
+from llmtop.alerts import Raised
+from llmtop.capture import folder, take
 from llmtop.capture.job import Cancelled, OnProgress, Plan
-from llmtop.capture.steps import StepWatch, duration
+from llmtop.capture.step_listener import StepWatch, duration
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.format import duration as in_words
 from llmtop.format import size
-from llmtop.raised import Raised
 from llmtop.snapshot import Alert, Snapshot
 
 BASELINE_STEPS = 10
@@ -147,7 +148,7 @@ class Fired:
     """One firing: what for, and what came of it."""
 
     reason: str
-    result: run.Result | None = None
+    result: take.Result | None = None
     error: str = ""
 
 
@@ -174,7 +175,7 @@ def armed(
         if reason is None:
             return
         try:
-            result = run.take(_with_reason(plan, reason), on_progress, cancelled, snapshot)
+            result = take.take(_with_reason(plan, reason), on_progress, cancelled, snapshot)
         except Cancelled:
             return
         except LlmtopError as error:
@@ -215,7 +216,7 @@ def _wait(
                 reason = check.check()
                 if reason is not None:
                     return reason
-            if not any(proc.alive(target.pid) for target in plan.targets):
+            if not any(procfs.alive(target.pid) for target in plan.targets):
                 raise NotPossibleHere(
                     "the training has ended before the condition came true: nothing was captured"
                 )

@@ -12,8 +12,8 @@ import threading
 import msgspec
 from msgspec.structs import replace
 
+from llmtop.alerts import Raised
 from llmtop.format import printable
-from llmtop.raised import Raised
 from llmtop.snapshot import Alert, Snapshot
 
 TIMEOUT_SECONDS = 30.0

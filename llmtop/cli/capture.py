@@ -22,7 +22,7 @@ from llmtop.format import duration, escaped_json, printable, size
 
 if TYPE_CHECKING:
     from llmtop.capture.job import Plan, Progress, Target
-    from llmtop.capture.run import Result, TakeSnapshot
+    from llmtop.capture.take import Result, TakeSnapshot
     from llmtop.capture.trigger import Fired
     from llmtop.snapshot import Snapshot
 
@@ -133,10 +133,10 @@ def _plan(
     out: Path | None,
     options: tuple[str, ...],
 ) -> Plan:
-    from llmtop.capture import choice, folder
+    from llmtop.capture import capabilities, folder
     from llmtop.capture.job import DEFAULT_STEPS, Plan
     from llmtop.capture.options import check
-    from llmtop.capture.run import ENGINES
+    from llmtop.capture.take import ENGINES
 
     steps, seconds = length
     if steps is not None and seconds is not None:
@@ -144,14 +144,14 @@ def _plan(
     if engine is not None and engine not in ENGINES:
         raise UnusableInput(f"there is no engine {engine!r}; there are: {', '.join(ENGINES)}")
     if engine is None:
-        engine = choice.best_for(chosen)
+        engine = capabilities.best_for(chosen)
     else:
         for target in chosen:
-            choice.require(target, engine)
+            capabilities.require(target, engine)
     check(engine, options)
     told = {"pause", "no-pause"} & set(options)  # what pausing costs is said with the options
-    warned = [target for target in chosen if not (told and choice.can_pause(target))]
-    for warning in dict.fromkeys(choice.warning(target, engine) for target in warned):
+    warned = [target for target in chosen if not (told and capabilities.can_pause(target))]
+    for warning in dict.fromkeys(capabilities.warning(target, engine) for target in warned):
         if warning:
             click.echo(f"llmtop: {engine}: {warning}", err=True)
     return Plan(
@@ -165,7 +165,7 @@ def _plan(
 
 
 def _one(plan: Plan, cancelled: threading.Event, snapshot: TakeSnapshot, as_json: bool) -> None:
-    from llmtop.capture.run import take
+    from llmtop.capture.take import take
 
     _print_result(take(plan, _Stages(), cancelled, snapshot), as_json)
 
@@ -177,7 +177,7 @@ def _snapshots(alerts: bool) -> Iterator[TakeSnapshot]:
         with _whole_machine() as take:
             yield take
         return
-    from collectors.driver_source import DriverSource
+    from collectors.nvml.driver_source import DriverSource
     from llmtop.snapshot import Host, Snapshot
 
     source = DriverSource(1.0)
@@ -269,7 +269,7 @@ def _say_before(plan: Plan) -> None:
 
 
 def _print_result(result: Result, as_json: bool) -> None:
-    from llmtop.capture.run import report_data
+    from llmtop.capture.take import report_data
 
     if as_json:
         facts = {
@@ -295,7 +295,7 @@ def _print_result(result: Result, as_json: bool) -> None:
 
 def _report_text(result: Result) -> str:
     if result.report is not None:
-        from llmtop.diagnosis import render_text
+        from llmtop.report import render_text
 
         return render_text.render(result.report, shutil.get_terminal_size((100, 40)).columns)
     written = result.folder / "report.md"
@@ -313,7 +313,7 @@ def _print_fired(fired: Fired, as_json: bool) -> None:
 
 
 def _print_options() -> None:
-    from llmtop.capture.choice import option_refusal
+    from llmtop.capture.capabilities import option_refusal
     from llmtop.capture.options import all_options
 
     for engine, option in all_options():
@@ -346,14 +346,15 @@ def captures(*, out: Path | None, names: tuple[str, ...], stop: bool, as_json: b
 
 
 def _list(parent: Path, as_json: bool) -> None:
-    from llmtop.capture import folder, leftovers
+    from llmtop.capture import folder
+    from llmtop.capture.nsys import orphans
 
     found, refused = folder.looked_through(parent)
     total = 0
     for path, info in found:
         taken = folder.bytes_in(path)
         total += taken
-        state = leftovers.state_of(path, info)
+        state = orphans.state_of(path, info)
         if as_json:
             facts = {"folder": str(path), "bytes": taken, "capture": msgspec.to_builtins(info), "state": state}
             click.echo(escaped_json(msgspec.json.encode(facts).decode()))
@@ -369,7 +370,7 @@ def _list(parent: Path, as_json: bool) -> None:
         click.echo(f"{what} in {printable(str(parent))}", err=True)
     for sentence in refused:
         click.echo(f"left out: {printable(sentence)}", err=True)
-    for line in leftovers.sentences():
+    for line in orphans.sentences():
         click.echo(line, err=True)
 
 
@@ -389,10 +390,10 @@ def _remove(parent: Path, names: tuple[str, ...], as_json: bool) -> None:
 
 
 def _stop_leftovers(as_json: bool) -> None:
-    from llmtop.capture import leftovers
+    from llmtop.capture.nsys import orphans
 
     failed: LlmtopError | None = None
-    for outcome in leftovers.stop_all():
+    for outcome in orphans.stop_all():
         if isinstance(outcome, LlmtopError):
             failed = outcome
             _say(f"llmtop: {outcome}")

@@ -96,8 +96,9 @@ def _print_training(training: Training) -> None:
 
 def examine() -> Diagnosis:
     """Look at everything; takes up to a second."""
-    from llmtop.capture import choice, leftovers, targets
-    from llmtop.launch import unseen
+    from llmtop.capture import capabilities, targets
+    from llmtop.capture.nsys import orphans
+    from llmtop.launch import uninstrumentable
 
     checks = [
         *_driver(),
@@ -111,12 +112,12 @@ def examine() -> Diagnosis:
     ]
     known = targets.attached()
     others = targets.unattached(frozenset(target.pid for target in known))
-    trainings = [_training(target, choice.abilities(target)) for target in (*known, *others)]
+    trainings = [_training(target, capabilities.abilities(target)) for target in (*known, *others)]
     return Diagnosis(
         python=f"{sys.version.split()[0]} at {sys.executable}",
         checks=checks,
         trainings=trainings,
-        notes=[*leftovers.sentences(), *unseen.sentences(targets.own_pids())],
+        notes=[*orphans.sentences(), *uninstrumentable.sentences(targets.own_pids())],
     )
 
 
@@ -131,12 +132,12 @@ def _training(target: Target, found: tuple[object, ...]) -> Training:
 
 
 def _driver() -> list[Check]:
-    from llmtop.capture import proc
+    from llmtop import procfs
 
-    version = proc.driver_version()
+    version = procfs.driver_version()
     if version is None:
         return [Check(name="driver", ok=False, says="no NVIDIA driver is loaded")]
-    models = proc.gpu_models()
+    models = procfs.gpu_models()
     names = ", ".join(f"{models.count(name)} x {name}" for name in dict.fromkeys(models)) or "none"
     return [
         Check(name="driver", ok=True, says=f"NVIDIA {version}"),
@@ -145,7 +146,7 @@ def _driver() -> list[Check]:
 
 
 def _nsys() -> Check:
-    from llmtop.capture import nsys
+    from llmtop.nsys_cli import tool as nsys
 
     try:
         found = nsys.find()
@@ -158,7 +159,7 @@ def _nsys() -> Check:
 
 
 def _py_spy() -> Check:
-    from llmtop.capture import py_spy
+    from llmtop.capture.py_spy import engine as py_spy
 
     try:
         return Check(name="py-spy", ok=True, says=str(py_spy.find()))
@@ -168,10 +169,10 @@ def _py_spy() -> Check:
 
 
 def _ptrace() -> Check:
-    from llmtop.capture import ptrace
+    from llmtop.capture.py_spy import ptrace_permission
 
-    scope = ptrace.yama_scope()
-    if ptrace.has_capability() and scope != 3:
+    scope = ptrace_permission.yama_scope()
+    if ptrace_permission.has_capability() and scope != 3:
         return Check(name="ptrace", ok=True, says="this user may read any process (CAP_SYS_PTRACE)")
     if scope in (None, 0):
         return Check(name="ptrace", ok=True, says="this user's processes may be read")
@@ -180,10 +181,10 @@ def _ptrace() -> Check:
 
 
 def _perf() -> Check:
-    from llmtop.capture import choice
+    from llmtop.capture import capabilities
 
-    level = choice.perf_paranoid()
-    refused = choice.option_refusal("cpu-sampling")
+    level = capabilities.perf_paranoid()
+    refused = capabilities.option_refusal("cpu-sampling")
     if refused:
         return Check(name="CPU sampling", ok=False, says=refused[0], command=refused[1])
     says = "no perf events in this kernel" if level is None else f"allowed (perf_event_paranoid is {level})"
@@ -191,12 +192,12 @@ def _perf() -> Check:
 
 
 def _gpu_metrics() -> Check:
-    from llmtop.capture import choice
+    from llmtop.capture import capabilities
 
-    refused = choice.option_refusal("gpu-metrics")
+    refused = capabilities.option_refusal("gpu-metrics")
     if refused:
         return Check(name="GPU metrics", ok=False, says=refused[0], command=refused[1])
-    restricted = choice.profiling_restricted()
+    restricted = capabilities.profiling_restricted()
     if restricted is None:
         return Check(name="GPU metrics", ok=False, says="no NVIDIA driver is loaded")
     says = "to root only, and this is root" if restricted else "to all users"

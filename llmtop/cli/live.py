@@ -16,9 +16,9 @@ from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
 
 if TYPE_CHECKING:
     from collectors.base import Feed
-    from collectors.recorder import Recorder
+    from collectors.record_stage import Recorder
     from collectors.replay import ReplayFeed
-    from llmtop.on_alert import OnAlert
+    from llmtop.cli.alert_command import OnAlert
 
 MIN_INTERVAL, MAX_INTERVAL = 0.1, 3600.0
 """Seconds. GPM wants its samples 100 ms apart; above an hour nothing is live any more."""
@@ -88,8 +88,8 @@ def live(
     theme: str | None,
 ) -> int:
     """Watch the GPUs and the attached trainings of this machine."""
-    from collectors.gpu_selection import GpuSelection
     from collectors.hub import live_hub
+    from collectors.nvml.selection import GpuSelection
 
     selection = GpuSelection.parse(gpus) if gpus is not None else None
     if not (once or as_json):
@@ -140,8 +140,8 @@ def record(
     """Write a recording to FILE without a screen, until ctrl+c, SIGTERM or --seconds."""
     import msgspec
 
-    from collectors.gpu_selection import GpuSelection
     from collectors.hub import live_hub
+    from collectors.nvml.selection import GpuSelection
     from llmtop.cli.stream import Stream
     from llmtop.recording import Reader
 
@@ -215,8 +215,8 @@ def demo(as_json: bool, speed: float | None, ascii: bool, theme: str | None) -> 
 
 def _replay(path: Path, *, as_json: bool, speed: float | None, ascii: bool, theme: str | None) -> int:
     from collectors.replay import ReplayFeed
-    from llmtop.diagnosis.live import Rules
     from llmtop.recording import Reader
+    from llmtop.rules.engine import Rules
 
     if not as_json:
         _need_terminal("--json")
@@ -232,7 +232,7 @@ def _teller(command: str | None, closing: ExitStack) -> OnAlert | None:
     """The stage that runs `command` for each new alert, closed with the others."""
     if command is None:
         return None
-    from llmtop.on_alert import OnAlert
+    from llmtop.cli.alert_command import OnAlert
 
     teller = OnAlert(command)
     closing.callback(teller.close)
@@ -268,8 +268,8 @@ def _stream(feed: Feed | ReplayFeed) -> None:
 
 
 def _print_once(snapshot: Any, as_json: bool) -> None:
+    from llmtop.cli.snapshot_text import render
     from llmtop.cli.stream import write_json, write_out
-    from llmtop.once import render
 
     if as_json:
         write_json(snapshot)
@@ -278,7 +278,7 @@ def _print_once(snapshot: Any, as_json: bool) -> None:
 
 
 def _recorder(path: Path, force: bool) -> Recorder:
-    from collectors.recorder import Recorder
+    from collectors.record_stage import Recorder
 
     return Recorder(path, host=platform.node(), overwrite=force)
 

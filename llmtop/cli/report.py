@@ -64,15 +64,15 @@ def report(
     them or one a rank, a recording of llmtop, or a report that was written before. Several captures of one run,
     one a rank, are read as one.
     """
-    from llmtop.diagnosis import render_markdown, render_text
-    from llmtop.diagnosis.load import load_reports
-    from llmtop.diagnosis.report import to_json
+    from llmtop.analysis.load_report import load_reports
+    from llmtop.report import render_markdown, render_text
+    from llmtop.report.model import to_json
 
     if as_json and markdown:
         raise click.UsageError("--json and --markdown exclude each other")
     found = load_reports(paths, steps, Limits(lifted=no_limits))
     if html is not None:
-        from llmtop.diagnosis import render_html
+        from llmtop.report import render_html
 
         _write(html, render_html.render(found))
         click.echo(f"written: {html}", err=True)
@@ -119,9 +119,9 @@ def compare(before: Path, after: Path, as_json: bool, fail_over: float | None, n
     """Say what moved between two captures, recordings or reports: step time, idle time, findings, phases."""
     import msgspec
 
-    from llmtop.diagnosis.compare import compare_reports, regressed, render
-    from llmtop.diagnosis.load import load_report
+    from llmtop.analysis.load_report import load_report
     from llmtop.errors import EXIT_FINDING
+    from llmtop.report.compare import compare_reports, regressed, render
 
     limits = Limits(lifted=no_limits)
     found = compare_reports(load_report(before, limits=limits), load_report(after, limits=limits))

@@ -12,7 +12,7 @@ import click
 from llmtop.errors import UnusableInput
 
 if TYPE_CHECKING:
-    from llmtop.capture.nsys import Nsys
+    from llmtop.nsys_cli.tool import Nsys
 
 _AGAIN_SECONDS = 0.5
 
@@ -53,7 +53,7 @@ def run(auto: bool, nsys: bool, extras: tuple[str, ...], kineto: bool | None, co
         raise UnusableInput("--with chooses what nsys records; add --nsys")
     from llmtop.launch.environment import instrumented
     from llmtop.launch.exec_in_place import exec_in_place, not_started
-    from llmtop.launch.unseen import deaf_option, sentence
+    from llmtop.launch.uninstrumentable import deaf_option, sentence
 
     if auto and (option := deaf_option(command)):
         click.echo(f"llmtop: {sentence(option)}", err=True)
@@ -65,16 +65,16 @@ def run(auto: bool, nsys: bool, extras: tuple[str, ...], kineto: bool | None, co
     if kineto or (kineto is None and not auto and not nsys):
         # Not beside auto, where torch.profiler does it: every process of the training asks the fabric once a
         # second, and a compiled optimizer gets one more graph break. Not beside nsys: CUPTI has one listener.
-        from llmtop.capture.kineto_daemon import start_host
+        from llmtop.capture.kineto.spawn import start_host
 
         start_host(environment, os.getpid())
     exec_in_place(command, environment)
 
 
 def _nsys_session(environment: dict[str, str], extras: tuple[str, ...]) -> dict[str, str]:
-    from llmtop.capture import nsys
-    from llmtop.launch import lifetime
-    from llmtop.launch.detached import EndedEarly
+    from llmtop.launch import run_lifetime
+    from llmtop.launch.spawn_detached import EndedEarly
+    from llmtop.nsys_cli import tool as nsys
 
     around = environment.get(nsys.SESSION_VARIABLE)
     if around is not None:
@@ -82,7 +82,7 @@ def _nsys_session(environment: dict[str, str], extras: tuple[str, ...]) -> dict[
         return {}
     found = nsys.find(environment)
     options = [nsys.option(name) for name in extras]
-    carried = {**environment, lifetime.MARKER: lifetime.new_marker()}
+    carried = {**environment, run_lifetime.MARKER: run_lifetime.new_marker()}
     try:
         session, handed = _start(nsys.new_session_name(), extras, found, carried)
     except EndedEarly:  # seen while another session was ending; the training has not begun, so try once more
@@ -103,7 +103,7 @@ def _nsys_session(environment: dict[str, str], extras: tuple[str, ...]) -> dict[
 def _start(
     session: str, extras: tuple[str, ...], found: Nsys, carried: dict[str, str]
 ) -> tuple[str, dict[str, str]]:
-    from llmtop.capture import nsys
-    from llmtop.launch import nsys_keeper
+    from llmtop.launch import nsys_session
+    from llmtop.nsys_cli import tool as nsys
 
-    return session, nsys_keeper.start(nsys.launch_command(session, extras, found), session, carried)
+    return session, nsys_session.start(nsys.launch_command(session, extras, found), session, carried)

@@ -6,31 +6,31 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from llmtop.publish import declared
-from llmtop.publish.compiling import is_compiling, keep_untraced, untraced
-from llmtop.publish.guard import met
-from llmtop.publish.loader import timed_loader
-from llmtop.publish.recorder import MAX_NAMES, PLAIN, Phase, Step, get, phase_of
-from llmtop.publish.values import LARGEST
+from llmtop.instrument.guest.guard import met
+from llmtop.instrument.loader import timed_loader
+from llmtop.instrument.record.recorder import MAX_NAMES, PLAIN, Phase, Step, get, phase_of
+from llmtop.instrument.record.sanitize import LARGEST
+from llmtop.instrument.serve import declared
+from llmtop.instrument.torch_compile import is_compiling, keep_untraced, untraced
 
 if TYPE_CHECKING:
-    from llmtop.publish.parts import Kind, Overlapping
-    from llmtop.publish.state import State
-    from llmtop.publish.watch import Nvtx, Watch
+    from llmtop.instrument.record.boundary_observers import Nvtx, Watch
+    from llmtop.instrument.record.parts import Kind, Overlapping
+    from llmtop.instrument.record.state import State
 
 L = TypeVar("L", bound=Iterable[Any])
 
 
 def _start(recorder: State, watch: Watch) -> None:
     # With it come msgspec and the server: a script that only imports llmtop never pays for them.
-    from llmtop.publish import startup
+    from llmtop.instrument.record import startup
 
     startup.start(recorder, watch)
 
 
 def _overlap(recorder: State, nvtx: Nvtx | None) -> Overlapping:
     # Few trainings have steps that overlap.
-    from llmtop.publish.concurrent import Tracks
+    from llmtop.instrument.record.overlapping import Tracks
 
     return Tracks(recorder, nvtx)
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from llmtop.publish.compiling import is_compiling
+from llmtop.instrument.torch_compile import is_compiling
 
 Timed = Callable[[], AbstractContextManager[Any]]
 

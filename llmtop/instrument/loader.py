@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter_ns
 from typing import Any, Generic, TypeVar
 
-from llmtop.publish.guard import met
-from llmtop.publish.recorder import get, phase_of
+from llmtop.instrument.guest.guard import met
+from llmtop.instrument.record.recorder import get, phase_of
 
 T = TypeVar("T")
 DATALOAD = "dataload"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from llmtop.publish.interrupts import raised_by_handler
+from llmtop.instrument.guest.interrupts import raised_by_handler
 
 EVERY_NS = 1_000_000_000
 """One reading takes about 61 µs in the training thread: 0.006 %."""

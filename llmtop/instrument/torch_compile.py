@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from llmtop.publish.guard import is_the_scripts, met
+from llmtop.instrument.guest.guard import is_the_scripts, met
 
 _replaced: list[tuple[Callable[..., Any], Callable[..., Any]]] = []
 _told = False
@@ -39,7 +39,7 @@ def keep_untraced() -> None:
         return
     _told = True
     try:
-        from llmtop.publish.auto.dynamo import keep_out
+        from llmtop.instrument.auto.dynamo import keep_out
 
         keep_out()
         # New in torch 2.6; with an older one, a phase within a compiled function breaks its graph.

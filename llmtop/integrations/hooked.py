@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from llmtop.publish import auto, recorder
-from llmtop.publish.auto.loop import Loop
-from llmtop.publish.guard import met
+from llmtop.instrument import auto
+from llmtop.instrument.auto.loop import Loop
+from llmtop.instrument.guest.guard import met
+from llmtop.instrument.record import recorder
 
 
 def hooked_loop() -> Loop:

@@ -10,8 +10,8 @@ from typing import Any
 from transformers import TrainerCallback
 
 import llmtop
+from llmtop.instrument.auto.loop import runs_below
 from llmtop.integrations.hooked import guarded, hooked_loop, is_by_hand
-from llmtop.publish.auto.loop import runs_below
 
 
 class LlmtopCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not followed by mypy here

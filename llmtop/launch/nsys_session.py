@@ -20,7 +20,7 @@ from pathlib import Path
 if __name__ == "__main__":  # nsys runs this file by its path, in an interpreter that knows no packages (-I -S)
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from llmtop.launch import lifetime
+from llmtop.launch import run_lifetime
 
 COLLECTING_SECONDS = 60.0
 """How long a capture that was running when the training ended has for being stopped by whoever started it."""
@@ -37,20 +37,20 @@ def start(launch: Sequence[str], session: str, environment: Mapping[str, str]) -
     carry the same `lifetime.MARKER`.
 
     Args:
-        launch: the command line of nsys up to the program (`llmtop.capture.nsys.launch_command`).
+        launch: the command line of nsys up to the program (`llmtop.nsys_cli.tool.launch_command`).
         session: its name, as in `launch`.
         environment: what the training would have without nsys, with a `lifetime.MARKER`.
 
     Raises:
         NotPossibleHere: nsys did not start it; what it said is in the sentence.
     """
-    from llmtop.launch import detached
+    from llmtop.launch import spawn_detached
 
     keeper = [sys.executable, "-I", "-S", str(Path(__file__).resolve())]
-    about = [str(os.getpid()), environment[lifetime.MARKER], launch[0], session]
+    about = [str(os.getpid()), environment[run_lifetime.MARKER], launch[0], session]
     # The keeper does not carry the marker itself: it waits until nobody does.
-    bare = {name: value for name, value in environment.items() if name != lifetime.MARKER}
-    handed = detached.start("nsys", lambda address: [*launch, *keeper, "launched", address, *about], bare)
+    bare = {name: value for name, value in environment.items() if name != run_lifetime.MARKER}
+    handed = spawn_detached.start("nsys", lambda address: [*launch, *keeper, "launched", address, *about], bare)
     return {
         name: value
         for name, value in handed.items()
@@ -76,16 +76,16 @@ def _collecting(nsys: str, session: str) -> bool:
 
 
 def _keep(pid: int, marker: str, nsys: str, session: str) -> None:
-    lifetime.wait_for_end(pid, marker)
+    run_lifetime.wait_for_end(pid, marker)
     deadline = time.monotonic() + COLLECTING_SECONDS
     while _collecting(nsys, session) and time.monotonic() < deadline:
-        time.sleep(2 * lifetime.POLL_SECONDS)
+        time.sleep(2 * run_lifetime.POLL_SECONDS)
 
 
 def _main(arguments: list[str]) -> None:
     """Hand over, then keep in an interpreter that nsys is not injected into: it would show in every report."""
     if arguments[0] == "launched":
-        from llmtop.launch.detached import hand_over
+        from llmtop.launch.spawn_detached import hand_over
 
         hand_over(arguments[1], os.environ)
         clean = {name: value for name, value in os.environ.items() if not name.startswith(_INJECTED)}

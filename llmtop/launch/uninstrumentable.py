@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from llmtop.capture import proc
+from llmtop import procfs
 from llmtop.errors import NotPossibleHere
 from llmtop.format import printable
 from llmtop.launch.inject._llmtop_watch import ABI
@@ -62,7 +62,7 @@ def _said_of(pid: int) -> str | None:
         option = deaf_option(words)
         if (
             option is None
-            or ABI not in proc.environ(pid)
+            or ABI not in procfs.environ(pid)
             or "libtorch" not in Path(f"/proc/{pid}/maps").read_text()
         ):
             return None

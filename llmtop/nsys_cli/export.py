@@ -9,8 +9,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from llmtop.capture.nsys import Nsys
 from llmtop.errors import LlmtopError
+from llmtop.nsys_cli.tool import Nsys
 
 EXPORT_SECONDS = 300.0
 """Measured: 0.05 to 0.5 s."""

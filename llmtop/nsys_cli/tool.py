@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmtop.capture import proc
+from llmtop import procfs
 from llmtop.errors import NotPossibleHere, UnusableInput
 
 OLDEST = (2023, 4)
@@ -80,7 +80,7 @@ class Nsys:
 
     @property
     def needs_pause(self) -> bool:
-        """Whether a training on a GPU must pause while it starts and stops: llmtop.capture.pausing."""
+        """Whether a training on a GPU must pause while it starts and stops: llmtop.capture.nsys.pause."""
         return self.version[:2] >= (2025, 3)
 
     def knows(self, command: str, word: str) -> bool:
@@ -260,7 +260,7 @@ def launch_command(session: str, options: Iterable[str] = (), nsys: Nsys | None 
 
 def _needs_software_tracing(nsys: Nsys) -> bool:
     """On Blackwell newer nsys trace by hardware events, and that has lost kernels in the middle of runs."""
-    return any(_BLACKWELL.search(name) for name in proc.gpu_models()) and nsys.knows("launch", "cuda-sw")
+    return any(_BLACKWELL.search(name) for name in procfs.gpu_models()) and nsys.knows("launch", "cuda-sw")
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,7 @@ def session_of(pid: int) -> str | None:
     Raises:
         NotPossibleHere: the process is gone, or belongs to somebody else.
     """
-    return proc.environ(pid).get(SESSION_VARIABLE)
+    return procfs.environ(pid).get(SESSION_VARIABLE)
 
 
 def for_process(pid: int) -> tuple[Nsys, Session]:
@@ -312,7 +312,7 @@ def for_process(pid: int) -> tuple[Nsys, Session]:
     Raises:
         NotPossibleHere: not started under nsys, the session has ended, or no nsys here knows it.
     """
-    environ = proc.environ(pid)
+    environ = procfs.environ(pid)
     session_id = environ.get(SESSION_VARIABLE)
     if session_id is None:
         raise NotPossibleHere(
@@ -344,5 +344,5 @@ def _beside(environ: Mapping[str, str]) -> Iterator[Nsys | NotPossibleHere]:
     """The nsys next to the library that was injected into the process: the very one that launched it."""
     library = environ.get("NVTX_INJECTION64_PATH") or environ.get("CUDA_INJECTION64_PATH")
     beside = Path(library).with_name("nsys") if library else None
-    if beside is not None and beside.is_file() and proc.trusted(beside):
+    if beside is not None and beside.is_file() and procfs.trusted(beside):
         yield _try(beside)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from llmtop.diagnosis.report import Device, Report
 from llmtop.format import DASH, duration, percent, printable
+from llmtop.report.model import Device, Report
 
 SCHEMA = 1
 

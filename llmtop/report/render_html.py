@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from html import escape
 
-from llmtop.diagnosis.report import Finding, Report, Row, Timeline
-from llmtop.diagnosis.tables import Text, evidence_text, headline, shown_notes, step_lines, tables
 from llmtop.format import duration, printable
+from llmtop.report.model import Finding, Report, Row, Timeline
+from llmtop.report.tables import Text, evidence_text, headline, shown_notes, step_lines, tables
 
 COLORS = {
     "GEMM": "#4c78a8",

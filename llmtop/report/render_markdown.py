@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from llmtop.diagnosis.report import Finding, Report
-from llmtop.diagnosis.tables import Text, evidence_text, headline, shown_notes, step_lines, tables
 from llmtop.format import duration, printable
+from llmtop.report.model import Finding, Report
+from llmtop.report.tables import Text, evidence_text, headline, shown_notes, step_lines, tables
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
 

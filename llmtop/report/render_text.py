@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable
 
-from llmtop.diagnosis.report import Finding, Report
-from llmtop.diagnosis.tables import Text, evidence_text, headline, shown_notes, step_lines, tables
 from llmtop.format import duration, percent, printable
+from llmtop.report.model import Finding, Report
+from llmtop.report.tables import Text, evidence_text, headline, shown_notes, step_lines, tables
 
 SIGNS = {"critical": "!!", "warning": "!", "info": "·"}
 """Before a finding; never colour alone."""

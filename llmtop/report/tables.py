@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llmtop.diagnosis.report import Finding, Report
 from llmtop.format import DASH, count, duration, figure, number, percent, printable, size
+from llmtop.report.model import Finding, Report
 
 
 @dataclass(frozen=True)

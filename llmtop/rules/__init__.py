@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from llmtop.diagnosis.gpu_state import GpuState
-from llmtop.diagnosis.rank_state import JobState, RankState
-from llmtop.diagnosis.rules import gpu, memory
-from llmtop.diagnosis.rules.base import Rule, RuleText
-from llmtop.diagnosis.rules.hang import STALLED
-from llmtop.diagnosis.rules.steps import STEP_RULES
-from llmtop.diagnosis.rules.straggler import STRAGGLER
+from llmtop.rules import gpu, memory
+from llmtop.rules.hang import STALLED
+from llmtop.rules.rule import Rule, RuleText
+from llmtop.rules.state.gpu import GpuState
+from llmtop.rules.state.rank import JobState, RankState
+from llmtop.rules.step_bound import STEP_RULES
+from llmtop.rules.straggler import STRAGGLER
 
 GPU_RULES: Final[tuple[Rule[GpuState], ...]] = gpu.GPU_RULES
 RANK_RULES: Final[tuple[Rule[RankState], ...]] = (*STEP_RULES, memory.MEMORY_PRESSURE, memory.MEMORY_GROWTH)

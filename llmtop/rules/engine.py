@@ -18,11 +18,11 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from llmtop.diagnosis.gpu_state import GpuState
-from llmtop.diagnosis.rank_state import JobState, RankKey, RankState, jobs_of, key_of
-from llmtop.diagnosis.rules import GPU_RULES, JOB_RULES, RANK_RULES, text_of
-from llmtop.diagnosis.rules.base import Rule, RuleText, Told, known
-from llmtop.diagnosis.windows import Hold
+from llmtop.rules import GPU_RULES, JOB_RULES, RANK_RULES, text_of
+from llmtop.rules.rule import Rule, RuleText, Told, known
+from llmtop.rules.state.gpu import GpuState
+from llmtop.rules.state.rank import JobState, RankKey, RankState, jobs_of, key_of
+from llmtop.rules.state.windows import Hold
 from llmtop.snapshot import Alert, Process, Snapshot
 from llmtop.steady import SteadyTime
 

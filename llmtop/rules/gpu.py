@@ -6,9 +6,9 @@ from typing import Final
 
 from llmtop import clock_events
 from llmtop import format as fmt
-from llmtop.diagnosis.gpu_state import GpuState
-from llmtop.diagnosis.rules.base import Rule, RuleText, Told
 from llmtop.gpu_errors import is_a_programs, severity_of
+from llmtop.rules.rule import Rule, RuleText, Told
+from llmtop.rules.state.gpu import GpuState
 
 UTIL_FULL: Final = (95.0, 90.0)
 """GPU-Util from which a GPU looks fully busy: to raise, and to stay raised."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from llmtop import format as fmt
-from llmtop.diagnosis.gpu_state import GpuState
-from llmtop.diagnosis.rank_state import JobState, RankState
-from llmtop.diagnosis.rules.base import Rule, RuleText, Told
-from llmtop.diagnosis.rules.gpu import looks_busy_but_is_not
-from llmtop.diagnosis.windows import finite
+from llmtop.rules.gpu import looks_busy_but_is_not
+from llmtop.rules.rule import Rule, RuleText, Told
+from llmtop.rules.state.gpu import GpuState
+from llmtop.rules.state.rank import JobState, RankState
+from llmtop.rules.state.windows import finite
 
 
 class Culprit(NamedTuple):

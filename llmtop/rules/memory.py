@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from llmtop import format as fmt
-from llmtop.diagnosis.gpu_state import GpuState, share_pct
-from llmtop.diagnosis.memory_trend import Growth
-from llmtop.diagnosis.rank_state import RankState
-from llmtop.diagnosis.rules.base import Rule, RuleText, Told
+from llmtop.rules.rule import Rule, RuleText, Told
+from llmtop.rules.state.gpu import GpuState, share_pct
+from llmtop.rules.state.memory_trend import Growth
+from llmtop.rules.state.rank import RankState
 
 _RETRY_SECONDS: Final = 60.0
 GROWTH_PCT: Final = 1.0

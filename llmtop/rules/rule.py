@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from llmtop.diagnosis.rank_state import RankState
+from llmtop.rules.state.rank import RankState
 from llmtop.snapshot import Severity
 
 Subject = TypeVar("Subject")

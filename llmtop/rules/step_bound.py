@@ -9,17 +9,17 @@ from __future__ import annotations
 from typing import Final
 
 from llmtop import format as fmt
-from llmtop.diagnosis.rank_state import RankState
-from llmtop.diagnosis.rules.base import Rule, RuleText, Told
-from llmtop.diagnosis.step_costs import (
+from llmtop.phase_names import Role
+from llmtop.rules.rule import Rule, RuleText, Told
+from llmtop.rules.state.rank import RankState
+from llmtop.rules.state.step_costs import (
     LAUNCHING,
     StepCosts,
     gpu_share_pct,
     host_share_pct,
     idle_share_pct,
 )
-from llmtop.diagnosis.windows import finite
-from llmtop.phase_names import Role
+from llmtop.rules.state.windows import finite
 
 WINDOW_STEPS: Final = 8
 """Steps by which the host's clock is judged: few enough to tell within ten."""

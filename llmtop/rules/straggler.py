@@ -12,11 +12,11 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from llmtop import format as fmt
-from llmtop.diagnosis.rank_state import JobState, RankState
-from llmtop.diagnosis.rules.base import Rule, RuleText, Told
-from llmtop.diagnosis.rules.steps import timed
-from llmtop.diagnosis.step_costs import StepCosts, work_of
 from llmtop.phase_names import Role
+from llmtop.rules.rule import Rule, RuleText, Told
+from llmtop.rules.state.rank import JobState, RankState
+from llmtop.rules.state.step_costs import StepCosts, work_of
+from llmtop.rules.step_bound import timed
 
 BEHIND_PCT: Final = (10.0, 7.0)
 """(Others' median wait - this rank's wait) / step: to raise, and to stay raised."""

@@ -16,7 +16,7 @@ def export(report: Path, folder: Path) -> Path:
         NotPossibleHere: no usable nsys is here, or it hangs.
         UnusableInput: nsys cannot read the report, as when a newer nsys wrote it.
     """
-    from llmtop.capture import nsys
+    from llmtop.nsys_cli import tool as nsys
 
     try:
         tool = nsys.find()

@@ -18,12 +18,12 @@ import numpy as np
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
 from llmtop.inputs import DEFAULT, Limits, bytes_of
-from llmtop.trace import clean, model
+from llmtop.trace import model, sanitize
 from llmtop.trace.intervals import Ns
 
 # Kernel, runtime and NVTX tables in one: at 100,000 rows a block the lists of a block stay under 100 MB.
 _BLOCK_ROWS = 100_000
-_NEVER = clean.ABSENT
+_NEVER = sanitize.ABSENT
 """Stands for NULL in a column of numbers."""
 
 _DAMAGED = (sqlite3.Error, UnicodeDecodeError)

@@ -10,10 +10,10 @@ from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.inputs import DEFAULT, Limits, bytes_of, open_input
 from llmtop.trace import chrome_json, model, nsys_sqlite
 from llmtop.trace.chrome_events import Collector
-from llmtop.trace.clean import clean
+from llmtop.trace.file_kind import is_packed, kind_of
 from llmtop.trace.gunzip import Gunzip
-from llmtop.trace.kind import is_packed, kind_of
 from llmtop.trace.merge import merge
+from llmtop.trace.sanitize import clean
 
 _NOT_TRACES = ("capture.json", "report.json")
 

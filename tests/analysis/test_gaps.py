@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.diagnosis.capture import analyze_trace
-from llmtop.diagnosis.report import Device, Report
+from llmtop.analysis.analyze import analyze_trace
+from llmtop.report.model import Device, Report
 from tests.support.traces import Capture, write_sqlite
 
 STEP = 1000.0

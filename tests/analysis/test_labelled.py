@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from llmtop.diagnosis.capture import analyze
-from llmtop.diagnosis.report import Report
+from llmtop.analysis.analyze import analyze
+from llmtop.report.model import Report
 from tests.support.data import DATA
 
 SETS = sorted((DATA / "labelled").glob("*.tar.xz"))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.diagnosis.capture import analyze, analyze_trace
-from llmtop.diagnosis.report import Report
+from llmtop.analysis.analyze import analyze, analyze_trace
+from llmtop.report.model import Report
 from llmtop.trace.open import open_trace
 from tests.support.traces import Capture, write_chrome, write_sqlite
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.diagnosis.capture import analyze
-from llmtop.diagnosis.report import Report
+from llmtop.analysis.analyze import analyze
+from llmtop.report.model import Report
 from tests.support.data import HEALTHY, LAUNCH_BOUND, TWO_GPUS, unpacked
 from tests.support.nsys import NO_NSYS, find_nsys
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from llmtop.diagnosis.load import load_report
-from llmtop.diagnosis.recorded import analyze_snapshots
+from llmtop.analysis.analyze_recording import analyze_snapshots
+from llmtop.analysis.load_report import load_report
 from llmtop.errors import UnusableInput
 from llmtop.recording import Writer
 from llmtop.snapshot import Alert, Gpu, Host, Phase, Rank, Snapshot, Step

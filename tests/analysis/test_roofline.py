@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llmtop.diagnosis.capture import analyze
-from llmtop.peaks import memory_bytes_per_s, peak
+from llmtop.analysis.analyze import analyze
+from llmtop.gpu_specs import memory_bytes_per_s, peak
 from tests.support.data import HEALTHY, KINETO, LAUNCH_BOUND
 
 

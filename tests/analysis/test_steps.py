@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.diagnosis.capture import analyze_trace
-from llmtop.diagnosis.steps import find_steps
+from llmtop.analysis.analyze import analyze_trace
+from llmtop.analysis.step_finder import find_steps
 from tests.support.traces import MAIN, Capture, steady
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from llmtop.capture import run, targets
+from llmtop.capture import take, targets
 from llmtop.capture.job import Plan, Progress, Target
 from tests.support.processes import REPOSITORY, environment
 
@@ -35,7 +35,7 @@ def _capture(stage: str, pid: str, captures: str, engine: str, *options: str) ->
             os.kill(os.getpid(), signal.SIGKILL)
 
     chosen = targets.choose([int(pid)])
-    run.take(Plan(engine, chosen, Path(captures), steps=5, options=frozenset(options)), die)
+    take.take(Plan(engine, chosen, Path(captures), steps=5, options=frozenset(options)), die)
 
 
 if __name__ == "__main__":

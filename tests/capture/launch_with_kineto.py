@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from llmtop.capture.kineto_daemon import start_host
+from llmtop.capture.kineto.spawn import start_host
 
 if __name__ == "__main__":
     environment = dict(os.environ)

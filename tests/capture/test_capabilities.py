@@ -9,16 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.capture import choice, nsys, options, proc, ptrace, targets
-from llmtop.capture.choice import Ability
+from llmtop import procfs
+from llmtop.capture import capabilities, options, targets
+from llmtop.capture.capabilities import Ability
 from llmtop.capture.job import Target
+from llmtop.capture.py_spy import ptrace_permission
 from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.nsys_cli import tool as nsys
 from llmtop.wire import Hello
 from tests.capture.conftest import Start
 
 
 def by_engine(target: Target) -> dict[str, Ability]:
-    return {ability.engine: ability for ability in choice.abilities(target)}
+    return {ability.engine: ability for ability in capabilities.abilities(target)}
 
 
 def test_each_no_has_a_reason_and_the_command_that_would_change_it(start: Start) -> None:
@@ -35,8 +38,8 @@ def test_each_no_has_a_reason_and_the_command_that_would_change_it(start: Start)
 def test_the_best_engine_is_the_first_that_can() -> None:
     can = {"nsys": False, "torch.profiler": True, "kineto": True, "py-spy": True, "memory": True}
     found = tuple(Ability(engine, yes, "") for engine, yes in can.items())
-    assert choice.best(found) == "torch.profiler"
-    assert choice.best(tuple(Ability(one.engine, one.engine == "memory", "") for one in found)) is None
+    assert capabilities.best(found) == "torch.profiler"
+    assert capabilities.best(tuple(Ability(one.engine, one.engine == "memory", "") for one in found)) is None
 
 
 def test_an_attached_training_without_torch_says_so(start: Start) -> None:
@@ -50,31 +53,31 @@ def test_asking_for_an_engine_that_cannot_is_refused_with_the_way_out(start: Sta
     with pytest.raises(
         NotPossibleHere, match=r"kineto cannot capture pid \d+: .*; to change that: llmtop run --kineto -- "
     ):
-        choice.require(target, "kineto")
-    assert choice.best_for((target,)) == "py-spy"
+        capabilities.require(target, "kineto")
+    assert capabilities.best_for((target,)) == "py-spy"
 
 
 def test_a_gone_process_can_be_captured_by_nothing() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
-    assert {ability.because for ability in choice.abilities(Target(gone.pid))} == {"the process has ended"}
+    assert {ability.because for ability in capabilities.abilities(Target(gone.pid))} == {"the process has ended"}
     with pytest.raises(NotPossibleHere, match="no engine can capture"):
-        choice.best_for((Target(gone.pid),))
+        capabilities.best_for((Target(gone.pid),))
 
 
 def test_capturable_is_the_names_of_those_that_can_and_is_remembered(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = start().wait_attached()
-    assert choice.capturable(target.pid, target.hello) == ("py-spy",)
+    assert capabilities.capturable(target.pid, target.hello) == ("py-spy",)
 
     def never(_target: Target) -> tuple[Ability, ...]:
         raise AssertionError("it must not be asked again so soon")
 
-    monkeypatch.setattr(choice, "abilities", never)
-    assert choice.capturable(target.pid, target.hello) == ("py-spy",)
+    monkeypatch.setattr(capabilities, "abilities", never)
+    assert capabilities.capturable(target.pid, target.hello) == ("py-spy",)
     with pytest.raises(AssertionError):
-        choice.capturable(target.pid, Hello(engines=["torch.profiler"]))
+        capabilities.capturable(target.pid, Hello(engines=["torch.profiler"]))
 
 
 @pytest.mark.parametrize(
@@ -89,46 +92,46 @@ def test_capturable_is_the_names_of_those_that_can_and_is_remembered(
 def test_why_a_process_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch, scope: int | None, uid: int, because: str, command: str
 ) -> None:
-    monkeypatch.setattr(ptrace.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(ptrace, "yama_scope", lambda: scope)
-    monkeypatch.setattr(proc, "status", lambda pid: {"Uid": f"{uid} {uid} {uid} {uid}"})
+    monkeypatch.setattr(ptrace_permission.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(ptrace_permission, "yama_scope", lambda: scope)
+    monkeypatch.setattr(procfs, "status", lambda pid: {"Uid": f"{uid} {uid} {uid} {uid}"})
 
     def refused(*_: object) -> int:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(ptrace.os, "open", refused)
-    refusal = ptrace.refusal(1)
+    monkeypatch.setattr(ptrace_permission.os, "open", refused)
+    refusal = ptrace_permission.refusal(1)
     assert refusal is not None
     assert because in refusal[0]
     assert command in refusal[1]
 
 
 def test_in_a_container_the_capability_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ptrace, "yama_scope", lambda: None)
-    monkeypatch.setattr(ptrace, "in_container", lambda: True)
-    monkeypatch.setattr(proc, "status", lambda pid: {})
+    monkeypatch.setattr(ptrace_permission, "yama_scope", lambda: None)
+    monkeypatch.setattr(ptrace_permission, "in_container", lambda: True)
+    monkeypatch.setattr(procfs, "status", lambda pid: {})
 
     def refused(*_: object) -> int:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(ptrace.os, "open", refused)
-    assert ptrace.refusal(1) == (
+    monkeypatch.setattr(ptrace_permission.os, "open", refused)
+    assert ptrace_permission.refusal(1) == (
         "this container may not read other processes",
         "docker run --cap-add=SYS_PTRACE …",
     )
 
 
 def test_what_belongs_to_root_is_refused_to_others_with_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(choice, "profiling_restricted", lambda: True)
-    monkeypatch.setattr(choice, "perf_paranoid", lambda: 4)
-    metrics, sampling = choice.option_refusal("gpu-metrics"), choice.option_refusal("cpu-sampling")
+    monkeypatch.setattr(capabilities.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(capabilities, "profiling_restricted", lambda: True)
+    monkeypatch.setattr(capabilities, "perf_paranoid", lambda: 4)
+    metrics, sampling = capabilities.option_refusal("gpu-metrics"), capabilities.option_refusal("cpu-sampling")
     assert metrics is not None
     assert "NVreg_RestrictProfilingToAdminUsers=0" in metrics[1]
     assert sampling is not None
     assert "perf_event_paranoid" in sampling[1]
-    monkeypatch.setattr(choice, "profiling_restricted", lambda: False)
-    assert choice.option_refusal("gpu-metrics") is None
+    monkeypatch.setattr(capabilities, "profiling_restricted", lambda: False)
+    assert capabilities.option_refusal("gpu-metrics") is None
 
 
 def test_every_option_says_what_it_costs() -> None:
@@ -175,7 +178,7 @@ def test_the_launch_line_has_what_was_asked_for() -> None:
 def test_blackwell_is_traced_in_software_where_nsys_can(
     monkeypatch: pytest.MonkeyPatch, model: str, knows: bool, trace: str
 ) -> None:
-    monkeypatch.setattr(proc, "gpu_models", lambda: (model,))
+    monkeypatch.setattr(procfs, "gpu_models", lambda: (model,))
     monkeypatch.setattr(nsys.Nsys, "knows", lambda self, command, word: knows)
     assert f"--trace={trace},nvtx" in nsys.launch_command("s", [], nsys.Nsys(Path("/x/nsys"), (2025, 3, 1)))
 
@@ -212,6 +215,6 @@ def test_a_descriptor_that_goes_while_they_are_looked_at_hides_no_gpu(monkeypatc
             raise FileNotFoundError(path)
         return "/dev/nvidia3"
 
-    monkeypatch.setattr(proc, "_entries", entries)
+    monkeypatch.setattr(procfs, "_entries", entries)
     monkeypatch.setattr(os, "readlink", readlink)
-    assert proc.uses_gpu(1)
+    assert procfs.uses_gpu(1)

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.capture import folder, leftovers, run
+from llmtop.capture import folder, take
 from llmtop.capture.folder import Info
 from llmtop.capture.lock import CaptureLock, Holder, current
 from llmtop.capture.lock import leftovers as left_locks
+from llmtop.capture.nsys import orphans
 from llmtop.errors import NotPossibleHere, UnusableInput
 from tests.support.processes import environment, wait_for
 
@@ -118,7 +119,7 @@ def test_the_commit_of_the_trainings_folder_is_told(tmp_path: Path) -> None:
 def test_the_copy_line_is_the_way_this_person_came(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("USER", "ada")
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.5 50000 10.0.0.9 2222")
-    assert run.copy_line(Path("/data/a b")) == "scp -r -P 2222 ada@10.0.0.9:'/data/a b' ."
+    assert take.copy_line(Path("/data/a b")) == "scp -r -P 2222 ada@10.0.0.9:'/data/a b' ."
 
 
 def test_a_lock_is_for_one_and_free_again_after(runtime_dir: Path) -> None:
@@ -154,8 +155,8 @@ def test_the_lock_of_a_killed_llmtop_is_free_and_says_what_it_was(runtime_dir: P
     with CaptureLock("pid-9", holder(target=9)) as lock:
         assert lock.leftover is not None
         assert lock.leftover.pid == process.pid
-    assert [line for line in leftovers.sentences() if "session" in line] == []
-    assert list(leftovers.stop_all())
+    assert [line for line in orphans.sentences() if "session" in line] == []
+    assert list(orphans.stop_all())
     assert left_locks() == []
 
 
@@ -163,10 +164,10 @@ def test_a_capture_whose_llmtop_was_killed_is_listed_as_cut_short(runtime_dir: P
     path = folder.make(tmp_path, "nsys")
     running = info(pids=[7])
     folder.write_info(path, running)
-    assert leftovers.state_of(path, running) == "cut short"
+    assert orphans.state_of(path, running) == "cut short"
     with CaptureLock("pid-7", holder()):
-        assert leftovers.state_of(path, running) == "running"
-    assert leftovers.state_of(path, info(state="done")) == "done"
+        assert orphans.state_of(path, running) == "running"
+    assert orphans.state_of(path, info(state="done")) == "done"
 
 
 def test_how_long_a_capture_has_run_is_told_by_no_clock_that_can_be_set() -> None:

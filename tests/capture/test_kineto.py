@@ -15,8 +15,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmtop.capture import kineto, kineto_daemon, kineto_engine, run, targets
+from llmtop.capture import take, targets
 from llmtop.capture.job import Cancelled, Plan, Progress, Target
+from llmtop.capture.kineto import daemon as kineto
+from llmtop.capture.kineto import engine as kineto_engine
+from llmtop.capture.kineto import spawn as kineto_spawn
 from llmtop.errors import NotPossibleHere
 from tests.capture.conftest import Start, Training
 from tests.support.processes import environment, wait_for
@@ -46,14 +49,14 @@ def plan(training: Training, parent: Path, **more: object) -> Plan:
 class TestCapture:
     def test_five_steps_of_an_unmodified_script(self, training: Training, captures: Path) -> None:
         assert targets.choose() == (Target(training.pid),), "it is found without being named"
-        result = run.take(plan(training, captures))
+        result = take.take(plan(training, captures))
         assert result.trace == result.folder / f"pid{training.pid}.json"
         assert result.report.steps.count == 5
         assert result.report.engine == "kineto"
         training.wait_for_steps(3)
 
     def test_by_the_clock(self, training: Training, captures: Path) -> None:
-        result = run.take(plan(training, captures, steps=None, seconds=0.5))
+        result = take.take(plan(training, captures, steps=None, seconds=0.5))
         assert 4 <= result.report.steps.count <= 14
 
     def test_cancelled_before_the_process_was_told(self, training: Training, captures: Path) -> None:
@@ -64,7 +67,7 @@ class TestCapture:
                 cancelled.set()
 
         with pytest.raises(Cancelled):
-            run.take(plan(training, captures), cancel, cancelled)
+            take.take(plan(training, captures), cancel, cancelled)
         assert list(captures.iterdir()) == []
         training.wait_for_steps(3)
 
@@ -78,9 +81,9 @@ class TestCapture:
                 cancelled.set()
 
         with pytest.raises(Cancelled):
-            run.take(plan(training, captures, steps=20), cancel, cancelled)
+            take.take(plan(training, captures, steps=20), cancel, cancelled)
         training.wait_for_steps(40)
-        assert run.take(plan(training, captures)).report.steps.count == 5, "and it can be captured again"
+        assert take.take(plan(training, captures)).report.steps.count == 5, "and it can be captured again"
 
     def test_a_killed_host_does_not_harm_the_training(self, start: Start, captures: Path) -> None:
         training = start("--torch", "--plain", "--step-ms", "50", behind=BEHIND)
@@ -89,7 +92,7 @@ class TestCapture:
         assert directory is not None
         os.kill(_host_of(directory), signal.SIGKILL)
         with pytest.raises(NotPossibleHere, match="that reaches Kineto has ended"):
-            run.take(plan(training, captures))
+            take.take(plan(training, captures))
         training.wait_for_steps(30)
         assert training.end() == 0
         assert not any("ERROR" in line for line in training.lines)
@@ -98,7 +101,7 @@ class TestCapture:
         training = start("--torch", "--plain", "--steps", "40", behind=BEHIND)
         wait_for(lambda: _asks(training))
         with pytest.raises(NotPossibleHere, match="ended before its trace was written"):
-            run.take(plan(training, captures, steps=500))
+            take.take(plan(training, captures, steps=500))
 
 
 def test_the_host_is_no_child_and_goes_with_the_training(start: Start) -> None:
@@ -116,14 +119,14 @@ def test_the_host_is_no_child_and_goes_with_the_training(start: Start) -> None:
 def _host_of(directory: Path) -> int:
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         words = entry.read_bytes().split(b"\0")
-        if b"llmtop.capture.kineto_daemon" in words and os.fsencode(directory) in words:
+        if b"llmtop.capture.kineto.spawn" in words and os.fsencode(directory) in words:
             return int(entry.parent.name)
     raise AssertionError(f"nobody hosts {directory}")
 
 
 def test_the_users_own_kineto_settings_are_left_alone() -> None:
     mine = {"KINETO_USE_DAEMON": "1"}
-    assert not kineto_daemon.start_host(mine, os.getpid())
+    assert not kineto_spawn.start_host(mine, os.getpid())
     assert mine == {"KINETO_USE_DAEMON": "1"}
 
 

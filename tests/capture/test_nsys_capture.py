@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.capture import nsys, run
+from llmtop.capture import take
 from llmtop.capture.job import Plan, Target
+from llmtop.nsys_cli import tool as nsys
 from tests.capture.conftest import Start, Training
 from tests.capture.under_nsys import plan, ranges, session_state
 from tests.support.processes import environment, wait_for
@@ -25,7 +26,7 @@ pytestmark = [pytest.mark.nsys, pytest.mark.usefixtures("real_nsys")]
 def test_five_steps_are_captured_and_the_report_is_cut_to_five(under_nsys: Training, captures: Path) -> None:
     target = under_nsys.wait_attached()
     stages: list[str] = []
-    result = run.take(plan(target, captures), lambda progress: stages.append(progress.stage))
+    result = take.take(plan(target, captures), lambda progress: stages.append(progress.stage))
     assert list(dict.fromkeys(stages)) == ["prepare", "start", "record", "stop", "export", "analyse", "done"]
     assert result.trace is not None
     assert 5 <= ranges(result.trace, "step") <= 12
@@ -42,7 +43,7 @@ def test_five_steps_are_captured_and_the_report_is_cut_to_five(under_nsys: Train
 
 def test_the_folder_says_what_was_captured(under_nsys: Training, captures: Path) -> None:
     target = under_nsys.wait_attached()
-    result = run.take(plan(target, captures))
+    result = take.take(plan(target, captures))
     written = json.loads((result.folder / "capture.json").read_bytes())
     assert written["pids"] == [under_nsys.pid]
     assert written["command"].endswith("training.py")
@@ -80,7 +81,7 @@ def test_a_training_under_plain_nsys_launch_is_found(start: Start, real_nsys: Pa
     training = start(behind=(str(real_nsys), "launch", f"--session-new={session}", "--trace=nvtx"))
     target = wait_for(lambda: next(iter(_attached()), None))
     try:
-        result = run.take(plan(target, captures, steps=3))
+        result = take.take(plan(target, captures, steps=3))
         assert result.trace is not None
         assert ranges(result.trace, "step") >= 3
         training.wait_for_steps(3)
@@ -103,7 +104,7 @@ def test_the_ranks_of_one_launch_are_in_one_report_and_elsewhere_a_file_each(
     both = 'RANK=0 WORLD_SIZE=2 "$0" "$@" & RANK=1 WORLD_SIZE=2 "$0" "$@"; wait'
     start(behind=(*llmtop_run, "--nsys", "--", "sh", "-c", both))
     ranks = wait_for(lambda: found if len(found := _attached()) == 2 else None)
-    together = run.take(Plan("nsys", ranks, captures, steps=3))
+    together = take.take(Plan("nsys", ranks, captures, steps=3))
     assert together.info.ranks == [0, 1]
     assert together.trace is not None
     assert {path.name for path in together.folder.glob("*.nsys-rep")} == {"trace.nsys-rep"}
@@ -112,7 +113,7 @@ def test_the_ranks_of_one_launch_are_in_one_report_and_elsewhere_a_file_each(
             pid for (pid,) in database.execute("SELECT DISTINCT (globalTid >> 24) & 0xFFFFFF FROM NVTX_EVENTS")
         }
     assert pids == {target.pid for target in ranks}
-    apart = run.take(Plan("py-spy", ranks, captures, seconds=0.3))
+    apart = take.take(Plan("py-spy", ranks, captures, seconds=0.3))
     assert {path.name for path in apart.folder.glob("*.speedscope.json")} == {
         "rank0.speedscope.json",
         "rank1.speedscope.json",
@@ -123,7 +124,7 @@ def test_without_step_messages_the_clock_decides_and_an_empty_report_is_told(
     start: Start, llmtop_run: tuple[str, ...], captures: Path
 ) -> None:
     training = start("--plain", behind=(*llmtop_run, "--nsys", "--"))
-    result = run.take(plan(Target(training.pid), captures, steps=None, seconds=0.5))
+    result = take.take(plan(Target(training.pid), captures, steps=None, seconds=0.5))
     assert result.info.window_seconds == pytest.approx(0.5, abs=0.4)
     assert result.info.steps is None
     assert any("neither kernels nor NVTX ranges" in note for note in result.info.notes)

@@ -9,10 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.capture import choice, losses, nsys, nsys_window, proc, run
+from llmtop import procfs
+from llmtop.capture import capabilities
+from llmtop.capture import take as run
 from llmtop.capture.job import Cancelled, Plan, Progress, Target
 from llmtop.capture.lock import current
+from llmtop.capture.nsys import engine as nsys_engine
+from llmtop.capture.nsys import lost_records
 from llmtop.errors import NotPossibleHere
+from llmtop.nsys_cli import tool as nsys
 from llmtop.wire import Hello
 from tests.capture.conftest import Start, Training
 from tests.support.processes import wait_for
@@ -30,8 +35,8 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.chmod(0o755)
     monkeypatch.setenv("LLMTOP_NSYS", str(program))
     monkeypatch.setenv("FAKE_NSYS_DIR", str(folder))
-    monkeypatch.setattr(nsys_window, "START_SECONDS", 1.5)
-    monkeypatch.setattr(nsys_window, "STOP_SECONDS", 1.0)
+    monkeypatch.setattr(nsys_engine, "START_SECONDS", 1.5)
+    monkeypatch.setattr(nsys_engine, "STOP_SECONDS", 1.0)
     return folder
 
 
@@ -125,9 +130,9 @@ def test_after_a_capture_that_lost_kernels_nsys_is_not_let_near_the_training_aga
         take(training, captures)
     assert current() == []
     assert len(list(captures.iterdir())) == 1
-    (ability,) = [one for one in choice.abilities(Target(training.pid)) if one.engine == "nsys"]
+    (ability,) = [one for one in capabilities.abilities(Target(training.pid)) if one.engine == "nsys"]
     assert not ability.can
-    assert ability.because == losses.REFUSAL
+    assert ability.because == lost_records.REFUSAL
     assert ability.command.startswith("llmtop run --nsys -- ")
     training.wait_for_steps(3)
 
@@ -140,16 +145,16 @@ def test_a_loss_by_another_version_or_of_another_training_bars_nothing(
     monkeypatch.setenv("FAKE_NSYS_VERSION", version)
     monkeypatch.setenv("FAKE_NSYS_PID", str(training.pid if whose == "its own" else 99))
     assert any("did not record 50" in note for note in take(training, captures).info.notes)
-    assert not losses.happened("4711")
+    assert not lost_records.happened("4711")
 
 
 def test_a_loss_is_of_one_training_whatever_number_its_session_has(
     training: Training, start: Start, captures: Path
 ) -> None:
-    losses.remember("4711", [training.pid])
-    assert losses.happened("4711")
+    lost_records.remember("4711", [training.pid])
+    assert lost_records.happened("4711")
     training.end()
-    assert not losses.happened("4711")
+    assert not lost_records.happened("4711")
     again = start("--step-ms", "10", NSYS_PROFILING_SESSION_ID="4711")
     assert take(again, captures).info.state == "done"
 
@@ -175,11 +180,11 @@ def test_what_a_version_does_to_trainings_is_said_before_the_key_is_pressed(
 ) -> None:
     training = with_torch(start) if gpu and attached else start(NSYS_PROFILING_SESSION_ID="4711")
     monkeypatch.setenv("FAKE_NSYS_VERSION", version)
-    monkeypatch.setattr(proc, "uses_gpu", lambda pid: gpu)
+    monkeypatch.setattr(procfs, "uses_gpu", lambda pid: gpu)
     target = training.wait_attached() if attached else Target(training.pid)
-    (ability,) = [one for one in choice.abilities(target) if one.engine == "nsys"]
+    (ability,) = [one for one in capabilities.abilities(target) if one.engine == "nsys"]
     assert ability.can
-    assert ability.because == choice.GIVES["nsys"]
+    assert ability.because == capabilities.GIVES["nsys"]
     assert ability.warning.startswith(said)
     assert bool(ability.warning) == bool(said)
 
@@ -206,7 +211,7 @@ def test_a_training_on_a_gpu_pauses_for_the_versions_that_harm_it(
 ) -> None:
     training = with_torch(start) if gpu else start("--step-ms", "10", NSYS_PROFILING_SESSION_ID="4711")
     monkeypatch.setenv("FAKE_NSYS_VERSION", version)
-    monkeypatch.setattr(proc, "uses_gpu", lambda pid: gpu)
+    monkeypatch.setattr(procfs, "uses_gpu", lambda pid: gpu)
     target = training.wait_attached()
     result = run.take(Plan("nsys", (target,), captures, steps=3, options=frozenset(options)))
     assert len(result.info.paused_seconds) == pauses
@@ -219,11 +224,11 @@ def test_torch_s_profiler_is_not_offered_beside_nsys_on_a_gpu(
 ) -> None:
     target = Target(training.pid, hello=Hello(engines=["torch.profiler"], torch="2.11"), socket=Path("/"))
 
-    def offered() -> dict[str, choice.Ability]:
-        return {one.engine: one for one in choice.abilities(target)}
+    def offered() -> dict[str, capabilities.Ability]:
+        return {one.engine: one for one in capabilities.abilities(target)}
 
     assert offered()["torch.profiler"].can, "without a GPU there is no CUPTI to share"
-    monkeypatch.setattr(proc, "uses_gpu", lambda pid: True)
+    monkeypatch.setattr(procfs, "uses_gpu", lambda pid: True)
     refused = offered()["torch.profiler"]
     assert not refused.can
     assert refused.because == "it runs under nsys, and CUPTI serves one tracer at a time"

@@ -13,11 +13,14 @@ from pathlib import Path
 import pytest
 
 from llmtop import wire
-from llmtop.capture import leftovers, nsys, nsys_window, pausing, run, targets, trigger
+from llmtop.capture import take, targets, trigger
 from llmtop.capture.job import Cancelled, Plan, Progress, Target
-from llmtop.capture.nsys import Nsys
+from llmtop.capture.nsys import engine as nsys_engine
+from llmtop.capture.nsys import orphans, pause
 from llmtop.client import Connection
 from llmtop.errors import NotPossibleHere
+from llmtop.nsys_cli import tool as nsys
+from llmtop.nsys_cli.tool import Nsys
 from tests.capture.conftest import Start, Training
 from tests.capture.killed import kill_capture_at
 from tests.capture.under_nsys import abandon, plan, ranges, session_state
@@ -42,14 +45,14 @@ def pauses(listener: Heard) -> list[wire.PauseState]:
 
 def test_the_window_holds_the_steps_asked_for_and_says_what_it_cost(under_nsys: Training, captures: Path) -> None:
     target = under_nsys.wait_attached()
-    result = run.take(plan(target, captures, options=PAUSE))
+    result = take.take(plan(target, captures, options=PAUSE))
     assert result.trace is not None
     assert ranges(result.trace, "step") == 6, "five whole ones, and one more to have five between their beginnings"
     assert result.report.steps.count == 5
     assert result.info.notes == []
     start, stop = result.info.paused_seconds
     assert start > 0
-    assert stop >= pausing.SETTLE_SECONDS
+    assert stop >= pause.SETTLE_SECONDS
     assert (result.info.step_seconds.slowest_during or 0) > stop
     assert "; the training waited " in result.slowest
     assert session_state(target) == "Launched"
@@ -59,7 +62,7 @@ def test_the_window_holds_the_steps_asked_for_and_says_what_it_cost(under_nsys: 
 
 def test_seconds_are_kept_too(under_nsys: Training, captures: Path) -> None:
     target = under_nsys.wait_attached()
-    result = run.take(plan(target, captures, steps=None, seconds=0.5, options=PAUSE))
+    result = take.take(plan(target, captures, steps=None, seconds=0.5, options=PAUSE))
     assert len(result.info.paused_seconds) == 2
     assert (result.info.window_seconds or 0) >= 0.5
 
@@ -82,10 +85,10 @@ def test_ranks_that_wait_for_each_other_pause_after_the_same_step(
     listeners = [heard(target) for target in ranks]
     given = {"steps": None, **length, "options": PAUSE}
     # One that was not asked for is in the session too.
-    result = run.take(Plan("nsys", ranks[:1], captures, **given))  # type: ignore[arg-type]
+    result = take.take(Plan("nsys", ranks[:1], captures, **given))  # type: ignore[arg-type]
     assert result.info.notes == []
     assert len(result.info.paused_seconds) >= 2
-    assert max(result.info.paused_seconds) < pausing.LONGEST_SECONDS, "none waited for the other"
+    assert max(result.info.paused_seconds) < pause.LONGEST_SECONDS, "none waited for the other"
     after = []
     for listener in listeners:
         listener.until(lambda listener=listener: len(pauses(listener)) >= 2)
@@ -105,7 +108,7 @@ def test_a_capture_that_is_given_up_is_stopped_in_a_pause(
             cancelled.set()
 
     with pytest.raises(Cancelled):
-        run.take(plan(target, captures, steps=500, options=PAUSE), cancel_in_the_middle, cancelled)
+        take.take(plan(target, captures, steps=500, options=PAUSE), cancel_in_the_middle, cancelled)
     listener.until(lambda: len(pauses(listener)) == ended)
     assert session_state(target) == "Launched"
     under_nsys.wait_for_steps(5)
@@ -123,7 +126,7 @@ def test_killing_llmtop_lets_the_training_go_on_and_still_stops_nsys_in_a_pause(
     under_nsys.wait_for_steps(5)
     wait_for(lambda: session_state(target) == "Launched", what="the collection to be stopped")
     under_nsys.wait_for_steps(5)
-    assert run.take(plan(target, captures, options=PAUSE)).info.state == "done"
+    assert take.take(plan(target, captures, options=PAUSE)).info.state == "done"
 
 
 def test_what_a_killed_llmtop_left_collecting_is_stopped_in_a_pause(
@@ -132,30 +135,30 @@ def test_what_a_killed_llmtop_left_collecting_is_stopped_in_a_pause(
     pytest.importorskip("torch")
     training = start("--torch", behind=(*llmtop_run, "--nsys", "--"))
     monkeypatch.setattr(Nsys, "needs_pause", True)
-    monkeypatch.setattr("llmtop.capture.proc.uses_gpu", lambda pid: True)
+    monkeypatch.setattr("llmtop.procfs.uses_gpu", lambda pid: True)
     target = training.wait_attached()
     tool, session = nsys.for_process(target.pid)
     tool.run("start", f"--session={session.id}", "-o", str(tmp_path / "left"), "-f", "true")
     listener = heard(target)
-    assert nsys_window.stop_leftover(tool, session.id) == [tmp_path / "left.nsys-rep"]
+    assert nsys_engine.stop_leftover(tool, session.id) == [tmp_path / "left.nsys-rep"]
     listener.until(lambda: len(pauses(listener)) == 1)
-    assert leftovers.sentences() == []
+    assert orphans.sentences() == []
     training.wait_for_steps(3)
 
 
 def test_a_training_that_cannot_be_paused_is_not_captured_unless_told_to(
     start: Start, llmtop_run: tuple[str, ...], captures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pausing, "PATIENCE_SECONDS", 0.3)
-    monkeypatch.setattr("llmtop.capture.window.SILENCE_SECONDS", 0.5)
+    monkeypatch.setattr(pause, "PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr("llmtop.capture.wait_for_window.SILENCE_SECONDS", 0.5)
     training = start("--step-ms", "60", "--slow-every", "100000", behind=(*llmtop_run, "--nsys", "--"))
     target = training.wait_attached()
     os.kill(training.pid, signal.SIGSTOP)
     try:
         with pytest.raises(NotPossibleHere, match=r"not started: .* is it stopped\?.*--option no-pause"):
-            run.take(plan(target, captures, options=PAUSE))
+            take.take(plan(target, captures, options=PAUSE))
         assert session_state(target) == "Launched"
-        result = run.take(plan(target, captures, steps=None, seconds=0.2, options=frozenset({"no-pause"})))
+        result = take.take(plan(target, captures, steps=None, seconds=0.2, options=frozenset({"no-pause"})))
         assert result.info.state == "done"
     finally:
         os.kill(training.pid, signal.SIGCONT)
@@ -167,10 +170,10 @@ def test_a_step_that_never_ends_is_not_waited_for_long(
 ) -> None:
     training = start("--step-ms", "3000", behind=(*llmtop_run, "--nsys", "--"))
     target = training.wait_attached()
-    monkeypatch.setattr(pausing, "PATIENCE_SECONDS", 0.3)
-    monkeypatch.setattr(pausing.Pauses, "step_seconds", 0.0)
+    monkeypatch.setattr(pause, "PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(pause.Pauses, "step_seconds", 0.0)
     with pytest.raises(NotPossibleHere, match=r"not started: pid \d+ did not end a step within 0 s"):
-        run.take(plan(target, captures, options=PAUSE))
+        take.take(plan(target, captures, options=PAUSE))
     assert session_state(target) == "Launched"
     training.wait_for_steps(1)
 
@@ -193,9 +196,9 @@ def test_a_training_that_counts_its_steps_oddly_is_not_kept_waiting(
     start: Start, llmtop_run: tuple[str, ...], captures: Path
 ) -> None:
     training = start("--odd-index", behind=(*llmtop_run, "--nsys", "--"))
-    result = run.take(plan(training.wait_attached(), captures, options=PAUSE))
+    result = take.take(plan(training.wait_attached(), captures, options=PAUSE))
     assert result.info.notes == []
-    assert result.info.paused_seconds[-1] < pausing.LONGEST_SECONDS
+    assert result.info.paused_seconds[-1] < pause.LONGEST_SECONDS
 
 
 def test_what_a_killed_llmtop_left_is_stopped_before_the_next_capture_pauses(
@@ -204,10 +207,10 @@ def test_what_a_killed_llmtop_left_is_stopped_before_the_next_capture_pauses(
     target = under_nsys.wait_attached()
     tool, session = nsys.for_process(target.pid)
     abandon(tool, session, target, tmp_path)
-    result = run.take(plan(target, captures, options=PAUSE))
+    result = take.take(plan(target, captures, options=PAUSE))
     assert result.report.steps.count == 5
     assert len(result.info.paused_seconds) == 2
-    assert max(result.info.paused_seconds) < pausing.LONGEST_SECONDS
+    assert max(result.info.paused_seconds) < pause.LONGEST_SECONDS
 
 
 def test_a_failure_within_the_window_stops_nsys_in_a_pause(under_nsys: Training, captures: Path) -> None:
@@ -219,7 +222,7 @@ def test_a_failure_within_the_window_stops_nsys_in_a_pause(under_nsys: Training,
             raise OSError("the screen has gone")
 
     with pytest.raises(OSError, match="the screen has gone"):
-        run.take(plan(target, captures, steps=500, options=PAUSE), break_down)
+        take.take(plan(target, captures, steps=500, options=PAUSE), break_down)
     listener.until(lambda: len(pauses(listener)) == 2)
     wait_for(lambda: session_state(target) == "Launched")
 
@@ -264,8 +267,8 @@ def test_of_two_that_do_not_run_in_step_none_waits_long_for_the_other(
     both = 'RANK=0 WORLD_SIZE=2 "$0" "$@" --step-ms 20 & RANK=1 WORLD_SIZE=2 "$0" "$@" --step-ms 500; wait'
     start(behind=(*llmtop_run, "--nsys", "--", "sh", "-c", both))
     ranks = wait_for(lambda: found if len(found := targets.attached()) == 2 else None)
-    result = run.take(Plan("nsys", ranks, captures, steps=4, options=PAUSE))
+    result = take.take(Plan("nsys", ranks, captures, steps=4, options=PAUSE))
     assert result.info.notes == []
-    assert max(result.info.paused_seconds) < pausing.LONGEST_SECONDS
+    assert max(result.info.paused_seconds) < pause.LONGEST_SECONDS
     assert result.info.steps is not None
     assert result.info.steps >= 4, "of the slower one"

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.capture import leftovers, nsys, run
+from llmtop.capture import take
 from llmtop.capture.job import Cancelled, Progress
+from llmtop.capture.nsys import orphans
 from llmtop.errors import NotPossibleHere
+from llmtop.nsys_cli import tool as nsys
 from tests.capture.conftest import Start, Training
 from tests.capture.killed import kill_capture_at
 from tests.capture.under_nsys import abandon, plan, ranges, session_state
@@ -30,11 +32,11 @@ def test_a_cancelled_capture_leaves_no_folder_and_no_collection(under_nsys: Trai
             cancelled.set()
 
     with pytest.raises(Cancelled):
-        run.take(plan(target, captures, steps=500), cancel_in_the_middle, cancelled)
+        take.take(plan(target, captures, steps=500), cancel_in_the_middle, cancelled)
     assert list(captures.iterdir()) == []
     wait_for(lambda: session_state(target) == "Launched")
     under_nsys.wait_for_steps(5)
-    assert run.take(plan(target, captures)).info.state == "done"
+    assert take.take(plan(target, captures)).info.state == "done"
 
 
 @pytest.mark.parametrize("stage", ["prepare", "start", "record", "stop", "export", "analyse"])
@@ -45,7 +47,7 @@ def test_killing_llmtop_at_any_stage_leaves_the_training_running_and_not_collect
     kill_capture_at(stage, target, captures, "nsys")
     under_nsys.wait_for_steps(5)
     wait_for(lambda: session_state(target) == "Launched", what="the collection to be stopped")
-    result = run.take(plan(target, captures))
+    result = take.take(plan(target, captures))
     assert result.info.state == "done"
     under_nsys.wait_for_steps(5)
     assert under_nsys.end() == 0
@@ -57,11 +59,11 @@ def test_a_collection_whose_llmtop_and_holder_were_killed_is_found_and_stopped(
     target = under_nsys.wait_attached()
     tool, session = nsys.for_process(target.pid)
     abandon(tool, session, target, tmp_path)
-    assert any(session.id in sentence for sentence in leftovers.sentences())
-    outcomes = list(leftovers.stop_all())
+    assert any(session.id in sentence for sentence in orphans.sentences())
+    outcomes = list(orphans.stop_all())
     assert all(isinstance(outcome, str) for outcome in outcomes)
     assert session_state(target) == "Launched"
-    assert leftovers.sentences() == []
+    assert orphans.sentences() == []
     under_nsys.wait_for_steps(3)
 
 
@@ -71,7 +73,7 @@ def test_the_next_capture_stops_what_a_killed_llmtop_left_collecting(
     target = under_nsys.wait_attached()
     tool, session = nsys.for_process(target.pid)
     abandon(tool, session, target, tmp_path)
-    result = run.take(plan(target, captures))
+    result = take.take(plan(target, captures))
     assert result.report.steps.count == 5
     under_nsys.wait_for_steps(3)
 
@@ -83,7 +85,7 @@ def test_a_collection_that_somebody_started_by_hand_is_left_alone(
     tool, session = nsys.for_process(target.pid)
     tool.run("start", f"--session={session.id}", "-o", str(tmp_path / "mine"), "-f", "true")
     with pytest.raises(NotPossibleHere, match="something other than llmtop"):
-        run.take(plan(target, captures))
+        take.take(plan(target, captures))
     assert nsys.for_process(target.pid)[1].collecting
     tool.run("stop", f"--session={session.id}", seconds=60)
     assert (tmp_path / "mine.nsys-rep").is_file()
@@ -99,13 +101,13 @@ def test_a_second_monitor_is_told(under_nsys: Training, captures: Path) -> None:
 
     def first() -> None:
         with pytest.raises(Cancelled):
-            run.take(plan(target, captures, steps=900), watch, cancelled)
+            take.take(plan(target, captures, steps=900), watch, cancelled)
 
     thread = threading.Thread(target=first)
     thread.start()
     assert recording.wait(20)
     with pytest.raises(NotPossibleHere, match=rf"another llmtop \(pid {os.getpid()}\) has been capturing"):
-        run.take(plan(target, captures))
+        take.take(plan(target, captures))
     cancelled.set()
     thread.join(30)
 
@@ -115,7 +117,7 @@ def test_a_training_that_ends_within_the_window_leaves_its_report(
 ) -> None:
     training = start("--steps", "30", behind=(*llmtop_run, "--nsys", "--"))
     target = training.wait_attached()
-    result = run.take(plan(target, captures, steps=500))
+    result = take.take(plan(target, captures, steps=500))
     assert training.process.wait(20) == 0
     assert any("ended within the window" in note for note in result.info.notes)
     assert result.trace is not None
@@ -126,7 +128,7 @@ def test_a_stopped_training_is_captured_without_waiting_for_ever(under_nsys: Tra
     target = under_nsys.wait_attached()
     os.kill(under_nsys.pid, signal.SIGSTOP)
     try:
-        result = run.take(plan(target, captures, steps=None, seconds=0.3))
+        result = take.take(plan(target, captures, steps=None, seconds=0.3))
         assert result.info.state == "done"
     finally:
         os.kill(under_nsys.pid, signal.SIGCONT)
@@ -142,11 +144,11 @@ def test_a_full_disk_keeps_what_nsys_recorded_and_says_where(
     if mounted.returncode != 0:
         pytest.skip("a small disk needs root to be mounted")
     try:
-        monkeypatch.setattr("llmtop.capture.nsys_window.MIN_FREE_BYTES", 0)
+        monkeypatch.setattr("llmtop.capture.nsys.engine.MIN_FREE_BYTES", 0)
         monkeypatch.setattr("llmtop.capture.folder.check_disk", lambda *_: 1)
         target = under_nsys.wait_attached()
         with pytest.raises(NotPossibleHere, match=r"raw data is kept at (/\S+\.qdstrm); by hand") as refused:
-            run.take(plan(target, small))
+            take.take(plan(target, small))
         kept = Path(str(refused.value).partition("kept at ")[2].partition(";")[0])
         assert kept.stat().st_size > 0
         kept.unlink()

@@ -14,8 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtop.capture import py_spy, run, stacks
+from llmtop.capture import take
 from llmtop.capture.job import Cancelled, Plan, Progress, Target
+from llmtop.capture.py_spy import engine as py_spy
+from llmtop.capture.py_spy import stacks
 from llmtop.errors import NotPossibleHere, UnusableInput
 from tests.capture.conftest import Start, Training
 
@@ -66,7 +68,7 @@ def test_a_dump_has_the_main_thread_first_and_knows_the_users_own_frame(process:
 
 
 def test_a_recording_is_a_speedscope_file_and_a_tree(process: subprocess.Popen[str], tmp_path: Path) -> None:
-    result = run.take(plan(process.pid, tmp_path / "captures"))
+    result = take.take(plan(process.pid, tmp_path / "captures"))
     profile = json.loads((result.folder / f"pid{process.pid}.speedscope.json").read_bytes())
     assert profile["profiles"][0]["name"] == "MainThread"
     assert sum(profile["profiles"][0]["weights"]) == pytest.approx(0.7, rel=0.6)
@@ -81,7 +83,7 @@ def test_a_recording_is_a_speedscope_file_and_a_tree(process: subprocess.Popen[s
 def test_whole_steps_of_an_attached_training(start: Start, captures: Path) -> None:
     training: Training = start()
     target = training.wait_attached()
-    result = run.take(plan(training.pid, captures, targets=(target,), steps=5, seconds=None))
+    result = take.take(plan(training.pid, captures, targets=(target,), steps=5, seconds=None))
     assert result.info.steps is not None
     assert result.info.steps >= 5
     training.wait_for_steps(3)
@@ -95,7 +97,7 @@ def test_a_cancel_leaves_nothing(process: subprocess.Popen[str], tmp_path: Path)
             cancelled.set()
 
     with pytest.raises(Cancelled):
-        run.take(plan(process.pid, tmp_path / "captures", seconds=30.0), cancel, cancelled)
+        take.take(plan(process.pid, tmp_path / "captures", seconds=30.0), cancel, cancelled)
     assert list((tmp_path / "captures").iterdir()) == []
     assert process.poll() is None
 

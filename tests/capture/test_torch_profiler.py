@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from llmtop import client, wire
-from llmtop.capture import run
+from llmtop.capture import take
 from llmtop.capture.job import Cancelled, Plan, Progress, Target
 from llmtop.errors import NotPossibleHere
 from tests.capture.conftest import Start, Training
@@ -49,7 +49,7 @@ def at(stage: str, act: Callable[[], None]) -> Callable[[Progress], None]:
 
 
 def test_five_whole_steps_with_their_phases(training: Training, captures: Path) -> None:
-    result = run.take(plan(training.wait_attached(), captures))
+    result = take.take(plan(training.wait_attached(), captures))
     assert result.trace is not None
     assert result.report.steps.count == 5
     assert result.info.steps == 6, "the last of five needs one after it to end on the device"
@@ -64,13 +64,13 @@ def test_five_whole_steps_with_their_phases(training: Training, captures: Path) 
 def test_captures_follow_one_another(training: Training, captures: Path) -> None:
     target = training.wait_attached()
     for steps in (1, 2, 3):
-        assert run.take(plan(target, captures, steps=steps)).report.steps.count == steps
+        assert take.take(plan(target, captures, steps=steps)).report.steps.count == steps
     training.wait_for_steps(3)
 
 
 def test_seconds_become_steps(training: Training, captures: Path) -> None:
     training.wait_for_steps(10)
-    result = run.take(plan(training.wait_attached(), captures, steps=None, seconds=0.5))
+    result = take.take(plan(training.wait_attached(), captures, steps=None, seconds=0.5))
     assert 5 <= result.report.steps.count <= 15
 
 
@@ -79,10 +79,10 @@ def test_a_cancel_leaves_nothing_and_the_training_running(training: Training, ca
     target = training.wait_attached()
     cancelled = threading.Event()
     with pytest.raises(Cancelled):
-        run.take(plan(target, captures, steps=40), at(stage, cancelled.set), cancelled)
+        take.take(plan(target, captures, steps=40), at(stage, cancelled.set), cancelled)
     assert list(captures.iterdir()) == []
     training.wait_for_steps(5)
-    assert run.take(plan(target, captures)).report.steps.count == 5
+    assert take.take(plan(target, captures)).report.steps.count == 5
 
 
 @pytest.mark.parametrize("stage", ["start", "record", "stop"])
@@ -94,9 +94,9 @@ def test_killing_llmtop_leaves_the_training_running(training: Training, captures
     assert result.report.steps.count == 5
 
 
-def _try(target: Target, captures: Path) -> run.Result | None:
+def _try(target: Target, captures: Path) -> take.Result | None:
     try:
-        return run.take(plan(target, captures))
+        return take.take(plan(target, captures))
     except NotPossibleHere as refusal:
         if "is running in this process" not in str(refusal):
             raise
@@ -112,13 +112,13 @@ def test_an_unwritable_path_is_told_and_the_training_runs_on(training: Training,
             folder.rename(captures.parent / "moved")
 
     with pytest.raises((NotPossibleHere, FileNotFoundError), match="could not be written"):
-        run.take(plan(target, captures), at("record", remove_folder))
+        take.take(plan(target, captures), at("record", remove_folder))
     training.wait_for_steps(5)
 
 
 def test_a_captured_training_ends_as_ever(start: Start, captures: Path) -> None:
     training = start("--torch", "--step-ms", "50")
-    run.take(plan(training.wait_attached(), captures, steps=2))
+    take.take(plan(training.wait_attached(), captures, steps=2))
     assert training.end() == 0
 
 
@@ -131,7 +131,7 @@ def test_a_full_disk_is_told_and_no_half_file_is_left(start: Start, captures: Pa
     training = start("--torch", "--step-ms", "50", behind=limited)
     target = training.wait_attached()
     with pytest.raises(NotPossibleHere, match=r"could not be written|no whole file"):
-        run.take(plan(target, captures, steps=20))
+        take.take(plan(target, captures, steps=20))
     assert not list(captures.glob("*/*.part"))
     assert not list(captures.glob("*/*.json.part"))
     training.wait_for_steps(5)
@@ -143,15 +143,15 @@ def test_a_hung_training_is_told_and_can_be_captured_later(
     import signal
 
     target = training.wait_attached()
-    monkeypatch.setattr("llmtop.capture.inprocess.SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr("llmtop.capture.in_process.engine.SILENCE_SECONDS", 1.0)
     os.kill(training.pid, signal.SIGSTOP)
     try:
         with pytest.raises(NotPossibleHere, match=r"has ended no step for \d+ s|cannot be reached"):
-            run.take(plan(target, captures))
+            take.take(plan(target, captures))
     finally:
         os.kill(training.pid, signal.SIGCONT)
     training.wait_for_steps(5)
-    assert run.take(plan(target, captures)).report.steps.count == 5
+    assert take.take(plan(target, captures)).report.steps.count == 5
 
 
 def test_a_script_with_a_profiler_of_its_own_is_left_alone(start: Start, captures: Path, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_script_with_a_profiler_of_its_own_is_left_alone(start: Start, capture
     try:
         target = wait_for(lambda: _target(process.pid), what="the script to attach")
         with pytest.raises(NotPossibleHere, match=r"has a torch\.profiler of its own"):
-            run.take(plan(target, captures))
+            take.take(plan(target, captures))
         assert process.poll() is None
     finally:
         process.kill()

@@ -11,7 +11,7 @@ import pytest
 from llmtop import wire
 from llmtop.capture import folder, trigger
 from llmtop.capture.job import Plan, Target
-from llmtop.capture.steps import StepWatch
+from llmtop.capture.step_listener import StepWatch
 from llmtop.capture.trigger import Fired, Limits, NewAlerts, OnAlert, SlowStep
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.snapshot import Alert, Host, Snapshot

@@ -7,9 +7,9 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from llmtop.capture import nsys
 from llmtop.capture.job import Plan, Target
 from llmtop.capture.lock import CaptureLock, Holder
+from llmtop.nsys_cli import tool as nsys
 
 
 def plan(target: Target, parent: Path, **more: object) -> Plan:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from llmtop import on_alert
-from llmtop.on_alert import OnAlert
+from llmtop.cli import alert_command
+from llmtop.cli.alert_command import OnAlert
 from llmtop.snapshot import Alert, Host, Snapshot
 from tests.support import nvml_stub
 from tests.support.processes import environment, wait_for
@@ -72,7 +72,7 @@ def test_a_command_that_fails_is_a_note_until_one_succeeds(tmp_path: Path, comma
 def test_a_command_that_never_ends_is_killed_with_what_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(on_alert, "TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(alert_command, "TIMEOUT_SECONDS", 0.5)
     pids = tmp_path / "pids"
     tap = OnAlert(f"sleep 300 & echo $! > '{pids}'; wait")
     tap(snapshot(alert()))
@@ -91,7 +91,7 @@ def test_closing_does_not_wait_for_the_command(tmp_path: Path) -> None:
 
 def test_too_many_alerts_for_a_slow_command_are_counted(tmp_path: Path) -> None:
     tap = OnAlert("sleep 300")
-    said = tap(snapshot(*(alert(f"GPU-{place}") for place in range(on_alert.WAITING + 20)))).host.notes
+    said = tap(snapshot(*(alert(f"GPU-{place}") for place in range(alert_command.WAITING + 20)))).host.notes
     assert "left out" in said[0]
     tap.close()
 

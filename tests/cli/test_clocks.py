@@ -22,7 +22,7 @@ Start = Callable[..., subprocess.Popen[str]]
 Moment = dict[str, Any]
 
 HOUR = 3600.0
-_PATIENT = "import collectors.training as t, sys; t.STALLED_SECONDS = 1.0\n"
+_PATIENT = "import collectors.trainings.training as t, sys; t.STALLED_SECONDS = 1.0\n"
 _LLMTOP = "import sys\nfrom llmtop.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmtop.cli.snapshot_text import MAX_PROCESSES, render
 from llmtop.format import DASH, printable
-from llmtop.once import MAX_PROCESSES, render
 from llmtop.snapshot import Alert, Gpu, Host, Phase, Process, Rank, Snapshot
 from tests.support.snapshots import gpu, rank, snapshot
 

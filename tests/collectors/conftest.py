@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from collectors.nvml import NvmlSource
+from collectors.nvml.source import NvmlSource
 from tests.support.nvml_stub import Driver
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from collectors.base import Feed, GpuChoice, GpuReading, RanksReading
-from collectors.beat import Beat, last_tick
-from collectors.gpu_selection import GpuSelection, with_whole_uuids
 from collectors.hub import Hub, Sources, next_round, trail
+from collectors.nvml.selection import GpuSelection, with_whole_uuids
+from collectors.periodic_thread import Beat, last_tick
 from llmtop.errors import UnusableInput
 from llmtop.snapshot import Alert, Gpu, Host, Process, Rank, Snapshot, to_json
 from tests.support.processes import wait_for

@@ -20,9 +20,9 @@ import pytest
 
 from llmtop import recording
 from llmtop.__main__ import main
-from llmtop.diagnosis.capture import analyze
-from llmtop.diagnosis.report import to_json
+from llmtop.analysis.analyze import analyze
 from llmtop.recording import Writer
+from llmtop.report.model import to_json
 from tests.fuzz.file_mutations import damaged_bytes, odd_json, odd_sqlite, packed
 from tests.support.snapshots import gpu, rank, snapshot
 from tests.support.traces import Capture, steady, write_chrome, write_sqlite

@@ -15,12 +15,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from collectors.training import Training as Watched
+from collectors.trainings.training import Training as Watched
 from llmtop import wire
+from llmtop.cli.snapshot_text import render
 from llmtop.client import Closed, Connection
-from llmtop.diagnosis.live import Rules
 from llmtop.errors import LlmtopError, UnusableInput
-from llmtop.once import render
+from llmtop.rules.engine import Rules
 from llmtop.snapshot import Host, Snapshot, from_json, to_json
 from tests.fuzz.mutate import mutate
 from tests.support import attackers

@@ -26,9 +26,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from llmtop.capture import nsys, proc, targets
+from llmtop import procfs
+from llmtop.capture import targets
 from llmtop.capture.job import Target
-from llmtop.capture.steps import StepWatch
+from llmtop.capture.step_listener import StepWatch
+from llmtop.nsys_cli import tool as nsys
 from tests.support.processes import REPOSITORY, environment, wait_for
 
 SCRIPT = REPOSITORY / "examples" / "train_gpt.py"
@@ -38,7 +40,7 @@ ROUNDS = 6
 ROUNDS_OF_RANKS = 4
 BY_HAND = 2
 """Few, and in a training of their own: without a pause nsys 2025.3.1 crashes what it collects from again and again
-(llmtop.capture.pausing)."""
+(llmtop.capture.nsys.pause)."""
 MAX_OVER_BY_HAND_SECONDS = 1.5
 """How much longer than nsys by hand in the same run it may take from the key to the report."""
 
@@ -109,7 +111,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
     """End a training with all below it: torchrun puts its workers into sessions of their own."""
     family = [process.pid]
     for pid in family:
-        family += proc.children(pid)
+        family += procfs.children(pid)
     for pid in family:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -23,8 +23,8 @@ import pynvml
 
 from benchmarks.bench_sampling import percentile, rounds
 from collectors.base import GpuReading
-from collectors.nvml import NvmlSource
-from collectors.processes import ProcessSource
+from collectors.machine.processes import ProcessSource
+from collectors.nvml.source import NvmlSource
 from llmtop.snapshot import Gpu
 
 WORK = """

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 import llmtop
 from llmtop import wire
-from llmtop.publish.gpu_clock import BUDGET
-from llmtop.publish.gpu_times import gpu_time
-from llmtop.publish.recorder import get
+from llmtop.instrument.gpu.clock import BUDGET
+from llmtop.instrument.gpu.times import gpu_time
+from llmtop.instrument.record.recorder import get
 from tests.support.processes import REPOSITORY, environment
 from tests.support.recorded import steps_of
 

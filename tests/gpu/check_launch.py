@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from llmtop import client, wire
-from llmtop.capture import nsys
+from llmtop.nsys_cli import tool as nsys
 from tests.support.processes import REPOSITORY, environment, wait_for
 
 RUN = [sys.executable, "-m", "llmtop", "run"]

@@ -19,9 +19,9 @@ import threading
 import time
 from pathlib import Path
 
-from llmtop.capture import nsys
-from llmtop.diagnosis.unrecorded import unrecorded
+from llmtop.analysis.missing_kernels import unrecorded
 from llmtop.errors import UnusableInput
+from llmtop.nsys_cli import tool as nsys
 from llmtop.trace.open import open_trace
 from tests.support.processes import REPOSITORY, environment
 

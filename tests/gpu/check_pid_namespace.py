@@ -25,8 +25,8 @@ import psutil
 import pynvml
 
 from collectors.base import GpuUse
-from collectors.containers import pids_are_the_hosts
-from collectors.processes import ProcessSource
+from collectors.machine.containers import pids_are_the_hosts
+from collectors.machine.processes import ProcessSource
 from tests.gpu.check_collectors import WORK
 
 _INSIDE = "--inside"

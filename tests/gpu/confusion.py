@@ -9,7 +9,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from llmtop.diagnosis.capture import analyze
+from llmtop.analysis.analyze import analyze
 
 
 def confusion(archive: Path) -> Counter[tuple[str, str]]:

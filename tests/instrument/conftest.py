@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from llmtop.publish import startup
-from llmtop.publish.recorder import get
+from llmtop.instrument.record import startup
+from llmtop.instrument.record.recorder import get
 from tests.support.recorded import Recorded
 
 

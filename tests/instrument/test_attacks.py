@@ -16,7 +16,7 @@ import pytest
 from llmtop import wire
 from llmtop.client import Connection
 from llmtop.errors import UnusableInput
-from llmtop.publish import limits
+from llmtop.instrument.serve import limits
 from tests.support import attackers
 from tests.support.processes import environment, wait_for
 from tests.support.trainings import STEPPING, Heard, Training, connect, socket_of
@@ -25,7 +25,7 @@ STORY = """
 import os, sys, time
 import llmtop
 from llmtop import wire
-from llmtop.publish import recorder
+from llmtop.instrument import recorder
 with llmtop.step(): pass
 sys.stdin.readline()
 for number in range({answers}):

@@ -98,7 +98,7 @@ before = [os.fstat(number).st_ino for number in mine]
 for _ in range(50):
     with llmtop.step(): time.sleep(0.001)
     llmtop.log(loss=1.0)
-from llmtop.publish.recorder import get
+from llmtop.instrument.record.recorder import get
 if get().server is not None: get().server.stop()
 import gc; gc.collect()
 assert [os.fstat(number).st_ino for number in mine] == before
@@ -162,7 +162,7 @@ class Alarm({base}): pass
 {HANDLERS[handler]}
 signal.signal(signal.SIGALRM, handler)
 import llmtop
-from llmtop.publish import identity
+from llmtop.instrument import identity
 asked = identity.from_environment
 def interrupted():
     identity.from_environment = asked
@@ -194,7 +194,7 @@ def handler(*_):
     rung += 1
     raise Alarm()
 signal.signal(signal.SIGALRM, handler)
-import llmtop.publish.startup, llmtop.publish.server, llmtop.publish.captures  # imports are Python's own
+import llmtop.instrument.record.startup, llmtop.instrument.serve.server, llmtop.instrument.control.self_capture  # imports are Python's own
 caught = 0
 random.seed(1)
 for _ in range(300):

@@ -8,9 +8,10 @@ import pytest
 
 import llmtop
 from llmtop import wire
-from llmtop.publish import chores, gpu_clock, recorder
-from llmtop.publish.gpu_clock import BUDGET, MAX_PENDING, GpuClock
-from llmtop.publish.gpu_times import gpu_time
+from llmtop.instrument.gpu import clock as gpu_clock
+from llmtop.instrument.gpu.clock import BUDGET, MAX_PENDING, GpuClock
+from llmtop.instrument.gpu.times import gpu_time
+from llmtop.instrument.record import periodic, recorder
 from tests.support.recorded import Recorded
 from tests.support.virtual_gpu import MS, US, VirtualGpu
 
@@ -25,7 +26,7 @@ class Rig:
         self.clock = GpuClock(self.gpu)
         self.recorder.attach()
         self.recorder.clock = self.clock
-        self.recorder.run_chores = chores.Chores(self.recorder)
+        self.recorder.run_chores = periodic.Chores(self.recorder)
 
     def train(self, steps: int, step: Callable[[], None]) -> list[wire.GpuTime]:
         """Run steps and return the GPU times of those that were timed."""

@@ -18,7 +18,7 @@ for batch in llmtop.loader(range(3)):
     with llmtop.step(tokens=1):
         with llmtop.phase("forward"): pass
     llmtop.log(loss=0.5)
-from llmtop.publish.recorder import get
+from llmtop.instrument.record.recorder import get
 print("trained", get().ring.count)
 """
 
@@ -114,7 +114,7 @@ def test_the_directory_is_made_for_its_owner_alone(runtime_dir: Path) -> None:
         "sys.modules['msgspec'] = None",
         "sys.modules['nvtx'] = None",
         "import threading; threading.Thread.start = lambda self: (_ for _ in ()).throw(RuntimeError('no thread'))",
-        "import resource, nvtx, llmtop.publish.server; resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))",
+        "import resource, nvtx, llmtop.instrument.serve.server; resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))",
         "import socket; del socket.socket",
         "import os; del os.eventfd",
     ],

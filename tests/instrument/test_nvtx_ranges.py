@@ -39,7 +39,7 @@ def test_nvtx_is_loaded_only_where_a_tool_may_listen(
 SCRIPT = """
 import asyncio, sys
 import llmtop
-from llmtop.publish.recorder import get
+from llmtop.instrument.record.recorder import get
 
 def loop(steps):
     for batch in llmtop.loader(range(steps)):

@@ -261,7 +261,7 @@ def test_with_nobody_there_the_server_thread_never_wakes(runtime_dir: Path) -> N
     script = """
 import llmtop, threading, time
 llmtop.attach()
-from llmtop.publish.recorder import get; server = get().server._thread
+from llmtop.instrument.record.recorder import get; server = get().server._thread
 def wakes():
     with open(f"/proc/self/task/{server.native_id}/status") as file:
         return [line for line in file if "ctxt_switches" in line]
@@ -280,7 +280,7 @@ def test_with_a_monitor_and_nothing_new_the_server_thread_sleeps(runtime_dir: Pa
     script = """
 import llmtop, threading, time
 with llmtop.step(): pass
-from llmtop.publish.recorder import get; server = get().server._thread
+from llmtop.instrument.record.recorder import get; server = get().server._thread
 def wakes():
     with open(f"/proc/self/task/{server.native_id}/status") as file:
         return sum(int(line.split()[1]) for line in file if "ctxt_switches" in line)
@@ -317,7 +317,7 @@ def test_the_server_thread_takes_no_signal_from_the_training(runtime_dir: Path) 
     script = """
 import llmtop, threading
 llmtop.attach()
-from llmtop.publish.recorder import get; server = get().server._thread
+from llmtop.instrument.record.recorder import get; server = get().server._thread
 def blocked(task):
     with open(f"/proc/self/task/{task}/status") as file:
         return int(next(line for line in file if line.startswith("SigBlk")).split()[1], 16)
@@ -364,7 +364,7 @@ def test_what_a_capture_answers_reaches_the_monitor_that_asked(runtime_dir: Path
     script = """
 import llmtop, time
 from llmtop import wire
-from llmtop.publish import recorder
+from llmtop.instrument import recorder
 llmtop.attach()
 def on_capture(request, send):
     if request.id == "broken":

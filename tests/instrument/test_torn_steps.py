@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("runtime_dir")
 
 STORM = """
 import signal, llmtop
-from llmtop.publish import recorder
+from llmtop.instrument import recorder
 r = recorder.get()
 with llmtop.step(): pass
 def handler(*_): raise {error}
@@ -75,7 +75,7 @@ sys.stderr = sys.__stderr__
 def test_a_step_that_failed_leaves_nothing_watched() -> None:
     script = """
 import contextlib, llmtop
-from llmtop.publish import recorder
+from llmtop.instrument import recorder
 r = recorder.get()
 with llmtop.step(): pass
 r.annotate_with(contextlib.nullcontext)
@@ -97,7 +97,7 @@ import os, sys
 import torch.profiler
 import llmtop
 from llmtop import wire
-from llmtop.publish import captures, recorder
+from llmtop.instrument import captures, recorder
 r, sent = recorder.get(), []
 with llmtop.step(): pass
 request = wire.CaptureRequest(id="a", engine="torch.profiler", path={str(tmp_path / "trace.json")!r}, steps=5)
@@ -126,8 +126,8 @@ def test_work_of_another_thread_is_no_life_of_the_one_that_trains() -> None:
     script = """
 import os, threading
 import torch, torch.distributed as dist
-from llmtop.publish import auto
-from llmtop.publish.auto import communication
+from llmtop.instrument import auto
+from llmtop.instrument.auto import communication
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
 loop = auto.install()
 dist.init_process_group("gloo", rank=0, world_size=1)

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.torch
 
 PLANTING = """
 import gc, hashlib, json, os, sys, types
-import llmtop, llmtop.publish.startup, llmtop.publish.server
-from llmtop.publish import guard
+import llmtop, llmtop.instrument.record.startup, llmtop.instrument.serve.server
+from llmtop.instrument import guard
 FOLDER = llmtop.__file__.rpartition("/")[0] + "/publish/"
 HOT = ("auto/", "recorder.py", "phases.py", "state.py", "loader.py", "values.py", "startup.py", "chores.py")
 # What has a door of its own, or is one.
@@ -87,7 +87,7 @@ def in_child(chosen):
                 sys.settrace(watch)
             weights = train()
             sys.settrace(None)
-            r = llmtop.publish.recorder.get()
+            r = llmtop.instrument.record.recorder.get()
             result = {"weights": weights, "reached": sorted(reached), "planted": planted, "blind": r.blind,
                       "off": r.off or r.server is None or planted == ["start"]}
         except BaseException as error:
@@ -119,10 +119,10 @@ ENDING = """
     assert net(torch.ones(1, 4)).shape == (1, 1)
     return digest.hexdigest()
 
-if "llmtop.publish.auto" in sys.modules:
+if "llmtop.instrument.auto" in sys.modules:
     # There is no CUDA here: the device "meta" stands for it, which torch copies to in the same calls.
-    from llmtop.publish import auto
-    from llmtop.publish.auto import transfers
+    from llmtop.instrument import auto
+    from llmtop.instrument.auto import transfers
     transfers.time_copies_to("meta", auto.install())
 undisturbed = in_child(None)
 found = {}

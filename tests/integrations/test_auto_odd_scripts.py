@@ -182,7 +182,7 @@ for kind in (Net, Own):
     for held in of(standing):
         if type(held) is not type and type(held).__module__.startswith("llmtop"):
             assert pickle.loads(pickle.dumps(held)) is None and copy.deepcopy(held) is None
-from llmtop.publish import auto, recorder
+from llmtop.instrument import auto, recorder
 for thing in (auto.install(), recorder.get()):
     assert pickle.loads(pickle.dumps(thing)) is thing and copy.deepcopy(thing) is thing
 for library in ("cloudpickle", "dill"):
@@ -405,8 +405,8 @@ def test_a_training_in_an_event_loop_is_seen_as_outside(zygote: Zygote, tmp_path
         MODEL
         + """
 import asyncio
-from llmtop.publish import auto
-from llmtop.publish.auto import transfers
+from llmtop.instrument import auto
+from llmtop.instrument.auto import transfers
 transfers.time_copies_to("meta", auto.install())
 async def cell():
     for (batch,) in DataLoader(TensorDataset(ids), batch_size=4):

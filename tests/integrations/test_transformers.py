@@ -82,7 +82,7 @@ del model.forward
 for used in CALLBACKS:
     assert type(pickle.loads(pickle.dumps(used))) is type(copy.deepcopy(used)) is type(used)
     assert b"recorder" not in pickle.dumps(used)
-from llmtop.publish.recorder import get
+from llmtop.instrument.record.recorder import get
 before = get().ring.count
 plain = torch.nn.Linear(2, 1)
 optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)

@@ -102,7 +102,7 @@ def test_a_path_file_that_imports_torch_first_is_no_hindrance(tmp_path: Path) ->
     (tmp_path / "early.pth").write_text("import torch\n")
     source = "import site, sys; site.addsitedir(sys.argv[1]); import torch; print('torch' in sys.modules)"
     assert python("-c", source, str(tmp_path)) == "True\n"
-    ask = "import sys; print('llmtop.publish.auto' in sys.modules)"
+    ask = "import sys; print('llmtop.instrument.auto' in sys.modules)"
     first = (
         f"import sys, runpy, torch; sys.path.insert(0, {str(INJECT)!r}); import _llmtop_watch as w; w.watch()\n"
     )
@@ -119,7 +119,7 @@ assert importlib.util.find_spec("torch.no_such") is None if "torch" in sys.modul
 import torch
 assert "exec_module" not in vars(torch.__spec__.loader)
 assert not [finder for finder in sys.meta_path if type(finder).__name__ == "TorchWatcher"]
-assert "llmtop.publish.auto" in sys.modules and "msgspec" not in sys.modules and "nvtx" not in sys.modules
+assert "llmtop.instrument.auto" in sys.modules and "msgspec" not in sys.modules and "nvtx" not in sys.modules
 print("fine")
 """
     assert python("-c", source) == "fine\n"
@@ -156,7 +156,7 @@ def train(rank, folder):
         net(torch.randn(2, 4)).sum().backward()
         optimizer.step()
     assert len(glob.glob(f"{folder}/{os.getpid()}-*.sock")) == 1
-    from llmtop.publish import recorder
+    from llmtop.instrument import recorder
     assert recorder.get().ring.count == 2
 
 if __name__ == "__main__":

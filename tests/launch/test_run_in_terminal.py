@@ -15,7 +15,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from llmtop.capture.proc import alive
+from llmtop.procfs import alive
 from tests.launch.conftest import Launcher
 from tests.support.processes import wait_for
 

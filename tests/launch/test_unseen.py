@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.launch.unseen import deaf_option
+from llmtop.launch.uninstrumentable import deaf_option
 from tests.launch.conftest import LLMTOP
 from tests.support.processes import environment, wait_for
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmtop.diagnosis.capture import analyze, analyze_trace
-from llmtop.diagnosis.compare import Change, Comparison, compare_reports, regressed, render
-from llmtop.diagnosis.report import Report
+from llmtop.analysis.analyze import analyze, analyze_trace
+from llmtop.report.compare import Change, Comparison, compare_reports, regressed, render
+from llmtop.report.model import Report
 from tests.support.data import HEALTHY, LAUNCH_BOUND
 from tests.support.traces import Capture
 

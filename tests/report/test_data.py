@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llmtop.diagnosis.capture import analyze
-from llmtop.diagnosis.report import Report
+from llmtop.analysis.analyze import analyze
+from llmtop.report.model import Report
 from tests.support.data import HEALTHY, KINETO, LAUNCH_BOUND, TWO_GPUS
 
 

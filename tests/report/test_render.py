@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmtop.diagnosis import render_html, render_markdown, render_text
-from llmtop.diagnosis.capture import analyze, analyze_trace
-from llmtop.diagnosis.report import Finding, Report, Row, Span, Timeline, from_json, to_json
+from llmtop.analysis.analyze import analyze, analyze_trace
+from llmtop.report import render_html, render_markdown, render_text
+from llmtop.report.model import Finding, Report, Row, Span, Timeline, from_json, to_json
 from tests.support.data import LAUNCH_BOUND, TWO_GPUS
 from tests.support.traces import Capture
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from llmtop.diagnosis.live import Rules
+from llmtop.rules.engine import Rules
 from llmtop.snapshot import Gpu, Phase, Rank, Snapshot, Step
 from tests.support import import_data
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.diagnosis.live import Rules
 from llmtop.recording import Reader, Writer
+from llmtop.rules.engine import Rules
 from llmtop.snapshot import Alert, Gpu, Host, Rank, Snapshot, Step
 from llmtop.steady import SteadyTime
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from llmtop import clock_events
-from llmtop.diagnosis.live import Rules, explain
-from llmtop.diagnosis.rules import gpu as gpu_rules
+from llmtop.rules import gpu as gpu_rules
+from llmtop.rules.engine import Rules, explain
 from llmtop.snapshot import Alert, Gpu, Host, Process, Rank, Snapshot
 from tests.support import import_data
 

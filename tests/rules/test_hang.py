@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmtop.diagnosis.live import Rules
+from llmtop.rules.engine import Rules
 from llmtop.snapshot import Alert, Gpu, Host, Rank, Snapshot
 
 NOW = 10_000.0

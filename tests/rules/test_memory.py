@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmtop.diagnosis.live import Rules
+from llmtop.rules.engine import Rules
 from llmtop.snapshot import Alert
 from tests.support.snapshots import gpu, rank, snapshot
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 import pytest
 from msgspec.structs import replace
 
-from llmtop.diagnosis.live import Rules, explain
-from llmtop.diagnosis.rules import JOB_RULES, RANK_RULES
+from llmtop.rules import JOB_RULES, RANK_RULES
+from llmtop.rules.engine import Rules, explain
 from llmtop.snapshot import Alert, Gpu, Host, Phase, Rank, Snapshot, Step
 from tests.support import import_data
 

@@ -138,7 +138,7 @@ def _pretend_cuda() -> None:
     torch.cuda.memory._record_memory_history = record  # type: ignore[assignment]
     torch.cuda.memory._snapshot = lambda: {"segments": []}  # type: ignore[assignment]
     fake = types.SimpleNamespace(**{**vars(torch.cuda), "is_initialized": lambda: True})
-    import llmtop.publish.recordings as recordings
+    import llmtop.instrument.control.recordings as recordings
 
     recordings.MemoryHistory.__init__ = lambda self: self.__dict__.update(  # type: ignore[method-assign, misc]
         _torch=types.SimpleNamespace(cuda=fake), _snapshot=None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from llmtop import wire
-from llmtop.publish.outbox import StepReader
-from llmtop.publish.recorder import Recorder, get
+from llmtop.instrument.record.recorder import Recorder, get
+from llmtop.instrument.serve.step_messages import StepReader
 
 
 def steps_of(recorder: Recorder) -> list[wire.StepDone]:

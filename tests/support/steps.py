@@ -36,7 +36,7 @@ class Recorded:
 
 def show() -> None:
     """In the child: print all steps and what was left out, on a line that `read` finds."""
-    from llmtop.publish import recorder
+    from llmtop.instrument.record import recorder
     from tests.support.recorded import steps_of
 
     r = recorder.get()

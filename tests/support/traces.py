@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from llmtop.trace import chrome_json, model
-from llmtop.trace.clean import clean
 from llmtop.trace.open import open_trace
+from llmtop.trace.sanitize import clean
 
 MAIN = 100
 

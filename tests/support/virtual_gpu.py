@@ -16,7 +16,7 @@ class VirtualEvent:
 
 
 class VirtualGpu:
-    """One stream that works off what the host gives it. `llmtop.publish.gpu_events.Events` for the clock."""
+    """One stream that works off what the host gives it. `llmtop.instrument.gpu.events.Events` for the clock."""
 
     launch_ns = 5 * US
     arrives_ns = 4 * US

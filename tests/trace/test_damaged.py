@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llmtop.diagnosis.capture import analyze, analyze_trace
+from llmtop.analysis.analyze import analyze, analyze_trace
 from llmtop.errors import LlmtopError, UnusableInput
 from llmtop.trace.open import open_trace
 from tests.support.data import HEALTHY, KINETO, unpacked
@@ -164,7 +164,7 @@ def test_a_name_of_many_thousand_characters(tmp_path: Path) -> None:
 def test_what_is_no_capture_is_refused_in_one_sentence(
     tmp_path: Path, name: str, content: bytes, words: str
 ) -> None:
-    from llmtop.diagnosis.load import load_report
+    from llmtop.analysis.load_report import load_report
 
     path = tmp_path / name
     path.write_bytes(content)

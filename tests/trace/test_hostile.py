@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from llmtop import recording
-from llmtop.diagnosis.load import load_report
+from llmtop.analysis.load_report import load_report
 from llmtop.errors import UnusableInput
 from llmtop.inputs import DEFAULT, Limits
 from llmtop.recording import Reader, Writer

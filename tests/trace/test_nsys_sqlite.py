@@ -57,7 +57,7 @@ def test_everything_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("table", TABLES)
 def test_any_table_may_be_missing(tmp_path: Path, table: str) -> None:
-    from llmtop.diagnosis.capture import analyze_trace
+    from llmtop.analysis.analyze import analyze_trace
 
     trace = _change(_full(tmp_path), f"DROP TABLE {table}")
     report = analyze_trace(trace)
@@ -66,7 +66,7 @@ def test_any_table_may_be_missing(tmp_path: Path, table: str) -> None:
 
 @pytest.mark.parametrize("table", TABLES)
 def test_any_table_may_be_empty(tmp_path: Path, table: str) -> None:
-    from llmtop.diagnosis.capture import analyze_trace
+    from llmtop.analysis.analyze import analyze_trace
 
     analyze_trace(_change(_full(tmp_path), f"DELETE FROM {table}"))
 
@@ -84,7 +84,7 @@ def test_any_table_may_be_empty(tmp_path: Path, table: str) -> None:
     ],
 )
 def test_columns_of_older_schemas_may_be_missing(tmp_path: Path, table: str, column: str) -> None:
-    from llmtop.diagnosis.capture import analyze_trace
+    from llmtop.analysis.analyze import analyze_trace
 
     path = _full(tmp_path)
     report = analyze_trace(_change(path, f"ALTER TABLE {table} RENAME COLUMN {column} TO unknown"))

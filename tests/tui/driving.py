@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 
 from llmtop.snapshot import Snapshot
 from tui.app import LlmtopApp
-from tui.widgets.board import Board
+from tui.canvas import Board
 
 
 class Held:

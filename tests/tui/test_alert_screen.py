@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmtop.diagnosis.live import Rules
+from llmtop.rules.engine import Rules
 from llmtop.snapshot import Gpu, Host, Snapshot
 from tests.tui.driving import Held, running, text
 

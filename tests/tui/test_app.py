@@ -12,16 +12,16 @@ import pytest
 from msgspec.structs import replace
 
 from collectors.replay import ReplayFeed
-from llmtop.diagnosis.live import Rules
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.recording import Reader, Writer
+from llmtop.rules.engine import Rules
 from llmtop.snapshot import Process
 from screenshots.scenes import START, low_power, scene, uuid
 from tests.support.processes import environment, wait_for
 from tests.tui.driving import Held, running, text
 from tui import keys
-from tui.processes import send
 from tui.screens.processes import ProcessesScreen
+from tui.screens.send_signal import send
 
 SIZES = [(60, 15), (80, 24), (120, 30), (200, 50)]
 

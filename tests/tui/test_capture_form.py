@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from llmtop.capture.choice import GIVES, Ability
+from llmtop.capture.capabilities import GIVES, Ability
 from llmtop.capture.job import Target
 from llmtop.capture.trigger import SlowStep
 from llmtop.wire import Hello
-from tui.capture_form import ENGINE, LENGTH, OPTIONS, WHEN, WHOM, Form, Prospect
+from tui.capture.form import ENGINE, LENGTH, OPTIONS, WHEN, WHOM, Form, Prospect
 
 
 def prospect(pid: int, rank: int | None = None, *, can: tuple[str, ...], attached: bool = True) -> Prospect:

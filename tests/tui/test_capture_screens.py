@@ -18,7 +18,7 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from llmtop.capture import nsys
+from llmtop.nsys_cli import tool as nsys
 from llmtop.snapshot import Rank, Snapshot
 from screenshots import captures as pictured
 from screenshots.draw import Still
@@ -26,9 +26,9 @@ from screenshots.scenes import scene
 from tests.capture.conftest import NVTX, TRAINING, Start, Training, captures, llmtop_run, real_nsys, start
 from tests.support.processes import REPOSITORY, environment, wait_for
 from tests.support.terminal import Terminal
-from tui import capturing
 from tui.app import LlmtopApp
-from tui.widgets.board import Board
+from tui.canvas import Board
+from tui.capture import session
 
 __all__ = ["captures", "llmtop_run", "real_nsys", "start"]
 
@@ -57,7 +57,7 @@ async def running(
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         yield app, pilot
-        capturing.of(app, lambda: None).end()
+        session.of(app, lambda: None).end()
 
 
 def text(app: LlmtopApp) -> str:

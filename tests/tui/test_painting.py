@@ -16,12 +16,12 @@ from rich.cells import cell_len
 from llmtop.snapshot import Alert, Gpu, Host, Phase, Process, Rank, Snapshot, Step
 from screenshots.scenes import scene
 from tui.app import LlmtopApp
-from tui.palette import TERMINAL_THEME, THEMES, Palette
-from tui.rows import Look, Row, clip, flow, pad
+from tui.paint.charts import area, braille, nice_limit, spark, split
+from tui.paint.palette import TERMINAL_THEME, THEMES, Palette
+from tui.paint.rows import Look, Row, clip, flow, pad
+from tui.panes import gpu_charts, process_table
 from tui.screens.main import MainScreen
 from tui.view import View
-from tui.widgets import gpu_charts, process_table
-from tui.widgets.charts import area, braille, nice_limit, spark, split
 
 _BY_NAME = {theme.name: theme for theme in THEMES}
 LOOKS = {

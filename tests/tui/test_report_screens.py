@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from llmtop.analysis.analyze import analyze
 from llmtop.capture.folder import PARENT
-from llmtop.diagnosis.capture import analyze
-from llmtop.diagnosis.report import Span, to_json
+from llmtop.report.model import Span, to_json
 from screenshots.draw import Still
 from screenshots.scenes import scene
 from tests.support.data import HEALTHY, LAUNCH_BOUND, TWO_GPUS
-from tui import reports
 from tui.app import LlmtopApp
+from tui.canvas import Board
+from tui.panes.timeline import Window, cells
+from tui.screens import report_picker
 from tui.screens.report import ReportScreen
 from tui.screens.timeline import TimelineScreen
-from tui.widgets.board import Board
-from tui.widgets.timeline_pane import Window, cells
 
 SIZES = [(60, 15), (80, 24), (120, 40), (200, 50)]
 
@@ -32,9 +32,9 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLORTERM", "truecolor")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    reports.mark(None)
+    report_picker.mark(None)
     yield
-    reports.mark(None)
+    report_picker.mark(None)
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +197,7 @@ async def test_a_baseline_is_held_against_the_next_capture(captures: Path) -> No
         await pilot.press("q")
         await pilot.press("b", "b")
         await pilot.pause()
-        assert reports.baseline() is None
+        assert report_picker.baseline() is None
 
 
 @pytest.mark.parametrize("options", [{"ascii": True}, {"theme": "light"}])
@@ -231,7 +231,7 @@ def test_a_written_report_is_shown_without_numpy(captures: Path) -> None:
     code = (
         "import sys, threading, tui.screens.report, tui.screens.timeline, tui.screens.comparison\n"
         "from pathlib import Path\nfrom tui import reports\ndone = threading.Event()\n"
-        f"reports.read(Path({str(captures / '1-healthy')!r}), lambda result: done.set())\n"
+        f"report_picker.read(Path({str(captures / '1-healthy')!r}), lambda result: done.set())\n"
         "assert done.wait(20)\nsys.exit('numpy' in sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], env=environment(), timeout=60).returncode == 0

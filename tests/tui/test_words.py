@@ -14,7 +14,8 @@ from tests.support.processes import wait_for
 from tests.support.snapshots import gpu, rank, snapshot
 from tests.support.terminal import Terminal
 from tests.tui.driving import Held, running, text
-from tui import alerts, gpu_names
+from tui import gpu_names
+from tui.paint import alert_style
 
 WHOLE = gpu(0)
 PARTS = tuple(
@@ -30,7 +31,7 @@ def test_instances_are_counted_and_numbered_as_parts_of_their_gpu() -> None:
     assert gpu_names.counted((WHOLE, gpu(1, name="NVIDIA A100"))) == "2 GPUs"
     assert list(gpu_names.labels((WHOLE, *PARTS, OTHER)).values()) == ["0", "0:0", "0:1", "0:2", "1"]
     alert = Alert(id="gpu_error", severity="warning", gpu=PARTS[1].uuid, since=0.0, summary="")
-    assert alerts.subject(alert, snapshot(gpus=(WHOLE, *PARTS))) == "GPU 0:1"
+    assert alert_style.subject(alert, snapshot(gpus=(WHOLE, *PARTS))) == "GPU 0:1"
 
 
 def test_instances_shown_without_their_gpu_are_not_counted_wrongly() -> None:

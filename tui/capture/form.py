@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmtop.capture import choice, folder, options, targets
-from llmtop.capture.choice import Ability
+from llmtop.capture import capabilities, folder, options, targets
+from llmtop.capture.capabilities import Ability
 from llmtop.capture.job import DEFAULT_STEPS, Plan, Target
-from llmtop.capture.nsys import Option
 from llmtop.capture.trigger import Condition, OnAlert, SlowStep
+from llmtop.nsys_cli.tool import Option
 
 STEPS = (1, 2, 3, 5, 10, 20, 50, 100)
 SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -38,7 +38,7 @@ def prospects() -> tuple[Prospect, ...]:
     """Whom one could capture; asks every training and every tool, so it takes up to a few seconds."""
     attached = targets.attached()
     others = targets.unattached(frozenset(target.pid for target in attached))
-    return tuple(Prospect(target, choice.abilities(target)) for target in (*attached, *others))
+    return tuple(Prospect(target, capabilities.abilities(target)) for target in (*attached, *others))
 
 
 @dataclass
@@ -95,7 +95,7 @@ class Form:
         return together
 
     def _best(self) -> str:
-        return choice.best(tuple(self.abilities())) or ""
+        return capabilities.best(tuple(self.abilities())) or ""
 
     def _tells_steps(self) -> bool:
         """Whether steps can be counted: by the process itself, or by the engine in it."""

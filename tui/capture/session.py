@@ -11,9 +11,9 @@ from weakref import WeakKeyDictionary
 
 from textual.app import App
 
-from llmtop.capture import run, trigger
+from llmtop.capture import take, trigger
 from llmtop.capture.job import Cancelled, Plan, Progress
-from llmtop.capture.run import Result
+from llmtop.capture.take import Result
 from llmtop.capture.trigger import Condition, Limits
 from llmtop.errors import LlmtopError
 from llmtop.snapshot import Snapshot
@@ -99,7 +99,7 @@ class Capturing:
 
     def _take(self) -> None:
         assert self.plan is not None
-        self.result = run.take(self.plan, self._on_progress, self._cancelled, self._snapshot)
+        self.result = take.take(self.plan, self._on_progress, self._cancelled, self._snapshot)
         self._finish("done", "")
 
     def _wait(self) -> None:

@@ -7,7 +7,7 @@ from rich.style import Style
 from llmtop import format as fmt
 from llmtop.snapshot import Alert, Rank, Snapshot
 from tui import gpu_names
-from tui.rows import Look, elapsed
+from tui.paint.rows import Look, elapsed
 
 WORDS = {
     "low_power_full_util": "BUSY BUT IDLE",

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from math import floor, inf, log10
 
-from tui.glyphs import Glyphs
+from tui.paint.glyphs import Glyphs
 
 
 def spark(levels: Iterable[int], width: int, glyphs: Glyphs) -> str:

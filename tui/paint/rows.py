@@ -16,9 +16,9 @@ from rich.style import Style
 from textual.strip import Strip
 
 from llmtop import format as fmt
-from tui.glyphs import ASCII, UNICODE, Box, Glyphs, to_ascii
-from tui.palette import Palette
-from tui.strips import CompactStrip
+from tui.paint.glyphs import ASCII, UNICODE, Box, Glyphs, to_ascii
+from tui.paint.palette import Palette
+from tui.paint.strips import CompactStrip
 
 
 class Look(Struct, frozen=True):
@@ -27,7 +27,7 @@ class Look(Struct, frozen=True):
     palette: Palette
     glyphs: Glyphs
     hues: dict[str, Style]
-    """The style of a history, by the kind of figure (tui/metrics.py, Hue)."""
+    """The style of a history, by the kind of figure (tui/paint/gpu_metrics.py, Hue)."""
     lines: dict[str, Style]
     """The same for thin lines."""
     areas: dict[str, Style]

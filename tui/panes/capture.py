@@ -8,14 +8,14 @@ from textwrap import wrap
 from rich.style import Style
 
 from llmtop import format as fmt
-from llmtop.capture import choice, folder
+from llmtop.capture import capabilities, folder
 from llmtop.capture.job import STAGES, Plan, Progress
-from llmtop.capture.run import Result
-from llmtop.diagnosis import render_text
+from llmtop.capture.take import Result
 from llmtop.errors import NotPossibleHere
-from tui.capture_form import CONDITIONS, ENGINE, LENGTH, OPTIONS, WHEN, WHOM, Form
-from tui.capturing import ARMED_LIMITS, Capturing
-from tui.rows import Look, Row, pad
+from llmtop.report import render_text
+from tui.capture.form import CONDITIONS, ENGINE, LENGTH, OPTIONS, WHEN, WHOM, Form
+from tui.capture.session import ARMED_LIMITS, Capturing
+from tui.paint.rows import Look, Row, pad
 
 _LABEL = 10
 _STAGE_WORDS = {
@@ -50,12 +50,12 @@ def form(asked: Form, width: int, look: Look) -> tuple[list[Row], int]:
     whom = asked.group_name(asked.group)
     commands = {fmt.printable(one.target.command or "?") for one in asked.group}
     line(WHOM, "", "whom", whom, " ".join(sorted(commands)))
-    line(ENGINE, "", "engine", asked.engine or "none can", choice.GIVES.get(asked.engine, ""))
+    line(ENGINE, "", "engine", asked.engine or "none can", capabilities.GIVES.get(asked.engine, ""))
     _engines(asked, lines, width, look)
     line(LENGTH, "", "length", length_words(asked.length), "whole steps" if asked.length[0] else "by the clock")
     for number, option in enumerate(asked.available_options()):
         on = option.name in asked.chosen
-        refused = choice.option_refusal(option.name) if asked.engine == "nsys" else None
+        refused = capabilities.option_refusal(option.name) if asked.engine == "nsys" else None
         note = f"cost: {option.cost}" if refused is None else f"not here: {refused[0]}"
         line(OPTIONS, option.name, "more" if number == 0 else "", f"[{'x' if on else ' '}] {option.name}", note)
     when = "now" if asked.condition is None else str(asked.condition)
@@ -78,7 +78,7 @@ def _details(asked: Form, current: tuple[str, str]) -> list[str]:
     kind, name = current
     if kind == OPTIONS:
         option = next(one for one in asked.available_options() if one.name == name)
-        refused = choice.option_refusal(name) if asked.engine == "nsys" else None
+        refused = capabilities.option_refusal(name) if asked.engine == "nsys" else None
         no = "" if refused is None else f" Not here: {refused[0]}; to change that: {refused[1]}"
         return [fmt.printable(f"{name}: {option.summary}. Cost: {option.cost}.{no}")]
     if kind == ENGINE:

@@ -9,12 +9,12 @@ from rich.style import Style
 
 from llmtop import format as fmt
 from llmtop.snapshot import Alert, Gpu, Rank
-from tui import alerts
 from tui.layout import CELL, card_height
-from tui.metrics import HEROES, Metric, for_card, short_name
-from tui.rows import Look, Row, clip, flow, frame
+from tui.paint import alert_style
+from tui.paint.charts import area, spark
+from tui.paint.gpu_metrics import HEROES, Metric, for_card, short_name
+from tui.paint.rows import Look, Row, clip, flow, frame
 from tui.view import View
-from tui.widgets.charts import area, spark
 
 LABEL = 7
 VALUE = 11
@@ -40,11 +40,11 @@ def paint(gpu: Gpu, view: View, width: int, height: int, look: Look, alert: Aler
     right: list[tuple[str, Style]] = []
     box, style, bar = glyphs.thin, palette.selected if selected else palette.faint, None
     if alert is not None and view.snapshot is not None:
-        said = f"{alerts.word(alert)} {alerts.age(alert, view.snapshot.time)}"
-        right = [(said, alerts.ink(alert, look))]
-        if alerts.weight(alert) > 0:
-            title.insert(0, (f"{alerts.mark(alert, look)} ", palette.strong))
-            box, style, bar = glyphs.heavy, alerts.ink(alert, look), alerts.badge(alert, look)
+        said = f"{alert_style.word(alert)} {alert_style.age(alert, view.snapshot.time)}"
+        right = [(said, alert_style.ink(alert, look))]
+        if alert_style.weight(alert) > 0:
+            title.insert(0, (f"{alert_style.mark(alert, look)} ", palette.strong))
+            box, style, bar = glyphs.heavy, alert_style.ink(alert, look), alert_style.badge(alert, look)
     rows = frame(content, width, look, title=title, right=right, box=box, style=style, bar=bar)
     return rows[:height]
 
@@ -115,8 +115,8 @@ def _words(gpu: Gpu, view: View, width: int, look: Look, alert: Alert | None, mo
     palette = look.palette
     if gpu.error:
         text, style = gpu.error, palette.critical
-    elif alert is not None and alerts.weight(alert) > 0:
-        text, style = alert.summary, alerts.ink(alert, look)
+    elif alert is not None and alert_style.weight(alert) > 0:
+        text, style = alert.summary, alert_style.ink(alert, look)
     else:
         return [Row(width).add(users(gpu, view, look), palette.dim)]
     return [Row(width).add(line, style) for line in flow(fmt.printable(text), [width] * most)]

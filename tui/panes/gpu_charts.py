@@ -9,10 +9,10 @@ from typing import Literal
 from llmtop import format as fmt
 from llmtop.snapshot import Gpu
 from tui.layout import Rect
-from tui.metrics import METRICS, Metric
-from tui.rows import Look, Row, elapsed, pad
+from tui.paint.charts import area, braille, finite
+from tui.paint.gpu_metrics import METRICS, Metric
+from tui.paint.rows import Look, Row, elapsed, pad
 from tui.view import View
-from tui.widgets.charts import area, braille, finite
 
 Marker = Literal["braille", "blocks"]
 _AXIS = 10

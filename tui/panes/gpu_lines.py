@@ -8,12 +8,12 @@ from msgspec import Struct
 
 from llmtop import format as fmt
 from llmtop.snapshot import Alert, Gpu
-from tui import alerts
-from tui.metrics import BY_KEY, GIB, power_text, short_name
-from tui.rows import Look, Row, clip, pad
+from tui.paint import alert_style
+from tui.paint.charts import spark
+from tui.paint.gpu_metrics import BY_KEY, GIB, power_text, short_name
+from tui.paint.rows import Look, Row, clip, pad
+from tui.panes.gpu_card import users
 from tui.view import View
-from tui.widgets.card import users
-from tui.widgets.charts import spark
 
 
 def _head(gpu: Gpu, view: View, look: Look, alert: Alert | None, row: Row, name: int) -> None:
@@ -22,9 +22,9 @@ def _head(gpu: Gpu, view: View, look: Look, alert: Alert | None, row: Row, name:
     selected = gpu.uuid == view.selected
     number = view.gpu_label(gpu)
     name -= max(0, len(number) - 2)
-    if alert is not None and alerts.weight(alert) > 0:
-        filled = alerts.badge(alert, look)
-        row.add(f"{glyphs.heavy_bar}{alerts.mark(alert, look)}{number:>2} ", filled)
+    if alert is not None and alert_style.weight(alert) > 0:
+        filled = alert_style.badge(alert, look)
+        row.add(f"{glyphs.heavy_bar}{alert_style.mark(alert, look)}{number:>2} ", filled)
         row.add(pad(short_name(gpu.name), name), filled).add(" ", palette.text)
         return
     row.add(glyphs.bar, palette.faint).add(glyphs.selected if selected else " ", palette.selected)
@@ -56,9 +56,12 @@ def paint_compact(gpu: Gpu, view: View, width: int, look: Look, alert: Alert | N
 
 def _second_line(gpu: Gpu, view: View, look: Look, alert: Alert | None, row: Row) -> None:
     palette, glyphs = look.palette, look.glyphs
-    if alert is not None and alerts.weight(alert) > 0 and view.snapshot is not None:
-        row.add(glyphs.heavy_bar + " ", alerts.ink(alert, look))
-        row.add(f" {alerts.word(alert)} {alerts.age(alert, view.snapshot.time)} ", alerts.badge(alert, look))
+    if alert is not None and alert_style.weight(alert) > 0 and view.snapshot is not None:
+        row.add(glyphs.heavy_bar + " ", alert_style.ink(alert, look))
+        row.add(
+            f" {alert_style.word(alert)} {alert_style.age(alert, view.snapshot.time)} ",
+            alert_style.badge(alert, look),
+        )
         row.add(" ", palette.text)
     else:
         row.add(glyphs.bar + "    ", palette.faint)
@@ -160,9 +163,9 @@ def paint_line(gpu: Gpu, view: View, width: int, look: Look, alert: Alert | None
     palette = look.palette
     name, columns, cells = _plan(width)
     row = Row(width)
-    loud = alert is not None and alerts.weight(alert) > 0
+    loud = alert is not None and alert_style.weight(alert) > 0
     _head(gpu, view, look, alert, row, name - 1)
-    fill = alerts.badge(alert, look) if alert is not None and loud else None
+    fill = alert_style.badge(alert, look) if alert is not None and loud else None
     said = _said(gpu, alert, view)
     end = width - len(said) - 3 if said else width
     for column in columns:
@@ -184,8 +187,8 @@ def paint_line(gpu: Gpu, view: View, width: int, look: Look, alert: Alert | None
 
 
 def _said(gpu: Gpu, alert: Alert | None, view: View) -> str:
-    if alert is not None and alerts.weight(alert) > 0 and view.snapshot is not None:
-        return f"{alerts.word(alert)} {alerts.age(alert, view.snapshot.time)}"
+    if alert is not None and alert_style.weight(alert) > 0 and view.snapshot is not None:
+        return f"{alert_style.word(alert)} {alert_style.age(alert, view.snapshot.time)}"
     return clip(fmt.printable(gpu.error), 32) if gpu.error else ""
 
 

@@ -8,11 +8,12 @@ from textwrap import wrap
 
 from llmtop import format as fmt
 from llmtop.snapshot import Alert, Host, Snapshot
-from tui import alerts, gpu_names
+from tui import gpu_names
 from tui.keys import Key
-from tui.rows import Look, Row, clip, flow, frame
+from tui.paint import alert_style
+from tui.paint.charts import spark
+from tui.paint.rows import Look, Row, clip, flow, frame
 from tui.view import View
-from tui.widgets.charts import spark
 
 
 def header(view: View, width: int, look: Look) -> Row:
@@ -107,7 +108,7 @@ def alert_strip(view: View, width: int, height: int, look: Look, keys: str) -> l
     palette = look.palette
     if view.snapshot is None or not view.snapshot.alerts:
         return [Row(width).add(f" {look.glyphs.info} no alerts", palette.dim).end(palette.text)]
-    found = alerts.ordered(view.snapshot.alerts)
+    found = alert_style.ordered(view.snapshot.alerts)
     lines = max(height - len(found) + 1, 2 if height >= 2 else 1)
     shown = found[: height - lines + 1]
     rows: list[Row] = []
@@ -124,9 +125,9 @@ def _alert(alert: Alert, snapshot: Snapshot, width: int, height: int, look: Look
     """One alert: badge, subject and age, then the reason, flowing over `height` lines; `tail` ends the last."""
     palette = look.palette
     first = Row(width)
-    first.add(f" {alerts.mark(alert, look)} {alerts.word(alert)} ", alerts.badge(alert, look))
-    first.add(f" {alerts.subject(alert, snapshot)}", palette.strong)
-    first.add(f" for {alerts.age(alert, snapshot.time)}  ", palette.text)
+    first.add(f" {alert_style.mark(alert, look)} {alert_style.word(alert)} ", alert_style.badge(alert, look))
+    first.add(f" {alert_style.subject(alert, snapshot)}", palette.strong)
+    first.add(f" for {alert_style.age(alert, snapshot.time)}  ", palette.text)
     rows = [first, *(Row(width).add("   ", palette.text) for _ in range(height - 1))]
     rooms = [max(row.left - 1, 0) for row in rows]
     following = f" {look.glyphs.arrow} {fmt.printable(alert.next)}" if alert.next else ""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from llmtop import format as fmt
 from llmtop.snapshot import Rank
 from tui.history import Series, level
-from tui.rows import Look, Row, pad
+from tui.paint.charts import area, finite, spark
+from tui.paint.rows import Look, Row, pad
 from tui.view import View
-from tui.widgets.charts import area, finite, spark
 
 _NAME = 20
 _VALUE = 9

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from llmtop import format as fmt
 from llmtop.snapshot import Phase, Rank
-from tui.rows import Look, Row
-from tui.widgets.charts import split
+from tui.paint.charts import split
+from tui.paint.rows import Look, Row
 
 Clock = Literal["host", "gpu"]
 

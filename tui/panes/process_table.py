@@ -10,7 +10,7 @@ from rich.style import Style
 from llmtop import format as fmt
 from llmtop.snapshot import Process, Snapshot
 from tui import gpu_names
-from tui.rows import Look, Row, elapsed, frame, pad
+from tui.paint.rows import Look, Row, elapsed, frame, pad
 from tui.view import View
 
 GpuNumbers = dict[str, str]

@@ -9,12 +9,13 @@ from msgspec import Struct
 
 from llmtop import format as fmt
 from llmtop.snapshot import Alert, Rank
-from tui import alerts, gpu_names
+from tui import gpu_names
 from tui.layout import visible
-from tui.rows import Look, Row, frame, pad
+from tui.paint import alert_style
+from tui.paint.charts import nice_limit
+from tui.paint.rows import Look, Row, frame, pad
+from tui.panes.phase_bars import bar, parts, step_seconds
 from tui.view import View
-from tui.widgets.charts import nice_limit
-from tui.widgets.phases import bar, parts, step_seconds
 
 GpuNumbers = dict[str, str]
 
@@ -70,7 +71,7 @@ def paint(view: View, width: int, height: int, look: Look, *, framed: bool, top:
     ranks = view.ranks()
     inner = width - 4 if framed else width
     room = max(height - 3 if framed else height - 1, 0)
-    found = {} if view.snapshot is None else {r.pid: alerts.of_rank(view.snapshot, r) for r in ranks}
+    found = {} if view.snapshot is None else {r.pid: alert_style.of_rank(view.snapshot, r) for r in ranks}
     columns, bar_width = _plan(inner)
     chosen = view.rank()
     table = _Table(
@@ -130,9 +131,9 @@ def _titles(table: _Table) -> Row:
 def _line(table: _Table, rank: Rank, alert: Alert | None) -> Row:
     look, palette = table.look, table.look.palette
     row = Row(table.width)
-    loud = alert if alert is not None and alerts.weight(alert) > 0 else None
+    loud = alert if alert is not None and alert_style.weight(alert) > 0 else None
     if loud is not None:
-        row.add(alerts.mark(loud, look) + " ", alerts.ink(loud, look))
+        row.add(alert_style.mark(loud, look) + " ", alert_style.ink(loud, look))
     else:
         row.add((look.glyphs.selected if rank.pid == table.chosen else " ") + " ", palette.selected)
     for column in table.columns:
@@ -142,7 +143,7 @@ def _line(table: _Table, rank: Rank, alert: Alert | None) -> Row:
         bar(row, parts(rank), "host", table.longest, table.bar_width, look, names=False)
         row.add(" ", palette.text)
     if loud is not None:
-        row.add(f" {alerts.word(loud)} {alerts.age(loud, table.now)} ", alerts.badge(loud, look))
+        row.add(f" {alert_style.word(loud)} {alert_style.age(loud, table.now)} ", alert_style.badge(loud, look))
     elif rank.state != "running":
         row.add(rank.state.upper(), palette.critical if rank.state == "stalled" else palette.warning)
     elif rank.lost:

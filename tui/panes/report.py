@@ -7,10 +7,10 @@ from textwrap import wrap
 from rich.style import Style
 
 from llmtop import format as fmt
-from llmtop.diagnosis.compare import Comparison
-from llmtop.diagnosis.report import Finding, Report
-from llmtop.diagnosis.tables import Text, evidence_text, headline, step_lines, tables
-from tui.rows import Look, Row, clip, pad
+from llmtop.report.compare import Comparison
+from llmtop.report.model import Finding, Report
+from llmtop.report.tables import Text, evidence_text, headline, step_lines, tables
+from tui.paint.rows import Look, Row, clip, pad
 
 _INDENT = 6
 

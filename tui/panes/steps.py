@@ -8,14 +8,14 @@ from rich.style import Style
 
 from llmtop import format as fmt
 from llmtop.snapshot import Rank
-from tui import alerts
 from tui.layout import FRAMED_STEPS
-from tui.rows import Look, Row, frame, pad, rule
+from tui.paint import alert_style
+from tui.paint.charts import area, finite, nice_limit
+from tui.paint.rows import Look, Row, frame, pad, rule
+from tui.panes import logged_metrics
+from tui.panes.gpu_card import short_command
+from tui.panes.phase_bars import Clock, Part, bar, parts, step_seconds
 from tui.view import View
-from tui.widgets import logged
-from tui.widgets.card import short_command
-from tui.widgets.charts import area, finite, nice_limit
-from tui.widgets.phases import Clock, Part, bar, parts, step_seconds
 
 _HINT = (
     ("No training is attached. Attach one with three lines of its script:", False),
@@ -113,13 +113,15 @@ def _content(rank: Rank, view: View, width: int, height: int, look: Look) -> lis
     logged_rows = 0
     if rank.metrics and left:
         spare = left - _MOST_DETAILS - 1
-        logged_rows = min(spare, logged.MOST_CHART) if spare >= logged.LEAST_CHART else 1 if left >= 3 else 0
+        logged_rows = (
+            min(spare, logged_metrics.MOST_CHART) if spare >= logged_metrics.LEAST_CHART else 1 if left >= 3 else 0
+        )
     details = min(left - logged_rows, _MOST_DETAILS)
     rows += _details(rank, view, shown, total, width, details, look)
     if logged_rows > 1:
         rows.append(Row(width))
     if logged_rows:
-        rows += logged.paint(rank, view, width, logged_rows, look)
+        rows += logged_metrics.paint(rank, view, width, logged_rows, look)
     return rows + [Row(width) for _ in range(height - len(rows))]
 
 
@@ -138,12 +140,12 @@ def _why_no_phases(rank: Rank) -> str:
 def _headline(rank: Rank, view: View, width: int, look: Look) -> Row:
     palette = look.palette
     row = Row(width)
-    alert = None if view.snapshot is None else alerts.of_rank(view.snapshot, rank)
+    alert = None if view.snapshot is None else alert_style.of_rank(view.snapshot, rank)
     if rank.state != "running":
         row.add(f" {rank.state.upper()} ", palette.critical_badge if rank.state == "stalled" else palette.mark)
         row.add("  ", palette.text)
-    elif alert is not None and alerts.weight(alert) > 0:
-        row.add(f" {alerts.word(alert)} ", alerts.badge(alert, look)).add("  ", palette.text)
+    elif alert is not None and alert_style.weight(alert) > 0:
+        row.add(f" {alert_style.word(alert)} ", alert_style.badge(alert, look)).add("  ", palette.text)
     for label, text, value_width in _figures(rank):
         if len(label) + 1 + max(len(text), value_width) > row.left:
             continue

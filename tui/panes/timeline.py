@@ -9,10 +9,10 @@ from msgspec import Struct
 from rich.style import Style
 
 from llmtop import format as fmt
-from llmtop.diagnosis.report import Row as Lane
-from llmtop.diagnosis.report import Span, Timeline
+from llmtop.report.model import Row as Lane
+from llmtop.report.model import Span, Timeline
 from tui.layout import Rect
-from tui.rows import Look, Row, clip, pad
+from tui.paint.rows import Look, Row, clip, pad
 
 LABEL = 14
 """Cells at the left for the name of a row."""

@@ -6,11 +6,12 @@ from textwrap import wrap
 
 from llmtop import format as fmt
 from llmtop.snapshot import Alert, Snapshot
-from tui import alerts, keys
-from tui.metrics import METRICS
-from tui.rows import Row, pad
+from tui import keys
+from tui.paint import alert_style
+from tui.paint.charts import spark
+from tui.paint.gpu_metrics import METRICS
+from tui.paint.rows import Row, pad
 from tui.screens.scrolling import ScrollingScreen
-from tui.widgets.charts import spark
 
 _CHART = 40
 """Columns of a history, where there is room."""
@@ -31,18 +32,19 @@ class AlertScreen(ScrollingScreen):
             self._text(rows, "An alert appears here with its rule, its numbers and what to do next.", width)
             return rows
         rows = []
-        for alert in alerts.ordered(snapshot.alerts):
+        for alert in alert_style.ordered(snapshot.alerts):
             self._alert(rows, alert, snapshot, width)
         return rows
 
     def _alert(self, rows: list[Row], alert: Alert, snapshot: Snapshot, width: int) -> None:
-        from llmtop.diagnosis.live import explain
+        from llmtop.rules.engine import explain
 
         palette = self.look.palette
         head = Row(width).add(
-            f" {alerts.mark(alert, self.look)} {alerts.word(alert)} ", alerts.badge(alert, self.look)
+            f" {alert_style.mark(alert, self.look)} {alert_style.word(alert)} ",
+            alert_style.badge(alert, self.look),
         )
-        where = f"  {alerts.subject(alert, snapshot)} for {alerts.age(alert, snapshot.time)}"
+        where = f"  {alert_style.subject(alert, snapshot)} for {alert_style.age(alert, snapshot.time)}"
         rows.append(head.add(where, palette.strong))
         self._text(rows, alert.summary, width)
         try:

@@ -11,12 +11,12 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from tui import keys
+from tui.canvas import Board, Placed
 from tui.context import ScreenContext
 from tui.layout import Rect
-from tui.rows import Look, Row
+from tui.paint.rows import Look, Row
+from tui.panes import header_footer
 from tui.view import View
-from tui.widgets import bars
-from tui.widgets.board import Board, Placed
 
 Result = TypeVar("Result")
 
@@ -93,7 +93,7 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
         """Header and footer, and the space between them."""
         top = 1 if height >= 5 else 0
         bottom = 1 if height >= 4 else 0
-        placed = [Placed(Rect(0, 0, width, 1), [bars.header(self.view, width, self.look)])] if top else []
+        placed = [Placed(Rect(0, 0, width, 1), [header_footer.header(self.view, width, self.look)])] if top else []
         if bottom:
             placed.append(Placed(Rect(0, height - 1, width, 1), [self.footer(width)]))
         return placed, Rect(0, top, width, height - top - bottom)
@@ -101,4 +101,4 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
     def footer(self, width: int) -> Row:
         """The keys that work here."""
         here = keys.for_screen(self.NAME, replaying=self.llmtop.replaying)
-        return bars.footer([key for key in here if key.label], width, self.look)
+        return header_footer.footer([key for key in here if key.label], width, self.look)

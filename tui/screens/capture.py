@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from llmtop.capture.job import Plan
-from tui import capturing, keys
-from tui.capture_form import Form, Prospect, prospects
-from tui.capturing import Capturing
-from tui.rows import Row
+from tui import keys
+from tui.capture import session
+from tui.capture.form import Form, Prospect, prospects
+from tui.capture.session import Capturing
+from tui.paint.rows import Row
+from tui.panes import capture
 from tui.screens.scrolling import ScrollingScreen
-from tui.widgets import capture_pane
 
 _last: dict[str, Plan] = {}
 """The plan of the capture before, for the key that repeats it."""
@@ -31,7 +32,7 @@ class CaptureScreen(ScrollingScreen):
     @property
     def _capturing(self) -> Capturing:
         app = self.llmtop  # asked for here: the thread of a capture knows of no active app
-        return capturing.of(app, lambda: app.view.snapshot)
+        return session.of(app, lambda: app.view.snapshot)
 
     def on_mount(self) -> None:
         """Show the capture that runs, or look whom one could capture."""
@@ -68,14 +69,14 @@ class CaptureScreen(ScrollingScreen):
         look, now = self.look, self._capturing
         self._cursor = None
         if now.busy:
-            return capture_pane.under_way(now, width, look)
+            return capture.under_way(now, width, look)
         if not self._asks and now.state != "idle":
-            return capture_pane.ended(now, width, look)
+            return capture.ended(now, width, look)
         title = Row(width).add(" Capture", look.palette.strong).end(look.palette.text)
         if self._form is None or self._looking:
             text = "   looking which processes can be captured, and how"
             return [title, Row(width), Row(width).add(text, look.palette.dim)]
-        rows, cursor = capture_pane.form(self._form, width, look)
+        rows, cursor = capture.form(self._form, width, look)
         self._cursor = cursor + 2
         return [title, Row(width), *rows]
 

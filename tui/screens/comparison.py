@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rich.style import Style
 
-from llmtop.diagnosis.compare import compare_reports, render
+from llmtop.report.compare import compare_reports, render
 from tui import keys
-from tui.reports import Loaded
-from tui.rows import Row
+from tui.paint.rows import Row
+from tui.screens.report_picker import Loaded
 from tui.screens.scrolling import ScrollingScreen
 
 

@@ -6,13 +6,14 @@ from textwrap import wrap
 
 from llmtop import format as fmt
 from llmtop.snapshot import Gpu
-from tui import alerts, keys
+from tui import keys
+from tui.canvas import Placed
 from tui.layout import Rect
-from tui.rows import Look, Row
+from tui.paint import alert_style
+from tui.paint.rows import Look, Row
+from tui.panes import gpu_charts
+from tui.panes.gpu_card import users
 from tui.screens.base import LlmtopScreen
-from tui.widgets import gpu_charts
-from tui.widgets.board import Placed
-from tui.widgets.card import users
 
 
 class GpuScreen(LlmtopScreen):
@@ -84,12 +85,12 @@ class GpuScreen(LlmtopScreen):
                 first.add(f" {dot} {text}", palette.dim)
         rows = [first.end(palette.text)]
         snapshot = self.view.snapshot
-        alert = None if snapshot is None else alerts.by_gpu(snapshot).get(gpu.uuid)
+        alert = None if snapshot is None else alert_style.by_gpu(snapshot).get(gpu.uuid)
         if gpu.error:
             rows.append(Row(width).add(f" {fmt.printable(gpu.error)}", palette.critical).end(palette.text))
         if alert is not None and snapshot is not None:
-            said = f" {alerts.mark(alert, look)} {alerts.word(alert)} {alerts.age(alert, snapshot.time)} "
-            bar = Row(width).add(" ", palette.text).add(said, alerts.badge(alert, look))
+            said = f" {alert_style.mark(alert, look)} {alert_style.word(alert)} {alert_style.age(alert, snapshot.time)} "
+            bar = Row(width).add(" ", palette.text).add(said, alert_style.badge(alert, look))
             bar.add(f"  {keys.alert_words(replaying=bool(self.view.replay))}", palette.info)
             rows.append(bar.end(palette.text))
             following = f" {look.glyphs.arrow} {alert.next}" if alert.next else ""

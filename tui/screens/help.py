@@ -8,7 +8,7 @@ from rich.style import Style
 
 from llmtop import format as fmt
 from tui import keys
-from tui.rows import Row, pad
+from tui.paint.rows import Row, pad
 from tui.screens.scrolling import ScrollingScreen
 
 _READING = (

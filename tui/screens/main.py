@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from textual.events import Click
 
-from tui import alerts, keys
+from tui import keys
+from tui.canvas import Placed
 from tui.layout import Layout, arrange
-from tui.rows import Row
+from tui.paint import alert_style
+from tui.paint.rows import Row
+from tui.panes import gpu_card, gpu_lines, header_footer, rank_table, steps
 from tui.screens.base import LlmtopScreen
-from tui.widgets import bars, card, entries, ranks, steps
-from tui.widgets.board import Placed
 
 
 class MainScreen(LlmtopScreen):
@@ -25,10 +26,10 @@ class MainScreen(LlmtopScreen):
         view = self.view
         snapshot = view.snapshot
         gpus = view.gpus()
-        loud = {} if snapshot is None else alerts.by_gpu(snapshot)
+        loud = {} if snapshot is None else alert_style.by_gpu(snapshot)
         urgent = sorted(
-            (i for i, gpu in enumerate(gpus) if gpu.uuid in loud and alerts.weight(loud[gpu.uuid]) > 0),
-            key=lambda i: -alerts.weight(loud[gpus[i].uuid]),
+            (i for i, gpu in enumerate(gpus) if gpu.uuid in loud and alert_style.weight(loud[gpu.uuid]) > 0),
+            key=lambda i: -alert_style.weight(loud[gpus[i].uuid]),
         )
         return arrange(
             width,
@@ -50,15 +51,17 @@ class MainScreen(LlmtopScreen):
     def _bars(self, plan: Layout) -> Iterator[Placed]:
         view, look = self.view, self.look
         if plan.header:
-            yield Placed(plan.header, [bars.header(view, plan.header.width, look)])
+            yield Placed(plan.header, [header_footer.header(view, plan.header.width, look)])
         if plan.host:
-            yield Placed(plan.host, [bars.host(view, plan.host.width, look)])
+            yield Placed(plan.host, [header_footer.host(view, plan.host.width, look)])
         if plan.notes:
-            yield Placed(plan.notes, [bars.notes(view, plan.notes.width, look)])
+            yield Placed(plan.notes, [header_footer.notes(view, plan.notes.width, look)])
         if plan.alerts:
             yield Placed(
                 plan.alerts,
-                bars.alert_strip(view, *plan.alerts[2:], look, keys.alert_words(replaying=bool(self.view.replay))),
+                header_footer.alert_strip(
+                    view, *plan.alerts[2:], look, keys.alert_words(replaying=bool(self.view.replay))
+                ),
             )
         if plan.footer:
             yield Placed(plan.footer, [self.footer(plan.footer.width)])
@@ -66,42 +69,44 @@ class MainScreen(LlmtopScreen):
     def _gpus(self, plan: Layout) -> Iterator[Placed]:
         view, look = self.view, self.look
         gpus = view.gpus()
-        loud = {} if view.snapshot is None else alerts.by_gpu(view.snapshot)
+        loud = {} if view.snapshot is None else alert_style.by_gpu(view.snapshot)
         if plan.empty:
-            yield Placed(plan.empty, bars.no_gpu(view, *plan.empty[2:], look))
+            yield Placed(plan.empty, header_footer.no_gpu(view, *plan.empty[2:], look))
         if plan.titles:
             yield Placed(plan.titles, [self._titles(plan)])
         for position, rect in plan.cards:
             gpu = gpus[position]
             alert = loud.get(gpu.uuid)
             if plan.form == "full":
-                rows = card.paint(gpu, view, rect.width, rect.height, look, alert)
+                rows = gpu_card.paint(gpu, view, rect.width, rect.height, look, alert)
             elif plan.form == "compact":
-                rows = entries.paint_compact(gpu, view, rect.width, look, alert)
+                rows = gpu_lines.paint_compact(gpu, view, rect.width, look, alert)
             else:
-                rows = [entries.paint_line(gpu, view, rect.width, look, alert)]
+                rows = [gpu_lines.paint_line(gpu, view, rect.width, look, alert)]
             yield Placed(rect, rows)
         if plan.more:
             shown = {position for position, _ in plan.cards}
             hidden = [gpu for i, gpu in enumerate(gpus) if i not in shown]
-            calling = sum(gpu.uuid in loud and alerts.weight(loud[gpu.uuid]) > 0 for gpu in hidden)
-            yield Placed(plan.more, [entries.more(hidden, calling, plan.more.width, look)])
+            calling = sum(gpu.uuid in loud and alert_style.weight(loud[gpu.uuid]) > 0 for gpu in hidden)
+            yield Placed(plan.more, [gpu_lines.more(hidden, calling, plan.more.width, look)])
 
     def _titles(self, plan: Layout) -> Row:
         assert plan.titles is not None
         row = Row(plan.titles.width)
         for x, width in sorted({(rect.x, rect.width) for _, rect in plan.cards}):
             row.to(x, self.look.palette.text)
-            row.join(entries.titles(width, self.look))
+            row.join(gpu_lines.titles(width, self.look))
         return row.end(self.look.palette.text)
 
     def _training(self, plan: Layout) -> Iterator[Placed]:
         if plan.steps:
             yield Placed(plan.steps, steps.paint(self.view, *plan.steps[2:], self.look))
         if plan.ranks:
-            yield Placed(plan.ranks, ranks.paint(self.view, *plan.ranks[2:], self.look, framed=plan.ranks_framed))
+            yield Placed(
+                plan.ranks, rank_table.paint(self.view, *plan.ranks[2:], self.look, framed=plan.ranks_framed)
+            )
         if plan.processes:
-            from tui.widgets import process_table
+            from tui.panes import process_table
 
             yield Placed(plan.processes, process_table.paint(self.view, *plan.processes[2:], self.look))
 
@@ -141,9 +146,9 @@ class MainScreen(LlmtopScreen):
         if not gpus:
             return
         if self.view.position() is None:
-            loud = {} if self.view.snapshot is None else alerts.by_gpu(self.view.snapshot)
+            loud = {} if self.view.snapshot is None else alert_style.by_gpu(self.view.snapshot)
             self.view.selected = max(
-                gpus, key=lambda g: alerts.weight(loud[g.uuid]) if g.uuid in loud else -1
+                gpus, key=lambda g: alert_style.weight(loud[g.uuid]) if g.uuid in loud else -1
             ).uuid
         self.llmtop.open_screen("tui.screens.gpu:GpuScreen")
 

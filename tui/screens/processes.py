@@ -7,12 +7,12 @@ from textual.widgets import Input
 
 from llmtop.snapshot import Process
 from tui import keys
+from tui.canvas import Board, Placed
 from tui.layout import Rect
-from tui.rows import Row
+from tui.paint.rows import Row
+from tui.panes import process_table as table
 from tui.screens.base import LlmtopScreen
 from tui.screens.signal import SignalScreen
-from tui.widgets import process_table as table
-from tui.widgets.board import Board, Placed
 
 _Name = tuple[int, str | None]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tui import keys
+from tui.canvas import Placed
+from tui.panes import rank_table
 from tui.screens.base import LlmtopScreen
-from tui.widgets import ranks
-from tui.widgets.board import Placed
 
 
 class RanksScreen(LlmtopScreen):
@@ -23,7 +23,7 @@ class RanksScreen(LlmtopScreen):
         placed, body = self.around(width, height)
         room = max(body.height - 3, 1)
         self._top = max(min(self._top, len(self.view.ranks()) - room), 0)
-        rows = ranks.paint(self.view, *body[2:], self.look, framed=body.height >= 4, top=self._top)
+        rows = rank_table.paint(self.view, *body[2:], self.look, framed=body.height >= 4, top=self._top)
         return [*placed, Placed(body, rows)]
 
     def action_scroll(self, step: int) -> None:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 from textual.message import Message
 
-from llmtop.diagnosis.compare import Comparison, compare_reports
 from llmtop.errors import LlmtopError
-from tui import keys, reports
-from tui.reports import Loaded
-from tui.rows import Row
+from llmtop.report.compare import Comparison, compare_reports
+from tui import keys
+from tui.paint.rows import Row
+from tui.panes import report as report_pane
+from tui.screens import report_picker
+from tui.screens.report_picker import Loaded
 from tui.screens.scrolling import ScrollingScreen
-from tui.widgets import report_pane
 
 
 class Read(Message):
@@ -39,7 +40,7 @@ class ReportScreen(ScrollingScreen):
             UnusableInput: no path is given and there is no capture.
         """
         super().__init__()
-        self.path = path or reports.newest()
+        self.path = path or report_picker.newest()
         self._loaded: Loaded | None = None
         self._refusal = ""
         self._chosen = 0
@@ -50,7 +51,7 @@ class ReportScreen(ScrollingScreen):
 
     def on_mount(self) -> None:
         """Read it in a thread."""
-        reports.read(self.path, self._post)
+        report_picker.read(self.path, self._post)
 
     def _post(self, result: Loaded | LlmtopError) -> None:
         """In the reading thread."""
@@ -86,7 +87,7 @@ class ReportScreen(ScrollingScreen):
         return [*rows, *found, *report_pane.details(report, width, self.look)]
 
     def _comparison(self) -> tuple[str, Comparison | None]:
-        before = reports.baseline()
+        before = report_picker.baseline()
         if before is None or self._loaded is None:
             return "", None
         if before.path == self._loaded.path:
@@ -113,10 +114,10 @@ class ReportScreen(ScrollingScreen):
 
     def action_baseline(self) -> None:
         """Mark this capture as baseline; at the second press, none."""
-        before = reports.baseline()
+        before = report_picker.baseline()
         if self._loaded is not None:
             same = before is not None and before.path == self._loaded.path
-            reports.mark(None if same else self._loaded)
+            report_picker.mark(None if same else self._loaded)
             self.redraw()
 
     def action_timeline(self) -> None:
@@ -134,7 +135,7 @@ class ReportScreen(ScrollingScreen):
         """Line by line against the baseline."""
         from tui.screens.comparison import ComparisonScreen
 
-        before = reports.baseline()
+        before = report_picker.baseline()
         if before is None or self._loaded is None or before.path == self._loaded.path:
             self.notify("Mark another capture as baseline first: open its report and press b.", severity="warning")
             return

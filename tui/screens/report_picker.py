@@ -12,7 +12,7 @@ from msgspec import Struct
 from llmtop.errors import LlmtopError, UnusableInput
 
 if TYPE_CHECKING:
-    from llmtop.diagnosis.report import Report
+    from llmtop.report.model import Report
 
 
 class Loaded(Struct, frozen=True):
@@ -62,7 +62,7 @@ def read(path: Path, done: Callable[[Loaded | LlmtopError], None]) -> None:
     """Read or make the report of a capture in a thread, which calls `done`: numpy and a big trace take a while."""
 
     def work() -> None:
-        from llmtop.diagnosis.load import load_report
+        from llmtop.analysis.load_report import load_report
 
         written = path / "report.json"
         source = written if written.is_file() else path

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from tui.canvas import Placed
 from tui.layout import Rect
-from tui.rows import Row
+from tui.paint.rows import Row
 from tui.screens.base import LlmtopScreen
-from tui.widgets.board import Placed
 
 
 class ScrollingScreen(LlmtopScreen):

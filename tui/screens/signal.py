@@ -14,7 +14,7 @@ from textual.widgets.option_list import Option
 from llmtop import format as fmt
 from llmtop.errors import LlmtopError
 from llmtop.snapshot import Process
-from tui.processes import SIGNALS, send
+from tui.screens.send_signal import SIGNALS, send
 
 
 class SignalScreen(ModalScreen[None]):

@@ -7,11 +7,11 @@ from functools import partial
 from textwrap import wrap
 
 from llmtop import format as fmt
-from llmtop.capture import py_spy
-from llmtop.capture.stacks import Thread
+from llmtop.capture.py_spy import engine as py_spy
+from llmtop.capture.py_spy.stacks import Thread
 from llmtop.errors import LlmtopError
 from tui import keys
-from tui.rows import Look, Row
+from tui.paint.rows import Look, Row
 from tui.screens.scrolling import ScrollingScreen
 
 REFRESH_SECONDS = 1.0

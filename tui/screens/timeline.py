@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from tui import keys
+from tui.canvas import Placed
 from tui.layout import Rect
-from tui.reports import Loaded
-from tui.rows import Row
+from tui.paint.rows import Row
+from tui.panes import timeline
+from tui.panes.timeline import Window
 from tui.screens.base import LlmtopScreen
-from tui.widgets import timeline_pane
-from tui.widgets.board import Placed
-from tui.widgets.timeline_pane import Window
+from tui.screens.report_picker import Loaded
 
 
 class TimelineScreen(LlmtopScreen):
@@ -32,7 +32,7 @@ class TimelineScreen(LlmtopScreen):
         step = "the beginning" if self.timeline.step is None else f"step {self.timeline.step} of the whole ones"
         title = Row(width).add(" Timeline ", look.palette.strong).add(f"{self._name} ", look.palette.text)
         title.add(f"{look.glyphs.dot} {step}, the one of median length", look.palette.dim)
-        rows = [title, Row(width), *timeline_pane.paint(self.timeline, self.window, body, look)]
+        rows = [title, Row(width), *timeline.paint(self.timeline, self.window, body, look)]
         if len(rows) > body.height and body.height > 0:
             rows = rows[: body.height]
             rows[-1] = Row(width).add(

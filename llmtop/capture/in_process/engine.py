@@ -12,10 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmtop import client, wire
-from llmtop.capture import proc
+from llmtop import client, procfs, wire
 from llmtop.capture.job import Job, Recorded, Target
-from llmtop.capture.window import SILENCE_SECONDS, seconds_for
+from llmtop.capture.wait_for_window import SILENCE_SECONDS, seconds_for
 from llmtop.errors import LlmtopError, NotPossibleHere
 
 WRITE_SECONDS = 120.0
@@ -154,7 +153,7 @@ def _read(request: _Request) -> None:
     try:
         messages = request.connection.receive(0.02)
     except (client.Closed, LlmtopError):
-        alive = proc.alive(request.target.pid)
+        alive = procfs.alive(request.target.pid)
         raise NotPossibleHere(
             f"{request.target.name} {'has hung up' if alive else 'ended'} before its capture was written"
         ) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmtop.capture.inprocess import InProcessEngine
+from llmtop.capture.in_process.engine import InProcessEngine
 
 
 def engine() -> InProcessEngine:

@@ -26,8 +26,7 @@ from pathlib import Path
 
 import msgspec
 
-from llmtop import wire
-from llmtop.capture import proc
+from llmtop import procfs, wire
 from llmtop.errors import LlmtopError, NotPossibleHere
 
 DIRECTORY_VARIABLE = "KINETO_IPC_SOCKET_DIR"
@@ -36,7 +35,7 @@ SERVICE = "dynolog"
 CONTROL = "control"
 CONFIG = "kineto.conf"
 TOLD_PREFIX = "told-"
-"""Of a file with the pid of a process that has been told to trace; llmtop.publish.ending looks for its own."""
+"""Of a file with the pid of a process that has been told to trace; llmtop.instrument.guest.ending looks for its own."""
 MAX_DIRECTORY = 54
 """Kineto adds "/dynoconfigclient" and a UUID, and a socket's path has 107 characters."""
 POLL_SECONDS = 1
@@ -213,7 +212,7 @@ class Host:
     def asked_lately(self) -> bool:
         """Whether any process still asks: trainings may outlive the one that started them."""
         fresh = time.monotonic() - FRESH_SECONDS
-        return any(known.asked_at > fresh and proc.alive(pid) for pid, known in self._known.items())
+        return any(known.asked_at > fresh and procfs.alive(pid) for pid, known in self._known.items())
 
     def _answer(self) -> None:
         """Answer one question of a training."""
@@ -292,7 +291,7 @@ class Host:
             return
         if isinstance(message, Look):
             now = time.monotonic()
-            self._known = {pid: k for pid, k in self._known.items() if proc.alive(pid)}
+            self._known = {pid: k for pid, k in self._known.items() if procfs.alive(pid)}
             pollers = [
                 Poller(pid=pid, own_pid=k.own_pid, ready=k.ready, seconds_ago=round(now - k.asked_at, 3))
                 for pid, k in self._known.items()

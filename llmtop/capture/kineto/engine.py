@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from llmtop import wire
-from llmtop.capture import kineto, proc
+from llmtop import procfs, wire
 from llmtop.capture.job import Job, Recorded, Target
-from llmtop.capture.window import SILENCE_SECONDS, SPARE_STEPS, seconds_for
+from llmtop.capture.kineto import daemon as kineto
+from llmtop.capture.wait_for_window import SILENCE_SECONDS, SPARE_STEPS, seconds_for
 from llmtop.errors import NotPossibleHere
 from llmtop.format import duration
 
@@ -93,7 +93,7 @@ def directory_of(pid: int) -> Path | None:
     Raises:
         NotPossibleHere: it is gone, or belongs to somebody else.
     """
-    environ = proc.environ(pid)
+    environ = procfs.environ(pid)
     text = environ.get(kineto.DIRECTORY_VARIABLE)
     return Path(text) if text and environ.get("KINETO_USE_DAEMON") else None
 
@@ -120,15 +120,15 @@ def trainings(directory: Path) -> list[int]:
         NotPossibleHere: nobody hosts there.
     """
     asking = [poller.pid for poller in pollers(directory) if poller.seconds_ago < kineto.FRESH_SECONDS]
-    on_gpu = [pid for pid in asking if proc.uses_gpu(pid)]
+    on_gpu = [pid for pid in asking if procfs.uses_gpu(pid)]
     return sorted(pid for pid in on_gpu or asking if not _serves(pid, set(asking)))
 
 
 def _serves(pid: int, asking: set[int]) -> bool:
-    command = proc.command(pid) or ""
+    command = procfs.command(pid) or ""
     launcher = "torchrun" in command or "torch.distributed.run" in command or "accelerate launch" in command
     spawned = "multiprocessing.spawn" in command or "multiprocessing.forkserver" in command
-    return launcher or (spawned and proc.parent(pid) in asking)
+    return launcher or (spawned and procfs.parent(pid) in asking)
 
 
 @dataclass
@@ -243,6 +243,6 @@ def _await_file(job: Job, wait: _Wait) -> None:
 
 
 def _still_there(wait: _Wait) -> None:
-    if not proc.alive(wait.target.pid):
+    if not procfs.alive(wait.target.pid):
         wait.partial.unlink(missing_ok=True)
         raise NotPossibleHere(f"{wait.target.name} ended before its trace was written: nothing was kept")

@@ -14,8 +14,8 @@ from collections.abc import MutableMapping
 from contextlib import suppress
 from pathlib import Path
 
-from llmtop.capture import kineto
-from llmtop.capture.kineto import Host
+from llmtop.capture.kineto import daemon as kineto
+from llmtop.capture.kineto.daemon import Host
 from llmtop.errors import NotPossibleHere
 
 
@@ -49,7 +49,7 @@ def _spawn(directory: Path, service: int, control: int, watched: int) -> None:
     variables = {**os.environ, "PYTHONPATH": home}
     # -P: the folder that the launcher was called in is no place to import from
     flags = ["-P"] if sys.version_info >= (3, 11) else []
-    command = [sys.executable, *flags, "-m", "llmtop.capture.kineto_daemon", str(directory)]
+    command = [sys.executable, *flags, "-m", "llmtop.capture.kineto.spawn", str(directory)]
     command += [str(service), str(control), str(watched)]
     child = os.fork()
     if child:

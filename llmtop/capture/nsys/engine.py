@@ -19,16 +19,18 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmtop import wire
-from llmtop.capture import choice, losses, nsys_export, pausing, proc
-from llmtop.capture import nsys as nsys_module
+from llmtop import procfs, wire
+from llmtop.capture import capabilities
 from llmtop.capture.folder import MIN_FREE_BYTES, check_disk
 from llmtop.capture.job import Cancelled, Job, Recorded, Target
 from llmtop.capture.lock import CaptureLock, Holder
-from llmtop.capture.nsys import Nsys, Session
-from llmtop.capture.pausing import Pauses
-from llmtop.capture.window import SPARE_STEPS, wait_window
+from llmtop.capture.nsys import lost_records, pause
+from llmtop.capture.nsys.pause import Pauses
+from llmtop.capture.wait_for_window import SPARE_STEPS, wait_window
 from llmtop.errors import NotPossibleHere
+from llmtop.nsys_cli import export as nsys_export
+from llmtop.nsys_cli import tool as nsys_module
+from llmtop.nsys_cli.tool import Nsys, Session
 
 START_SECONDS = 30.0
 """Measured: 0.25 s, 1.0 s with GPU metrics."""
@@ -53,11 +55,11 @@ _NO_PAUSE = (
     "nsys was not started: {}; some versions crash trainings on GPUs that do not pause for it; Python stacks can "
     "be had at any time (key s, or --engine py-spy); to start nsys all the same: --option no-pause"
 )
-_WENT_ON = f"nsys took longer to start than a training is paused at most ({pausing.LONGEST_SECONDS:.0f} s)"
+_WENT_ON = f"nsys took longer to start than a training is paused at most ({pause.LONGEST_SECONDS:.0f} s)"
 _STOPPER = """
 import sys
 sys.path.append(sys.argv.pop(1))
-from llmtop.capture.pausing import main
+from llmtop.capture.nsys.pause import main
 sys.exit(main())
 """
 """Where llmtop is not installed the shell's python, whose folder is /, would not find it."""
@@ -172,7 +174,7 @@ def _pauses(job: Job, sessions: list[tuple[Nsys, Session, list[Target]]]) -> Pau
     if "no-pause" in options:
         return Pauses()
     always = "pause" in options
-    unable = [target.name for target in job.plan.targets if not choice.can_pause(target)]
+    unable = [target.name for target in job.plan.targets if not capabilities.can_pause(target)]
     if always and unable:
         raise NotPossibleHere(
             f"{', '.join(unable)} cannot be paused (not attached to this llmtop, or tells no steps): leave out "
@@ -182,7 +184,7 @@ def _pauses(job: Job, sessions: list[tuple[Nsys, Session, list[Target]]]) -> Pau
         [session.id for nsys, session, _ in sessions if always or nsys.needs_pause], only_gpu=not always
     )
     for target in job.plan.targets:
-        wanted = choice.can_pause(target) and (always or choice.should_pause(target))
+        wanted = capabilities.can_pause(target) and (always or capabilities.should_pause(target))
         if wanted and target.pid not in pauses.pids:
             pauses.close()
             raise NotPossibleHere(_NO_PAUSE.format(f"{target.name} does not answer: is it stopped?"))
@@ -229,7 +231,7 @@ def _release(collections: list[Collection], pauses: Pauses) -> None:
     for collection in collections:
         collection.release()
     if settle:
-        time.sleep(pausing.SETTLE_SECONDS)
+        time.sleep(pause.SETTLE_SECONDS)
         pauses.resume()
 
 
@@ -242,9 +244,9 @@ def _sessions(targets: tuple[Target, ...]) -> list[tuple[Nsys, Session, list[Tar
     found: dict[str, tuple[Nsys, Session, list[Target]]] = {}
     for target in targets:
         nsys, session = nsys_module.for_process(target.pid)
-        if losses.happened(session.id):
+        if lost_records.happened(session.id):
             raise NotPossibleHere(
-                f"nsys cannot capture {target.name}: {losses.REFUSAL}; save a checkpoint and start it anew for "
+                f"nsys cannot capture {target.name}: {lost_records.REFUSAL}; save a checkpoint and start it anew for "
                 "another nsys capture"
             )
         found.setdefault(session.id, (nsys, session, []))[2].append(target)
@@ -283,7 +285,7 @@ def stop_leftover(nsys: Nsys, session_id: str) -> list[Path]:
     Raises:
         NotPossibleHere: it cannot be stopped.
     """
-    done = pausing.stop(nsys, session_id, STOP_SECONDS)
+    done = pause.stop(nsys, session_id, STOP_SECONDS)
     still = [one for one in nsys_module.sessions(nsys) if one.id == session_id and one.collecting]
     if still:
         raise NotPossibleHere(
@@ -330,16 +332,16 @@ def _environment() -> dict[str, str]:
 
 def _scratch(pid: int) -> Path:
     """Where nsys keeps a collection before it is a report."""
-    return Path(proc.environ(pid).get("NSYS_AGENT_TMP_DIR", "/tmp"))
+    return Path(procfs.environ(pid).get("NSYS_AGENT_TMP_DIR", "/tmp"))
 
 
 def sampling_scope(pid: int) -> str:
     """What ``--sample`` must say to see a process: "process-tree" covers nsys's own descendants only."""
-    ancestor = proc.parent(pid)
+    ancestor = procfs.parent(pid)
     while ancestor:
-        if (proc.command(ancestor) or "").partition(" ")[0].endswith(("nsys", "nsys-launcher")):
+        if (procfs.command(ancestor) or "").partition(" ")[0].endswith(("nsys", "nsys-launcher")):
             return "process-tree"
-        ancestor = proc.parent(ancestor)
+        ancestor = procfs.parent(ancestor)
     return "system-wide"
 
 
@@ -417,7 +419,7 @@ def _await_report(job: Job, collection: Collection) -> Path:
             f"nsys recorded, but could not make its report ({collection.said()}); the raw data is kept at {kept}; "
             f"by hand, where there is room: {_importer(collection.nsys)} -i {kept}"
         )
-    if not any(proc.alive(target.pid) for target in collection.targets):
+    if not any(procfs.alive(target.pid) for target in collection.targets):
         raise NotPossibleHere("the training ended within the window and nsys left no report")
     raise NotPossibleHere(
         f"nsys stop ended with {collection.code('stop')} and left no report: {collection.said()}; the training "
@@ -450,14 +452,14 @@ def _tool(collection: Collection) -> dict[str, str]:
 
 
 def _uses_gpu(collection: Collection) -> bool:
-    return any(proc.uses_gpu(target.pid) for target in collection.targets)
+    return any(procfs.uses_gpu(target.pid) for target in collection.targets)
 
 
 def _undo(job: Job, collections: list[Collection], pauses: Pauses) -> None:
     """After a cancel: have every collection stopped and its files gone, for as long as a person will wait."""
     job.say("cancelling: nsys ends its collection")
     if pauses and not all(collection.released for collection in collections):
-        limit = time.monotonic() + pausing.LONGEST_SECONDS
+        limit = time.monotonic() + pause.LONGEST_SECONDS
         while any(one.code("start") is None and not one.done for one in collections) and pauses.hold:
             if time.monotonic() > limit:
                 break

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from llmtop import wire
-from llmtop.capture import proc
+from llmtop import procfs, wire
 
 REFUSAL = "an nsys capture of it lacked kernels, and nsys has crashed trainings in the captures after such a one"
 
@@ -24,7 +23,7 @@ def remember(session: str, pids: Iterable[int]) -> None:
     path = _path(session)
     wire.make_dir(path.parent)
     known = _known(path)
-    path.write_bytes(msgspec.json.encode(known | {pid: proc.started_ticks(pid) for pid in pids}))
+    path.write_bytes(msgspec.json.encode(known | {pid: procfs.started_ticks(pid) for pid in pids}))
 
 
 def happened(session: str) -> bool:
@@ -34,7 +33,7 @@ def happened(session: str) -> bool:
     if not known:
         return False
     # The numbers of sessions and processes come again.
-    if any(ticks is not None and proc.started_ticks(pid) == ticks for pid, ticks in known.items()):
+    if any(ticks is not None and procfs.started_ticks(pid) == ticks for pid, ticks in known.items()):
         return True
     with suppress(OSError):
         path.unlink()

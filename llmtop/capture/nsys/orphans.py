@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from llmtop.capture import nsys, nsys_window
 from llmtop.capture.folder import Info
 from llmtop.capture.lock import CaptureLock, Holder, current, leftovers
+from llmtop.capture.nsys import engine as nsys_engine
 from llmtop.errors import LlmtopError, NotPossibleHere
 from llmtop.format import duration
+from llmtop.nsys_cli import tool as nsys
 
 
 def state_of(path: Path, info: Info) -> str:
@@ -63,6 +64,6 @@ def _stop(path: Path, left: Holder) -> str:
         tool = _collecting(left)
         if tool is None:
             return f"pid {left.target}: nothing records any more"
-        reports = nsys_window.stop_leftover(tool, left.session)
+        reports = nsys_engine.stop_leftover(tool, left.session)
         where = f"; its report is {reports[0]}" if reports else ""
         return f"pid {left.target}: the nsys session {left.session} was stopped{where}"

@@ -26,11 +26,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from llmtop import client, wire
-from llmtop.capture import nsys, proc
-from llmtop.capture.nsys import Nsys
-from llmtop.capture.steps import duration
+from llmtop import client, procfs, wire
+from llmtop.capture.step_listener import duration
 from llmtop.errors import LlmtopError, NotPossibleHere
+from llmtop.nsys_cli import tool as nsys
+from llmtop.nsys_cli.tool import Nsys
 
 SETTLE_SECONDS = 0.5
 """How long after the call of `nsys stop` the training stays paused. 0.3 s were enough in 149 of 149 collections;
@@ -267,7 +267,7 @@ class Pauses:
     def _read(self) -> None:
         for member in self._members:
             member.read()
-        for member in [one for one in self._members if one.gone and not proc.alive(one.pid)]:
+        for member in [one for one in self._members if one.gone and not procfs.alive(one.pid)]:
             member.connection.close()
             self._members.remove(member)
 
@@ -293,7 +293,7 @@ def _members(session_ids: frozenset[str], only_gpu: bool) -> list[_Member]:
 
 def _belongs(connection: client.Connection, session_ids: frozenset[str], only_gpu: bool) -> bool:
     pid = connection.host_pid
-    if not pid or not possible(connection.hello, pid) or (only_gpu and not proc.uses_gpu(pid)):
+    if not pid or not possible(connection.hello, pid) or (only_gpu and not procfs.uses_gpu(pid)):
         return False
     with suppress(NotPossibleHere):
         return nsys.session_of(pid) in session_ids
@@ -302,7 +302,7 @@ def _belongs(connection: client.Connection, session_ids: frozenset[str], only_gp
 
 def possible(hello: wire.Hello | None, pid: int) -> bool:
     """Whether it can be paused: it says so, and only for PyTorch can it know when its GPU is idle."""
-    return hello is not None and hello.pauses and (hello.torch is not None or not proc.uses_gpu(pid))
+    return hello is not None and hello.pauses and (hello.torch is not None or not procfs.uses_gpu(pid))
 
 
 def stop(tool: Nsys, session_id: str, seconds: float, always: bool = False) -> subprocess.CompletedProcess[str]:

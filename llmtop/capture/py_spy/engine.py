@@ -12,9 +12,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmtop.capture import folder, proc, ptrace, stacks
+from llmtop import procfs
+from llmtop.capture import folder
 from llmtop.capture.job import Job, Recorded, Target
-from llmtop.capture.window import seconds_for, wait_window
+from llmtop.capture.py_spy import ptrace_permission, stacks
+from llmtop.capture.wait_for_window import seconds_for, wait_window
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import printable
 
@@ -48,7 +50,7 @@ def check(pid: int) -> None:
         NotPossibleHere: it cannot; the sentence names the command that would change it.
     """
     find()
-    refused = ptrace.refusal(pid)
+    refused = ptrace_permission.refusal(pid)
     if refused is not None:
         raise NotPossibleHere(f"{refused[0]}; to change that: {refused[1]}")
 
@@ -80,7 +82,7 @@ def dump(pid: int) -> tuple[stacks.Thread, ...]:
 
 
 def _said(pid: int, text: str) -> str:
-    if not proc.alive(pid):
+    if not procfs.alive(pid):
         return f"process {pid} has ended"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     reason = printable(lines[0].removeprefix("Error: ")) if lines else "it gave no reason"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from llmtop.capture import proc
+from llmtop import procfs
 
 CAP_SYS_PTRACE = 19
 
@@ -25,7 +25,7 @@ def refusal(pid: int) -> tuple[str, str] | None:
 
 
 def _why(pid: int) -> tuple[str, str]:
-    owner = proc.status(pid).get("Uid", "").split()
+    owner = procfs.status(pid).get("Uid", "").split()
     if owner and int(owner[0]) != os.geteuid():
         return (f"process {pid} belongs to uid {owner[0]}", "sudo llmtop")
     scope = yama_scope()
@@ -56,7 +56,7 @@ def yama_scope() -> int | None:
 
 def has_capability(bit: int = CAP_SYS_PTRACE) -> bool:
     """Whether this process has that capability in effect."""
-    text = proc.status(os.getpid()).get("CapEff", "0")
+    text = procfs.status(os.getpid()).get("CapEff", "0")
     return bool(int(text, 16) >> bit & 1)
 
 

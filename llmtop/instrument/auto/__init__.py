@@ -44,7 +44,7 @@ def install() -> Any:
     """
     global _installed
     if _installed is None:
-        from llmtop.publish.auto import hooks
+        from llmtop.instrument.auto import hooks
 
         _installed = hooks.install()
     return _installed

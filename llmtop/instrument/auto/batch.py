@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from llmtop.publish.parts import OpenStep
+from llmtop.instrument.record.parts import OpenStep
 
 _TOKEN_TYPES = frozenset({torch.int64, torch.int32})
 

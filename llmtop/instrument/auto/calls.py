@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from llmtop.publish.auto.modules import Modules
+    from llmtop.instrument.auto.modules import Modules
 
 MISSING: Any = object()
 Call = Callable[..., Any]

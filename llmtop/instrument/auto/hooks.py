@@ -19,9 +19,9 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from llmtop.publish.auto import communication, dynamo, transfers
-from llmtop.publish.auto.loop import Loop, is_data_worker, make
-from llmtop.publish.auto.modules import STEPS_WITHOUT, Modules
+from llmtop.instrument.auto import communication, dynamo, transfers
+from llmtop.instrument.auto.loop import Loop, is_data_worker, make
+from llmtop.instrument.auto.modules import STEPS_WITHOUT, Modules
 
 _is_compiling = torch.compiler.is_dynamo_compiling  # half of what is_compiling() costs; none of these is exported
 

@@ -11,11 +11,11 @@ import sys
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from llmtop.publish.auto.loop_state import LoopState
-from llmtop.publish.recorder import Phase, Step
+from llmtop.instrument.auto.loop_state import LoopState
+from llmtop.instrument.record.recorder import Phase, Step
 
 if TYPE_CHECKING:
-    from llmtop.publish.parts import OpenStep
+    from llmtop.instrument.record.parts import OpenStep
 
 PASSES_WITHOUT_STEP = 100
 """Backward passes, and four times as many as any step has had, after which steps cannot be told."""

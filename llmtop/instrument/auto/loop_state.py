@@ -7,13 +7,14 @@ from _thread import get_ident
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from llmtop.publish import auto, recorder
-from llmtop.publish.auto.closer import Closer
-from llmtop.publish.guard import met
-from llmtop.publish.recorder import phase_of
+from llmtop.instrument import auto
+from llmtop.instrument.auto.closer import Closer
+from llmtop.instrument.guest.guard import met
+from llmtop.instrument.record import recorder
+from llmtop.instrument.record.recorder import phase_of
 
 if TYPE_CHECKING:
-    from llmtop.publish.parts import OpenStep
+    from llmtop.instrument.record.parts import OpenStep
 
 FOREIGN_PASSES = 16
 """Backward passes of another thread, while the one whose steps are recorded ends none, until it takes over."""

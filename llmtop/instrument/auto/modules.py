@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from llmtop.publish.auto import search
-from llmtop.publish.auto.batch import guess
-from llmtop.publish.auto.calls import TimedClass
-from llmtop.publish.auto.loop import Loop
-from llmtop.publish.guard import met
+from llmtop.instrument.auto import search
+from llmtop.instrument.auto.batch import guess
+from llmtop.instrument.auto.calls import TimedClass
+from llmtop.instrument.auto.loop import Loop
+from llmtop.instrument.guest.guard import met
 
 MAX_LEVELS = 4
 """How far below a root the outermost module is looked for."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from llmtop.publish.auto.loop import Loop
+from llmtop.instrument.auto.loop import Loop
 
 _is_compiling = torch.compiler.is_compiling
 NAMES = ("to", "cuda", "copy_")

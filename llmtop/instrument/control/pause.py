@@ -1,7 +1,7 @@
 """A pause of the training at a step boundary, with its GPU idle, for as long as a monitor asks.
 
 It is for tools that harm a process when they start or stop recording while kernels are in flight
-(llmtop/capture/pausing.py says which). The training thread itself waits, after a step: until the monitor lets it
+(llmtop/capture/nsys/pause.py says which). The training thread itself waits, after a step: until the monitor lets it
 go, the time is over, or the monitor has gone. Whatever goes wrong ends the pause, never the training. Only what
 PyTorch has launched is waited for.
 
@@ -19,12 +19,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from llmtop import wire
-from llmtop.publish import limits
-from llmtop.publish.interrupts import raised_by_handler
-from llmtop.publish.threads import Thread, wait_for
+from llmtop.instrument.guest.interrupts import raised_by_handler
+from llmtop.instrument.guest.threads import Thread, wait_for
+from llmtop.instrument.serve import limits
 
 if TYPE_CHECKING:
-    from llmtop.publish.recorder import Recorder
+    from llmtop.instrument.record.recorder import Recorder
 
 MAX_SECONDS = 10.0
 """Whatever a monitor asks for; as much again for the GPU to become idle."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from llmtop import wire
 
 if TYPE_CHECKING:
-    from llmtop.publish.recorder import Recorder
+    from llmtop.instrument.record.recorder import Recorder
 
 WARMUP_STEPS = 1
 """Recorded and thrown away: CUPTI's start lies in it (1.5 s at the first capture of a process)."""

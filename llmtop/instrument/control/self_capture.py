@@ -20,12 +20,12 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from llmtop import wire
-from llmtop.publish.interrupts import raised_by_handler
-from llmtop.publish.recordings import Recording, is_ours, recording_of
-from llmtop.publish.threads import Thread, wait_for
+from llmtop.instrument.control.recordings import Recording, is_ours, recording_of
+from llmtop.instrument.guest.interrupts import raised_by_handler
+from llmtop.instrument.guest.threads import Thread, wait_for
 
 if TYPE_CHECKING:
-    from llmtop.publish.recorder import Recorder
+    from llmtop.instrument.record.recorder import Recorder
 
 Send = Callable[[wire.FromTraining], None]
 

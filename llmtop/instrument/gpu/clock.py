@@ -20,9 +20,9 @@ from collections import deque
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
-from llmtop.publish.gpu_events import Events
-from llmtop.publish.interrupts import raised_by_handler
-from llmtop.publish.phases import HIDDEN
+from llmtop.instrument.gpu.events import Events
+from llmtop.instrument.guest.interrupts import raised_by_handler
+from llmtop.instrument.record.phase_tree import HIDDEN
 
 BUDGET = 0.001
 """Share of the training thread's time that the GPU clock may take."""

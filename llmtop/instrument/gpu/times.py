@@ -23,8 +23,8 @@ GPU passed within `LAG_NS` of the host counts as drained too.
 from __future__ import annotations
 
 from llmtop import wire
-from llmtop.publish.gpu_clock import Timed
-from llmtop.publish.phases import STEP
+from llmtop.instrument.gpu.clock import Timed
+from llmtop.instrument.record.phase_tree import STEP
 
 UNTOLD = 0.05
 LAG_NS = 30_000

@@ -16,7 +16,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from llmtop.publish.state import State
+    from llmtop.instrument.record.state import State
 
 WRITE_SECONDS = 10.0
 """How long an exit waits for the file of a capture."""
@@ -26,8 +26,8 @@ DRAIN_SECONDS = 1.0
 
 def end(recorder: State) -> None:
     """End what is under way, and the publishing; a forked child, which has neither, comes here too."""
-    captures = sys.modules.get("llmtop.publish.captures")
-    pausing = sys.modules.get("llmtop.publish.pausing")
+    captures = sys.modules.get("llmtop.instrument.control.self_capture")
+    pausing = sys.modules.get("llmtop.instrument.control.pause")
     if captures is not None and captures.inherited():
         skip_destructors()
     if recorder.server is None:

@@ -13,8 +13,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from llmtop.publish.interrupts import raised_by_handler
-from llmtop.publish.values import complain
+from llmtop.instrument.guest.interrupts import raised_by_handler
+from llmtop.instrument.record.sanitize import complain
 
 _LARGEST_REASON = 200
 _OURS = frozenset({"llmtop", "torch", "msgspec", "nvtx", "numpy"})

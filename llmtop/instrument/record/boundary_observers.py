@@ -18,11 +18,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from llmtop.publish.interrupts import raised_by_handler
-from llmtop.publish.phases import HIDDEN, STEP, Node
+from llmtop.instrument.guest.interrupts import raised_by_handler
+from llmtop.instrument.record.phase_tree import HIDDEN, STEP, Node
 
 if TYPE_CHECKING:
-    from llmtop.publish.gpu_clock import GpuClock
+    from llmtop.instrument.gpu.clock import GpuClock
 
 STEP_RANGE = "step"
 Annotate = Callable[[str], AbstractContextManager[Any]]

@@ -13,14 +13,14 @@ from contextvars import ContextVar
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from llmtop.publish import values
-from llmtop.publish.phases import HIDDEN, MAX_DEPTH, MAX_NAME, MAX_PATHS
-from llmtop.publish.ring import MASK
-from llmtop.publish.watch import STEP_RANGE, Nvtx
+from llmtop.instrument.record import sanitize
+from llmtop.instrument.record.boundary_observers import STEP_RANGE, Nvtx
+from llmtop.instrument.record.phase_tree import HIDDEN, MAX_DEPTH, MAX_NAME, MAX_PATHS
+from llmtop.instrument.record.ring import MASK
 
 if TYPE_CHECKING:
-    from llmtop.publish.parts import OpenStep
-    from llmtop.publish.state import State
+    from llmtop.instrument.record.parts import OpenStep
+    from llmtop.instrument.record.state import State
 
 Owner = tuple[int, Any]
 
@@ -215,7 +215,7 @@ class Tracks:
     def _write(self, track: Track, step: OpenStep, now: int) -> int:
         recorder = self._recorder
         ring = recorder.ring
-        index = values.whole(step.index, recorder.next_index)
+        index = sanitize.whole(step.index, recorder.next_index)
         recorder.next_index = index + 1
         previous = recorder.previous
         recorder.previous = track.begun
@@ -229,7 +229,7 @@ class Tracks:
             cells[slot] += ns
             cells[slot + 1] += count
         interval = track.begun - previous if 0 <= previous <= track.begun else -1
-        tokens, samples = values.number(step.tokens), values.number(step.samples)
+        tokens, samples = sanitize.number(step.tokens), sanitize.number(step.samples)
         row = (index, track.begun, now - track.begun, interval, tokens, samples, *cells)
         ring.rows[ring.count & MASK] = row
         ring.count += 1

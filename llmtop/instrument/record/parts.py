@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
-    from llmtop.publish.phases import Node
+    from llmtop.instrument.record.phase_tree import Node
 
 Kind = Literal["step", "request"]
 

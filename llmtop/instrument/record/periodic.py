@@ -9,13 +9,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from llmtop.publish import gpu_events, memory
-from llmtop.publish.compiling import keep_untraced
-from llmtop.publish.gpu_clock import GpuClock
-from llmtop.publish.gpu_metrics import GpuMetrics
+from llmtop.instrument import torch_allocator
+from llmtop.instrument.gpu import events as gpu_events
+from llmtop.instrument.gpu.clock import GpuClock
+from llmtop.instrument.gpu.logged_tensors import GpuMetrics
+from llmtop.instrument.torch_compile import keep_untraced
 
 if TYPE_CHECKING:
-    from llmtop.publish.state import State
+    from llmtop.instrument.record.state import State
 
 LOOK_EVERY_NS = 250_000_000
 MOST_STEPS = 1024
@@ -87,8 +88,8 @@ class Chores:
         if recorder.gpu_metrics is not None:
             recorder.gpu_metrics.collect(recorder.metrics)
         if now >= self._memory_at_ns:
-            self._memory_at_ns = now + memory.EVERY_NS
-            recorder.memory = memory.read(self._cuda)
+            self._memory_at_ns = now + torch_allocator.EVERY_NS
+            recorder.memory = torch_allocator.read(self._cuda)
             recorder.memory_version += 1
 
     def _meet_gpu(self, cuda: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from llmtop.publish.parts import BoundaryObserver
+    from llmtop.instrument.record.parts import BoundaryObserver
 
 MAX_PATHS = 128
 """Different phases in one process: names made from data (``layer_{i}_{step}``) must not fill the memory."""

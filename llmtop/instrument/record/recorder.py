@@ -26,13 +26,14 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from llmtop.publish import guard, values
-from llmtop.publish.guard import met
-from llmtop.publish.ring import MASK
-from llmtop.publish.state import NEVER, State
+from llmtop.instrument.guest import guard
+from llmtop.instrument.guest.guard import met
+from llmtop.instrument.record import sanitize
+from llmtop.instrument.record.ring import MASK
+from llmtop.instrument.record.state import NEVER, State
 
 if TYPE_CHECKING:
-    from llmtop.publish.parts import Kind, OpenStep
+    from llmtop.instrument.record.parts import Kind, OpenStep
 
 MAX_NAMES = 1024
 """Names of phases that are remembered; names made from data must not fill the memory."""
@@ -287,7 +288,7 @@ class Step:
                 r.watch.end_step()
             ring = r.ring
             count = ring.count
-            index = r.next_index if self.index is None else values.whole(self.index, r.next_index)
+            index = r.next_index if self.index is None else sanitize.whole(self.index, r.next_index)
             r.next_index = index + 1
             begun = r.begun
             interval = begun - r.previous if r.previous >= 0 else -1
@@ -295,9 +296,9 @@ class Step:
             tokens = self.tokens
             samples = self.samples
             if type(tokens) not in PLAIN:
-                tokens = values.number(tokens)
+                tokens = sanitize.number(tokens)
             if type(samples) not in PLAIN:
-                samples = values.number(samples)
+                samples = sanitize.number(samples)
             cells = r.cells
             ring.rows[count & MASK] = (index, begun, now - begun, interval, tokens, samples, *cells)
             cells[:] = r.zeros
@@ -321,7 +322,7 @@ class Step:
 
 def _decorated(function: Callable[..., Any], around: Callable[[], Phase | Step]) -> Callable[..., Any]:
     try:
-        from llmtop.publish.decorate import decorate
+        from llmtop.instrument.decorators import decorate
 
         return decorate(function, around)
     except Exception as error:  # noqa: BLE001 - the door: see guard; no descriptor for the import, say
@@ -333,8 +334,8 @@ def prepare(recorder: Recorder, step: Step) -> None:
     """Before a step: attach at the first one, whose kind is the process's; requests may overlap."""
     recorder.attach()
     if step.kind not in ("step", "request"):
-        given = values.shown(step.kind)
-        values.warn("kind", f'step(kind=) takes "step" or "request", not {given}: it was taken for "step"')
+        given = sanitize.shown(step.kind)
+        sanitize.warn("kind", f'step(kind=) takes "step" or "request", not {given}: it was taken for "step"')
         step.kind = "step"
     if step.kind != "step":
         if recorder.ring.count == 0:
@@ -357,11 +358,11 @@ def phase_of(name: str) -> Phase:
     try:
         found = _phases.get(name)
     except TypeError:
-        name = values.name(name)
+        name = sanitize.name(name)
         found = _phases.get(name)
     if found is not None:
         return found
-    made = Phase(values.name(name))
+    made = Phase(sanitize.name(name))
     if len(_phases) < MAX_NAMES and isinstance(name, str):
         _phases[name] = made
     return made
@@ -372,7 +373,7 @@ def _after_fork() -> None:
     server = _recorder.server
     if server is not None:
         server.forget_after_fork()
-        captures = sys.modules.get("llmtop.publish.captures")
+        captures = sys.modules.get("llmtop.instrument.control.self_capture")
         if captures is not None:
             captures.forget_after_fork()
     _recorder.reset()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmtop.publish.phases import Paths
+from llmtop.instrument.record.phase_tree import Paths
 
 SIZE = 2048
 """Steps kept; a power of two."""

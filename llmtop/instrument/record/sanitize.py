@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from llmtop.errors import NotPossibleHere
-from llmtop.publish.interrupts import raised_by_handler
+from llmtop.instrument.guest.interrupts import raised_by_handler
 
 LARGEST = 1 << 62
 """Integers beyond do not fit a message."""

@@ -7,13 +7,14 @@ import time
 from typing import TYPE_CHECKING
 
 from llmtop.errors import NotPossibleHere
-from llmtop.publish import ending, identity, threads
-from llmtop.publish.chores import Chores
-from llmtop.publish.compiling import keep_untraced
-from llmtop.publish.watch import Nvtx, Watch, tool_listens
+from llmtop.instrument.guest import ending, threads
+from llmtop.instrument.record.boundary_observers import Nvtx, Watch, tool_listens
+from llmtop.instrument.record.periodic import Chores
+from llmtop.instrument.serve import launcher_env
+from llmtop.instrument.torch_compile import keep_untraced
 
 if TYPE_CHECKING:
-    from llmtop.publish.state import State
+    from llmtop.instrument.record.state import State
 
 
 def start(recorder: State, watch: Watch) -> None:
@@ -28,14 +29,14 @@ def start(recorder: State, watch: Watch) -> None:
         raise NotPossibleHere(f"{library} has replaced this process's threads and sockets, which llmtop needs")
     facts = recorder.facts
     facts.started_at = time.time()
-    facts.rank, facts.local_rank, facts.world_size = identity.from_environment()
+    facts.rank, facts.local_rank, facts.world_size = launcher_env.from_environment()
     recorder.run_chores = Chores(recorder)
     watch.step_is_hooked = facts.auto
     if tool_listens():
         watch.nvtx = Nvtx()
     keep_untraced()
     # msgspec first comes in here: a script that only imports llmtop never pays for it.
-    from llmtop.publish.server import Server
+    from llmtop.instrument.serve.server import Server
 
     if recorder.server is None:
         recorder.server = Server(recorder)

@@ -12,20 +12,20 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from llmtop.publish import values
-from llmtop.publish.facts import Facts
-from llmtop.publish.guard import is_the_scripts, met
-from llmtop.publish.interrupts import raised_by_handler
-from llmtop.publish.phases import OpenPhases
-from llmtop.publish.ring import Ring
-from llmtop.publish.values import complain
-from llmtop.publish.watch import Annotate, Nvtx, Watch
+from llmtop.instrument.guest.guard import is_the_scripts, met
+from llmtop.instrument.guest.interrupts import raised_by_handler
+from llmtop.instrument.record import sanitize
+from llmtop.instrument.record.boundary_observers import Annotate, Nvtx, Watch
+from llmtop.instrument.record.phase_tree import OpenPhases
+from llmtop.instrument.record.ring import Ring
+from llmtop.instrument.record.sanitize import complain
+from llmtop.instrument.serve.run_info import Facts
 
 if TYPE_CHECKING:
-    from llmtop.publish.gpu_clock import GpuClock
-    from llmtop.publish.gpu_metrics import GpuMetrics
-    from llmtop.publish.memory import Reading
-    from llmtop.publish.parts import OpenStep, Overlapping, PublishingServer
+    from llmtop.instrument.gpu.clock import GpuClock
+    from llmtop.instrument.gpu.logged_tensors import GpuMetrics
+    from llmtop.instrument.record.parts import OpenStep, Overlapping, PublishingServer
+    from llmtop.instrument.torch_allocator import Reading
 
 NEVER = 1 << 62
 """Later than any stamp."""
@@ -142,11 +142,11 @@ class State(OpenPhases):
 
     def log_other(self, name: str, value: object) -> None:
         """A metric that is new, or not a plain number."""
-        name = values.metric_name(name)
-        if name not in self.metrics and len(self.metrics) >= values.MAX_METRICS:
-            self.count_left_out(f"metrics over the limit of {values.MAX_METRICS} names")
+        name = sanitize.metric_name(name)
+        if name not in self.metrics and len(self.metrics) >= sanitize.MAX_METRICS:
+            self.count_left_out(f"metrics over the limit of {sanitize.MAX_METRICS} names")
             return
-        if values.is_on_gpu(value):
+        if sanitize.is_on_gpu(value):
             if self.gpu_metrics is not None and get_ident() == self.thread:
                 try:
                     self.gpu_metrics.take(name, value)
@@ -156,7 +156,7 @@ class State(OpenPhases):
                     self.gpu_metrics = None
                     complain(error)
             return
-        number = values.number(value)
+        number = sanitize.number(value)
         if number is not None:
             self.metrics[name] = number
         elif isinstance(value, int):

@@ -7,8 +7,8 @@ import socket
 import time
 
 from llmtop import wire
-from llmtop.publish import limits
-from llmtop.publish.descriptors import Channel
+from llmtop.instrument.guest.descriptors import Channel
+from llmtop.instrument.serve import limits
 
 _CHUNK = 1 << 16
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 
-from llmtop.publish import values
+from llmtop.instrument.record import sanitize
 
 MOST_STEPS = 10**15
 MAX_DTYPE = 32
@@ -66,19 +66,19 @@ def dtype(value: object) -> str | None:
         _refuse("dtype", value, 'a dtype, such as "bf16" or torch.bfloat16', "there is no MFU")
         return None
     plain = text.strip().lower().removeprefix("torch.").replace("_mixed", "-mixed")
-    return _DTYPE_OF.get(plain) or values.printable(plain[:MAX_DTYPE])
+    return _DTYPE_OF.get(plain) or sanitize.printable(plain[:MAX_DTYPE])
 
 
 def _number(value: object) -> float | None:
     if isinstance(value, bool):
         return None
     if not isinstance(value, str):
-        number = values.number(value)
+        number = sanitize.number(value)
         return number if number is not None and math.isfinite(number) else None
     match = _NUMBER.match(value[:64])
     return None if match is None else float(match["number"]) * _UNITS[match["unit"].lower()]
 
 
 def _refuse(argument: str, value: object, wanted: str, otherwise: str) -> None:
-    given = values.shown(value)
-    values.warn(argument, f"attach({argument}=) takes {wanted}, not {given}: it was left out, and {otherwise}")
+    given = sanitize.shown(value)
+    sanitize.warn(argument, f"attach({argument}=) takes {wanted}, not {given}: it was left out, and {otherwise}")

@@ -9,14 +9,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from llmtop import __version__, wire
-from llmtop.publish import identity
-from llmtop.publish.ring import SIZE
+from llmtop.instrument.record.ring import SIZE
+from llmtop.instrument.serve import launcher_env
 
 if TYPE_CHECKING:
-    from llmtop.publish.state import State
+    from llmtop.instrument.record.state import State
 
-_CAPTURES = "llmtop.publish.captures"
-_PAUSING = "llmtop.publish.pausing"
+_CAPTURES = "llmtop.instrument.control.self_capture"
+_PAUSING = "llmtop.instrument.control.pause"
 
 
 def captures() -> ModuleType:
@@ -43,8 +43,8 @@ def hello(recorder: State) -> wire.Hello:
     return wire.Hello(
         version=__version__,
         pid=os.getpid(),
-        host=identity.host(),
-        command=identity.command(),
+        host=launcher_env.host(),
+        command=launcher_env.command(),
         rank=facts.rank,
         local_rank=facts.local_rank,
         world_size=facts.world_size,

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from llmtop.publish import values
+from llmtop.instrument.record import sanitize
 
 _COMMAND_CHARACTERS = 200
 _DIGITS = 9
@@ -57,7 +57,7 @@ def _number(env: Mapping[str, str], names: tuple[str, ...]) -> int | None:
 
 def host() -> str:
     """This machine's name."""
-    return values.printable(socket.gethostname())
+    return sanitize.printable(socket.gethostname())
 
 
 def command() -> str:

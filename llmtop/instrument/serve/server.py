@@ -24,17 +24,18 @@ import msgspec
 
 from llmtop import client, socket_dir, wire
 from llmtop.errors import NotPossibleHere, UnusableInput
-from llmtop.publish import descriptors, life, limits, threads
-from llmtop.publish.descriptors import Channel
-from llmtop.publish.gpu_times import gpu_time
-from llmtop.publish.hello import captures, hello, pausing
-from llmtop.publish.interrupts import raised_by_handler
-from llmtop.publish.outbox import StepReader, encoded, encoded_steps, message_of
-from llmtop.publish.peer import Monitor
-from llmtop.publish.values import complain
+from llmtop.instrument.gpu.times import gpu_time
+from llmtop.instrument.guest import descriptors, threads
+from llmtop.instrument.guest.descriptors import Channel
+from llmtop.instrument.guest.interrupts import raised_by_handler
+from llmtop.instrument.record.sanitize import complain
+from llmtop.instrument.serve import limits, signs_of_life
+from llmtop.instrument.serve.connection import Monitor
+from llmtop.instrument.serve.hello import captures, hello, pausing
+from llmtop.instrument.serve.step_messages import StepReader, encoded, encoded_steps, message_of
 
 if TYPE_CHECKING:
-    from llmtop.publish.state import State
+    from llmtop.instrument.record.state import State
 
 HOLD_S = 0.016
 """Steps that finish within this time of a message go into one; within 20 ms a step is to be out."""
@@ -81,7 +82,7 @@ class Server:
         self._pace = limits.Pace()
         self._captures_allowed = limits.Allowance(limits.CAPTURES_PER_S, limits.CAPTURES_AT_ONCE)
         self.on_capture: OnCapture | None = None
-        """Called in the server thread with what a monitor asked for; by default `llmtop.publish.captures`."""
+        """Called in the server thread with what a monitor asked for; by default `llmtop.instrument.control.self_capture`."""
 
     def start(self) -> None:
         """Start the thread, and wait a moment until it listens; a second call only waits.
@@ -239,7 +240,7 @@ class Server:
         """Seconds to sleep at most; asks the training thread to wake us when there is nothing to be sent yet."""
         due: list[float] = []
         if any(monitor.ready for monitor in self._monitors.values()):
-            due.append(life.LIFE_S)
+            due.append(signs_of_life.LIFE_S)
             rest = HOLD_S - (time.monotonic() - self._sent_at)
             if rest > 0:
                 due.append(rest)
@@ -377,7 +378,7 @@ class Server:
                 self._send_steps(monitor)
             if monitor.ready:
                 self._send_gpu(monitor)
-            if monitor.ready and (alive := life.news(monitor, self._recorder)) is not None:
+            if monitor.ready and (alive := signs_of_life.news(monitor, self._recorder)) is not None:
                 self._write(monitor, wire.encode(alive))
 
     def _send_steps(self, monitor: Monitor) -> None:

@@ -10,12 +10,12 @@ import time
 from typing import TYPE_CHECKING
 
 from llmtop import wire
-from llmtop.publish.ring import MASK
+from llmtop.instrument.record.ring import MASK
 
 if TYPE_CHECKING:
-    from llmtop.publish.peer import Monitor
-    from llmtop.publish.phases import Node
-    from llmtop.publish.state import State
+    from llmtop.instrument.record.phase_tree import Node
+    from llmtop.instrument.record.state import State
+    from llmtop.instrument.serve.connection import Monitor
 
 LIFE_S = 5.0
 """How often a monitor is told at most. A training counts as stalled after a minute."""

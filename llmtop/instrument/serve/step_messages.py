@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from llmtop import wire
 from llmtop.errors import UnusableInput
-from llmtop.publish import values
-from llmtop.publish.ring import FIELDS, Row
+from llmtop.instrument.record import sanitize
+from llmtop.instrument.record.ring import FIELDS, Row
 
 if TYPE_CHECKING:
-    from llmtop.publish.state import State
+    from llmtop.instrument.record.state import State
 
 BATCH = 32
 """Steps in one message. To make one takes some 30 µs, for which the server thread may hold the training's GIL;
@@ -65,7 +65,7 @@ class StepReader:
 
 
 def _finite(count: float) -> float | None:
-    number = values.number(count)
+    number = sanitize.number(count)
     return number if number is not None and math.isfinite(number) else None
 
 
@@ -95,7 +95,9 @@ def encoded(message: wire.FromTraining, note: Callable[[str], None]) -> bytes:
     except _ERRORS:
         pass
     if isinstance(message, wire.CaptureState | wire.PauseState):
-        message.detail = values.printable(message.detail[:_DETAIL])  # an error's own words, or a path's odd bytes
+        message.detail = sanitize.printable(
+            message.detail[:_DETAIL]
+        )  # an error's own words, or a path's odd bytes
         try:
             return wire.encode(message)
         except _ERRORS:

@@ -110,7 +110,7 @@ def _make_importable() -> bool:
 def _instrument() -> None:
     try:
         if _make_importable():
-            from llmtop.publish import auto
+            from llmtop.instrument import auto
 
             auto.install()
     except Exception as error:  # noqa: BLE001

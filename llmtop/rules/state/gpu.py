@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from typing import Final
 
 from llmtop import clock_events
-from llmtop.diagnosis.windows import Window, finite
+from llmtop.rules.state.windows import Window, finite
 from llmtop.snapshot import Gpu
 
 WINDOW_SECONDS: Final = 3.0

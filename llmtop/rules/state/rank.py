@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Final
 
-from llmtop.diagnosis.gpu_state import GpuState
-from llmtop.diagnosis.memory_trend import MemoryTrend
-from llmtop.diagnosis.step_costs import StepCosts
-from llmtop.diagnosis.windows import finite
+from llmtop.rules.state.gpu import GpuState
+from llmtop.rules.state.memory_trend import MemoryTrend
+from llmtop.rules.state.step_costs import StepCosts
+from llmtop.rules.state.windows import finite
 from llmtop.snapshot import Process, Rank, Step
 
 RankKey = tuple[str, int, float]

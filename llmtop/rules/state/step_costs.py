@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
-from llmtop.diagnosis.windows import finite
 from llmtop.phase_names import Role, role_of
+from llmtop.rules.state.windows import finite
 from llmtop.snapshot import Phase, Step
 
 _WHOLE: Final = frozenset({"input", "h2d", "comm", "sync"})

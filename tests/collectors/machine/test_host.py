@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-import collectors.host
-from collectors.containers import cpus_allowed, limit_notes
-from collectors.host import HostSource, whole_disks, wires
+import collectors.machine.host
+from collectors.machine.containers import cpus_allowed, limit_notes
+from collectors.machine.host import HostSource, whole_disks, wires
 from tests.support.processes import environment, wait_for
 
 GIB = 1 << 30
@@ -148,7 +148,7 @@ def test_a_kernel_that_stops_answering_takes_the_values_with_it(
     fifo = tmp_path / "stuck"
     os.mkfifo(fifo)
     wait_for(lambda: source.latest().cpu_pct is not None)
-    monkeypatch.setattr(collectors.host, "STALE_SECONDS", 0.0)
+    monkeypatch.setattr(collectors.machine.host, "STALE_SECONDS", 0.0)
     monkeypatch.setattr(psutil, "swap_memory", fifo.read_text)  # blocks until somebody writes
     wait_for(lambda: source.latest().memory_total_bytes is None)
     assert source.latest().notes == ("the system has stopped answering about CPU, memory and disks",)
@@ -193,8 +193,8 @@ def test_cpus_that_a_scheduler_gives_and_takes_are_told() -> None:
     """In a process of its own, whose affinity is narrowed while the source reads."""
     script = """
 import os
-from collectors.host import HostSource
-from llmtop.once import render
+from collectors.machine.host import HostSource
+from llmtop.cli.snapshot_text import render
 from llmtop.snapshot import Snapshot
 source = HostSource(60)
 mine = sorted(os.sched_getaffinity(0))

@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-import collectors.processes
+import collectors.machine.processes
 from collectors.base import GpuUse
-from collectors.containers import pids_are_the_hosts
-from collectors.processes import ProcessSource
+from collectors.machine.containers import pids_are_the_hosts
+from collectors.machine.processes import ProcessSource
 from llmtop.snapshot import Host, Process, Snapshot, to_json
 from tests.support.processes import wait_for
 
@@ -188,7 +188,7 @@ def test_inside_a_container_a_pid_of_the_host_is_not_taken_for_a_local_one(
 ) -> None:
     innocent, gpu_user = start(IDLE), start(IDLE)
     opens = {gpu_user.pid}
-    monkeypatch.setattr(collectors.processes, "_opens_nvidia", lambda pid: pid in opens)
+    monkeypatch.setattr(collectors.machine.processes, "_opens_nvidia", lambda pid: pid in opens)
     uses = [GpuUse(pid=child.pid, gpu_uuid=UUID, mem_bytes=7) for child in (innocent, gpu_user)]
     source = watch(*uses, trusted=False)
     row_when(source, gpu_user.pid, lambda row: row.command is not None)
@@ -237,7 +237,7 @@ def test_a_look_that_never_ends_leaves_what_the_driver_says(
 
     source = watch(GpuUse(pid=child.pid, gpu_uuid=UUID, mem_bytes=9))
     row_when(source, child.pid, lambda row: row.user)
-    monkeypatch.setattr(collectors.processes, "STALE_SECONDS", 0.0)
+    monkeypatch.setattr(collectors.machine.processes, "STALE_SECONDS", 0.0)
     monkeypatch.setattr(psutil.Process, "cmdline", stuck)
     row = row_when(source, child.pid, lambda row: row.user is None)
     assert row == Process(pid=child.pid, gpu_uuid=UUID, gpu_mem_bytes=9)
@@ -247,9 +247,9 @@ def test_a_look_that_never_ends_leaves_what_the_driver_says(
 @pytest.fixture
 def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """So little time for processes that a round looks at one of the foremost and at one of the others."""
-    monkeypatch.setattr(collectors.processes, "BUDGET", 0.0)
-    monkeypatch.setattr(collectors.processes, "WHOLE_SECONDS", 0.0)
-    monkeypatch.setattr(collectors.processes, "FOREMOST", 1)
+    monkeypatch.setattr(collectors.machine.processes, "BUDGET", 0.0)
+    monkeypatch.setattr(collectors.machine.processes, "WHOLE_SECONDS", 0.0)
+    monkeypatch.setattr(collectors.machine.processes, "FOREMOST", 1)
 
 
 def test_with_no_time_all_rows_are_there_and_the_largest_and_the_attached_are_known(
@@ -275,8 +275,8 @@ def test_with_no_time_all_rows_are_there_and_the_largest_and_the_attached_are_kn
 
 
 def test_with_no_time_the_first_rounds_look_at_all(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collectors.processes, "BUDGET", 0.0)
-    monkeypatch.setattr(collectors.processes, "WHOLE_SECONDS", 600.0)
+    monkeypatch.setattr(collectors.machine.processes, "BUDGET", 0.0)
+    monkeypatch.setattr(collectors.machine.processes, "WHOLE_SECONDS", 600.0)
     uses = [GpuUse(pid=start(IDLE).pid, gpu_uuid=UUID) for _ in range(4)]
     source = ProcessSource(lambda: uses, interval=600, trusted=True)
     source._round()

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from collectors.nvml import NvmlSource
-from llmtop.diagnosis.live import Rules
+from collectors.nvml.source import NvmlSource
+from llmtop.rules.engine import Rules
 from llmtop.snapshot import Alert, Host, Snapshot
 from tests.support.nvml_stub import Driver, Scenario, gpu_uuid
 from tests.support.processes import wait_for

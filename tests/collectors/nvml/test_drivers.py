@@ -15,7 +15,7 @@ from tests.support.nvml_stub import GIB, Scenario, build, environment
 READ = """
 import sys, time
 import msgspec
-from collectors.nvml import NvmlSource
+from collectors.nvml.source import NvmlSource
 
 source = NvmlSource(0.1)
 source.start()

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-import collectors.gpu_faults
-import collectors.nvml
-import collectors.nvml_device
-from collectors.nvml import NvmlSource
-from collectors.nvml_calls import ABSENT, LOST, vague, words
+import collectors.nvml.device
+import collectors.nvml.faults
+import collectors.nvml.source
+from collectors.nvml.calls import ABSENT, LOST, vague, words
+from collectors.nvml.source import NvmlSource
 from llmtop.snapshot import Gpu
 from tests.support.nvml_stub import Driver, Scenario, gpu_uuid
 from tests.support.processes import wait_for
@@ -89,11 +89,11 @@ def test_any_call_may_answer_anything(nvml_stub: Driver) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that is done every few seconds, or after some, is done sooner."""
-    monkeypatch.setattr(collectors.nvml, "LOOK_SECONDS", 0.2)
-    monkeypatch.setattr(collectors.nvml, "RESTART_SECONDS", 0.3)
-    monkeypatch.setattr(collectors.nvml, "RESTART_SECONDS_BESIDE_HEALTHY", 0.3)
-    monkeypatch.setattr(collectors.nvml_device, "SLOW_SECONDS", 0.3)
-    monkeypatch.setattr(collectors.nvml_device, "STALE_SECONDS", 0.5)
+    monkeypatch.setattr(collectors.nvml.source, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(collectors.nvml.source, "RESTART_SECONDS", 0.3)
+    monkeypatch.setattr(collectors.nvml.source, "RESTART_SECONDS_BESIDE_HEALTHY", 0.3)
+    monkeypatch.setattr(collectors.nvml.device, "SLOW_SECONDS", 0.3)
+    monkeypatch.setattr(collectors.nvml.device, "STALE_SECONDS", 0.5)
 
 
 @pytest.fixture
@@ -307,7 +307,7 @@ def test_an_xid_is_shown_with_its_meaning_and_forgotten_after_a_while(
     assert gpu_when(source, 4, whole).error is None
     nvml_stub.scenario.xid(5, 4242).write()
     gpu_when(source, 5, lambda gpu: gpu.error is not None and "Xid 4242" in gpu.error and "Xid 79" in gpu.error)
-    monkeypatch.setattr(collectors.gpu_faults, "XID_KEPT_SECONDS", 0.0)
+    monkeypatch.setattr(collectors.nvml.faults, "XID_KEPT_SECONDS", 0.0)
     assert gpu_when(source, 5, lambda gpu: gpu.error is None).util_pct == 99
 
 

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from collectors.base import GpuReading
-from collectors.nvml import NvmlSource
-from collectors.nvml_device import slow_pace
+from collectors.nvml.device import slow_pace
+from collectors.nvml.source import NvmlSource
 from llmtop import clock_events
 from llmtop.snapshot import Gpu
 from tests.support.nvml_stub import GIB, Driver, Scenario, gpu_uuid, mig_uuid

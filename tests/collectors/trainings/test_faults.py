@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from collectors import steps as steps_module
-from collectors.steps import StepsSource
+from collectors.trainings import source as steps_module
+from collectors.trainings.source import StepsSource
 from llmtop import wire
 from llmtop.snapshot import Rank
 from tests.support import wire_peer

@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from collectors import bounds
-from collectors.bounds import Bounds, Names
-from collectors.pending import PENDING_BYTES, PENDING_STEPS, Pending
-from collectors.steps import StepsSource
+from collectors.trainings import bounds
+from collectors.trainings.bounds import Bounds, Names
+from collectors.trainings.pending import PENDING_BYTES, PENDING_STEPS, Pending
+from collectors.trainings.source import StepsSource
 from llmtop import wire
-from llmtop.once import render
+from llmtop.cli.snapshot_text import render
 from llmtop.snapshot import Host, Phase, Rank, Snapshot, Step, from_json, to_json
 from tests.support import wire_peer
 from tests.support.processes import wait_for

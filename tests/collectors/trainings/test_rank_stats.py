@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from collectors.pending import PENDING_STEPS
-from collectors.rank_stats import HISTORY_STEPS, RankStats
-from collectors.step_window import RECENT_STEPS, percentile
+from collectors.trainings.pending import PENDING_STEPS
+from collectors.trainings.rank_stats import HISTORY_STEPS, RankStats
+from collectors.trainings.step_window import RECENT_STEPS, percentile
 from llmtop import wire
 
 MS = 1_000_000

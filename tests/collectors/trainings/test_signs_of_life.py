@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from collectors import steps as steps_module
-from collectors import training as training_module
-from collectors.steps import StepsSource
+from collectors.trainings import source as steps_module
+from collectors.trainings import training as training_module
+from collectors.trainings.source import StepsSource
 from llmtop.snapshot import Rank
 from tests.support.processes import wait_for
 from tests.support.trainings import Training
@@ -20,7 +20,7 @@ LONG = 8.0
 # One more sign at a time than a monitor can wait for, in a test's seconds; the work goes on until a line comes.
 _BEGIN = """
 import select, sys, time
-from llmtop.publish import life
+from llmtop.instrument import life
 life.LIFE_S = 0.2
 
 def more():
@@ -36,7 +36,7 @@ for _ in range(20):
 _TORCH = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-from llmtop.publish import auto
+from llmtop.instrument import auto
 auto.install()
 net = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

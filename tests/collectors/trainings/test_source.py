@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from collectors import steps as steps_module
-from collectors import training as training_module
-from collectors.steps import StepsSource
-from collectors.training import Training
+from collectors.trainings import source as steps_module
+from collectors.trainings import training as training_module
+from collectors.trainings.source import StepsSource
+from collectors.trainings.training import Training
 from llmtop import wire
 from llmtop.snapshot import Rank, Step
 from tests.support import wire_peer

@@ -1,0 +1,1 @@
+"""NVIDIA's GPUs through NVML and GPM, asked in a process of their own."""

@@ -1,0 +1,1 @@
+"""Attached trainings: what they publish, read from their sockets."""

@@ -1,0 +1,1 @@
+"""The engine that asks a training's own Kineto over its fabric."""

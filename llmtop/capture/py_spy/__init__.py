@@ -1,0 +1,1 @@
+"""The engine that looks at Python stacks from outside."""

@@ -1,0 +1,1 @@
+"""The hot path: steps and phases as stamps in memory."""

@@ -1,0 +1,1 @@
+"""The socket of a training: who may ask, what is said."""

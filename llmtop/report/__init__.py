@@ -1,0 +1,1 @@
+"""What an analysis found, as data; its renderings, comparison and advice."""

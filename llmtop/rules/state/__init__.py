@@ -1,0 +1,1 @@
+"""What the rules remember from snapshot to snapshot."""

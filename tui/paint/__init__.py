@@ -1,0 +1,1 @@
+"""Cells: colours, glyphs, rows, strips and charts that panes are painted with."""
