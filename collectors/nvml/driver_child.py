@@ -34,7 +34,7 @@ _TERMINALS = (
     signal.SIGUSR2, signal.SIGALRM, signal.SIGPIPE,
 )  # fmt: skip
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _M_ARENA_MAX = 1, 15, -8
-_HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _UNKNOWN = -1
 _CHANNEL = 3
 """The child's end of the channel has this number."""

@@ -1,7 +1,7 @@
 """The GPUs of this machine, through NVML.
 
 One thread looks which GPUs there are and starts NVML again when it must be; every GPU is sampled in threads of its
-own (nvml_device.py). NVML is never shut down while a thread is inside one of its calls: that crashes the process.
+own (device.py). NVML is never shut down while a thread is inside one of its calls: that crashes the process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What one training may tell of itself: whatever speaks on its socket, a monitor's memory and lines stay bounded.
 
-A training of llmtop's has 128 names of phases and 64 of metrics at most (`llmtop.instrument`), and sends a few dozen
-steps a message. More comes from a broken or foreign publisher. What is over the limits is left out and counted.
+A training of llmtop's has 128 names of phases and 64 of metrics at most (`llmtop.instrument`), and sends a few
+dozen steps a message. More comes from a broken or foreign publisher. What is over the limits is left out and
+counted.
 """
 
 from __future__ import annotations

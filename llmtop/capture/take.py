@@ -52,7 +52,7 @@ class Result:
     trace: Path | None
     """What `llmtop report` reads."""
     report: Any = None
-    """The diagnosis' Report; None where the engine makes none or it failed (then a note says why)."""
+    """The analysis' Report; None where the engine makes none or it failed (then a note says why)."""
     open_with: str = ""
 
     @property

@@ -2,7 +2,7 @@
 
 nsys attaches to nothing: a process can be captured only when an ancestor of it is `nsys launch` (or `nsys profile
 --start-later`). Such a process carries the session's id in its environment, from where every other process of the
-same user can start and stop a collection. What nsys does with a collection is in `nsys_window.py`.
+same user can start and stop a collection. What nsys does with a collection is in `llmtop/capture/nsys/`.
 """
 
 from __future__ import annotations

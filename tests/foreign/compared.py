@@ -14,7 +14,7 @@ from tests.foreign.runs import Heard, Outcome
 
 OURS = ({"socket", "anon_inode:[eventpoll]", "anon_inode:[eventfd]", "anon_inode"}, True)
 """What llmtop may have open, closed on exec."""
-_FRAMES = re.compile(r'  File "[^"\n]*/llmtop/publish/[^"\n]*", line \d+, in .*\n(    .*\n)*')
+_FRAMES = re.compile(r'  File "[^"\n]*/llmtop/instrument/[^"\n]*", line \d+, in .*\n(    .*\n)*')
 
 
 def differences(plain: Outcome, other: Outcome, says: str | None = None) -> list[str]:

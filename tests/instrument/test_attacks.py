@@ -25,7 +25,7 @@ STORY = """
 import os, sys, time
 import llmtop
 from llmtop import wire
-from llmtop.instrument import recorder
+from llmtop.instrument.record import recorder
 with llmtop.step(): pass
 sys.stdin.readline()
 for number in range({answers}):

@@ -162,13 +162,13 @@ class Alarm({base}): pass
 {HANDLERS[handler]}
 signal.signal(signal.SIGALRM, handler)
 import llmtop
-from llmtop.instrument import identity
-asked = identity.from_environment
+from llmtop.instrument.serve import launcher_env
+asked = launcher_env.from_environment
 def interrupted():
-    identity.from_environment = asked
+    launcher_env.from_environment = asked
     os.kill(os.getpid(), signal.SIGALRM)
     return asked()
-identity.from_environment = interrupted
+launcher_env.from_environment = interrupted
 try:
     with llmtop.step(): pass
 except Alarm:
@@ -194,7 +194,8 @@ def handler(*_):
     rung += 1
     raise Alarm()
 signal.signal(signal.SIGALRM, handler)
-import llmtop.instrument.record.startup, llmtop.instrument.serve.server, llmtop.instrument.control.self_capture  # imports are Python's own
+import llmtop.instrument.record.startup, llmtop.instrument.serve.server  # imports are Python's own
+import llmtop.instrument.control.self_capture
 caught = 0
 random.seed(1)
 for _ in range(300):

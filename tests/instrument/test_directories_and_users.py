@@ -129,7 +129,8 @@ input()
 def test_two_users_see_their_own_trainings_and_take_no_place_of_each_other(tmp_path: Path) -> None:
     # All is loaded before: another user may not be able to read this Python's libraries.
     as_user = (
-        "import os, llmtop.instrument.record.startup, llmtop.instrument.serve.server, llmtop.instrument.control.self_capture, encodings.idna\n"
+        "import os, llmtop.instrument.record.startup, llmtop.instrument.serve.server, encodings.idna\n"
+        "import llmtop.instrument.control.self_capture\n"
         "os.setgroups([]); os.setgid({uid}); os.setuid({uid})\nos.environ.pop('LLMTOP_DIR', None)\n"
     )
     train = "import llmtop\nwith llmtop.step(): pass\nprint('up', flush=True)\ninput()\n"

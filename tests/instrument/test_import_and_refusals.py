@@ -114,7 +114,8 @@ def test_the_directory_is_made_for_its_owner_alone(runtime_dir: Path) -> None:
         "sys.modules['msgspec'] = None",
         "sys.modules['nvtx'] = None",
         "import threading; threading.Thread.start = lambda self: (_ for _ in ()).throw(RuntimeError('no thread'))",
-        "import resource, nvtx, llmtop.instrument.serve.server; resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))",
+        "import resource, nvtx; from llmtop.instrument.serve import server; "
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))",
         "import socket; del socket.socket",
         "import os; del os.eventfd",
     ],

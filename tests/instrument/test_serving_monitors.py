@@ -364,7 +364,7 @@ def test_what_a_capture_answers_reaches_the_monitor_that_asked(runtime_dir: Path
     script = """
 import llmtop, time
 from llmtop import wire
-from llmtop.instrument import recorder
+from llmtop.instrument.record import recorder
 llmtop.attach()
 def on_capture(request, send):
     if request.id == "broken":

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("runtime_dir")
 
 STORM = """
 import signal, llmtop
-from llmtop.instrument import recorder
+from llmtop.instrument.record import recorder
 r = recorder.get()
 with llmtop.step(): pass
 def handler(*_): raise {error}
@@ -75,7 +75,7 @@ sys.stderr = sys.__stderr__
 def test_a_step_that_failed_leaves_nothing_watched() -> None:
     script = """
 import contextlib, llmtop
-from llmtop.instrument import recorder
+from llmtop.instrument.record import recorder
 r = recorder.get()
 with llmtop.step(): pass
 r.annotate_with(contextlib.nullcontext)
@@ -97,11 +97,12 @@ import os, sys
 import torch.profiler
 import llmtop
 from llmtop import wire
-from llmtop.instrument import captures, recorder
+from llmtop.instrument.control import self_capture
+from llmtop.instrument.record import recorder
 r, sent = recorder.get(), []
 with llmtop.step(): pass
 request = wire.CaptureRequest(id="a", engine="torch.profiler", path={str(tmp_path / "trace.json")!r}, steps=5)
-captures.handle(request, r, sent.append)
+self_capture.handle(request, r, sent.append)
 for _ in range(3):
     with llmtop.step(): torch.ones(3) + 1
 pid = os.fork()
@@ -109,12 +110,12 @@ if pid == 0:
     stopped = []
     torch.autograd._disable_profiler = lambda: stopped.append(1)
     import atexit
-    del captures._of_thread.capture  # as at the end of the thread
+    del self_capture._of_thread.capture  # as at the end of the thread
     os._exit(len(stopped))
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 for _ in range(6):
     with llmtop.step(): torch.ones(3) + 1
-captures._running.ended.wait(60)
+self_capture._running.ended.wait(60)
 assert sent[-1].state == "done", sent
 """
     with Training(script) as training:

@@ -22,9 +22,10 @@ pytestmark = pytest.mark.torch
 PLANTING = """
 import gc, hashlib, json, os, sys, types
 import llmtop, llmtop.instrument.record.startup, llmtop.instrument.serve.server
-from llmtop.instrument import guard
-FOLDER = llmtop.__file__.rpartition("/")[0] + "/publish/"
-HOT = ("auto/", "recorder.py", "phases.py", "state.py", "loader.py", "values.py", "startup.py", "chores.py")
+from llmtop.instrument.guest import guard
+FOLDER = llmtop.__file__.rpartition("/")[0] + "/instrument/"
+HOT = ("auto/", "loader.py", *(f"record/{name}.py" for name in
+       ("recorder", "phase_tree", "state", "sanitize", "startup", "periodic")))
 # What has a door of its own, or is one.
 DOOR = ("Phase.__enter__", "Phase.__exit__", "Step.__enter__", "Step.__exit__", "Loop.lost", "._be_idle",
         "Recorder.step_failed", "State.cannot_see",

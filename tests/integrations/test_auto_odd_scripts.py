@@ -182,7 +182,8 @@ for kind in (Net, Own):
     for held in of(standing):
         if type(held) is not type and type(held).__module__.startswith("llmtop"):
             assert pickle.loads(pickle.dumps(held)) is None and copy.deepcopy(held) is None
-from llmtop.instrument import auto, recorder
+from llmtop.instrument import auto
+from llmtop.instrument.record import recorder
 for thing in (auto.install(), recorder.get()):
     assert pickle.loads(pickle.dumps(thing)) is thing and copy.deepcopy(thing) is thing
 for library in ("cloudpickle", "dill"):

@@ -56,7 +56,7 @@ import logging, os, torch
 import lightning.pytorch as pl
 from torch.utils.data import DataLoader, TensorDataset
 from llmtop.integrations.lightning import LlmtopProfiler
-from llmtop.instrument import recorder
+from llmtop.instrument.record import recorder
 
 class Module(pl.LightningModule):
     def __init__(self):

@@ -156,7 +156,7 @@ def train(rank, folder):
         net(torch.randn(2, 4)).sum().backward()
         optimizer.step()
     assert len(glob.glob(f"{folder}/{os.getpid()}-*.sock")) == 1
-    from llmtop.instrument import recorder
+    from llmtop.instrument.record import recorder
     assert recorder.get().ring.count == 2
 
 if __name__ == "__main__":

@@ -89,7 +89,8 @@ class GpuScreen(LlmtopScreen):
         if gpu.error:
             rows.append(Row(width).add(f" {fmt.printable(gpu.error)}", palette.critical).end(palette.text))
         if alert is not None and snapshot is not None:
-            said = f" {alert_style.mark(alert, look)} {alert_style.word(alert)} {alert_style.age(alert, snapshot.time)} "
+            age = alert_style.age(alert, snapshot.time)
+            said = f" {alert_style.mark(alert, look)} {alert_style.word(alert)} {age} "
             bar = Row(width).add(" ", palette.text).add(said, alert_style.badge(alert, look))
             bar.add(f"  {keys.alert_words(replaying=bool(self.view.replay))}", palette.info)
             rows.append(bar.end(palette.text))

@@ -1,6 +1,7 @@
 """Captures that an attached training takes of itself: ask over its socket, follow what it says, take the file.
 
-The training starts, steps and stops the recorder in its own thread, at step boundaries: publish/captures.py.
+The training starts, steps and stops the recorder in its own thread, at step boundaries:
+instrument/control/self_capture.py.
 """
 
 from __future__ import annotations

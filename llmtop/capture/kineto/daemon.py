@@ -1,8 +1,8 @@
 """Kineto's on-demand tracing: capture a PyTorch process that imports nothing of llmtop.
 
 A process started with ``KINETO_USE_DAEMON=1`` asks a datagram socket once a second whether it should trace. That
-socket is hosted here, in a directory of its own; kineto_daemon.py does so beside each `llmtop run`. A monitor
-hands its wish to the host over a second, stream socket beside it (kineto_engine.py).
+socket is hosted here, in a directory of its own; spawn.py does so beside each `llmtop run`. A monitor
+hands its wish to the host over a second, stream socket beside it (engine.py).
 
 What the training's C++ side does not survive decides the shape of this: a datagram from outside its own directory
 aborts it, so the host binds by absolute path inside and answers from that socket alone; an answer is at most one a
@@ -35,7 +35,7 @@ SERVICE = "dynolog"
 CONTROL = "control"
 CONFIG = "kineto.conf"
 TOLD_PREFIX = "told-"
-"""Of a file with the pid of a process that has been told to trace; llmtop.instrument.guest.ending looks for its own."""
+"""Of a file with the pid of a process that has been told to trace; guest/ending.py looks for its own."""
 MAX_DIRECTORY = 54
 """Kineto adds "/dynoconfigclient" and a UUID, and a socket's path has 107 characters."""
 POLL_SECONDS = 1

@@ -45,7 +45,7 @@ def start_host(environment: MutableMapping[str, str], watched: int) -> bool:
 
 def _spawn(directory: Path, service: int, control: int, watched: int) -> None:
     """Start the host as nobody's child."""
-    home = str(Path(__file__).resolve().parents[2])
+    home = str(Path(__file__).resolve().parents[3])
     variables = {**os.environ, "PYTHONPATH": home}
     # -P: the folder that the launcher was called in is no place to import from
     flags = ["-P"] if sys.version_info >= (3, 11) else []

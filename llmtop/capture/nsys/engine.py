@@ -3,7 +3,7 @@
 A small shell holds the collection: it starts it, waits for a word or the end of its input, and stops it. It is in
 a session of its own and its input ends with this process, so neither Ctrl+C in the pane nor `kill -9` of the
 monitor leaves a training being traced. Its output goes to memory, where a full disk cannot cut it. A training that
-nsys could harm is paused, if it can be, while nsys starts and stops (pausing.py), also when the input ends without
+nsys could harm is paused, if it can be, while nsys starts and stops (pause.py), also when the input ends without
 a word.
 """
 
@@ -246,8 +246,8 @@ def _sessions(targets: tuple[Target, ...]) -> list[tuple[Nsys, Session, list[Tar
         nsys, session = nsys_module.for_process(target.pid)
         if lost_records.happened(session.id):
             raise NotPossibleHere(
-                f"nsys cannot capture {target.name}: {lost_records.REFUSAL}; save a checkpoint and start it anew for "
-                "another nsys capture"
+                f"nsys cannot capture {target.name}: {lost_records.REFUSAL}; save a checkpoint and start it anew "
+                "for another nsys capture"
             )
         found.setdefault(session.id, (nsys, session, []))[2].append(target)
     return list(found.values())
@@ -307,7 +307,7 @@ def _begin(
         begin = _start_arguments(nsys, output, job.plan.options, sampling_scope(targets[0].pid))
         python = sys.executable if paused else ""  # what stops it when this process is killed
         always = "always" if "pause" in job.plan.options else ""
-        home = str(Path(__file__).parents[2])
+        home = str(Path(__file__).parents[3])
         arguments = [str(nsys.path), session.id, python, _STOPPER, home, always, *begin]
         holder = subprocess.Popen(
             ["/bin/sh", "-c", _HOLD, "llmtop-nsys", *arguments],

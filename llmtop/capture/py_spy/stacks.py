@@ -39,7 +39,7 @@ class Frame:
         return printable(f"{self.name} ({place}{'' if self.line is None else f':{self.line}'})")
 
 
-_NOT_OWN = (sysconfig.get_paths()["stdlib"] + "/", str(Path(__file__).resolve().parents[1]) + "/")
+_NOT_OWN = (sysconfig.get_paths()["stdlib"] + "/", str(Path(__file__).resolve().parents[2]) + "/")
 
 
 def _shortened(file: str) -> str:

@@ -1,8 +1,8 @@
 """A pause of the training at a step boundary, with its GPU idle, for as long as a monitor asks.
 
 It is for tools that harm a process when they start or stop recording while kernels are in flight
-(llmtop/capture/nsys/pause.py says which). The training thread itself waits, after a step: until the monitor lets it
-go, the time is over, or the monitor has gone. Whatever goes wrong ends the pause, never the training. Only what
+(llmtop/capture/nsys/pause.py says which). The training thread itself waits, after a step: until the monitor lets
+it go, the time is over, or the monitor has gone. Whatever goes wrong ends the pause, never the training. Only what
 PyTorch has launched is waited for.
 
 All pauses together are a small share of the run (`limits.PauseBudget`); `LLMTOP_PAUSE_PCT` in the training's

@@ -1,1 +1,1 @@
-"""How llmtop behaves inside somebody else's process: what it meets there, its threads, its descriptors, its end."""
+"""How llmtop behaves in somebody else's process: what it meets there, its threads, its descriptors, its end."""

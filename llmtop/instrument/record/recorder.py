@@ -3,11 +3,11 @@
 A phase is two stamps and two additions into a list; a finished step is one row in the ring. Nothing here
 sends, allocates much, takes a lock or lets an error of ours out: the server thread does the rest. In a real
 training most of the cost is cache misses, so few lines of code and memory are touched: checks come together in
-`watch`, and what is rare is in methods of its own.
+`boundary_observers`, and what is rare is in methods of its own.
 
 Whose phases count: those of the thread that runs the steps. A step taken by another thread while none is open
 makes that one the owner. Where steps may overlap (requests of an inference server, a running asyncio loop)
-`concurrent` takes over, and a phase counts for the step that was opened in the same thread and task. Whatever
+`overlapping` takes over, and a phase counts for the step that was opened in the same thread and task. Whatever
 cannot be told is left out and counted in `left_out`, which the monitor shows.
 
 A phase outside a step belongs to the step that follows, and that step's time begins with it. So in

@@ -128,7 +128,7 @@ class State(OpenPhases):
         self.tracks: Overlapping | None = None
         self.metrics: dict[str, float] = {}
         self.worked = 0
-        """When work was last seen that is in no phase (perf_counter ns); see `life`."""
+        """When work was last seen that is in no phase (perf_counter ns); see `serve.signs_of_life`."""
         self.facts = Facts()
         if self.off:
             self.thread = NO_THREAD

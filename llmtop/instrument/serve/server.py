@@ -82,7 +82,7 @@ class Server:
         self._pace = limits.Pace()
         self._captures_allowed = limits.Allowance(limits.CAPTURES_PER_S, limits.CAPTURES_AT_ONCE)
         self.on_capture: OnCapture | None = None
-        """Called in the server thread with what a monitor asked for; by default `llmtop.instrument.control.self_capture`."""
+        """Called in the server thread with what a monitor asked for; by default `control.self_capture`."""
 
     def start(self) -> None:
         """Start the thread, and wait a moment until it listens; a second call only waits.

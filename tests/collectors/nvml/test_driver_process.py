@@ -385,7 +385,7 @@ def test_it_finds_its_own_modules_whatever_lies_in_the_current_folder(
 ) -> None:
     for name in ("collectors", "llmtop", "json", "socket", "pynvml", "select"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('a module of the user')")
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(Path(__file__).resolve().parents[3])
     code = f"import sys; sys.path[0] = {root!r}; from llmtop.__main__ import main; main(['--json', '-i', '0.2'])"
     assert scenario.path is not None
     stream = subprocess.Popen(

@@ -20,8 +20,8 @@ LONG = 8.0
 # One more sign at a time than a monitor can wait for, in a test's seconds; the work goes on until a line comes.
 _BEGIN = """
 import select, sys, time
-from llmtop.instrument import life
-life.LIFE_S = 0.2
+from llmtop.instrument.serve import signs_of_life
+signs_of_life.LIFE_S = 0.2
 
 def more():
     time.sleep(0.02)
