@@ -1,7 +1,7 @@
 """Advice as data: for each finding what the field does about it, how to confirm it, and the exact next command.
 
-The texts are templates; `{pid}`, `{command}`, `{kernel}` and the like are filled in by analysis/findings.py with what
-the capture shows. Numbers in a text have their source beside them.
+The texts are templates; `{pid}`, `{command}`, `{kernel}` and the like are filled in by analysis/findings.py with
+what the capture shows. Numbers in a text have their source beside them.
 """
 
 from __future__ import annotations
