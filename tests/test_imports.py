@@ -1,7 +1,7 @@
 """No circle of imports between files: late ones and those for types alone counted too.
 
-import-linter holds the floors between packages; inside a package it does not see what stands in a circle. Two files
-that know each other are one file in two places: neither can be read, tried or replaced alone.
+import-linter holds the floors between packages; it does not see what stands in a circle inside one. Two files that
+know each other are one file in two places: neither can be read, tried or replaced alone.
 """
 
 from __future__ import annotations
