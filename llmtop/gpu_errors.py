@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import re
 
+from llmtop.severity import gravity
+
 TYPE_CHECKING = False  # the process that asks the driver loads no more than it must
 if TYPE_CHECKING:
     from typing import Final
 
-    from llmtop.snapshot import Severity
+    from llmtop.severity import Severity
 
 JOINT: Final = "; "
-_ORDER: Final[tuple[Severity, ...]] = ("info", "warning", "critical")
 _XID: Final = re.compile(r"^Xid (\d{1,6})\b")
 
 _PROGRAM: Final = " (program)"
@@ -91,7 +92,7 @@ def severity_of(error: str) -> Severity:
 
     What is known by no number and no sentence is a warning: something happened, and nothing says that it is lost.
     """
-    return max(map(_of_sentence, error.split(JOINT)), key=_ORDER.index)
+    return max(map(_of_sentence, error.split(JOINT)), key=gravity)
 
 
 def is_a_programs(error: str) -> bool:

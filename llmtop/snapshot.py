@@ -10,11 +10,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from llmtop.severity import Severity
+
 SCHEMA = 1
 """Grows when a field changes its meaning or goes; a new field does not change it."""
 
 Source = Literal["live", "replay"]
-Severity = Literal["info", "warning", "critical"]
 RankState = Literal["running", "stopped", "stalled", "gone"]
 StepKind = Literal["step", "request"]
 

@@ -219,7 +219,7 @@ def _device(lane: Lane, gaps: Gaps, judgement: Judgement, trace: model.Trace, ra
         kernels_under_10us_pct=100.0 * float(np.mean(took < 10_000)) if len(took) else None,
         idle_pct=lane.share(lane.idle.total),
         copy_only_pct=lane.share(lane.within(lane.only_host_copies)),
-        lost_pct=lost(lane, gaps),
+        lost_pct=dict(lost(lane, gaps).items()),
         steps=lane.counted,
         window_seconds=lane.length / 1e9,
         step_seconds=float(np.median(lengths)) if lane.counted else None,

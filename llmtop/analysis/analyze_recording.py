@@ -11,17 +11,18 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from llmtop.analysis.verdict import BORDER_PCT, NEAR_PCT
+from llmtop.bottlenecks import BOUND_IDS, BoundId, Verdict
 from llmtop.errors import UnusableInput
 from llmtop.format import duration, percent
 from llmtop.inputs import DEFAULT, Limits
-from llmtop.report.model import Device, Finding, MetricOverTime, PhaseTime, Report, Steps, Verdict
-from llmtop.snapshot import Alert, Gpu, Rank, Severity, Snapshot, Step
+from llmtop.report.model import Device, Finding, MetricOverTime, PhaseTime, Report, Steps
+from llmtop.severity import gravity
+from llmtop.snapshot import Alert, Gpu, Rank, Snapshot, Step
 from llmtop.steady import SteadyTime
 
-_BOUND = ("launch_bound", "input_bound", "sync_bound", "h2d_bound", "communication_bound")
 _BUCKETS = 120
 _METRICS = {
     "util": "util_pct",
@@ -207,21 +208,20 @@ def _idle_pct(rank: Rank, steps: list[Step]) -> float | None:
 def _verdict(seen: _Seen, idle: dict[int, float | None]) -> tuple[Verdict, int | None]:
     """By the GPU's idle share, and by the alert that was up longest; unknown when neither says anything."""
     total = max(seen.last - seen.first, 1e-9)
-    longest: dict[str, float] = {}
-    for held in seen.alerts:
-        kind = held.last.id
-        if kind in _BOUND:
-            longest[kind] = max(longest.get(kind, 0.0), held.seconds)
+    up = ((kind, held.seconds) for kind in BOUND_IDS for held in seen.alerts if held.last.id == kind)
+    longest: dict[BoundId, float] = {}
+    for kind, seconds in up:
+        longest[kind] = max(longest.get(kind, 0.0), seconds)
     known = {pid: share for pid, share in idle.items() if share is not None}
     worst = max(known, key=lambda pid: known[pid], default=None)
     named = max(longest, key=lambda kind: longest[kind], default=None)
     if named is not None and longest[named] >= 0.5 * total:
-        return cast(Verdict, named), worst
+        return named, worst
     if worst is None:
         return "unknown", None
     if known[worst] < BORDER_PCT:
         return "gpu_bound", worst
-    return cast(Verdict, named) if named is not None else "unknown", worst
+    return named or "unknown", worst
 
 
 def _devices(
@@ -292,9 +292,8 @@ def _step_times(steps: list[Step]) -> Steps:
 def _findings(seen: _Seen) -> tuple[Finding, ...]:
     """The alerts that were raised, the longest first."""
     total = max(seen.last - seen.first, 1e-9)
-    order: dict[Severity, int] = {"critical": 0, "warning": 1, "info": 2}
     found = []
-    for held in sorted(seen.alerts, key=lambda held: (order[held.last.severity], -held.seconds)):
+    for held in sorted(seen.alerts, key=lambda held: (-gravity(held.last.severity), -held.seconds)):
         alert = held.last
         evidence: dict[str, Any] = dict(alert.evidence)
         evidence |= {

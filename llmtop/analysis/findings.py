@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,13 +15,14 @@ from llmtop.analysis.device_timeline import Lane
 from llmtop.analysis.idle_causes import Gaps
 from llmtop.analysis.missing_kernels import Unrecorded
 from llmtop.analysis.verdict import BORDER_PCT, CAUSE_OF, NEAR_PCT, Judgement
+from llmtop.bottlenecks import BOTTLENECKS, LossId
 from llmtop.format import count, duration, percent, rate
-from llmtop.report.advice import ADVICE
+from llmtop.report.advice import ADVICE, FindingId
 from llmtop.report.model import ApiTime, CopyTime, Finding, KernelTime, PhaseTime, Steps, WaitPlace
-from llmtop.snapshot import Severity
+from llmtop.severity import Severity, gravity
 from llmtop.trace import model
 
-RECORDS_LOST = "records_lost"
+RECORDS_LOST: Final = "records_lost"
 TOLD_PCT = 3.0
 """A cause with less of the step than this is not worth a finding."""
 CRITICAL_PCT = 40.0
@@ -63,14 +64,13 @@ def findings(measured: Measured) -> tuple[Finding, ...]:
         _unsteady(measured),
         _hot_kernel(measured),
     ]
-    order = {"critical": 0, "warning": 1, "info": 2}
     kept = [finding for finding in found if finding is not None]
-    kept.sort(key=lambda finding: (order[finding.severity], -(finding.share_pct or 0.0)))
+    kept.sort(key=lambda finding: (-gravity(finding.severity), -(finding.share_pct or 0.0)))
     return (*_records_lost(measured), *kept)
 
 
 def _advised(
-    kind: str, severity: Severity, share: float | None, summary: str, evidence: dict[str, Any], **more: Any
+    kind: FindingId, severity: Severity, share: float | None, summary: str, evidence: dict[str, Any], **more: Any
 ) -> Finding:
     """A finding with its advice; `more` fills the templates, `saves` is what it saves at most, ms a step."""
     advice = ADVICE[kind]
@@ -133,7 +133,7 @@ def _lost(measured: Measured) -> list[Finding]:
             severity = "critical" if share >= CRITICAL_PCT else "warning"
         saves = share / 100 * lane.length / 1e6 / lane.counted if lane.counted else None
         evidence = _evidence(measured, lane, verdict, share)
-        words = f"{ADVICE[verdict].title}: {percent(share, 1)} of the step"
+        words = f"{BOTTLENECKS[verdict].heading}: {percent(share, 1)} of the step"
         if saves is not None:
             words += f", {duration(saves / 1e3)} of {duration(lane.length / 1e9 / lane.counted)}"
         more = {"pid": lane.process, "device": lane.device, "command": measured.command}
@@ -141,7 +141,7 @@ def _lost(measured: Measured) -> list[Finding]:
     return found
 
 
-def _evidence(measured: Measured, lane: Lane, verdict: str, share: float) -> dict[str, Any]:
+def _evidence(measured: Measured, lane: Lane, verdict: LossId, share: float) -> dict[str, Any]:
     """The numbers that show it."""
     gaps = measured.gaps[measured.lanes.index(lane)]
     evidence: dict[str, Any] = {"device": lane.device, "pid": lane.process, "share_pct": share}

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import cast
+from typing import Final
 
 from llmtop.analysis.collectives import exposed_pct
 from llmtop.analysis.device_timeline import Lane
 from llmtop.analysis.idle_causes import Gaps
-from llmtop.report.model import Verdict
+from llmtop.bottlenecks import LossId, Verdict
 from llmtop.trace import intervals as iv
 
 BORDER_PCT = 10.0
@@ -28,9 +28,9 @@ NEAR_PCT = 2.0
 SECOND_RATIO = 0.6
 """A second cause with at least so much of the first one's share is named too."""
 
-KERNEL_GAPS = "kernel_gaps"
+KERNEL_GAPS: Final = "kernel_gaps"
 
-CAUSE_OF: dict[str, str] = {
+CAUSE_OF: dict[str, LossId] = {
     "launch": "launch_bound",
     "queued": KERNEL_GAPS,
     "allocation": "launch_bound",
@@ -51,9 +51,9 @@ class Judgement:
 
     verdict: Verdict
     lane: Lane | None
-    lost: dict[str, float]
+    lost: dict[LossId, float]
     """Of the judged lane: percent of whole steps by verdict, the largest first."""
-    second: str | None = None
+    second: LossId | None = None
     at_border: bool = False
     whole_lost_pct: float = 0.0
     """The same sum over first to last device activity instead of whole steps."""
@@ -64,9 +64,9 @@ class Judgement:
         return sum(self.lost.values())
 
 
-def lost(lane: Lane, gaps: Gaps) -> dict[str, float]:
+def lost(lane: Lane, gaps: Gaps) -> dict[LossId, float]:
     """Percent of whole steps by what they were lost to, the largest first; no entry for nothing."""
-    sums: dict[str, float] = {}
+    sums: dict[LossId, float] = {}
     for cause, verdict in CAUSE_OF.items():
         sums[verdict] = sums.get(verdict, 0.0) + gaps.total(cause)
     sums["h2d_bound"] += lane.within(lane.only_host_copies)
@@ -86,7 +86,8 @@ def judge(lanes: list[Lane], gaps: list[Gaps], incomplete: Collection[int] = ())
     second = None
     ordered = list(shares.items())
     if total >= BORDER_PCT:
-        verdict = "launch_bound" if ordered[0][0] == KERNEL_GAPS else cast(Verdict, ordered[0][0])
+        first = ordered[0][0]
+        verdict = "launch_bound" if first == KERNEL_GAPS else first
         if len(ordered) > 1 and ordered[1][1] >= SECOND_RATIO * ordered[0][1]:
             second = ordered[1][0]
     near = abs(total - BORDER_PCT) <= NEAR_PCT

@@ -8,30 +8,10 @@ from llmtop.analysis.device_timeline import Lane
 from llmtop.analysis.missing_kernels import Unrecorded
 from llmtop.analysis.step_finder import ProcessSteps
 from llmtop.analysis.verdict import BORDER_PCT, Judgement
+from llmtop.bottlenecks import BOTTLENECKS
 from llmtop.format import duration, percent
 from llmtop.report.model import Steps
 from llmtop.trace import model
-
-VERDICT_WORDS = {
-    "gpu_bound": "the GPU is the limit",
-    "launch_bound": "the host launches too slowly",
-    "input_bound": "the GPU waits for input",
-    "sync_bound": "the host waits for the GPU within the step, then the GPU for the host",
-    "h2d_bound": "copies between host and device hold the step up",
-    "communication_bound": "the step waits for NCCL",
-    "idle": "the GPU is idle for a reason that the capture does not show",
-    "unknown": "the capture does not show what bounds the step",
-}
-LOST_WORDS = {
-    "launch_bound": "launching",
-    "kernel_gaps": "gaps between kernels",
-    "input_bound": "input",
-    "sync_bound": "waiting calls",
-    "h2d_bound": "host-device copies",
-    "communication_bound": "exposed NCCL",
-    "idle": "causes that the capture does not show",
-    "unknown": "unknown causes",
-}
 
 
 def verdict_sentence(
@@ -43,14 +23,16 @@ def verdict_sentence(
         return "unknown: the capture has no device activity, so it cannot say what bounds the step."
     over = f"{lane.counted} whole steps" if lane.counted else "all device activity"
     where = f" of GPU {lane.device}" if len({*trace.ops.device.tolist()}) > 1 else ""
-    text = f"{judgement.verdict}: {VERDICT_WORDS[judgement.verdict]}. "
+    text = f"{judgement.verdict}: {BOTTLENECKS[judgement.verdict].sentence}. "
     total = judgement.total
     if judgement.verdict == "gpu_bound":
         text += f"{percent(total, 1)} of {over}{where} is lost to idle time, lone copies and exposed NCCL"
         text += f" (border {BORDER_PCT:.0f}%)."
     else:
         parts = [
-            f"{percent(share, 1)} to {LOST_WORDS[kind]}" for kind, share in judgement.lost.items() if share >= 1.0
+            f"{percent(share, 1)} to {BOTTLENECKS[kind].title}"
+            for kind, share in judgement.lost.items()
+            if share >= 1.0
         ]
         text += f"{percent(total, 1)} of {over}{where} is lost: {', '.join(parts)}."
     if judgement.second:

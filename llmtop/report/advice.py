@@ -6,22 +6,36 @@ what the capture shows. Numbers in a text have their source beside them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final, Literal
+
+from llmtop.bottlenecks import LossId
 
 
 @dataclass(frozen=True)
 class Advice:
     """What to do about one kind of finding."""
 
-    title: str
     fix: str
     confirm: str
     next: str
 
 
-ADVICE: dict[str, Advice] = {
+FindingId = Literal[
+    LossId,
+    "straggler",
+    "records_lost",
+    "hot_kernel",
+    "small_kernels",
+    "allocations",
+    "pageable_copies",
+    "unsteady_steps",
+]
+"""What the report on a capture can find; on a recording the findings are its alerts."""
+
+ADVICE: Final[Mapping[FindingId, Advice]] = {
     "records_lost": Advice(
-        title="Kernels that ran are not in the capture",
         fix=(
             "Idle time, shares and phases of that process are wrong by the missing kernels; totals of what was "
             "recorded are right. nsys 2025.3 loses them in a process that it collects from repeatedly, and has "
@@ -33,7 +47,6 @@ ADVICE: dict[str, Advice] = {
         next="llmtop run -- {command}   # then: llmtop capture --engine torch.profiler --steps 5",
     ),
     "launch_bound": Advice(
-        title="The host launches work more slowly than the GPU does it",
         fix=(
             "Launch less: torch.compile(model, mode='reduce-overhead') or CUDA graphs replay a whole step with "
             "one call; a fused (fused=True) or foreach optimizer replaces hundreds of launches; a larger "
@@ -43,7 +56,6 @@ ADVICE: dict[str, Advice] = {
         next="py-spy record -p {pid} -d 10 -r 200 --nonblocking -o launch-{pid}.svg",
     ),
     "kernel_gaps": Advice(
-        title="The GPU pauses between kernels that were launched in time",
         fix=(
             "Each kernel costs 1 to 2 µs to start, whoever launches it: fewer, longer kernels (torch.compile, "
             "fused norms, losses and optimizers, a larger micro-batch); CUDA graphs shorten the pauses."
@@ -52,7 +64,6 @@ ADVICE: dict[str, Advice] = {
         next="TORCH_LOGS=graph_breaks {command}   # after torch.compile: where it had to break",
     ),
     "input_bound": Advice(
-        title="The GPU waits for input",
         fix=(
             "Make the next batch while this one is trained on: DataLoader(num_workers=8, prefetch_factor=4, "
             "persistent_workers=True, pin_memory=True) and batch.to(device, non_blocking=True); tokenise and "
@@ -62,7 +73,6 @@ ADVICE: dict[str, Advice] = {
         next="py-spy record -p {pid} -d 10 -r 200 --nonblocking --subprocesses -o input-{pid}.svg",
     ),
     "sync_bound": Advice(
-        title="The host waits for the GPU within the step, and then the GPU waits for the host",
         fix=(
             "Do not read values back within the step: keep losses and norms on the GPU and log every N steps; "
             "replace .item(), .cpu(), .tolist(), print(tensor), `if tensor:`, nonzero() and boolean masks; use "
@@ -73,7 +83,6 @@ ADVICE: dict[str, Advice] = {
         next="py-spy dump -p {pid}   # several times: the line that calls .item() or .cpu() is on top",
     ),
     "h2d_bound": Advice(
-        title="The GPU does nothing but copy between host and device",
         fix=(
             "Copy from pinned memory and beside the work: DataLoader(pin_memory=True) and .to(device, "
             "non_blocking=True) on a stream of its own, one batch ahead; copy less (token ids, uint8 images, "
@@ -83,7 +92,6 @@ ADVICE: dict[str, Advice] = {
         next="py-spy dump -p {pid}   # the line that calls .to() or .cuda() is on top",
     ),
     "communication_bound": Advice(
-        title="The GPU waits in NCCL with nothing to do beside it",
         fix=(
             "Overlap: DDP(gradient_as_bucket_view=True, static_graph=True) with bucket_cap_mb tuned, FSDP "
             "prefetching (backward_prefetch=BACKWARD_PRE, limit_all_gathers=True); send less: bf16 gradients "
@@ -94,7 +102,6 @@ ADVICE: dict[str, Advice] = {
         next="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET {command}",
     ),
     "straggler": Advice(
-        title="One rank holds the others up",
         fix=(
             "Look at that rank alone: its clock and temperature against the others', its NUMA node and CPU "
             "affinity, its share of the data (sequence lengths, padding), other processes on its GPU or host. "
@@ -104,7 +111,6 @@ ADVICE: dict[str, Advice] = {
         next="nvidia-smi -i {device} -q -d CLOCK,PERFORMANCE,TEMPERATURE && py-spy dump -p {pid}",
     ),
     "idle": Advice(
-        title="The GPU is idle and the capture does not show why",
         fix=(
             "Find out what the host does there: mark its parts with llmtop.phase(…) or NVTX ranges, or capture "
             "again with OS runtime traces. Checkpoints, evaluation, logging and garbage collection "
@@ -114,14 +120,12 @@ ADVICE: dict[str, Advice] = {
         next="py-spy record -p {pid} -d 10 -r 200 --nonblocking -o idle-{pid}.svg",
     ),
     "unknown": Advice(
-        title="The GPU is idle and the capture has no CUDA calls to say why",
         fix="Capture again with the CUDA trace on the host's side: nsys --trace=cuda,nvtx, or "
         "torch.profiler with ProfilerActivity.CPU and CUDA.",
         confirm="the next report names causes",
         next="llmtop capture --steps 5",
     ),
     "hot_kernel": Advice(
-        title="Where the GPU's time goes",
         fix="",
         confirm="the kernel's mean time falls",
         next=(
@@ -130,14 +134,12 @@ ADVICE: dict[str, Advice] = {
         ),
     ),
     "small_kernels": Advice(
-        title="Most kernels are shorter than the time that it takes to launch one",
         fix="Fuse them: torch.compile, a fused or foreach optimizer, fused norms and losses; or replay them as a "
         "CUDA graph.",
         confirm="the number of kernels a step falls",
         next="TORCH_LOGS=graph_breaks {command}   # after torch.compile: where it had to break",
     ),
     "allocations": Advice(
-        title="Device memory is allocated and freed within steps",
         fix=(
             "cudaMalloc and cudaFree stop the GPU. PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, fixed shapes "
             "(pad to buckets), no torch.cuda.empty_cache() in the loop; if memory is short: activation "
@@ -150,14 +152,12 @@ ADVICE: dict[str, Advice] = {
         ),
     ),
     "pageable_copies": Advice(
-        title="Copies come from pageable memory",
         fix="pin_memory=True in the DataLoader (or tensor.pin_memory() once), then .to(device, "
         "non_blocking=True): a pageable copy goes through a staging buffer, blocks the host and does not overlap.",
         confirm="the copies are pinned and their GB/s rise",
         next="",
     ),
     "unsteady_steps": Advice(
-        title="Steps differ in length",
         fix="Look at the slow ones: garbage collection, checkpoints, evaluation, variable shapes (recompiling, "
         "cuBLAS heuristics), a loader that runs dry every N batches.",
         confirm="the spread of the steps falls",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from llmtop.bottlenecks import BOTTLENECKS
 from llmtop.format import DASH, duration, percent, printable
 from llmtop.report.model import Device, Report
 
@@ -232,7 +233,8 @@ def _summary(before: Report, after: Report, step: Change | None) -> str:
         )
     if before.verdict == after.verdict:
         return f"{text} The bottleneck is the same: {after.verdict}."
-    return f"{text} The bottleneck changed: {before.verdict} to {after.verdict}."
+    was, now = (f"{verdict} ({BOTTLENECKS[verdict].sentence})" for verdict in (before.verdict, after.verdict))
+    return f"{text} The bottleneck changed: {was} to {now}."
 
 
 def render(comparison: Comparison, style: Callable[[str, str], str] | None = None) -> str:

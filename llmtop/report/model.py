@@ -11,20 +11,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from llmtop.snapshot import Severity
+from llmtop.bottlenecks import Verdict
+from llmtop.severity import Severity
 
 SCHEMA = 1
-
-Verdict = Literal[
-    "gpu_bound",
-    "launch_bound",
-    "input_bound",
-    "sync_bound",
-    "h2d_bound",
-    "communication_bound",
-    "idle",
-    "unknown",
-]
 
 
 class Steps(msgspec.Struct, frozen=True, kw_only=True):

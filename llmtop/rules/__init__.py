@@ -16,7 +16,9 @@ GPU_RULES: Final[tuple[Rule[GpuState], ...]] = gpu.GPU_RULES
 RANK_RULES: Final[tuple[Rule[RankState], ...]] = (*STEP_RULES, memory.MEMORY_PRESSURE, memory.MEMORY_GROWTH)
 JOB_RULES: Final[tuple[Rule[JobState], ...]] = (STALLED, STRAGGLER)
 
-_TEXTS: Final = {rule.id: rule.text for rules in (GPU_RULES, RANK_RULES, JOB_RULES) for rule in rules}
+_TEXTS: Final[dict[str, RuleText]] = {
+    rule.id: rule.text for rules in (GPU_RULES, RANK_RULES, JOB_RULES) for rule in rules
+}
 
 
 def text_of(alert_id: str) -> RuleText:

@@ -18,11 +18,13 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from llmtop.bottlenecks import AlertId
 from llmtop.rules import GPU_RULES, JOB_RULES, RANK_RULES, text_of
 from llmtop.rules.rule import Rule, RuleText, Told, known
 from llmtop.rules.state.gpu import GpuState
 from llmtop.rules.state.rank import JobState, RankKey, RankState, jobs_of, key_of
 from llmtop.rules.state.windows import Hold
+from llmtop.severity import gravity
 from llmtop.snapshot import Alert, Process, Snapshot
 from llmtop.steady import SteadyTime
 
@@ -32,8 +34,7 @@ that a wall clock that is set moves no stamps either."""
 GAP_SECONDS: Final = 60.0
 """After a hole this long (a suspended machine, a seek forward) what was seen before proves nothing."""
 
-_ORDER: Final = {"critical": 0, "warning": 1, "info": 2}
-_HoldKey = tuple[str, Hashable]
+_HoldKey = tuple[AlertId, Hashable]
 
 
 class _Judged(Protocol):
@@ -60,8 +61,8 @@ Subject = TypeVar("Subject", bound=_Judged)
 class _Look(NamedTuple):
     """One look at a rule that holds, is about to, or did a moment ago."""
 
-    id: str
-    covered_by: frozenset[str]
+    id: AlertId
+    covered_by: frozenset[AlertId]
     hold: Hold
     subject: _Judged
     tell: Callable[[], Told]
@@ -98,7 +99,7 @@ class Rules:
         self._take_gpus(snapshot, now)
         self._take_ranks(snapshot, now)
         alerts = [_alert(look, told, self._set_by) for look, told in self._tell(self._judge(now))]
-        alerts.sort(key=lambda alert: (_ORDER[alert.severity], alert.since, alert.id, alert.gpu or ""))
+        alerts.sort(key=lambda alert: (-gravity(alert.severity), alert.since, alert.id, alert.gpu or ""))
         return replace(snapshot, alerts=tuple(alerts))
 
     def _reset(self) -> None:

@@ -84,9 +84,8 @@ LOW_POWER_FULL_UTIL: Final = Rule[GpuState](
     tell=_tell_low_power,
     covered_by=frozenset({"stalled", "straggler"}),
     text=RuleText(
-        title="busy on paper only",
-        meaning="GPU-Util counts any running kernel as busy. This one runs, yet the GPU does no work: a hung "
-        "collective, a spinning kernel, or kernels far too small for the GPU.",
+        meaning="GPU-Util counts any running kernel as busy: that of a hung collective, one that spins, or "
+        "kernels far too small for the GPU.",
         condition=f"util at least {UTIL_FULL[0]:.0f} %, power under {POWER_LOW[0]:.0f} % of the limit, SM active "
         f"under {SM_LOW[0]:.0f} % and DRAM under {DRAM_LOW[0]:.0f} %; where the GPU gives no SM activity, memory "
         f"util under {MEM_UTIL_LOW[0]:.0f} % instead",
@@ -157,7 +156,6 @@ POWER_CAPPED: Final = Rule[GpuState](
     tell=_tell_capped,
     covered_by=frozenset({"throttled"}),
     text=RuleText(
-        title="at the power limit",
         meaning="The driver lowers the SM clock to stay within the power limit. Dense matrix work does that "
         "on a healthy GPU.",
         condition=f"clock-event reason {clock_events.SW_POWER_CAP}, SM clock below its maximum, "
@@ -196,7 +194,6 @@ THROTTLED: Final = Rule[GpuState](
     holds=_is_throttled,
     tell=_tell_throttled,
     text=RuleText(
-        title="slowed down by heat or supply",
         meaning="The GPU or its driver lowers the clocks to protect it. In a synchronous job every other GPU "
         "waits for this one.",
         condition="a clock-event reason among " + ", ".join(_THROTTLE) + " while the GPU works",
@@ -241,7 +238,6 @@ MEMORY_BOUND: Final = Rule[GpuState](
     tell=_tell_memory_bound,
     covered_by=frozenset({"stalled"}),
     text=RuleText(
-        title="memory bandwidth is the limit",
         meaning="The SMs wait for device memory. More arithmetic per byte helps, more FLOP/s do not.",
         condition=f"DRAM active at least {DRAM_BOUND[0]:.0f} %, tensor active under {_TENSOR_IDLE[0]:.0f} %, "
         "util at least 90 %, as means over 3 s",
@@ -275,7 +271,6 @@ GPU_ERROR: Final = Rule[GpuState](
     holds=_has_error,
     tell=_tell_error,
     text=RuleText(
-        title="the driver reports a fault",
         meaning="The driver refused a call in a way that means more than an absent value, or reported an Xid "
         "or ECC event. It is critical where the GPU is lost, or work or data on it; an Xid that a program brings "
         "on itself, and a repair that waits for a reset, are not.",

@@ -177,7 +177,6 @@ STALLED: Final = Rule[JobState](
     holds=_is_stalled,
     tell=_tell,
     text=RuleText(
-        title="no step any more",
         meaning="A training process is alive and has not finished a step for long, nor asked for a batch, nor "
         "begun a phase, as it would in a validation. In a job of several ranks one is "
         "named where something tells who: it is stopped or gone, its step is behind, or its GPU idles while "

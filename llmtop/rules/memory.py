@@ -56,7 +56,6 @@ def _tell_pressure(state: RankState) -> Told:
 
 
 _PRESSURE: Final = RuleText(
-    title="device memory runs out",
     meaning="The next allocation may fail. torch first frees its cache and tries again, which stops the GPU each "
     "time, and then raises an out-of-memory error.",
     condition=f"torch's allocator retried or gave an out-of-memory error within the last {_RETRY_SECONDS:.0f} s. "
@@ -124,7 +123,6 @@ MEMORY_GROWTH: Final = Rule[RankState](
     tell=_tell_growth,
     covered_by=frozenset({"memory_pressure"}),
     text=RuleText(
-        title="memory grows with every step",
         meaning="What the training's tensors hold at the least rises all the time: something is kept that should "
         "be freed, most often a loss with its graph.",
         condition=f"the least allocated memory in 8 stretches of at least 30 steps and 20 s (or 100 and 5 "

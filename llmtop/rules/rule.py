@@ -6,20 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from llmtop.bottlenecks import AlertId
 from llmtop.rules.state.rank import RankState
-from llmtop.snapshot import Severity
+from llmtop.severity import Severity
 
 Subject = TypeVar("Subject")
 
 
 @dataclass(frozen=True)
 class RuleText:
-    """A rule in words, for the screen."""
+    """A rule in words, for the screen; how its alert is called is in `llmtop.bottlenecks`."""
 
-    title: str
-    """In a few words."""
     meaning: str
-    """What it means for the training."""
+    """What it means for the training; the sentence of its bottleneck stands before it."""
     condition: str
     """What must hold."""
     source: str
@@ -53,13 +52,13 @@ class Told:
 class Rule(Generic[Subject]):
     """One rule over subjects of one kind: a GPU, a rank, or a job (ranks of one training)."""
 
-    id: str
+    id: AlertId
     holds: Callable[[Subject, bool], bool]
     """Whether it holds now; the flag says whether its alert is up, which then has easier thresholds to stay.
     False too when it cannot be decided from what is present."""
     tell: Callable[[Subject], Told]
     text: RuleText
-    covered_by: frozenset[str] = field(default_factory=frozenset)
+    covered_by: frozenset[AlertId] = field(default_factory=frozenset)
     """Ids of alerts that are the cause of this one: while one of them is up for the same GPU, process or job,
     this one is not shown."""
 

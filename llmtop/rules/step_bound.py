@@ -204,8 +204,7 @@ INPUT_BOUND: Final = Rule[RankState](
     tell=_tell_input,
     covered_by=frozenset({"stalled", "straggler", "h2d_bound", "low_power_full_util"}),
     text=RuleText(
-        title="waiting for data",
-        meaning="The GPU runs dry because the next batch is not there.",
+        meaning="It runs dry because the next batch is not there.",
         condition=f"over the last {WINDOW_STEPS} steps (or {WINDOW_SECONDS:.0f} s), in two of them at least, "
         f"waiting for data takes {INPUT_PCT[0]:.0f} % or more by the host's clock and by CUDA events, in which "
         f"the GPU runs dry; without events, under {SM_STARVED[0]:.0f} % of its SMs are active (without these, "
@@ -245,7 +244,6 @@ H2D_BOUND: Final = Rule[RankState](
     tell=_tell_h2d,
     covered_by=frozenset({"stalled"}),
     text=RuleText(
-        title="copying from the host",
         meaning="The steps wait for data on its way over PCIe.",
         condition=f"PCIe receives {RX_LOW_BYTES_PER_S[0] / 1e9:g} GB/s or more while under {SM_LAUNCH[0]:.0f} % "
         "of the SMs are active and steps go on",
@@ -303,7 +301,6 @@ LAUNCH_BOUND: Final = Rule[RankState](
         }
     ),
     text=RuleText(
-        title="launching too slowly",
         meaning="The kernels are so short that the host cannot launch them as fast as the GPU runs them.",
         condition=f"steps go on, the host spends 60 % or more of them in phases that launch and under "
         f"{INPUT_PCT[0]:.0f} % waiting, yet under {SM_LAUNCH[0]:.0f} % of the SMs are active, at under "
@@ -344,8 +341,7 @@ SYNC_BOUND: Final = Rule[RankState](
     tell=_tell_sync,
     covered_by=frozenset({"stalled", "straggler", "input_bound", "h2d_bound"}),
     text=RuleText(
-        title="waiting for the GPU",
-        meaning="The host stops for the GPU within the step, and the GPU then waits for the next launches.",
+        meaning="Each wait lets the GPU run dry until the next launches reach it.",
         condition=f"a phase named for waiting (sync, item) takes {WAIT_PCT[0]:.0f} % of most steps, "
         f"and CUDA events show the GPU idle for {INPUT_PCT[0]:.0f} % or more. Waits outside it show in a "
         "capture only",
@@ -383,8 +379,7 @@ COMMUNICATION_BOUND: Final = Rule[RankState](
     tell=_tell_communication,
     covered_by=frozenset({"stalled", "straggler", "input_bound", "h2d_bound", "low_power_full_util"}),
     text=RuleText(
-        title="waiting for other ranks",
-        meaning="The steps wait for collectives that are not hidden behind computing.",
+        meaning="The collectives are not hidden behind computing.",
         condition=f"phases of communication take {WAIT_PCT[0]:.0f} % of the steps (GPU's clock where it is there) "
         f"and under {SM_STARVED[0]:.0f} % of the SMs are active",
         source="threshold in use elsewhere: communication over 10 % of a step; SM activity as DCGM's guide has it",

@@ -189,7 +189,6 @@ STRAGGLER: Final = Rule[JobState](
     tell=_tell,
     covered_by=frozenset({"stalled"}),
     text=RuleText(
-        title="one rank holds the others up",
         meaning="All ranks of a synchronous training take as long as the slowest. It is the one that waits least.",
         condition=f"a rank spends {BEHIND_PCT[0]:.0f} % of the step more than the others' median on its own work "
         "(computing, loading, copying), by CUDA events where all ranks have them, else by the host's clock over "

@@ -226,7 +226,7 @@ def test_a_seek_in_a_recording_begins_anew_and_a_small_step_back_does_not() -> N
 def test_every_rule_says_what_must_hold_and_why() -> None:
     for alert_id in ("low_power_full_util", "power_capped", "throttled", "gpu_error", "stalled", "memory_bound"):
         text = explain(alert_id)
-        assert text.title
+        assert text.meaning
         assert text.condition
         assert text.source
     with pytest.raises(KeyError):

@@ -223,7 +223,7 @@ def test_ranks_out_of_step_with_each_other_are_not_compared() -> None:
 def test_every_rule_explains_itself() -> None:
     for rule in (*RANK_RULES, *JOB_RULES):
         text = explain(rule.id)
-        assert text.title
+        assert text.meaning
         assert text.condition
         assert text.source
 

@@ -188,7 +188,9 @@ async def test_a_baseline_is_held_against_the_next_capture(captures: Path) -> No
         app.push_screen(ReportScreen(captures / "1-healthy"))
         await loaded(app, pilot)
         assert "Against the baseline 2-launch" in text(app)
-        assert "The bottleneck changed: launch_bound to gpu_bound" in " ".join(text(app).split())
+        assert "The bottleneck changed: launch_bound (the host launches too slowly) to gpu_bound" in " ".join(
+            text(app).split()
+        )
         await pilot.press("v")
         await pilot.pause()
         shown = text(app)

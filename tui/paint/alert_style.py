@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich.style import Style
 
+from llmtop import bottlenecks
 from llmtop import format as fmt
+from llmtop.severity import gravity
 from llmtop.snapshot import Alert, Rank, Snapshot
 from tui import gpu_names
 from tui.paint.rows import Look, elapsed
 
-WORDS = {
-    "low_power_full_util": "BUSY BUT IDLE",
-    "stalled": "STALLED",
-    "launch_bound": "LAUNCH-BOUND",
-    "input_bound": "INPUT-BOUND",
-    "sync_bound": "SYNC-BOUND",
-    "h2d_bound": "H2D-BOUND",
-    "memory_bound": "MEMORY-BOUND",
-    "communication_bound": "COMM-BOUND",
-    "straggler": "STRAGGLER",
-    "throttled": "THROTTLED",
-    "power_capped": "POWER-CAPPED",
-    "memory_pressure": "MEMORY FULL",
-    "memory_growth": "MEMORY GROWS",
-    "gpu_error": "GPU ERROR",
-}
-_WEIGHT = {"critical": 2, "warning": 1, "info": 0}
+if TYPE_CHECKING:
+    from llmtop.report.model import Finding
 
 
 def word(alert: Alert) -> str:
     """The one word for it, in capitals, the same at every size."""
-    return WORDS.get(alert.id) or fmt.printable(alert.id).replace("_", " ").upper()
+    known = bottlenecks.find(alert.id)
+    return known.badge if known else fmt.printable(alert.id).replace("_", " ").upper()
+
+
+def sentence(alert: Alert) -> str:
+    """What happens, as a whole sentence with a blank after it; nothing for an alert of a newer version."""
+    known = bottlenecks.find(alert.id)
+    return f"{known.heading}. " if known else ""
+
+
+def title(alert: Alert) -> str:
+    """What holds, in a few words; nothing for an alert of a newer version."""
+    known = bottlenecks.find(alert.id)
+    return f": {known.title}" if known else ""
 
 
 def weight(alert: Alert) -> int:
     """2 critical, 1 warning, 0 info; only from 1 on it changes a card's shape."""
-    return _WEIGHT.get(alert.severity, 0)
+    return gravity(alert.severity)
 
 
 def ordered(alerts: tuple[Alert, ...]) -> list[Alert]:
@@ -83,13 +85,13 @@ def badge(alert: Alert, look: Look) -> Style:
     return (palette.info, palette.warning_badge, palette.critical_badge)[weight(alert)]
 
 
-def ink(alert: Alert, look: Look) -> Style:
+def ink(told: Alert | Finding, look: Look) -> Style:
     """Its style as letters or a frame."""
     palette = look.palette
-    return (palette.info, palette.warning, palette.critical)[weight(alert)]
+    return (palette.info, palette.warning, palette.critical)[gravity(told.severity)]
 
 
-def mark(alert: Alert, look: Look) -> str:
+def mark(told: Alert | Finding, look: Look) -> str:
     """Its sign, one cell."""
     glyphs = look.glyphs
-    return (glyphs.info, glyphs.warning, glyphs.critical)[weight(alert)]
+    return (glyphs.info, glyphs.warning, glyphs.critical)[gravity(told.severity)]

@@ -10,6 +10,7 @@ from llmtop import format as fmt
 from llmtop.report.compare import Comparison
 from llmtop.report.model import Finding, Report
 from llmtop.report.tables import Text, evidence_text, headline, step_lines, tables
+from tui.paint import alert_style
 from tui.paint.rows import Look, Row, clip, pad
 
 _INDENT = 6
@@ -64,10 +65,7 @@ def findings(
 
 def _finding(finding: Finding, chosen: bool, unfolded: bool, width: int, look: Look) -> list[Row]:
     palette, glyphs = look.palette, look.glyphs
-    sign, style = {
-        "critical": (glyphs.critical, palette.critical),
-        "warning": (glyphs.warning, palette.warning),
-    }.get(finding.severity, (glyphs.info, palette.info))
+    sign, style = alert_style.mark(finding, look), alert_style.ink(finding, look)
     share = fmt.percent(finding.share_pct, 1) if finding.share_pct is not None else ""
     row = Row(width)
     row.add(f" {glyphs.selected if chosen else ' '} ", palette.cursor if chosen else palette.text)

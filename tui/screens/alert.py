@@ -45,14 +45,14 @@ class AlertScreen(ScrollingScreen):
             alert_style.badge(alert, self.look),
         )
         where = f"  {alert_style.subject(alert, snapshot)} for {alert_style.age(alert, snapshot.time)}"
-        rows.append(head.add(where, palette.strong))
+        rows.append(head.add(where, palette.strong).add(alert_style.title(alert), palette.dim))
         self._text(rows, alert.summary, width)
         try:
             rule = explain(alert.id)
         except KeyError:  # a recording by a newer version
             rule = None
         if rule is not None:
-            self._entry(rows, "means", rule.meaning, width)
+            self._entry(rows, "means", alert_style.sentence(alert) + rule.meaning, width)
             self._entry(rows, "rule", f"{rule.condition}{_held(rule.hold_seconds)}", width)
             self._entry(rows, "source", rule.source, width)
         evidence = "   ".join(f"{key} {_number(value)}" for key, value in alert.evidence.items())
