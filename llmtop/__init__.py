@@ -19,8 +19,7 @@ None of this ever raises, waits or prints on account of llmtop itself. `LLMTOP_O
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
-
 from llmtop.instrument.api import attach, loader, log, phase, step
+from llmtop.version import __version__
 
-__all__ = ["attach", "loader", "log", "phase", "step"]
+__all__ = ["__version__", "attach", "loader", "log", "phase", "step"]

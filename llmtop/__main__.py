@@ -20,9 +20,9 @@ from typing import Any
 
 import click
 
-from llmtop import __version__
 from llmtop.errors import EXIT_USAGE, LlmtopError, NotPossibleHere
 from llmtop.format import printable
+from llmtop.version import __version__
 
 # command -> (module:attribute, one line of help); the bare `llmtop` is "live"
 COMMANDS: dict[str, tuple[str, str]] = {

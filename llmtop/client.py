@@ -22,8 +22,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from llmtop import __version__, wire
+from llmtop import wire
 from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.version import __version__
 
 _CHUNK = 1 << 18
 _SEND_TIMEOUT_S = 5.0

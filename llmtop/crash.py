@@ -10,8 +10,8 @@ import time
 import traceback
 from pathlib import Path
 
-from llmtop import __version__
 from llmtop.errors import OwnError
+from llmtop.version import __version__
 
 KEPT_LOGS = 20
 """So many are kept; older ones go when a new one is written."""

@@ -1,4 +1,4 @@
-"""Peak arithmetic rates of GPUs, the denominator of MFU.
+"""What a GPU model can do at most: arithmetic, device memory, PCIe and NVLink; and MFU, a share of the first.
 
 MFU (model FLOP/s utilisation) is the rate of the model's own FLOPs, 6 a parameter and token for a training step,
 over what the GPU could do at most (Chowdhery et al., "PaLM", appendix B). The peaks are the dense rates of
@@ -9,7 +9,8 @@ are halved.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 
 class Peak(NamedTuple):
@@ -98,6 +99,39 @@ def memory_bytes_per_s(gpu_name: str) -> float | None:
     if " MIG " in gpu_name:
         return None
     return next((rate * 1e9 for pattern, rate in _GB_PER_S if re.search(pattern, gpu_name)), None)
+
+
+_PCIE_LANE_BYTES_PER_S: Final = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+"""One lane in one direction after line coding, by generation (PCI-SIG's base specifications)."""
+
+
+def pcie_bytes_per_s(generation: int | None, lanes: int | None) -> float | None:
+    """The most that a PCIe link carries in one direction; None where the driver tells no generation or width."""
+    lane = _PCIE_LANE_BYTES_PER_S.get(generation or 0)
+    return lane * lanes if lane is not None and lanes else None
+
+
+_NVLINK_GB_PER_S: tuple[tuple[str, float], ...] = (
+    (r"\bG?B[23]00\b", 900.0),
+    (r"\bH100 (NVL|PCIe)\b", 300.0),
+    (r"\b[AH]800\b", 200.0),
+    (r"\b(H100|G?H200|H20)\b", 450.0),
+    (r"\bA100\b", 300.0),
+    (r"\bA30\b", 100.0),
+    (r"\b(A40|RTX 3090)\b", 56.25),
+    (r"\bV100\b", 150.0),
+)
+"""10^9 bytes a second over all links in one direction: half of what the datasheets name, which count both."""
+
+
+@lru_cache(64)  # a screen asks at every drawing
+def nvlink_bytes_per_s(gpu_name: str) -> float | None:
+    """The most that all NVLinks of a GPU carry together in one direction; None for one that is not in the table.
+
+    Args:
+        gpu_name: as NVML gives it.
+    """
+    return next((rate * 1e9 for pattern, rate in _NVLINK_GB_PER_S if re.search(pattern, gpu_name)), None)
 
 
 def mfu(

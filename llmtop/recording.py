@@ -24,11 +24,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from llmtop import __version__
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.inputs import Limits, depth_of, open_input
 from llmtop.snapshot import SCHEMA, Snapshot, from_json, to_json
 from llmtop.steady import SteadyTime
+from llmtop.version import __version__
 
 MAGIC = "llmtop-recording"
 FORMAT = 1

@@ -1,8 +1,11 @@
-"""MFU: which peak, and when there is none."""
+"""What GPU models can do: which peak MFU is of, and when there is none; PCIe and NVLink."""
 
 import pytest
 
-from llmtop.gpu_specs import mfu, peak
+from llmtop.gpu_specs import mfu, nvlink_bytes_per_s, pcie_bytes_per_s, peak
+from llmtop.rules.state.gpu import GpuState
+from tests.support.snapshots import gpu
+from tui.paint.gpu_metrics import nvlink_limit, pcie_limit
 
 
 @pytest.mark.parametrize(
@@ -49,3 +52,41 @@ def test_without_a_peak_there_is_no_mfu_but_a_reason() -> None:
     assert mfu(1e9, 1.0, None, "bf16")[1] == "no MFU: which GPU this process uses is not known"
     assert mfu(1e9, 1.0, "NVIDIA H200", None)[1] == "no MFU: give attach() the dtype that the model computes in"
     assert mfu(None, 1.0, "NVIDIA H200", "bf16") == (None, None), "nobody asked"
+
+
+@pytest.mark.parametrize(
+    ("generation", "lanes", "gb_per_s"), [(3, 16, 15.76), (4, 16, 31.504), (5, 16, 63.008), (5, 8, 31.504)]
+)
+def test_the_alert_and_the_screen_know_the_same_pcie_link(generation: int, lanes: int, gb_per_s: float) -> None:
+    one = gpu(0, pcie_gen=generation, pcie_width=lanes)
+    assert pcie_bytes_per_s(generation, lanes) == pytest.approx(gb_per_s * 1e9)
+    assert GpuState(one, 0.0).link_bytes_per_s == pcie_limit(one) == pcie_bytes_per_s(generation, lanes)
+
+
+def test_a_link_that_the_driver_does_not_tell_has_an_axis_and_no_figure() -> None:
+    for absent in (gpu(0, pcie_gen=None), gpu(0, pcie_gen=99), gpu(0, pcie_width=None)):
+        assert GpuState(absent, 0.0).link_bytes_per_s is None
+        assert pcie_limit(absent) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "gb_per_s"),
+    [
+        ("NVIDIA H200", 450),
+        ("NVIDIA H100 80GB HBM3", 450),
+        ("NVIDIA GH200 480GB", 450),
+        ("NVIDIA H100 NVL", 300),
+        ("NVIDIA H800", 200),
+        ("NVIDIA A100-SXM4-80GB", 300),
+        ("NVIDIA GB200", 900),
+        ("NVIDIA B300 SXM6 AC", 900),
+        ("Tesla V100-SXM2-32GB", 150),
+    ],
+)
+def test_nvlink_is_told_for_one_direction(name: str, gb_per_s: float) -> None:
+    assert nvlink_bytes_per_s(name) == gb_per_s * 1e9 == nvlink_limit(gpu(0, name=name))
+
+
+def test_a_gpu_without_nvlink_has_no_rate() -> None:
+    assert nvlink_bytes_per_s("NVIDIA L40S") is None
+    assert nvlink_bytes_per_s("NVIDIA L4") is None

@@ -15,11 +15,12 @@ from typing import Any
 
 import msgspec
 
-from llmtop import __version__, procfs
+from llmtop import procfs
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import printable, size
 from llmtop.inputs import bytes_of, read_input
 from llmtop.snapshot import Gpu
+from llmtop.version import __version__
 
 PARENT = "llmtop-captures"
 INFO = "capture.json"

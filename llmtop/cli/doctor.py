@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from llmtop import __version__
 from llmtop.errors import EXIT_DONE, LlmtopError, NotPossibleHere
 from llmtop.format import printable, size
+from llmtop.version import __version__
 
 if TYPE_CHECKING:
     from llmtop.capture.job import Target

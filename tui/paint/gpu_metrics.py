@@ -8,6 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from llmtop import format as fmt
+from llmtop.gpu_specs import nvlink_bytes_per_s, pcie_bytes_per_s
 from llmtop.snapshot import Gpu
 
 Hue = Literal["compute", "energy", "transfer"]
@@ -61,28 +62,19 @@ def memory_text(gpu: Gpu) -> str:
     return f"{shown}/{total / GIB:.{digits}f} GiB"
 
 
-# Bytes per second a lane and direction after line coding, by PCIe generation (PCI-SIG base specifications).
-_PCIE_LANE = {1: 0.25 * GB, 2: 0.5 * GB, 3: 0.985 * GB, 4: 1.969 * GB, 5: 3.938 * GB, 6: 7.563 * GB}
-
-# NVLink bytes per second in one direction: half of the total that NVIDIA's data sheets name for the SXM parts.
-_NVLINK = {
-    "V100": 150 * GB,
-    "A100": 300 * GB,
-    "H100": 450 * GB,
-    "H200": 450 * GB,
-    "B200": 900 * GB,
-    "B300": 900 * GB,
-}
+# The ends of the axes where the driver does not tell the link, or the model is not known: drawn, never said.
+_USUAL_PCIE = pcie_bytes_per_s(4, 16) or GB
+_USUAL_NVLINK = 450 * GB
 
 
 def pcie_limit(gpu: Gpu) -> float:
     """What the link can carry in one direction; Gen 4 x16 when the driver does not tell."""
-    return _PCIE_LANE.get(gpu.pcie_gen or 4, _PCIE_LANE[4]) * (gpu.pcie_width or 16)
+    return pcie_bytes_per_s(gpu.pcie_gen or 4, gpu.pcie_width or 16) or _USUAL_PCIE
 
 
 def nvlink_limit(gpu: Gpu) -> float:
     """What all links together can carry in one direction; 450 GB/s for a model that is not in the table."""
-    return next((rate for model, rate in _NVLINK.items() if model in gpu.name), 450 * GB)
+    return nvlink_bytes_per_s(gpu.name) or _USUAL_NVLINK
 
 
 def _percent(

@@ -8,9 +8,10 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from llmtop import __version__, wire
+from llmtop import wire
 from llmtop.instrument.record.ring import SIZE
 from llmtop.instrument.serve import launcher_env
+from llmtop.version import __version__
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State

@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from typing import Final
 
 from llmtop import clock_events
+from llmtop.gpu_specs import pcie_bytes_per_s
 from llmtop.rules.state.windows import Window, finite
 from llmtop.snapshot import Gpu
 
@@ -25,7 +26,6 @@ MEASURES: Final = (
     "sm_clock_mhz",
 )
 _NOTHING: Final = Gpu(index=0, uuid="", name="")
-_LANE_BYTES_PER_S: Final = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9, 6: 7.56e9}
 
 
 class GpuState:
@@ -120,8 +120,7 @@ class GpuState:
     @property
     def link_bytes_per_s(self) -> float | None:
         """What the PCIe link can carry one way, from its present generation and width."""
-        lane = _LANE_BYTES_PER_S.get(self.gpu.pcie_gen or 0)
-        return lane * self.gpu.pcie_width if lane and self.gpu.pcie_width else None
+        return pcie_bytes_per_s(self.gpu.pcie_gen, self.gpu.pcie_width)
 
 
 def share_pct(part: float | None, whole: float | None) -> float | None:
