@@ -24,6 +24,7 @@ import msgspec
 
 from llmtop import wire
 from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.procfs import is_alive
 from llmtop.version import __version__
 
 _CHUNK = 1 << 18
@@ -90,17 +91,6 @@ def remove_stale(path: Path) -> bool:
         os.unlink(path)
     except OSError:
         return False
-    return True
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process of that pid exists, as this process's namespace counts."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
     return True
 
 

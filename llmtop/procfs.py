@@ -37,13 +37,21 @@ def command(pid: int) -> str | None:
     return " ".join(os.fsdecode(word) for word in raw.split(b"\0") if word) or None
 
 
-def alive(pid: int) -> bool:
-    """Whether the process exists and is no zombie."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
+def is_alive(pid: int) -> bool:
+    """Whether a process of that pid exists, as this process's namespace counts, and is no zombie.
+
+    One that may not be looked at (another user's, under hidepid) is alive: it can be asked for its existence.
+    """
+    if pid <= 0:
         return False
-    return text.rpartition(")")[2].split()[0] not in ("Z", "X")
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    state = _text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+    return not state or state[0] not in ("Z", "X")
 
 
 def started_ticks(pid: int) -> int | None:

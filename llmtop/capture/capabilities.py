@@ -67,7 +67,7 @@ def abilities(target: Target) -> tuple[Ability, ...]:
     }
     found = []
     for engine, check in checks.items():
-        no = ("the process has ended", "") if not procfs.alive(target.pid) else check(target)
+        no = ("the process has ended", "") if not procfs.is_alive(target.pid) else check(target)
         if no is None and engine in ("torch.profiler", "memory"):
             no = _offered(target, engine)
         about = "" if no is not None else warning(target, engine)

@@ -183,7 +183,7 @@ class Job:
     @property
     def alive(self) -> bool:
         """Whether any of the processes still runs."""
-        return any(procfs.alive(target.pid) for target in self.plan.targets)
+        return any(procfs.is_alive(target.pid) for target in self.plan.targets)
 
 
 class Engine(Protocol):

@@ -77,7 +77,7 @@ def _by_pid(pid: int, known: Sequence[Target]) -> Target:
     for target in known:
         if target.pid == pid:
             return target
-    if not procfs.alive(pid):
+    if not procfs.is_alive(pid):
         raise UnusableInput(f"there is no process {pid} here: llmtop --once lists the trainings")
     return Target(pid)
 

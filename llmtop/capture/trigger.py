@@ -216,7 +216,7 @@ def _wait(
                 reason = check.check()
                 if reason is not None:
                     return reason
-            if not any(procfs.alive(target.pid) for target in plan.targets):
+            if not any(procfs.is_alive(target.pid) for target in plan.targets):
                 raise NotPossibleHere(
                     "the training has ended before the condition came true: nothing was captured"
                 )

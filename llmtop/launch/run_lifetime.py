@@ -6,6 +6,8 @@ import os
 import secrets
 import time
 
+from llmtop.procfs import is_alive
+
 MARKER = "LLMTOP_RUN_ID"
 """Every process of one run has this in its environment, so that what it left in the background is found too."""
 POLL_SECONDS = 0.25
@@ -17,18 +19,9 @@ def new_marker() -> str:
     return secrets.token_hex(8)
 
 
-def alive(pid: int) -> bool:
-    """Whether the process exists and is no zombie."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
-            return stat.read().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except (OSError, IndexError):
-        return False
-
-
 def wait_for_end(pid: int, marker: str) -> None:
     """Return once the process, and then all others that carry the run's marker, have ended."""
-    while alive(pid):
+    while is_alive(pid):
         time.sleep(POLL_SECONDS)
     while _any_carries(f"{MARKER}={marker}".encode()):
         time.sleep(BACKGROUND_POLL_SECONDS)

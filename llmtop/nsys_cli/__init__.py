@@ -1,1 +1,1 @@
-"""The nsys program: where it is, what it can do, its sessions and exports."""
+"""The nsys program of this machine: where it is and what it can, its sessions, and its reports as SQLite."""

@@ -1,6 +1,7 @@
 """From nsys's report to the SQLite that a trace is read from, and whether that holds what it should.
 
-nsys answers 0 when the disk was full or its importer missing, so what it wrote is looked at, not what it answers.
+nsys answers 0 when the disk was full, its importer missing or the report newer than itself, so what it wrote and
+what it said is looked at, not what it answers.
 """
 
 from __future__ import annotations
@@ -9,15 +10,39 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from llmtop.errors import LlmtopError
+from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
+from llmtop.nsys_cli import tool
 from llmtop.nsys_cli.tool import Nsys
 
-EXPORT_SECONDS = 300.0
-"""Measured: 0.05 to 0.5 s."""
+EXPORT_SECONDS = 600.0
+"""A capture of some steps takes 0.05 to 0.5 s; a report of a whole run may take minutes."""
 
 
-def export(nsys: Nsys, report: Path, uses_gpu: bool) -> tuple[Path, list[str]]:
-    """Make the SQLite beside a report; the report is kept whatever goes wrong.
+def export_into(report: Path, folder: Path) -> Path:
+    """Export somebody's report into a folder, by the nsys of this machine; returns the path of the SQLite file.
+
+    Raises:
+        NotPossibleHere: no usable nsys is here, or it hangs.
+        UnusableInput: nsys cannot read the report, as when a newer nsys wrote it.
+    """
+    try:
+        nsys = tool.find()
+    except NotPossibleHere as error:
+        raise NotPossibleHere(
+            f"{report} must be exported to SQLite first: {error}, or export it where it was made: "
+            "nsys export --type sqlite REPORT.nsys-rep"
+        ) from None
+    sqlite = folder / f"{report.stem}.sqlite"
+    if _export(nsys, report, sqlite) is not None:
+        raise UnusableInput(
+            f"{nsys.path} ({nsys.version_text}) cannot export {report}: it is damaged, or a newer nsys wrote it; "
+            "export it with the one that did: nsys export --type sqlite REPORT.nsys-rep"
+        )
+    return sqlite
+
+
+def export_beside(nsys: Nsys, report: Path, uses_gpu: bool) -> tuple[Path, list[str]]:
+    """Make the SQLite beside a capture's report; the report is kept whatever goes wrong.
 
     Args:
         nsys: the one that made the report.
@@ -28,20 +53,47 @@ def export(nsys: Nsys, report: Path, uses_gpu: bool) -> tuple[Path, list[str]]:
         The SQLite, or the report where there is none; and notes on what failed or is missing.
     """
     sqlite = report.with_suffix(".sqlite")
+    try:
+        reason = _export(nsys, report, sqlite)
+    except LlmtopError as error:
+        return report, [f"the report is kept at {report}, but {error}"]
+    if reason is None:
+        return sqlite, _missing(sqlite, uses_gpu)
+    by_hand = f"{nsys.path} export --type sqlite -o {sqlite} {report}"
+    return report, [f"the report is kept at {report}, but nsys export failed ({reason}); by hand: {by_hand}"]
+
+
+def _export(nsys: Nsys, report: Path, sqlite: Path) -> str | None:
+    """Have nsys write the SQLite; returns why it failed, None when it did not. Nothing half made is left.
+
+    Raises:
+        NotPossibleHere: nsys cannot be started, or does not end.
+    """
     arguments = ("--type=sqlite", "--force-overwrite=true", "--quiet=true", f"--output={sqlite}", str(report))
     try:
         done = nsys.run("export", *arguments, seconds=EXPORT_SECONDS)
-    except LlmtopError as error:
+    except LlmtopError:
         sqlite.unlink(missing_ok=True)
-        return report, [f"the report is kept at {report}, but {error}"]
-    said = (done.stderr or "").strip().splitlines()
-    lack = _lack(sqlite) or ("it reports an error" if any("xception" in line for line in said) else None)
+        raise
+    said = f"{done.stdout or ''}\n{done.stderr or ''}".strip().splitlines()
+    lack = _lack(sqlite) or (
+        f"it answers {done.returncode}" if done.returncode else _complaint(said, report, sqlite)
+    )
     if lack is None:
-        return sqlite, _missing(sqlite, uses_gpu)
+        return None
     sqlite.unlink(missing_ok=True)
-    reason = said[-1].split("] = ")[-1].strip() if said else lack
-    by_hand = f"{nsys.path} export --type sqlite -o {sqlite} {report}"
-    return report, [f"the report is kept at {report}, but nsys export failed ({reason}); by hand: {by_hand}"]
+    return said[-1].split("] = ")[-1].strip() if said else lack
+
+
+def _complaint(said: list[str], report: Path, sqlite: Path) -> str | None:
+    """The first line that tells of an error, the files' own names aside."""
+    for line in said:
+        own = line
+        for path in (report, sqlite):
+            own = own.replace(str(path), "").replace(path.name, "")
+        if "rror" in own or "xception" in own:
+            return line
+    return None
 
 
 def _lack(sqlite: Path) -> str | None:

@@ -117,7 +117,7 @@ def _unpacked(path: Path, limits: Limits) -> model.Trace:
 
 def _through_nsys(path: Path, limits: Limits) -> model.Trace:
     """Have nsys export a report to SQLite, in a temporary folder."""
-    from llmtop.trace.nsys_export import export
+    from llmtop.nsys_cli.export import export_into
 
     with tempfile.TemporaryDirectory(prefix="llmtop-") as folder:
-        return nsys_sqlite.load(export(path, Path(folder)), str(path), limits)
+        return nsys_sqlite.load(export_into(path, Path(folder)), str(path), limits)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from llmtop.procfs import alive
+from llmtop.procfs import is_alive
 from tests.launch.conftest import Launcher
 from tests.support.processes import wait_for
 
@@ -177,7 +177,7 @@ while True:
     pane.type(shlex.join(launcher(*command)))
     pid = int(wait_for(lambda: pid_file.exists() and pid_file.read_text(), SECONDS, "the training to start"))
     pane("kill-pane")
-    wait_for(lambda: not alive(pid), SECONDS, "the training to end with its pane")
+    wait_for(lambda: not is_alive(pid), SECONDS, "the training to end with its pane")
     # The kernel tells the foreground job and the shell tells its jobs: without llmtop it comes twice, too.
     assert set(told.read_text().split()) == {"SIGHUP"}
 
@@ -213,4 +213,4 @@ while True:
     child.close()
     assert not child.isalive()
     assert child.exitstatus == 1, "what torchrun itself ends with after ctrl+c"
-    wait_for(lambda: not any(alive(pid) for pid in workers), 10, "the workers to be gone")
+    wait_for(lambda: not any(is_alive(pid) for pid in workers), 10, "the workers to be gone")

@@ -70,7 +70,7 @@ def session_of(tool: nsys.Nsys, process: subprocess.Popen[str]) -> nsys.Session 
 def processes_of(session: nsys.Session) -> list[int]:
     """The keeper and nsys's own; a dead one that nobody has waited for yet does not count."""
     pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-    return [pid for pid in pids if session.name in (procfs.command(pid) or "") and procfs.alive(pid)]
+    return [pid for pid in pids if session.name in (procfs.command(pid) or "") and procfs.is_alive(pid)]
 
 
 def test_a_capture_holds_what_the_training_did(
@@ -114,7 +114,7 @@ def test_the_session_stays_for_what_the_command_left_in_the_background(
     background = int(worker.stdout.readline())
     assert worker.wait(30) == 0
     time.sleep(1.0)
-    if procfs.alive(background):
+    if procfs.is_alive(background):
         assert session.id in [s.id for s in nsys.sessions(tool)]
     wait_for(lambda: not processes_of(session), 20, "nsys to leave")
 

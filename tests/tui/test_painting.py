@@ -16,6 +16,7 @@ from rich.cells import cell_len
 from llmtop.snapshot import Alert, Gpu, Host, Phase, Process, Rank, Snapshot, Step
 from screenshots.scenes import scene
 from tui.app import LlmtopApp
+from tui.columns import Around
 from tui.paint.charts import area, braille, nice_limit, spark, split
 from tui.paint.palette import TERMINAL_THEME, THEMES, Palette
 from tui.paint.rows import Look, Row, clip, flow, pad
@@ -195,7 +196,7 @@ def test_processes_with_odd_names_keep_to_their_line(moment: Snapshot, width: in
     look = LOOKS["dark"]
     columns = process_table.plan(width, column)
     for process in process_table.rows_of(moment, column, reverse=True, wanted=""):
-        row = process_table.line(process, columns, {}, moment.time, width, look, chosen=False)
+        row = process_table.line(process, columns, Around({}, moment.time), width, look, chosen=False)
         assert row.used == width
 
 

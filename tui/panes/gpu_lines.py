@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-from msgspec import Struct
+from functools import lru_cache
 
 from llmtop import format as fmt
 from llmtop.snapshot import Alert, Gpu
+from tui.columns import Around, Column, fitting
 from tui.paint import alert_style
 from tui.paint.charts import spark
 from tui.paint.gpu_metrics import BY_KEY, GIB, power_text, short_name
@@ -83,46 +83,53 @@ def _second_line(gpu: Gpu, view: View, look: Look, alert: Alert | None, row: Row
 _WIDTHS = {"sm": 4, "tensor": 4, "dram": 4, "temperature": 5, "clock": 8}
 
 
-class Column(Struct, frozen=True):
-    """One column of GPUs shown as lines."""
+def cell_text(gpu: Gpu, key: str) -> str:
+    """A figure in the fixed unit that its column's title names."""
+    metric = BY_KEY[key]
+    value = metric.value(gpu)
+    if key == "power":
+        return power_text(gpu).removesuffix(" W")
+    if key == "memory":
+        return metric.text(gpu).removesuffix(" GiB")
+    if key == "clock":
+        return fmt.number(value)
+    if key.startswith("pcie"):
+        return fmt.number(None if value is None else value / 2**20)
+    if key.startswith("nvlink"):
+        return fmt.number(None if value is None else value / GIB, 1)
+    return metric.text(gpu)
 
-    title: str
-    width: int
-    key: str
-    rank: int
-    """Columns of higher numbers go first when the screen is narrow."""
-    strong: bool = False
+
+def _column(title: str, width: int, key: str, weight: int, *, strong: bool = False) -> Column[Gpu]:
+    return Column(title, width, weight, lambda gpu, _around: cell_text(gpu, key), strong=strong, key=key)
 
 
-COLUMNS: tuple[Column, ...] = (
-    Column("util", 4, "util", 0, strong=True),
-    Column("power W", 8, "power", 1, strong=True),
-    Column("mem GiB", 9, "memory", 2),
-    Column("SM", 4, "sm", 3),
-    Column("tensor", 6, "tensor", 5),
-    Column("DRAM", 4, "dram", 6),
-    Column("temp", 5, "temperature", 4),
-    Column("MHz", 5, "clock", 7),
-    Column("rx MiB/s", 8, "pcie_rx", 8),
-    Column("tx MiB/s", 8, "pcie_tx", 9),
-    Column("NVL rx GiB/s", 12, "nvlink_rx", 10),
-    Column("NVL tx GiB/s", 12, "nvlink_tx", 11),
+COLUMNS: tuple[Column[Gpu], ...] = (
+    _column("util", 4, "util", 0, strong=True),
+    _column("power W", 8, "power", 1, strong=True),
+    _column("mem GiB", 9, "memory", 2),
+    _column("SM", 4, "sm", 3),
+    _column("tensor", 6, "tensor", 5),
+    _column("DRAM", 4, "dram", 6),
+    _column("temp", 5, "temperature", 4),
+    _column("MHz", 5, "clock", 7),
+    _column("rx MiB/s", 8, "pcie_rx", 8),
+    _column("tx MiB/s", 8, "pcie_tx", 9),
+    _column("NVL rx GiB/s", 12, "nvlink_rx", 10),
+    _column("NVL tx GiB/s", 12, "nvlink_tx", 11),
 )
 _SPARKS = ("util", "power", "sm", "memory")
+_NOTHING = Around({}, 0.0)
 _NAME = 12
 _LEAST_SPARK = 6
 
 
-def _plan(width: int) -> tuple[int, list[Column], dict[str, int]]:
+@lru_cache(maxsize=8)
+def _plan(width: int) -> tuple[int, list[Column[Gpu]], dict[str, int]]:
     """Name width, the columns that fit, and the cells of history after each; the same for every line."""
     name = _NAME if width >= 80 else 5
     room = width - 5 - name
-    chosen: list[Column] = []
-    for column in sorted(COLUMNS, key=lambda c: c.rank):
-        spare = (_LEAST_SPARK + 1) * 2 if len(chosen) >= 3 else 0
-        if sum(c.width + 2 for c in chosen) + column.width + 2 + spare <= room:
-            chosen.append(column)
-    shown = [column for column in COLUMNS if column in chosen]
+    shown = fitting(COLUMNS, room, 2, reserve=lambda _, chosen: (_LEAST_SPARK + 1) * 2 if chosen >= 3 else 0)
     spare = room - sum(column.width + 2 for column in shown)
     sparks = [key for key in _SPARKS if any(column.key == key for column in shown)]
     while sparks and spare // len(sparks) < _LEAST_SPARK + 1:
@@ -141,23 +148,6 @@ def titles(width: int, look: Look) -> Row:
     return row.end(look.palette.text)
 
 
-def cell_text(gpu: Gpu, key: str) -> str:
-    """A figure in the fixed unit that its column's title names."""
-    metric = BY_KEY[key]
-    value = metric.value(gpu)
-    if key == "power":
-        return power_text(gpu).removesuffix(" W")
-    if key == "memory":
-        return metric.text(gpu).removesuffix(" GiB")
-    if key == "clock":
-        return fmt.number(value)
-    if key.startswith("pcie"):
-        return fmt.number(None if value is None else value / 2**20)
-    if key.startswith("nvlink"):
-        return fmt.number(None if value is None else value / GIB, 1)
-    return metric.text(gpu)
-
-
 def paint_line(gpu: Gpu, view: View, width: int, look: Look, alert: Alert | None) -> Row:
     """One line; with an alert its word takes the place of the last columns and the whole line is filled."""
     palette = look.palette
@@ -174,7 +164,7 @@ def paint_line(gpu: Gpu, view: View, width: int, look: Look, alert: Alert | None
             break
         row.add("  ", palette.text)
         row.add(
-            pad(cell_text(gpu, column.key), column.width, right=True),
+            pad(column.text(gpu, _NOTHING), column.width, right=True),
             palette.strong if column.strong else palette.text,
         )
         if spark_cells and row.used + spark_cells + 1 <= end:

@@ -3,116 +3,103 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar, cast
 
-from msgspec import Struct
 from rich.style import Style
 
 from llmtop import format as fmt
 from llmtop.snapshot import Process, Snapshot
 from tui import gpu_names
+from tui.columns import Around, Column, Comparable, fitting
 from tui.paint.rows import Look, Row, elapsed, frame, pad
 from tui.view import View
 
-GpuNumbers = dict[str, str]
-
-
-class Column(Struct, frozen=True):
-    """One column; those of higher `weight` go first when the screen is narrow."""
-
-    title: str
-    width: int
-    weight: int
-    text: Callable[[Process, GpuNumbers, float], str]
-    order: Callable[[Process, GpuNumbers], float | str | None]
-    """What to sort by; absent values come last."""
-    numeric: bool = True
+Value = TypeVar("Value")
 
 
 def _age(process: Process, now: float) -> str:
     return fmt.DASH if process.started_at is None else elapsed(now - process.started_at)
 
 
-def _place(process: Process, numbers: GpuNumbers) -> float | None:
+def _place(process: Process, around: Around) -> float | None:
     """Where its GPU stands among all; "0:1", a MIG instance, after "0"."""
-    index, _, part = numbers.get(process.gpu_uuid or "", "").partition(":")
+    index, _, part = around.gpus.get(process.gpu_uuid or "", "").partition(":")
     return None if not index else int(index) + (int(part) + 1) / 1000 if part.isdecimal() else int(index)
 
 
-def _pid(process: Process) -> str:
-    return str(process.pid)
+def _column(
+    title: str,
+    width: int,
+    weight: int,
+    value: Callable[[Process], Value],
+    text: Callable[[Value], str],
+    *,
+    numeric: bool = True,
+) -> Column[Process]:
+    """A column that is sorted by what it shows."""
+    return Column(
+        title, width, weight, lambda p, _: text(value(p)), lambda p, _: cast(Comparable, value(p)), numeric
+    )
 
 
-COLUMNS: tuple[Column, ...] = (
-    Column("pid", 8, 0, lambda p, _g, _t: _pid(p), lambda p, _g: p.pid),
-    Column("GPU", 4, 1, lambda p, g, _t: g.get(p.gpu_uuid or "", fmt.DASH), _place),
-    Column(
-        "user", 10, 4, lambda p, _g, _t: fmt.printable(p.user or fmt.DASH), lambda p, _g: p.user, numeric=False
-    ),
-    Column("GPU mem", 9, 2, lambda p, _g, _t: fmt.size(p.gpu_mem_bytes), lambda p, _g: p.gpu_mem_bytes),
-    Column("SM", 5, 3, lambda p, _g, _t: fmt.percent(p.gpu_sm_pct), lambda p, _g: p.gpu_sm_pct),
-    Column("CPU", 6, 5, lambda p, _g, _t: fmt.percent(p.cpu_pct), lambda p, _g: p.cpu_pct),
-    Column("RSS", 9, 6, lambda p, _g, _t: fmt.size(p.rss_bytes), lambda p, _g: p.rss_bytes),
-    Column("threads", 7, 9, lambda p, _g, _t: fmt.number(p.threads), lambda p, _g: p.threads),
-    Column("read", 10, 8, lambda p, _g, _t: fmt.rate(p.io_read_bytes_per_s), lambda p, _g: p.io_read_bytes_per_s),
-    Column(
-        "write", 10, 10, lambda p, _g, _t: fmt.rate(p.io_write_bytes_per_s), lambda p, _g: p.io_write_bytes_per_s
-    ),
-    Column(
-        "state", 10, 7, lambda p, _g, _t: fmt.printable(p.state or fmt.DASH), lambda p, _g: p.state, numeric=False
-    ),
+def _words(text: str | None) -> str:
+    return fmt.printable(text or fmt.DASH)
+
+
+COLUMNS: tuple[Column[Process], ...] = (
+    _column("pid", 8, 0, lambda p: p.pid, str),
+    Column("GPU", 4, 1, lambda p, around: around.gpus.get(p.gpu_uuid or "", fmt.DASH), _place),
+    _column("user", 10, 4, lambda p: p.user, _words, numeric=False),
+    _column("GPU mem", 9, 2, lambda p: p.gpu_mem_bytes, fmt.size),
+    _column("SM", 5, 3, lambda p: p.gpu_sm_pct, fmt.percent),
+    _column("CPU", 6, 5, lambda p: p.cpu_pct, fmt.percent),
+    _column("RSS", 9, 6, lambda p: p.rss_bytes, fmt.size),
+    _column("threads", 7, 9, lambda p: p.threads, fmt.number),
+    _column("read", 10, 8, lambda p: p.io_read_bytes_per_s, fmt.rate),
+    _column("write", 10, 10, lambda p: p.io_write_bytes_per_s, fmt.rate),
+    _column("state", 10, 7, lambda p: p.state, _words, numeric=False),
     Column(
         "age",
         7,
         11,
-        lambda p, _g, now: _age(p, now),
-        lambda p, _g: None if p.started_at is None else -p.started_at,
+        lambda p, around: _age(p, around.now),
+        lambda p, _: None if p.started_at is None else -p.started_at,
     ),
-    Column(
-        "command",
-        12,
-        0,
-        lambda p, _g, _t: fmt.printable(p.command or fmt.DASH),
-        lambda p, _g: p.command,
-        numeric=False,
-    ),
+    _column("command", 12, 0, lambda p: p.command, _words, numeric=False),
 )
 BY_MEMORY = next(i for i, column in enumerate(COLUMNS) if column.title == "GPU mem")
 _LEAST_COMMAND = 24
 
 
-def gpu_numbers(snapshot: Snapshot) -> GpuNumbers:
-    """Each GPU's number as it is written, by uuid."""
-    return gpu_names.labels(snapshot.gpus)
+def around(snapshot: Snapshot) -> Around:
+    """What the cells of all its processes need."""
+    return Around(gpu_names.labels(snapshot.gpus), snapshot.time)
 
 
 def rows_of(snapshot: Snapshot, column: int, *, reverse: bool, wanted: str) -> list[Process]:
     """The processes whose pid, user or command contains `wanted`, sorted; those without the value come last."""
-    numbers = gpu_numbers(snapshot)
+    beside = around(snapshot)
     small = wanted.lower()
     found = [p for p in snapshot.processes if small in f"{p.pid} {p.user or ''} {p.command or ''}".lower()]
     order = COLUMNS[column].order
-    known = [p for p in found if order(p, numbers) is not None]
-    absent = [p for p in found if order(p, numbers) is None]
+    pairs = [(None if order is None else order(p, beside), p) for p in found]
 
-    def key(process: Process) -> tuple[str, float, int]:
-        value = order(process, numbers)
+    def key(pair: tuple[Comparable, Process]) -> tuple[str, float, int]:
+        value, process = pair
         return (value.lower(), 0.0, process.pid) if isinstance(value, str) else ("", value or 0.0, process.pid)
 
-    return sorted(known, key=key, reverse=reverse) + absent
+    known = sorted((pair for pair in pairs if pair[0] is not None), key=key, reverse=reverse)
+    return [process for _, process in known] + [process for value, process in pairs if value is None]
 
 
-def plan(width: int, sorted_by: int) -> list[Column]:
-    """The columns that fit; the one sorted by always does."""
-    chosen = [COLUMNS[-1], COLUMNS[sorted_by]] if sorted_by != len(COLUMNS) - 1 else [COLUMNS[-1]]
-    used = _LEAST_COMMAND + 1 + sum(column.width + 2 for column in chosen[1:])
-    for column in sorted(COLUMNS[:-1], key=lambda c: c.weight):
-        if column not in chosen and used + column.width + 2 <= width:
-            chosen.append(column)
-            used += column.width + 2
-    return [column for column in COLUMNS if column in chosen]
+def plan(width: int, sorted_by: int) -> list[Column[Process]]:
+    """The columns that fit; the one sorted by and the command always do."""
+    always = [COLUMNS[-1], COLUMNS[sorted_by]] if sorted_by != len(COLUMNS) - 1 else [COLUMNS[-1]]
+    room = width - _LEAST_COMMAND - 1 - sum(column.width + 2 for column in always[1:])
+    return fitting(COLUMNS, room, 2, always=always)
 
 
-def titles(columns: Sequence[Column], sorted_by: int, width: int, look: Look, *, reverse: bool) -> Row:
+def titles(columns: Sequence[Column[Process]], sorted_by: int, width: int, look: Look, *, reverse: bool) -> Row:
     """The titles; the column sorted by is marked with the direction."""
     palette = look.palette
     row = Row(width).add(" ", palette.dim)
@@ -128,9 +115,8 @@ def titles(columns: Sequence[Column], sorted_by: int, width: int, look: Look, *,
 
 def line(
     process: Process,
-    columns: Sequence[Column],
-    numbers: GpuNumbers,
-    now: float,
+    columns: Sequence[Column[Process]],
+    beside: Around,
     width: int,
     look: Look,
     chosen: bool,
@@ -141,7 +127,7 @@ def line(
     row = Row(width).add(look.glyphs.selected if chosen else " ", style)
     for column in columns:
         last = column is columns[-1]
-        text = column.text(process, numbers, now)
+        text = column.text(process, beside)
         row.add(pad(text, row.left if last else column.width, right=column.numeric), style).add("  ", style)
     return row.end(style)
 
@@ -154,10 +140,10 @@ def paint(view: View, width: int, height: int, look: Look) -> list[Row]:
     inner, room = width - 4, height - 3
     found = rows_of(snapshot, BY_MEMORY, reverse=True, wanted="")
     columns = plan(inner, BY_MEMORY)
-    numbers = gpu_numbers(snapshot)
+    beside = around(snapshot)
     rows = [titles(columns, BY_MEMORY, inner, look, reverse=True)]
     shown = found if len(found) <= room else found[: room - 1]
-    rows += [line(process, columns, numbers, snapshot.time, inner, look, chosen=False) for process in shown]
+    rows += [line(process, columns, beside, inner, look, chosen=False) for process in shown]
     if len(shown) < len(found):
         rows.append(
             Row(inner).add(f" +{len(found) - len(shown)} more {look.glyphs.more} p shows all", palette.dim)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 
 from msgspec import Struct
@@ -10,6 +9,7 @@ from msgspec import Struct
 from llmtop import format as fmt
 from llmtop.snapshot import Alert, Rank
 from tui import gpu_names
+from tui.columns import Around, Column, fitting
 from tui.layout import visible
 from tui.paint import alert_style
 from tui.paint.charts import nice_limit
@@ -17,24 +17,11 @@ from tui.paint.rows import Look, Row, frame, pad
 from tui.panes.phase_bars import bar, parts, step_seconds
 from tui.view import View
 
-GpuNumbers = dict[str, str]
-
-
-class Column(Struct, frozen=True):
-    """One column; those of higher `weight` go first when the table is narrow."""
-
-    title: str
-    width: int
-    weight: int
-    text: Callable[[Rank, GpuNumbers], str]
-    """From a rank and the numbers of GPUs by uuid."""
-
-
-_COLUMNS = (
-    Column("rank", 4, 0, lambda r, _: fmt.number(r.rank)),
-    Column("GPU", 4, 3, lambda r, gpus: gpus.get(r.gpu_uuid or "", fmt.DASH)),
+_COLUMNS: tuple[Column[Rank], ...] = (
+    Column("rank", 4, 0, lambda r, _: fmt.number(r.rank), strong=True),
+    Column("GPU", 4, 3, lambda r, around: around.gpus.get(r.gpu_uuid or "", fmt.DASH)),
     Column("step", 9, 4, lambda r, _: fmt.DASH if r.step is None else f"{r.step:,}"),
-    Column("took", 8, 1, lambda r, _: fmt.duration(r.step_seconds)),
+    Column("took", 8, 1, lambda r, _: fmt.duration(r.step_seconds), strong=True),
     Column("p50", 8, 2, lambda r, _: fmt.duration(r.step_seconds_p50)),
     Column("idle", 5, 5, lambda r, _: fmt.percent(r.gpu_idle_pct)),
     Column("tok/s", 6, 6, lambda r, _: fmt.count(r.tokens_per_s)),
@@ -48,15 +35,14 @@ _WORD = 18
 class _Table(Struct, frozen=True):
     """What all lines have in common."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[Column[Rank], ...]
     bar_width: int
     width: int
     longest: float
     """Seconds at the end of the bars' axis."""
-    gpus: GpuNumbers
+    around: Around
     chosen: int | None
     """pid of the process whose steps are shown."""
-    now: float
     look: Look
 
 
@@ -79,9 +65,12 @@ def paint(view: View, width: int, height: int, look: Look, *, framed: bool, top:
         bar_width=bar_width,
         width=inner,
         longest=nice_limit(max((step_seconds(r, parts(r)) for r in ranks), default=0.0)),
-        gpus={} if view.snapshot is None else gpu_names.labels(view.snapshot.gpus),
+        around=(
+            Around({}, 0.0)
+            if view.snapshot is None
+            else Around(gpu_names.labels(view.snapshot.gpus), view.snapshot.time)
+        ),
         chosen=None if chosen is None else chosen.pid,
-        now=0.0 if view.snapshot is None else view.snapshot.time,
         look=look,
     )
     shown = _shown(ranks, found, room, table.chosen) if top is None else range(top, min(top + room, len(ranks)))
@@ -104,17 +93,12 @@ def _shown(ranks: list[Rank], found: dict[int, Alert | None], room: int, chosen:
 
 
 @lru_cache(maxsize=8)
-def _plan(width: int) -> tuple[tuple[Column, ...], int]:
+def _plan(width: int) -> tuple[tuple[Column[Rank], ...], int]:
     """The columns that fit, and the cells of the bar."""
-    chosen: list[Column] = []
-    used = 2 + _WORD
-    for column in sorted(_COLUMNS, key=lambda c: c.weight):
-        least = _LEAST_BAR if column.weight > 1 else 0
-        if used + column.width + 1 + least + 1 <= width:
-            chosen.append(column)
-            used += column.width + 1
-    bar_width = width - used - 1
-    return tuple(c for c in _COLUMNS if c in chosen), bar_width if bar_width >= 8 else 0
+    room = width - 2 - _WORD - 1
+    shown = fitting(_COLUMNS, room, 1, reserve=lambda column, _: _LEAST_BAR if column.weight > 1 else 0)
+    bar_width = room - sum(column.width + 1 for column in shown)
+    return tuple(shown), bar_width if bar_width >= 8 else 0
 
 
 def _titles(table: _Table) -> Row:
@@ -137,13 +121,15 @@ def _line(table: _Table, rank: Rank, alert: Alert | None) -> Row:
     else:
         row.add((look.glyphs.selected if rank.pid == table.chosen else " ") + " ", palette.selected)
     for column in table.columns:
-        text = column.text(rank, table.gpus).rjust(column.width) + " "
-        row.add(text, palette.strong if column.weight <= 1 else palette.text)
+        text = column.text(rank, table.around).rjust(column.width) + " "
+        row.add(text, palette.strong if column.strong else palette.text)
     if table.bar_width:
         bar(row, parts(rank), "host", table.longest, table.bar_width, look, names=False)
         row.add(" ", palette.text)
     if loud is not None:
-        row.add(f" {alert_style.word(loud)} {alert_style.age(loud, table.now)} ", alert_style.badge(loud, look))
+        row.add(
+            f" {alert_style.word(loud)} {alert_style.age(loud, table.around.now)} ", alert_style.badge(loud, look)
+        )
     elif rank.state != "running":
         row.add(rank.state.upper(), palette.critical if rank.state == "stalled" else palette.warning)
     elif rank.lost:

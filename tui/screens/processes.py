@@ -59,10 +59,10 @@ class ProcessesScreen(LlmtopScreen):
         lines = [self._summary(rows, width)]
         lines.append(table.titles(columns, self._sorted_by, width, look, reverse=self._reverse))
         if snapshot is not None:
-            numbers = table.gpu_numbers(snapshot)
+            beside = table.around(snapshot)
             for place, process in enumerate(rows[self._top : self._top + room], self._top):
                 chosen = place == at
-                lines.append(table.line(process, columns, numbers, snapshot.time, width, look, chosen))
+                lines.append(table.line(process, columns, beside, width, look, chosen))
         lines += [Row(width).end(look.palette.text) for _ in range(body.height - len(lines))]
         placed.append(Placed(Rect(0, body.y, width, body.height), lines[: body.height]))
         return placed

@@ -154,7 +154,7 @@ def _read(request: _Request) -> None:
     try:
         messages = request.connection.receive(0.02)
     except (client.Closed, LlmtopError):
-        alive = procfs.alive(request.target.pid)
+        alive = procfs.is_alive(request.target.pid)
         raise NotPossibleHere(
             f"{request.target.name} {'has hung up' if alive else 'ended'} before its capture was written"
         ) from None

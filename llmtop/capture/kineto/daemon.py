@@ -212,7 +212,7 @@ class Host:
     def asked_lately(self) -> bool:
         """Whether any process still asks: trainings may outlive the one that started them."""
         fresh = time.monotonic() - FRESH_SECONDS
-        return any(known.asked_at > fresh and procfs.alive(pid) for pid, known in self._known.items())
+        return any(known.asked_at > fresh and procfs.is_alive(pid) for pid, known in self._known.items())
 
     def _answer(self) -> None:
         """Answer one question of a training."""
@@ -291,7 +291,7 @@ class Host:
             return
         if isinstance(message, Look):
             now = time.monotonic()
-            self._known = {pid: k for pid, k in self._known.items() if procfs.alive(pid)}
+            self._known = {pid: k for pid, k in self._known.items() if procfs.is_alive(pid)}
             pollers = [
                 Poller(pid=pid, own_pid=k.own_pid, ready=k.ready, seconds_ago=round(now - k.asked_at, 3))
                 for pid, k in self._known.items()

@@ -243,6 +243,6 @@ def _await_file(job: Job, wait: _Wait) -> None:
 
 
 def _still_there(wait: _Wait) -> None:
-    if not procfs.alive(wait.target.pid):
+    if not procfs.is_alive(wait.target.pid):
         wait.partial.unlink(missing_ok=True)
         raise NotPossibleHere(f"{wait.target.name} ended before its trace was written: nothing was kept")

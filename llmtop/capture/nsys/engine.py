@@ -28,8 +28,8 @@ from llmtop.capture.nsys import lost_records, pause
 from llmtop.capture.nsys.pause import Pauses
 from llmtop.capture.wait_for_window import SPARE_STEPS, wait_window
 from llmtop.errors import NotPossibleHere
-from llmtop.nsys_cli import export as nsys_export
 from llmtop.nsys_cli import tool as nsys_module
+from llmtop.nsys_cli.export import export_beside
 from llmtop.nsys_cli.tool import Nsys, Session
 
 START_SECONDS = 30.0
@@ -155,7 +155,7 @@ class NsysEngine:
                 recorded = Recorded(notes=notes, open_with="nsys-ui", paused_seconds=pauses.seconds)
                 for collection, report in zip(collections, reports, strict=True):
                     recorded.tool.update(_tool(collection))
-                    exported, notes = nsys_export.export(collection.nsys, report, _uses_gpu(collection))
+                    exported, notes = export_beside(collection.nsys, report, _uses_gpu(collection))
                     job.check()
                     recorded.traces.append(exported)
                     recorded.notes += notes
@@ -419,7 +419,7 @@ def _await_report(job: Job, collection: Collection) -> Path:
             f"nsys recorded, but could not make its report ({collection.said()}); the raw data is kept at {kept}; "
             f"by hand, where there is room: {_importer(collection.nsys)} -i {kept}"
         )
-    if not any(procfs.alive(target.pid) for target in collection.targets):
+    if not any(procfs.is_alive(target.pid) for target in collection.targets):
         raise NotPossibleHere("the training ended within the window and nsys left no report")
     raise NotPossibleHere(
         f"nsys stop ended with {collection.code('stop')} and left no report: {collection.said()}; the training "

@@ -267,7 +267,7 @@ class Pauses:
     def _read(self) -> None:
         for member in self._members:
             member.read()
-        for member in [one for one in self._members if one.gone and not procfs.alive(one.pid)]:
+        for member in [one for one in self._members if one.gone and not procfs.is_alive(one.pid)]:
             member.connection.close()
             self._members.remove(member)
 

@@ -82,7 +82,7 @@ def dump(pid: int) -> tuple[stacks.Thread, ...]:
 
 
 def _said(pid: int, text: str) -> str:
-    if not procfs.alive(pid):
+    if not procfs.is_alive(pid):
         return f"process {pid} has ended"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     reason = printable(lines[0].removeprefix("Error: ")) if lines else "it gave no reason"

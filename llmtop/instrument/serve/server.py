@@ -33,6 +33,7 @@ from llmtop.instrument.serve import limits, signs_of_life
 from llmtop.instrument.serve.connection import Monitor
 from llmtop.instrument.serve.hello import captures, hello, pausing
 from llmtop.instrument.serve.step_messages import StepReader, encoded, encoded_steps, message_of
+from llmtop.procfs import is_alive
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
@@ -142,7 +143,7 @@ class Server:
         # Those of killed processes, which could not remove their own. The living are not knocked at.
         with contextlib.suppress(NotPossibleHere):
             for file in client.discover(directory):
-                if file.pid == os.getpid() or not client.is_alive(file.pid):
+                if file.pid == os.getpid() or not is_alive(file.pid):
                     client.remove_stale(file.path)
         path = directory / f"{os.getpid()}-{secrets.token_hex(4)}.sock"
         self._knock, self._knocked = descriptors.pair()

@@ -1,0 +1,64 @@
+"""Columns of tables: which of them fit, for GPUs in lines, ranks and processes alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+Subject = TypeVar("Subject")
+Comparable = float | str | None
+
+
+class Around(NamedTuple):
+    """What a cell needs beside its own subject."""
+
+    gpus: dict[str, str]
+    """Numbers of the GPUs as they are written, by UUID."""
+    now: float
+    """Unix time of the snapshot."""
+
+
+@dataclass(frozen=True)
+class Column(Generic[Subject]):
+    """One column of a table."""
+
+    title: str
+    width: int
+    """Cells, the gap between columns not counted."""
+    weight: int
+    """Columns of higher weight go first when the screen is narrow."""
+    text: Callable[[Subject, Around], str]
+    order: Callable[[Subject, Around], Comparable] | None = None
+    """What to sort by, where a table can be sorted; absent values come last."""
+    numeric: bool = True
+    """At the right end of its cells, as numbers are."""
+    strong: bool = False
+    key: str = ""
+    """The metric whose history may stand behind it (tui/paint/gpu_metrics.py)."""
+
+
+def fitting(
+    columns: Sequence[Column[Subject]],
+    room: int,
+    gap: int,
+    *,
+    always: Sequence[Column[Subject]] = (),
+    reserve: Callable[[Column[Subject], int], int] = lambda _column, _chosen: 0,
+) -> list[Column[Subject]]:
+    """The columns that fit, in their own order.
+
+    Args:
+        columns: all of the table.
+        room: cells for them and the gap that each has.
+        gap: cells beside each column.
+        always: those that stay however narrow it is; `room` is without them.
+        reserve: cells that must stay free for other things, by the column that is tried and how many are chosen.
+    """
+    chosen, used = list(always), 0
+    for column in sorted(columns, key=lambda column: column.weight):
+        needed = column.width + gap
+        if column not in chosen and used + needed + reserve(column, len(chosen)) <= room:
+            chosen.append(column)
+            used += needed
+    return [column for column in columns if column in chosen]
