@@ -1,9 +1,20 @@
 """Which optimizer's step ends a step of the training.
 
-Where several take turns (GAN, one for each group of parameters) it is the one that came last. Not so for one that
-is made anew within each step, as for the inner loops of meta-learning: an optimizer that was there when the first
-backward pass began, and still is, keeps or takes the role from those that were not, unless the new one trains the
-same parameters, or nobody else steps any more.
+The order in which optimizers step is nearly all there is to tell by:
+
+- one that has never stepped before begins a training of its own, whether those of an earlier one are still alive
+  or not (a model for each fold of the data): each of its steps counts;
+- those that come back by turns, each for several steps in a row, are trainings in turns (clients of a federated
+  one): each step of each counts;
+- those of which one steps but once at a time go round together (GAN, one for each group of parameters): the round
+  is one step, which ends with the one that came last;
+- one that steps once after others that are made anew each time (the inner loops of meta-learning), and is older
+  than those, closes a step with them.
+
+Only in the last case a new optimizer is not believed to begin a training: as long as the outer one may be waited
+for. In the first round, before that has stepped, it is any that was there when the first backward pass began.
+
+When Python frees an optimizer decides nothing here, but that one that is no more is not waited for.
 """
 
 from __future__ import annotations
@@ -12,83 +23,185 @@ import weakref
 from typing import Any
 
 LOST_CLOSER = 64
-"""Optimizer steps without one of the optimizer that used to close a step, until another one does. More than a
+"""Steps of others without one of the optimizer that used to close a step, until another one does. More than a
 GAN's discriminator takes for one of the generator."""
 ALONE = 4
-"""Steps in a row of one that was made later, after which it has taken over, until one of the first comes back."""
+"""Steps in a row of one that may be an inner loop's, after which it is none."""
+FOUNDER = 0
+"""Age of those that were there when the training began; the others' is in which order they came."""
+NOBODY = -1
+
+
+class _Stepped:
+    """An optimizer that has stepped."""
+
+    __slots__ = ("age", "reference", "run", "turns", "under")
+
+    def __init__(self, age: int) -> None:
+        self.age = age
+        self.reference: weakref.ref[Any] | None = None
+        self.run = 0
+        """How many steps in a row it has taken last."""
+        self.under = NOBODY
+        """Age of the one that closed steps when this one last began to step and did not take over."""
+        self.turns = 0
+        """How often it has come back and was taken for an inner loop's."""
 
 
 class Closer:
-    """Told of each optimizer's step that has ended; keeps no optimizer alive."""
+    """Told of each optimizer's step that has ended; keeps no optimizer alive.
 
-    __slots__ = ("_alone", "_founders", "_last", "_others", "_returned", "_seen", "_shares", "number")
+    The usual case is the loop's own affair: where `number` is the optimizer's id() and there were no `others`, it
+    adds one to `run`.
+    """
+
+    __slots__ = (
+        "_awaited",
+        "_closer",
+        "_doubt",
+        "_founders",
+        "_last",
+        "_lost",
+        "_outer",
+        "_round",
+        "_seen",
+        "_youngest",
+        "number",
+        "others",
+        "run",
+    )
 
     def __init__(self) -> None:
         self.number: int | None = None
-        """id() of the optimizer that closes steps; to be compared first, as the usual case."""
-        self._others = 0
-        self._alone = 0
-        self._last = 0
-        self._seen: dict[int, weakref.ref[Any]] = {}
-        self._shares: dict[int, bool] = {}
-        """Of those that were made later: whether they train parameters of one that was there first."""
+        """id() of the optimizer that closes steps; None when it is no more."""
+        self.run = 0
+        """How many steps in a row it has taken last."""
+        self.others = 0
+        """Steps of others since then."""
+        self._closer: _Stepped | None = None
+        self._last: _Stepped | None = None
+        self._seen: dict[int, _Stepped] = {}
+        self._youngest = FOUNDER
         self._founders: list[weakref.ref[Any]] = []
-        self._returned = False
-        """Whether one of them came back after a later one had taken over."""
+        self._awaited: list[weakref.ref[Any]] = []
+        """Founders that have not stepped, and may yet close the first step."""
+        self._round = FOUNDER
+        """Age of the youngest when this round began."""
+        self._outer = False
+        """Whether the closer has closed what younger ones did that were made for the occasion."""
+        self._lost: _Stepped | None = None
+        """The closer that was given up last."""
+        self._doubt = 1
+        """How many times as patient as at first, since it came back after all."""
 
     def found(self, optimizers: list[Any]) -> None:
         """These were there when the training began."""
         self._founders = [weakref.ref(optimizer) for optimizer in optimizers]
-
-    def closed(self) -> None:
-        """The one that closes steps has stepped."""
-        self._others = 0
+        self._awaited = [weakref.ref(optimizer) for optimizer in optimizers if id(optimizer) not in self._seen]
 
     def closes(self, optimizer: Any) -> bool:
-        """Whether the step of another optimizer than `number` ends a step of the training."""
-        number = id(optimizer)
-        self._others += 1
-        self._alone = self._alone + 1 if number == self._last else 1
-        self._last = number
-        seen = self._seen.get(number)
-        new = seen is None or seen() is not optimizer  # a new one may have the id of one that is no more
-        if new:
-            self._seen[number] = weakref.ref(optimizer, lambda _: self._forget(number))
-            self._shares.pop(number, None)
-        if self._takes_over(optimizer, new):
-            self.number, self._others, self._alone = number, 0, 0
-        return number == self.number
-
-    def _takes_over(self, optimizer: Any, new: bool) -> bool:
-        if self._others > LOST_CLOSER:
+        """Whether this step ends a step of the training: of another than `number`, or of that one after others."""
+        one = self._seen.get(id(optimizer))
+        new = one is None
+        if one is None:
+            one = self._meet(optimizer)
+        continues, self._last = one is self._last, one
+        if one is self._closer:
+            self._outer = self._youngest > self._round and self.run == 1
+            self._round = self._youngest
+            self._awaited.clear()
+            self.run, self.others = 1, 0
             return True
-        founders = [founder for reference in self._founders if (founder := reference()) is not None]
-        if any(founder is optimizer for founder in founders):
-            closer = self._closer()
-            returns = not new and all(founder is not closer for founder in founders)
-            self._returned = self._returned or returns
-            return new or returns
-        if not founders or (not self._returned and self._shares_with(optimizer, founders)):
-            return new
-        return self._alone > ALONE and not self._returned
+        self.others += 1
+        before = one.run
+        one.run = before + 1 if continues else 1
+        if new or self._closer is None:
+            takes_over = self._begins(one)
+        else:
+            takes_over = self._returns(one, self._closer, before, continues)
+        if takes_over or self._gives_up(one):
+            self._take_over(one, id(optimizer))
+            return True
+        return False
 
-    def _shares_with(self, optimizer: Any, founders: list[Any]) -> bool:
-        # Asked once: it looks at each parameter of both.
+    def _begins(self, one: _Stepped) -> bool:
+        """Whether one that has never stepped before closes steps from now on."""
+        if one.age == FOUNDER:
+            self._closes_around(self._youngest > FOUNDER)
+            return True
+        if self._closer is not None and self._is_inner(one):
+            return False
+        self._outer = False
+        return True
+
+    def _returns(self, one: _Stepped, closer: _Stepped, before: int, continues: bool) -> bool:
+        """Whether one that has stepped earlier, `before` times in a row, takes over from the closer."""
+        older = one.age < closer.age
+        passed_over = one.under not in (NOBODY, closer.age) and before == 1
+        if not continues:
+            one.under = closer.age
+        if one is self._lost:
+            self._doubt *= 2
+        elif self._is_inner(one):
+            one.turns += not continues
+            return False
+        if one is self._lost or (older and (one.age == FOUNDER or passed_over)):
+            self._closes_around(older and before == 1)
+            return True
+        if self.number is None or (self.run > 1 and (before > 1 or one.run > 1)):
+            self._outer = False
+            return True
+        return False
+
+    def _closes_around(self, outer: bool) -> None:
+        """An older one takes over: `outer` if it steps but once, after such as this closer."""
+        self._outer = outer
+        if outer:
+            self._doubt = max(self._doubt, 2 * self.run // ALONE)
+
+    def _is_inner(self, one: _Stepped) -> bool:
+        """Whether an outer optimizer may be waited for, of which this one's steps are the inner loop."""
+        if one.age == FOUNDER:
+            return False
+        if self._outer and self.run == 1 and self.number is not None:
+            return True
+        if self._awaited:
+            waits = self.run <= ALONE  # longer, and it is a training that has ended
+            self._awaited = [founder for founder in self._awaited if waits and founder() is not None]
+        return bool(self._awaited)
+
+    def _gives_up(self, one: _Stepped) -> bool:
+        """Whether the closer, or the one that is awaited, is not going to step any more."""
+        inner = self._is_inner(one) and (one.run > ALONE * self._doubt or one.turns > self._doubt)
+        if not inner and self.others <= LOST_CLOSER * self._doubt:
+            return False
+        self._lost = self._closer
+        self._outer = False
+        self._awaited.clear()
+        return True
+
+    def _take_over(self, one: _Stepped, number: int) -> None:
+        if self._closer is not None:
+            self._closer.run = self.run
+        self._closer, self.number = one, number
+        self._round = self._youngest
+        self.run, self.others = one.run, 0
+        one.turns = 0
+
+    def _meet(self, optimizer: Any) -> _Stepped:
+        if any(founder() is optimizer for founder in self._founders):
+            one = _Stepped(FOUNDER)
+            self._awaited = [founder for founder in self._awaited if founder() is not optimizer]
+        else:
+            self._youngest += 1
+            one = _Stepped(self._youngest)
         number = id(optimizer)
-        if number not in self._shares:
-            self._shares[number] = any(_train_the_same(optimizer, one) for one in founders)
-        return self._shares[number]
+        one.reference = weakref.ref(optimizer, lambda _: self._forget(number))
+        self._seen[number] = one
+        return one
 
     def _forget(self, number: int) -> None:
+        # Before another object can have its id.
         self._seen.pop(number, None)
-        self._shares.pop(number, None)
-
-    def _closer(self) -> Any:
-        seen = None if self.number is None else self._seen.get(self.number)
-        return None if seen is None else seen()
-
-
-def _train_the_same(optimizer: Any, other: Any) -> bool:
-    """Whether two optimizers have parameters in common."""
-    mine, others = ({id(p) for group in one.param_groups for p in group["params"]} for one in (optimizer, other))
-    return not mine.isdisjoint(others)
+        if number == self.number:
+            self.number = None

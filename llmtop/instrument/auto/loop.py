@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from time import perf_counter_ns
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from llmtop.instrument.auto.loop_state import LoopState
@@ -197,13 +198,11 @@ class Loop(LoopState):
         if self.in_backward:
             self._stepped_in_backward = True  # as memory-saving recipes do, one optimizer a parameter
             return
-        if self._stepping is not None and (self._untouched or self._stepping != id(optimizer)):
-            # An optimizer within an optimizer, or its own step calls that of its parent class. Another step of the
-            # same one after forwards and backwards is a new one: the last was left by an exception.
-            self._depth += 1
-            return
         if self._stepping is not None:
-            self._recover()
+            if _within_another_step():
+                self._depth += 1
+                return
+            self._leave_failed_step()
         self._stepping = id(optimizer)
         self._untouched = True
         self._depth = 0
@@ -218,16 +217,18 @@ class Loop(LoopState):
             return
         if self._depth:
             self._depth -= 1
-            return
+            if _within_another_step():
+                return
         if self.optimizing:
             self._optimizer.__exit__(None, None, None)
             self.busy = self.optimizing = False
         self._closure = self._unstepped = False
         self._torch_steps = True
         self._stepping = None
-        if id(optimizer) == self.closer.number:
-            self.closer.closed()
-        elif not self.closer.closes(optimizer):
+        closer = self.closer
+        if id(optimizer) == closer.number and not closer.others:
+            closer.run += 1
+        elif not closer.closes(optimizer):
             return
         self._end_step()
 
@@ -312,9 +313,13 @@ class Loop(LoopState):
     def _recover(self) -> None:
         """An optimizer's step that raised has never said that it ended."""
         if self._stepping is not None and not self._closure:
-            self._untouched = True
-            self._leave_optimizer(calls_closure=True)
-            self._stepping = None
+            self._leave_failed_step()
+
+    def _leave_failed_step(self) -> None:
+        """An optimizer's step was left by an exception: its time is not counted."""
+        self._untouched = True
+        self._leave_optimizer(calls_closure=True)
+        self._stepping = None
 
 
 def is_data_worker() -> bool:
@@ -331,14 +336,23 @@ def _version_of(parameter: Any) -> int | None:
         return int(parameter._version)
 
 
-def runs_below(file: str | None) -> bool:
-    """Whether a function of that file has called what runs now; for what is rare."""
-    frame = sys._getframe(1)
+def runs_below(file: str | None, times: int = 1) -> bool:
+    """Whether so many functions of that file have called what runs now; for what is rare."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_filename == file:
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
+            times -= 1
+            if not times:
+                return True
+        frame = frame.f_back
     return False
+
+
+def _within_another_step() -> bool:
+    """Whether the optimizer's step that a hook tells of was called by one: that of its parent class by its own, or
+    that of an optimizer by one that holds it. Otherwise an earlier one has raised, of which no hook tells.
+    """
+    return runs_below(sys.modules["torch.optim.optimizer"].__file__, times=2)
 
 
 def make() -> Loop:
