@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,15 +9,6 @@ import pytest
 from tests.support.steps import Zygote, train
 
 pytestmark = pytest.mark.torch
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    folder = tempfile.mkdtemp(prefix="lt-")
-    zygote = Zygote(LLMTOP_DIR=folder)
-    yield zygote
-    zygote.close()
-    shutil.rmtree(folder)
 
 
 MODEL = """

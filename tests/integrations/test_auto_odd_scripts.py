@@ -2,50 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.odd_model import MODEL, PARTS
 from tests.support.steps import Zygote
 
 pytestmark = pytest.mark.torch
 
-
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    folder = tempfile.mkdtemp(prefix="lt-")
-    zygote = Zygote(LLMTOP_DIR=folder)
-    yield zygote
-    zygote.close()
-    shutil.rmtree(folder)
-
-
-MODEL = """
-import copy, functools, gc, threading, time, torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(50, 16)
-        self.body = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1))
-    def forward(self, ids):
-        return self.body(self.embed(ids)).mean()
-
-torch.manual_seed(0)
-net = Net()
-optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
-ids = torch.randint(0, 50, (40, 12))
-def train(steps, stepped=None):
-    for _ in range(steps):
-        net(ids[:4]).backward()
-        (stepped or optimizer).step()
-"""
-PARTS = {"forward", "backward", "optimizer"}
 
 ODD_MODULES = {
     "parameters() that returns groups": """
@@ -274,157 +239,6 @@ for epoch in range(2):
     assert found["left_out"] == {"phases that enclose a step or were not ended within it": 2}
 
 
-IN_PLACE = {
-    "clamped weights": (
-        """
-for _ in range(10):
-    net(ids).backward()
-    optimizer.step()
-    with torch.no_grad():
-        for p in net.parameters():
-            p.clamp_(-0.01, 0.01)
-""",
-        9,
-    ),
-    "SAM": (
-        """
-for number in range(24):
-    net(ids).backward()
-    with torch.no_grad():
-        moved = [p.grad * 0.05 for p in net.parameters()]
-        for p, by in zip(net.parameters(), moved):
-            p.add_(by)
-    optimizer.zero_grad()
-    net(ids).backward()
-    with torch.no_grad():
-        for p, by in zip(net.parameters(), moved):
-            p.sub_(by)
-    optimizer.step()
-""",
-        24,
-    ),
-    "an optimizer of the script's own": (
-        """
-for _ in range(12):
-    net(ids).backward()
-    with torch.no_grad():
-        for p in net.parameters():
-            p -= 0.01 * p.grad
-            p.grad = None
-""",
-        10,
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", IN_PLACE)
-def test_a_changed_parameter_is_a_step_only_where_no_optimizer_steps(
-    kind: str, zygote: Zygote, tmp_path: Path
-) -> None:
-    source, steps = IN_PLACE[kind]
-    assert len(zygote.train(tmp_path / "train.py", MODEL + source)["steps"]) == steps
-
-
-@pytest.mark.parametrize("inner_steps", [1, 4])
-@pytest.mark.parametrize("same", [False, True], ids=["copies", "the same parameters"])
-def test_the_outer_optimizer_closes_the_steps_of_meta_learning(
-    inner_steps: int, same: bool, zygote: Zygote, tmp_path: Path
-) -> None:
-    found = zygote.train(
-        tmp_path / "train.py",
-        MODEL
-        + f"""
-outer = optimizer
-for _ in range(25):
-    total = [torch.zeros_like(p) for p in net.parameters()]
-    for task in range(4):
-        learner = net if {same} else copy.deepcopy(net)
-        inner = torch.optim.SGD(learner.parameters(), lr=0.01)
-        for _ in range({inner_steps}):
-            inner.zero_grad()
-            learner(ids[task * 4 : task * 4 + 4]).backward()
-            inner.step()
-        total = [sum + p.grad for sum, p in zip(total, learner.parameters())]
-    for p, sum in zip(net.parameters(), total):
-        p.grad = sum
-    outer.step()
-""",
-    )
-    if same:
-        assert all(step.count("backward") == 4 * inner_steps for step in found["steps"][-23:])
-    else:
-        assert len(found["steps"]) == inner_steps - 1 + 25, "the first inner loop's, and then each outer one"
-        assert all(step.count("backward") == 4 * inner_steps for step in found["steps"][-24:])
-
-
-def test_a_second_thread_that_trains_is_left_alone_and_said(zygote: Zygote, tmp_path: Path) -> None:
-    found = zygote.train(
-        tmp_path / "train.py",
-        MODEL
-        + """
-turn = [threading.Semaphore(1), threading.Semaphore(0)]
-def run(place):
-    net = Net()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for (batch,) in DataLoader(TensorDataset(ids.repeat(5, 1)), batch_size=4):
-        turn[place].acquire()
-        net(batch).backward()
-        optimizer.step()
-        turn[1 - place].release()
-    both_done.wait()
-both_done = threading.Barrier(2)
-threads = [threading.Thread(target=run, args=(place,)) for place in (0, 1)]
-[thread.start() for thread in threads]
-[thread.join() for thread in threads]
-""",
-    )
-    assert len(found["steps"]) == 49
-    assert all(step.tokens == 48 and step.count("forward") == 1 for step in found["steps"])
-    assert found["left_out"] == {"backward passes of a second thread that trains": 50}
-
-
-def test_a_thread_takes_over_from_one_that_has_ended_or_idles(zygote: Zygote, tmp_path: Path) -> None:
-    found = zygote.train(
-        tmp_path / "train.py",
-        MODEL
-        + """
-train(4)
-for _ in range(2):
-    thread = threading.Thread(target=train, args=(40,))
-    thread.start()
-    thread.join()
-""",
-    )
-    # 16 of the first thread's are waited for the main thread's, and the first of its own opens no step
-    assert len(found["steps"]) >= 3 + 40 - 18 + 38
-    assert all(step.count("backward") <= 1 for step in found["steps"])
-
-
-def test_a_training_in_an_event_loop_is_seen_as_outside(zygote: Zygote, tmp_path: Path) -> None:
-    found = zygote.train(
-        tmp_path / "train.py",
-        MODEL
-        + """
-import asyncio
-from llmtop.instrument import auto
-from llmtop.instrument.auto import transfers
-transfers.time_copies_to("meta", auto.install())
-async def cell():
-    for (batch,) in DataLoader(TensorDataset(ids), batch_size=4):
-        batch.to("meta")
-        net(batch).backward()
-        optimizer.step()
-        await asyncio.sleep(0)
-async def notebook():
-    await cell()
-    await asyncio.create_task(cell())
-asyncio.run(notebook())
-""",
-    )
-    assert len(found["steps"]) == 19
-    assert all(set(step.phases) == {"dataload", "h2d", *PARTS} for step in found["steps"])
-
-
 def test_a_forward_that_a_backward_follows_is_no_evaluation(zygote: Zygote, tmp_path: Path) -> None:
     found = zygote.train(
         tmp_path / "train.py",
@@ -446,69 +260,6 @@ for epoch in range(3):
         assert all(step.count(part) == 1 for part in ("dataload", *PARTS))
         assert (step.samples, step.tokens) == (4, 48)
         assert step.seconds < 0.1
-
-
-def test_gradients_by_autograd_grad_are_seen_from_the_optimizers_step_on(zygote: Zygote, tmp_path: Path) -> None:
-    found = zygote.train(
-        tmp_path / "train.py",
-        MODEL
-        + """
-optimizer.step()  # prepares, and steps nothing
-for _ in range(8):
-    for p, grad in zip(net.parameters(), torch.autograd.grad(net(ids), list(net.parameters()))):
-        p.grad = grad
-    optimizer.step()
-""",
-    )
-    assert [step.index for step in found["steps"]] == list(range(1, 8))
-    assert all(set(step.phases) == {"forward", "optimizer"} for step in found["steps"])
-
-
-def test_that_steps_cannot_be_told_is_said_until_they_can(zygote: Zygote, tmp_path: Path) -> None:
-    source = """
-def by_hand(times):
-    for _ in range(times):
-        net(ids[:2]).backward()
-        for p in net.parameters():
-            p.data.add_(p.grad, alpha=-0.01)
-            p.grad = None
-by_hand(120)
-"""
-    found = zygote.train(tmp_path / "train.py", MODEL + source)
-    assert found["steps"] == []
-    assert list(found["blind"]) == ["the steps of this script"]
-    assert "llmtop.step()" in found["blind"]["the steps of this script"]
-    found = zygote.train(tmp_path / "train.py", MODEL + source + "train(3)\n")
-    assert len(found["steps"]) == 2
-    assert found["blind"] == {}
-
-
-def test_an_optimizer_that_raised_hides_nothing_that_follows(zygote: Zygote, tmp_path: Path) -> None:
-    found = zygote.train(
-        tmp_path / "train.py",
-        MODEL
-        + """
-class Weak(torch.optim.SGD):
-    count = 0
-    @torch.no_grad()
-    def step(self, closure=None):
-        type(self).count += 1
-        if self.count == 3:
-            raise ValueError
-        return super().step(closure)
-optimizer = Weak(net.parameters(), lr=0.1)
-for (batch,) in DataLoader(TensorDataset(ids), batch_size=4):
-    net(batch).backward()
-    try:
-        optimizer.step()
-    except ValueError:
-        time.sleep(0.2)
-""",
-    )
-    assert len(found["steps"]) == 8
-    counts = [tuple(step.count(part) for part in ("dataload", "forward", "backward")) for step in found["steps"]]
-    assert counts == [(1, 1, 1), (2, 2, 2), *[(1, 1, 1)] * 6]
-    assert all(step.time("optimizer") < 0.2 for step in found["steps"])
 
 
 @pytest.mark.parametrize("kept_in", ["globals", "a function"])
