@@ -32,7 +32,9 @@ def test_what_a_document_points_at_is_there(document: str) -> None:
     named = set(re.findall(r"`((?:llmtop|collectors|tui|tests|docs|benchmarks|examples)/[\w./-]+)`", text))
     named |= set(re.findall(r"\]\(((?!http)[\w./-]+)", text))
     here = (REPOSITORY / document).parent
-    missing = [path for path in named if not (REPOSITORY / path).exists() and not (here / path).exists()]
+    missing = [
+        path for path in named if not any((at / path).exists() for at in (REPOSITORY, here)) and "NAME" not in path
+    ]
     assert not missing
 
 

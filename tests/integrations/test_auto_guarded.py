@@ -25,7 +25,7 @@ import llmtop, llmtop.instrument.record.startup, llmtop.instrument.serve.server
 from llmtop.instrument.guest import guard
 FOLDER = llmtop.__file__.rpartition("/")[0] + "/instrument/"
 HOT = ("auto/", "loader.py", *(f"record/{name}.py" for name in
-       ("recorder", "phase_tree", "state", "sanitize", "startup", "periodic")))
+       ("recorder", "phase_tree", "open_phases", "state", "sanitize", "startup", "periodic")))
 # What has a door of its own, or is one.
 DOOR = ("Phase.__enter__", "Phase.__exit__", "Step.__enter__", "Step.__exit__", "Loop.lost", "._be_idle",
         "Recorder.step_failed", "State.cannot_see",

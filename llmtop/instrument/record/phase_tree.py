@@ -1,15 +1,10 @@
-"""The tree of phases that a training has entered, and the time of the step so far.
+"""The tree of phases that a training has entered.
 
-A phase within a phase has its parent's path in front: ``forward/attention``. The time of a step is kept in
-one flat list, two cells a path (nanoseconds, count), which goes into the ring when the step ends.
+A phase within a phase has its parent's path in front: ``forward/attention``. Each path has a slot, the place of its
+two cells (nanoseconds, count) in the flat list that a step is counted in.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from llmtop.instrument.record.parts import BoundaryObserver
 
 MAX_PATHS = 128
 """Different phases in one process: names made from data (``layer_{i}_{step}``) must not fill the memory."""
@@ -91,116 +86,3 @@ class Node:
             found.append(node)
             found += node.subtree()
         return found
-
-
-class OpenPhases:
-    """The phases that are open in the training thread, and what the step has so far. Base of the recorder.
-
-    What cannot be told (phases that overlap, or are open when a step begins or ends) is given up here.
-    """
-
-    # No attribute of these is looked up by name in the hot path: a slot is a fixed offset.
-    __slots__ = ("cells", "cut", "left_out", "node", "paths", "root", "watch", "zeros")
-
-    def clear(self) -> None:
-        """Begin anew."""
-        self.paths = Paths()
-        self.root = Node("", None, "", HIDDEN)
-        self.node = self.root
-        """The innermost open phase."""
-        self.cells = [0, 0]
-        self.zeros = [0, 0]
-        self.cut: list[str] = []
-        """Phases of the script's that were counted up to the end of a step, and have not ended since."""
-        self.watch: BoundaryObserver | None = None
-        """Who else is told of boundaries, if anybody is."""
-        self.left_out: dict[str, int] = {}
-        """Why something is not in the numbers -> how often."""
-
-    def count_left_out(self, reason: str) -> None:
-        """Remember that something is not in the numbers, and why; the monitor shows it."""
-        self.left_out[reason] = self.left_out.get(reason, 0) + 1
-
-    def new_node(self, here: Node, name: str) -> Node:
-        """The node for a phase entered at this place for the first time."""
-        node = here.child(name, self.paths)
-        if node.name != name:
-            self.count_left_out(f"phases over the limit of {MAX_PATHS} names or {MAX_DEPTH} levels")
-        self.fit(node.slot)
-        return node
-
-    def fit(self, slot: int) -> None:
-        """Have cells for a slot."""
-        while len(self.cells) < slot + 2:
-            self.cells.append(0)
-        while len(self.zeros) < len(self.cells):
-            self.zeros.append(0)
-
-    def close_down_to(self, node: Node) -> None:
-        """Give up phases that are open within `node`."""
-        while self.node is not node:
-            if self.watch is not None:
-                self.watch.give_up(self.node)
-            self.node = self.node.parent
-
-    def exit_out_of_order(self, name: str) -> bool:
-        """A phase ends that is not the innermost one; returns whether phases overlapped."""
-        node = self.node
-        if node.name == "" and node is not self.root:
-            self.node = node.parent  # beyond the limits: all names share one node
-            return False
-        while node is not self.root and node.name != name:
-            node = node.parent
-        if node is self.root:
-            if name in self.cut:
-                self.cut.remove(name)
-            return False  # given up before
-        # Two phases overlap without one enclosing the other: neither's time can be told from the other's.
-        self.count_left_out("overlapping phases")
-        self.close_down_to(node.parent)
-        for lost in (node, *node.subtree()):
-            self._blank(lost)
-        return True
-
-    def give_up_open(self) -> None:
-        """At a boundary of a step: phases that are open belong to no step.
-
-        What ended within them before this step does: it moves up to where it stands without them, so that a loader
-        used within ``phase("epoch")`` is still the step's ``dataload``.
-        """
-        self.count_left_out("phases that enclose a step or were not ended within it")
-        chain = []
-        node = self.node
-        while node is not self.root:
-            chain.append(node)
-            node = node.parent
-        self.close_down_to(self.root)
-        for place, given_up in enumerate(chain):
-            for child in given_up.children.values():
-                if place == 0 or child is not chain[place - 1]:
-                    self._move_up(child, given_up.path)
-        for given_up in chain:
-            self._blank(given_up)
-
-    def _move_up(self, node: Node, prefix: str) -> None:
-        for moved in (node, *node.subtree()):
-            slot = moved.slot
-            if slot == HIDDEN or slot >= len(self.cells) or not self.cells[slot + 1]:
-                continue
-            target = self.paths.slot(moved.path[len(prefix) + 1 :])
-            self.fit(target)
-            self.cells[target] += self.cells[slot]
-            self.cells[target + 1] += self.cells[slot + 1]
-            self._blank(moved)
-            if self.watch is not None:
-                self.watch.move(slot, target)
-
-    def _blank(self, node: Node) -> None:
-        if node.slot < len(self.cells):
-            self.cells[node.slot] = self.cells[node.slot + 1] = 0
-
-    def forget_cells(self) -> None:
-        """Give up all that has been counted since the last step."""
-        self.close_down_to(self.root)
-        self.fit(self.paths.cells - 2)
-        self.cells[:] = self.zeros

@@ -16,7 +16,7 @@ from llmtop.instrument.guest.guard import is_the_scripts, met
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.record import sanitize
 from llmtop.instrument.record.boundary_observers import Annotate, Nvtx, Watch
-from llmtop.instrument.record.phase_tree import OpenPhases
+from llmtop.instrument.record.open_phases import OpenPhases
 from llmtop.instrument.record.ring import Ring
 from llmtop.instrument.record.sanitize import complain
 from llmtop.instrument.serve.run_info import Facts
