@@ -115,6 +115,27 @@ def printable(text: str, width: int | None = None) -> str:
     return clean[: max(width - 1, 0)] + "…" if width > 0 else ""
 
 
+def width_of(text: str) -> int:
+    """Cells that printable text takes in a terminal: two for a wide character, none for one set upon another."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        for char in text
+    )
+
+
+def padded(text: str, width: int, *, right: bool = False) -> str:
+    """`text` in at least `width` cells; `right` puts it at the right end, as numbers are."""
+    blanks = " " * (width - width_of(text))
+    return blanks + text if right else text + blanks
+
+
+def rounded(value: float) -> float:
+    """A measured number for a program to read, with the five significant digits that instruments can tell."""
+    return float(f"{value:.5g}")
+
+
 def escaped_json(text: str) -> str:
     """JSON in which every character that a terminal would obey is written as an escape: JSON itself escapes the
     ones below a blank only. The value stays the same."""

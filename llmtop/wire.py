@@ -66,8 +66,6 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
     """Capture engines this process offers over this socket ("torch.profiler", "memory")."""
     pauses: bool = False
     """Whether it can be asked to `Pause`: its steps follow each other."""
-    ring_steps: int = 0
-    """How many finished steps the process keeps."""
     note: str | None = None
 
 

@@ -46,3 +46,19 @@ def test_nothing_that_a_terminal_obeys_gets_through() -> None:
 
 def test_a_number_beyond_any_float_is_absent() -> None:
     assert fmt.count(10**400) == fmt.count(None)
+
+
+def test_a_cell_is_filled_by_what_a_terminal_shows_of_it() -> None:
+    for text, cells in (("abc", 3), ("学習", 4), ("é", 1), ("e\u0301", 1), ("", 0)):
+        assert fmt.width_of(text) == cells
+        assert fmt.padded(text, 6) == text + " " * (6 - cells)
+        assert fmt.padded(text, 6, right=True) == " " * (6 - cells) + text
+    assert fmt.padded("too long", 3) == "too long"
+
+
+def test_numbers_for_programs_keep_five_digits_however_small() -> None:
+    assert [fmt.rounded(value) for value in (0.00123456789, 98.7654321, 8.3123456e9)] == [
+        0.0012346,
+        98.765,
+        8.3123e9,
+    ]

@@ -25,6 +25,7 @@ from llmtop.analysis.sync_calls import wait_places
 from llmtop.analysis.verdict import Judgement, judge, lost
 from llmtop.analysis.verdict_text import left_out, verdict_sentence
 from llmtop.errors import UnusableInput
+from llmtop.format import percent
 from llmtop.inputs import DEFAULT, Limits, read_input
 from llmtop.report.model import Device, GapTime, MetricOverTime, PhaseTime, RangeTime, Report, Steps, Timeline
 from llmtop.trace import intervals as iv
@@ -346,5 +347,5 @@ def _notes(trace: model.Trace, lanes: list[Lane], steps: dict[int, ProcessSteps]
     overhead = iv.union(trace.overhead.start, trace.overhead.end).total
     low, high = trace.window
     if high > low and overhead > 0.01 * (high - low):
-        notes.append(f"the profiler itself took {100 * overhead / (high - low):.1f}% of the capture's time")
+        notes.append(f"the profiler itself took {percent(100 * overhead / (high - low), 1)} of the capture's time")
     return notes

@@ -16,7 +16,7 @@ from llmtop.analysis.idle_causes import Gaps
 from llmtop.analysis.missing_kernels import Unrecorded
 from llmtop.analysis.verdict import BORDER_PCT, CAUSE_OF, NEAR_PCT, Judgement
 from llmtop.bottlenecks import BOTTLENECKS, LossId
-from llmtop.format import count, duration, percent, rate
+from llmtop.format import count, duration, percent, rate, rounded
 from llmtop.report.advice import ADVICE, FindingId
 from llmtop.report.model import ApiTime, CopyTime, Finding, KernelTime, PhaseTime, Steps, WaitPlace
 from llmtop.severity import Severity, gravity
@@ -78,18 +78,18 @@ def _advised(
     return Finding(
         id=kind,
         severity=severity,
-        share_pct=None if share is None else round(share, 4),
+        share_pct=None if share is None else rounded(share),
         summary=summary,
-        evidence={key: _rounded(value) for key, value in evidence.items() if value is not None},
+        evidence={
+            key: rounded(value) if isinstance(value, float) else value
+            for key, value in evidence.items()
+            if value is not None
+        },
         fix=advice.fix,
         next=advice.next.format(**more) if more else advice.next,
         confirm=advice.confirm,
-        saves_at_most_ms=None if saves is None else round(saves, 3),
+        saves_at_most_ms=None if saves is None else rounded(saves),
     )
-
-
-def _rounded(value: Any) -> Any:
-    return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 def _records_lost(measured: Measured) -> list[Finding]:

@@ -11,6 +11,7 @@ from llmtop.analysis import cuda_calls as cuda
 from llmtop.analysis.device_timeline import Lane
 from llmtop.analysis.idle_causes import CAUSES, Gaps
 from llmtop.analysis.step_finder import PhaseSpans
+from llmtop.format import percent
 from llmtop.kernel_names import kind_of
 from llmtop.report.model import Row, Span, Timeline
 from llmtop.trace import model
@@ -142,5 +143,5 @@ class _Joined:
         length = max(self.end - self.start, 1)
         fill = min(1.0, sum(self.kinds.values()) / length)
         kind = max(self.kinds, key=lambda key: self.kinds[key])
-        text = self.text if self.count == 1 else f"{self.count} pieces, {100 * fill:.0f}% of this time"
+        text = self.text if self.count == 1 else f"{self.count} pieces, {percent(100 * fill)} of this time"
         return Span((self.start - low) / 1e9, (self.end - self.start) / 1e9, kind, text, round(fill, 3))

@@ -27,7 +27,7 @@ def verdict_sentence(
     total = judgement.total
     if judgement.verdict == "gpu_bound":
         text += f"{percent(total, 1)} of {over}{where} is lost to idle time, lone copies and exposed NCCL"
-        text += f" (border {BORDER_PCT:.0f}%)."
+        text += f" (border {percent(BORDER_PCT)})."
     else:
         parts = [
             f"{percent(share, 1)} to {BOTTLENECKS[kind].title}"
@@ -39,7 +39,7 @@ def verdict_sentence(
         text += f" {judgement.second} is close behind."
     if judgement.at_border:
         text += (
-            f" This lies at the border of {BORDER_PCT:.0f}%: {percent(total, 1)} of {over}, and "
+            f" This lies at the border of {percent(BORDER_PCT)}: {percent(total, 1)} of {over}, and "
             f"{percent(judgement.whole_lost_pct, 1)} from first to last device activity."
         )
     if lane.counted and steps.seconds_p50:

@@ -18,7 +18,7 @@ STAGES = ("prepare", "start", "record", "stop", "export", "analyse", "done")
 """In this order; an engine that does a stage in one with the next leaves it out."""
 DEFAULT_STEPS = 5
 DEFAULT_SECONDS = 2.0
-"""For a process that tells no steps: at the lengths of step in use, a handful of them."""
+"""Where steps cannot be counted: at the lengths of step in use, a handful of them."""
 
 
 class Cancelled(LlmtopError):

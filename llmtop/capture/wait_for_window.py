@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from llmtop.capture.job import Job
+from llmtop.capture.job import DEFAULT_SECONDS, Job
 from llmtop.format import duration
 
 POLL_SECONDS = 0.02
@@ -39,7 +39,7 @@ def seconds_for(job: Job) -> float:
     """How long to record when steps were asked for and cannot be counted."""
     median = job.watch.median_seconds()
     steps = job.plan.steps or 1
-    return 2.0 if median is None else max((steps + 1 + SPARE_STEPS) * median, 0.1)
+    return DEFAULT_SECONDS if median is None else max((steps + 1 + SPARE_STEPS) * median, 0.1)
 
 
 def _wait_seconds(job: Job, seconds: float, full: Callable[[], bool]) -> list[str]:

@@ -223,13 +223,13 @@ def _summary(before: Report, after: Report, step: Change | None) -> str:
     elif not step.moved:
         text = (
             f"The step did not move: {duration(step.before)} to {duration(step.after)} "
-            f"({step.change_pct:+.1f}%, noise {100 * step.noise / (step.before or 1.0):.1f}%)."
+            f"({step.change_pct:+.1f}%, noise {percent(100 * step.noise / (step.before or 1.0), 1)})."
         )
     else:
         word = "faster" if step.change_pct < 0 else "slower"
         text = (
             f"The step is {word}: {duration(step.before)} to {duration(step.after)} "
-            f"({step.change_pct:+.1f}%, noise {100 * step.noise / (step.before or 1.0):.1f}%)."
+            f"({step.change_pct:+.1f}%, noise {percent(100 * step.noise / (step.before or 1.0), 1)})."
         )
     if before.verdict == after.verdict:
         return f"{text} The bottleneck is the same: {after.verdict}."

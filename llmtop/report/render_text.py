@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable
 
-from llmtop.format import duration, percent, printable
+from llmtop.format import duration, printable
 from llmtop.report.model import Finding, Report
 from llmtop.report.tables import Text, evidence_text, headline, shown_notes, step_lines, tables
 
@@ -73,22 +73,7 @@ def _wrapped(text: str, width: int, first: str = "", later: str | None = None) -
 
 
 def _table(table: Text) -> list[str]:
-    columns = list(zip(table.header, *table.shown, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-
-    def line(cells: tuple[str, ...]) -> str:
-        padded = [
-            cell.ljust(widths[i]) if i < table.left else cell.rjust(widths[i]) for i, cell in enumerate(cells)
-        ]
-        return ("  " + "  ".join(padded)).rstrip()
-
-    lines = [line(table.header), *map(line, table.shown)]
+    lines = [("  " + "  ".join(cells)).rstrip() for cells in table.lines()]
     if table.more:
         lines.append(f"  … and {table.more} more (--json has all)")
     return lines
-
-
-def summary_line(report: Report) -> str:
-    """The report in one line, for a status bar or a log."""
-    busy = ", ".join(f"GPU {device.device} {percent(device.busy_pct, 1)} busy" for device in report.devices[:4])
-    return f"{report.verdict}: {busy or 'no device activity'}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llmtop.format import DASH, count, duration, figure, number, percent, printable, size
+from llmtop.format import DASH, count, duration, figure, number, padded, percent, printable, size, width_of
 from llmtop.report.model import Finding, Report
 
 
@@ -33,6 +33,14 @@ class Text:
     def more(self) -> int:
         """How many rows are left out of `shown`."""
         return len(self.rows) - len(self.shown)
+
+    def lines(self) -> list[tuple[str, ...]]:
+        """The header, then `shown`, all cells as wide as their column; numbers at its right end."""
+        cells = [self.header, *self.shown]
+        widths = [max(map(width_of, column)) for column in zip(*cells, strict=True)]
+        return [
+            tuple(padded(cell, widths[i], right=i >= self.left) for i, cell in enumerate(row)) for row in cells
+        ]
 
 
 def tables(report: Report, name_width: int = 60) -> list[Text]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from llmtop.bottlenecks import AlertId
+from llmtop.format import rounded
 from llmtop.rules.state.rank import RankState
 from llmtop.severity import Severity
 
@@ -66,7 +67,7 @@ class Rule(Generic[Subject]):
 def known(evidence: Mapping[str, float | int | str | None]) -> dict[str, Any]:
     """Evidence without what is absent, rounded to what the instruments can tell."""
     return {
-        key: round(value, 4) if isinstance(value, float) else value
+        key: rounded(value) if isinstance(value, float) else value
         for key, value in evidence.items()
         if value is not None
     }

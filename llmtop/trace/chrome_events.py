@@ -303,12 +303,11 @@ def _describe(trace: model.Trace, properties: dict[str, Any]) -> None:
     devices = properties.get("deviceProperties")
     for device in devices if isinstance(devices, list) else []:
         if isinstance(device, dict) and isinstance(device.get("id"), int):
-            memory, sms = _whole(device.get("totalGlobalMem"), -1), _whole(device.get("numSms"), -1)
+            sms = _whole(device.get("numSms"), -1)
             number, name = _whole(device["id"], -1), device.get("name")
             trace.gpus[number] = model.Gpu(
                 number=number,
                 name=printable(name, 100) if isinstance(name, str) and name else None,
-                memory_bytes=memory if memory >= 0 else None,
                 sm_count=sms if sms >= 0 else None,
             )
     place = properties.get("distributedInfo")

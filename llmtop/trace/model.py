@@ -153,7 +153,6 @@ class Gpu:
     number: int
     name: str | None = None
     uuid: str | None = None
-    memory_bytes: int | None = None
     dram_bytes_per_s: float | None = None
     sm_count: int | None = None
 

@@ -400,16 +400,15 @@ def _describe(database: _Database, trace: model.Trace) -> None:
     if began and isinstance(began[0][0], int) and 0 < began[0][0] < 1 << 62:
         trace.origin_unix_ns = began[0][0]
     columns = database.columns.get("TARGET_INFO_GPU", set())
-    wanted = ("id", "name", "uuid", "totalMemory", "memoryBandwidth", "smCount")
+    wanted = ("id", "name", "uuid", "memoryBandwidth", "smCount")
     picked = ", ".join(column if column in columns else "NULL" for column in wanted)
     for row in database.rows(f"SELECT {picked} FROM TARGET_INFO_GPU", "TARGET_INFO_GPU"):
-        number, name, uuid, memory, bandwidth, sms = row
+        number, name, uuid, bandwidth, sms = row
         if isinstance(number, int):
             trace.gpus[number] = model.Gpu(
                 number=number,
                 name=printable(str(name), 100) if name else None,
                 uuid=printable(str(uuid), 100) if uuid else None,
-                memory_bytes=memory if isinstance(memory, int) and memory > 0 else None,
                 dram_bytes_per_s=float(bandwidth) if isinstance(bandwidth, int) and bandwidth > 0 else None,
                 sm_count=sms if isinstance(sms, int) and sms > 0 else None,
             )

@@ -12,6 +12,7 @@ from llmtop.instrument.gpu import clock as gpu_clock
 from llmtop.instrument.gpu.clock import BUDGET, MAX_PENDING, GpuClock
 from llmtop.instrument.gpu.times import gpu_time
 from llmtop.instrument.record import periodic, recorder
+from tests.support.phases import begin_phase, end_phase
 from tests.support.recorded import Recorded
 from tests.support.virtual_gpu import MS, US, VirtualGpu
 
@@ -37,9 +38,9 @@ class Rig:
 
     def batch(self, wait_ns: int) -> None:
         """Wait for a batch as llmtop.loader does."""
-        self.recorder.begin_phase("dataload")
+        begin_phase("dataload")
         self.gpu.work_on_host(wait_ns)
-        self.recorder.end_phase("dataload")
+        end_phase("dataload")
 
 
 @pytest.fixture
@@ -173,7 +174,7 @@ def test_a_wait_inside_a_phase_around_the_loop_is_still_the_steps_dataload(rig: 
 
 def test_the_wait_at_the_end_of_an_epoch_is_in_no_steps_time(rig: Rig) -> None:
     def step() -> None:
-        rig.recorder.begin_phase("dataload")
+        begin_phase("dataload")
         rig.gpu.work_on_host(300 * MS)
         rig.recorder.cancel_phase("dataload")
         rig.batch(1 * MS)

@@ -39,7 +39,7 @@ def test_nvtx_is_loaded_only_where_a_tool_may_listen(
 SCRIPT = """
 import asyncio, sys
 import llmtop
-from llmtop.instrument.record.recorder import get
+from llmtop.instrument.record.recorder import get, phase_of
 
 def loop(steps):
     for batch in llmtop.loader(range(steps)):
@@ -64,8 +64,8 @@ elif sys.argv[1] == "hooks":
         nvtx.push_range("the script's own")
         get().begin_step()
         nvtx.pop_range()
-        get().begin_phase("forward")
-        get().end_phase("forward")
+        phase_of("forward").__enter__()
+        phase_of("forward").__exit__(None, None, None)
         nvtx.push_range("another")
         get().end_step()
         nvtx.pop_range()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import llmtop
 from llmtop.instrument.record.phase_tree import MAX_PATHS
 from llmtop.instrument.record.recorder import get
+from tests.support.phases import begin_phase, end_phase
 from tests.support.recorded import Recorded, names, steps_of, top_level_ns
 
 
@@ -254,12 +255,12 @@ def test_names_made_from_data_do_not_fill_the_memory(recorded: Recorded) -> None
 def test_hooks_can_open_and_close_without_a_with(recorded: Recorded) -> None:
     recorder = recorded.recorder
     recorder.begin_step(tokens=7)
-    recorder.begin_phase("forward")
-    recorder.begin_phase("attention")
-    recorder.end_phase()
-    recorder.end_phase("forward")
-    recorder.end_phase()  # none is open
-    recorder.begin_phase("backward")  # never ended: an exception left it
+    begin_phase("forward")
+    begin_phase("attention")
+    end_phase("attention")
+    end_phase("forward")
+    end_phase("forward")  # none is open
+    begin_phase("backward")  # never ended: an exception left it
     recorder.end_step()
     recorder.end_step()
     assert names(recorded.step) == ["forward", "forward/attention"]
@@ -312,9 +313,9 @@ def test_whatever_the_order_phases_never_add_up_to_more_than_their_step(script: 
     batches = iter(llmtop.loader(iter(range(1000))))
     for what, name in script:
         if what == "enter":
-            recorder.begin_phase(name)
+            begin_phase(name)
         elif what == "exit":
-            recorder.end_phase(name)
+            end_phase(name)
         elif what == "cancel":
             recorder.cancel_phase(name)
         elif what == "step":

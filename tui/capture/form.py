@@ -10,7 +10,7 @@ from pathlib import Path
 
 from llmtop.capture import capabilities, folder, options, targets
 from llmtop.capture.capabilities import Ability
-from llmtop.capture.job import DEFAULT_STEPS, Plan, Target
+from llmtop.capture.job import DEFAULT_SECONDS, DEFAULT_STEPS, Plan, Target
 from llmtop.capture.trigger import Condition, OnAlert, SlowStep
 from llmtop.nsys_cli.tool import Option
 
@@ -67,7 +67,7 @@ class Form:
             self.whom = looked_at[0]  # one file a rank is more than most want
             self.engine = self._best()
         if not self._tells_steps():
-            self.length = (None, 2.0)
+            self.length = (None, DEFAULT_SECONDS)
 
     def _groups(self) -> list[tuple[Prospect, ...]]:
         """What can be captured at once: all ranks of the training together, and each process alone."""
@@ -144,7 +144,7 @@ class Form:
         self.engine = engine if engine in able else self._best()
         self.chosen &= {option.name for option in self.available_options()}
         if self.length not in self.lengths():
-            self.length = (DEFAULT_STEPS, None) if self._tells_steps() else (None, 2.0)
+            self.length = (DEFAULT_STEPS, None) if self._tells_steps() else (None, DEFAULT_SECONDS)
 
     def lengths(self) -> list[tuple[int | None, float | None]]:
         """The lengths there are: steps where they can be counted, and seconds."""

@@ -66,7 +66,7 @@ def bar(
         if length <= 0:
             continue
         pattern = glyphs.fills[part.color]
-        share = f"{100 * spent / total:.0f}%"
+        share = fmt.percent(100 * spent / total)
         label = _label(part.phase.name, share, length) if names else ""
         if filled:
             row.add(label.center(length), palette.phase_bars[part.color])

@@ -116,15 +116,10 @@ def details(report: Report, width: int, look: Look) -> list[Row]:
 
 
 def _table(table: Text, width: int, look: Look) -> list[Row]:
-    columns = list(zip(table.header, *table.shown, strict=True))
-    widths = [max(map(len, column)) for column in columns]
     rows = []
-    for number, cells in enumerate([table.header, *table.shown]):
+    for number, cells in enumerate(table.lines()):
         row = Row(width).add("   ", look.palette.text)
-        style = look.palette.dim if number == 0 else look.palette.text
-        for index, cell in enumerate(cells):
-            row.add(pad(cell, widths[index], right=index >= table.left) + "  ", style)
-        rows.append(row)
+        rows.append(row.add("  ".join(cells), look.palette.dim if number == 0 else look.palette.text))
     if table.more:
         rows.append(Row(width).add(f"   and {table.more} more {look.glyphs.more}", look.palette.dim))
     return rows

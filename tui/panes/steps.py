@@ -44,7 +44,7 @@ def paint(view: View, width: int, height: int, look: Look) -> list[Row]:
         done = 0 if rank.step is None else min(rank.step + 1, rank.total_steps)
         eta = f" {look.glyphs.dot} {fmt.duration(rank.eta_seconds)} left" if rank.eta_seconds is not None else ""
         right = [(_gauge(done / rank.total_steps, 12, look), palette.compute)]
-        right.append((f" {100 * done / rank.total_steps:.0f}% of {rank.total_steps:,}{eta}", palette.text))
+        right.append((f" {fmt.percent(100 * done / rank.total_steps)} of {rank.total_steps:,}{eta}", palette.text))
     title = _title(rank, view, look)
     if height >= FRAMED_STEPS:
         content = _content(rank, view, width - 4, height - 2, look)

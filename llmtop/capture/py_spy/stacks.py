@@ -71,7 +71,6 @@ class _DumpFrame(msgspec.Struct):
     name: str
     filename: str
     line: int | None = None
-    is_shim_entry: bool = False
 
 
 class _DumpThread(msgspec.Struct):

@@ -90,11 +90,6 @@ class Tracks:
         track = self._own()
         return track.step if track is not None else None
 
-    def innermost(self) -> str:
-        """The name of the innermost open phase here; "" for none."""
-        track = self._own()
-        return track.stack[-1].name if track is not None and track.stack else ""
-
     def enter(self, name: str) -> None:
         """A phase begins here."""
         track = self._for_phase()

@@ -85,17 +85,6 @@ class Recorder(State):
         if step is not None:
             step.__exit__(None, None, None)
 
-    def begin_phase(self, name: str) -> None:
-        """Begin a phase in the calling thread."""
-        phase_of(name).__enter__()
-
-    def end_phase(self, name: str | None = None) -> None:
-        """End the phase `name`, or the innermost one. What was begun within it and not ended is left out."""
-        if name is None:
-            name = self.node.name if self.tracks is None else self.tracks.innermost()
-        if name:
-            phase_of(name).__exit__(None, None, None)
-
     def cancel_phase(self, name: str) -> None:
         """End the phase `name`, which must be the innermost one, without counting it."""
         if get_ident() != self.thread:

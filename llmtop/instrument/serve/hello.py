@@ -9,7 +9,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from llmtop import wire
-from llmtop.instrument.record.ring import SIZE
 from llmtop.instrument.serve import launcher_env
 from llmtop.version import __version__
 
@@ -60,7 +59,6 @@ def hello(recorder: State) -> wire.Hello:
         started_at=facts.started_at,
         engines=_engines(),
         pauses=recorder.tracks is None,
-        ring_steps=SIZE,
         note=_note(recorder.blind, recorder.left_out),
     )
 
