@@ -143,68 +143,6 @@ for _ in range(4):
         assert step.count("forward") == step.count("backward") >= 2
 
 
-def test_optimizers_that_take_turns_make_one_step_together(zygote: Zygote, tmp_path: Path) -> None:
-    found = zygote.train(
-        tmp_path / "train.py",
-        MODEL
-        + """
-other = Net()
-second = torch.optim.SGD(other.parameters(), lr=0.1)
-for _ in range(6):
-    (net(ids) + other(ids).detach()).backward()
-    optimizer.step()
-    other(ids).backward()
-    second.step()
-""",
-    )
-    # one step more at the start, before the second optimizer was known
-    assert len(found["steps"]) == 6
-    assert all(step.count("optimizer") == step.count("backward") == 2 for step in found["steps"][1:])
-
-
-def test_an_optimizer_that_left_the_game_does_not_hold_up_the_steps(zygote: Zygote, tmp_path: Path) -> None:
-    found = zygote.train(
-        tmp_path / "train.py",
-        MODEL
-        + """
-second = torch.optim.SGD([next(net.parameters())], lr=0.1)
-net(ids).backward(); optimizer.step(); second.step()
-for _ in range(100):
-    net(ids).backward()
-    optimizer.step()
-""",
-    )
-    assert len(found["steps"]) > 30
-
-
-def test_a_new_optimizer_is_not_taken_for_a_dead_one_whose_id_it_has(zygote: Zygote, tmp_path: Path) -> None:
-    found = zygote.train(
-        tmp_path / "train.py",
-        MODEL
-        + """
-def train(stepped, times):
-    for _ in range(times):
-        net(ids).backward()
-        stepped.step()
-train(optimizer, 3)
-second = torch.optim.SGD(net.parameters(), lr=0.1)
-train(second, 3)
-import weakref
-dead, alive = id(optimizer), weakref.ref(optimizer)
-del optimizer
-assert alive() is None, "somebody holds it"
-kept = []
-for _ in range(1000):  # an id comes again where its memory is free, as a rule at once
-    again = torch.optim.SGD(net.parameters(), lr=0.1)
-    if id(again) == dead:
-        break
-    kept.append(again)
-train(again, 5)
-""",
-    )
-    assert len(found["steps"]) == 3 + 3 + 5 - 1, "all but the first of all, which began before anybody looked"
-
-
 def test_optimizers_within_the_backward_pass_end_a_step_with_it(zygote: Zygote, tmp_path: Path) -> None:
     found = zygote.train(
         tmp_path / "train.py",

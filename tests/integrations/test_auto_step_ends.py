@@ -1,4 +1,4 @@
-"""Which optimizer's step, or what else, ends a step of the training."""
+"""What ends a step of the training beside an optimizer's step, and what does not; optimizers that raise."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.odd_model import MODEL
+from tests.support.odd_model import MODEL, PARTS
 from tests.support.steps import Zygote
 
 pytestmark = pytest.mark.torch
@@ -61,38 +61,6 @@ def test_a_changed_parameter_is_a_step_only_where_no_optimizer_steps(
 ) -> None:
     source, steps = IN_PLACE[kind]
     assert len(zygote.train(tmp_path / "train.py", MODEL + source)["steps"]) == steps
-
-
-@pytest.mark.parametrize("inner_steps", [1, 4])
-@pytest.mark.parametrize("same", [False, True], ids=["copies", "the same parameters"])
-def test_the_outer_optimizer_closes_the_steps_of_meta_learning(
-    inner_steps: int, same: bool, zygote: Zygote, tmp_path: Path
-) -> None:
-    found = zygote.train(
-        tmp_path / "train.py",
-        MODEL
-        + f"""
-outer = optimizer
-for _ in range(25):
-    total = [torch.zeros_like(p) for p in net.parameters()]
-    for task in range(4):
-        learner = net if {same} else copy.deepcopy(net)
-        inner = torch.optim.SGD(learner.parameters(), lr=0.01)
-        for _ in range({inner_steps}):
-            inner.zero_grad()
-            learner(ids[task * 4 : task * 4 + 4]).backward()
-            inner.step()
-        total = [sum + p.grad for sum, p in zip(total, learner.parameters())]
-    for p, sum in zip(net.parameters(), total):
-        p.grad = sum
-    outer.step()
-""",
-    )
-    if same:
-        assert all(step.count("backward") == 4 * inner_steps for step in found["steps"][-23:])
-    else:
-        assert len(found["steps"]) == inner_steps - 1 + 25, "the first inner loop's, and then each outer one"
-        assert all(step.count("backward") == 4 * inner_steps for step in found["steps"][-24:])
 
 
 def test_gradients_by_autograd_grad_are_seen_from_the_optimizers_step_on(zygote: Zygote, tmp_path: Path) -> None:
@@ -156,3 +124,133 @@ for (batch,) in DataLoader(TensorDataset(ids), batch_size=4):
     counts = [tuple(step.count(part) for part in ("dataload", "forward", "backward")) for step in found["steps"]]
     assert counts == [(1, 1, 1), (2, 2, 2), *[(1, 1, 1)] * 6]
     assert all(step.time("optimizer") < 0.2 for step in found["steps"])
+
+
+def test_an_optimizer_that_left_the_game_does_not_hold_up_the_steps(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
+        tmp_path / "train.py",
+        MODEL
+        + """
+second = torch.optim.SGD([next(net.parameters())], lr=0.1)
+net(ids).backward(); optimizer.step(); second.step()
+for _ in range(100):
+    net(ids).backward()
+    optimizer.step()
+""",
+    )
+    assert len(found["steps"]) > 30
+
+
+WEAK = """
+class Weak(torch.optim.SGD):
+    calls = 0
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.calls += 1
+        if self.calls % 3 == 0:
+            raise ValueError
+        return super().step(closure)
+def retried(optimizer):
+    try:
+        optimizer.step()
+    except ValueError:
+        time.sleep(0.2)
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("parent", ["whose own is told too", "whose own is not"])
+def test_an_optimizer_that_raised_and_steps_when_tried_again_ends_the_step(
+    parent: str, zygote: Zygote, tmp_path: Path
+) -> None:
+    found = zygote.train(
+        tmp_path / "train.py",
+        (MODEL if parent == "whose own is told too" else MODEL.replace("optim.SGD", "optim.Adam"))
+        + WEAK
+        + """
+weak = Weak(net.parameters(), lr=0.1)
+for _ in range(12):
+    net(ids[:4]).backward()
+    retried(weak)
+""",
+    )
+    assert len(found["steps"]) == 11
+    assert all(step.count(part) == 1 for step in found["steps"] for part in PARTS)
+    assert all(step.time("optimizer") < 0.2 for step in found["steps"]), (
+        "what failed is none of the optimizer's time"
+    )
+    assert found["left_out"] == {}
+
+
+def test_an_optimizer_that_raised_does_not_hide_the_step_of_another(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
+        tmp_path / "train.py",
+        MODEL
+        + WEAK
+        + """
+other = Net()
+weak = Weak(other.parameters(), lr=0.1)
+for _ in range(12):
+    other(ids[:4]).backward()
+    try:
+        weak.step()
+    except ValueError:
+        time.sleep(0.2)
+    (net(ids[:4]) * 0).backward()
+    optimizer.step()
+""",
+    )
+    assert [step.count("backward") for step in found["steps"][1:]] == [2] * 11
+    assert all(step.time("optimizer") < 0.2 for step in found["steps"])
+
+
+def test_an_optimizer_whose_inner_one_raised_and_was_tried_again_ends_the_step(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    found = zygote.train(
+        tmp_path / "train.py",
+        MODEL
+        + WEAK
+        + """
+class Holding(torch.optim.Optimizer):
+    def __init__(self, held):
+        super().__init__([p for group in held.param_groups for p in group["params"]], {})
+        self.held = held
+    def step(self, closure=None):
+        retried(self.held)
+holding = Holding(Weak(net.parameters(), lr=0.1))
+for _ in range(12):
+    net(ids[:4]).backward()
+    holding.step()
+""",
+    )
+    assert len(found["steps"]) == 11
+    assert all(set(step.phases) == PARTS for step in found["steps"])
+    assert all(step.count(part) == 1 for step in found["steps"] for part in PARTS)
+
+
+def test_a_closure_that_raised_leaves_nothing_open_when_it_is_tried_again(zygote: Zygote, tmp_path: Path) -> None:
+    found = zygote.train(
+        tmp_path / "train.py",
+        MODEL
+        + """
+calls = 0
+def closure():
+    global calls
+    calls += 1
+    optimizer.zero_grad()
+    loss = net(ids)
+    loss.backward()
+    if calls % 3 == 0:
+        raise ValueError
+    return loss
+for _ in range(12):
+    try:
+        optimizer.step(closure)
+    except ValueError:
+        optimizer.step(closure)
+""",
+    )
+    assert len(found["steps"]) == 11
+    assert all(set(step.phases) == PARTS for step in found["steps"])
+    assert found["left_out"] == {}
