@@ -36,6 +36,7 @@ class TerminalDriver(LinuxDriver):
         super().__init__(app, debug=debug, mouse=mouse, size=size)
         self._showing = False
         self._stopping = False
+        self._setting_anew = False
 
     # --- modes ------------------------------------------------------------------------------------------------
 
@@ -49,6 +50,21 @@ class TerminalDriver(LinuxDriver):
         """Give the terminal back."""
         self._showing = False
         super().stop_application_mode()
+
+    def disable_input(self) -> None:
+        """Stop reading. What is typed and not read yet is for the next who reads.
+
+        Textual throws it away, so that a shell does not get what a mouse did last. Where the terminal is only set
+        anew, the next who reads is this screen, and a key pressed right after `fg` would be lost.
+        """
+        if not self._setting_anew:
+            super().disable_input()
+        elif not self.exit_event.is_set():
+            self._disable_mouse_support()
+            self.exit_event.set()
+            if self._key_thread is not None:
+                self._key_thread.join()
+            self.exit_event.clear()
 
     def write(self, data: str) -> None:
         """Send to the terminal; while it is not ours, nothing."""
@@ -110,7 +126,9 @@ class TerminalDriver(LinuxDriver):
         if not self._showing:
             return
         self._wait_for_turn()
+        self._setting_anew = True
         self.suspend_application_mode()  # with the settings of before, so that they are what is remembered
+        self._setting_anew = False
         self._take_again()
 
     def _take_again(self) -> None:

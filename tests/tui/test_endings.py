@@ -212,6 +212,19 @@ def test_sigstop_cannot_be_seen_but_after_it_everything_is_set_and_drawn_anew() 
         assert_given_back(terminal)
 
 
+@pytest.mark.parametrize("by", [signal.SIGTSTP, signal.SIGSTOP], ids=str)
+def test_a_key_pressed_before_it_has_come_back_is_not_lost(by: signal.Signals) -> None:
+    with Terminal(SCREEN) as terminal:
+        terminal.shows("tokens/s")
+        terminal.process.send_signal(by)
+        wait_for(lambda: stopped(terminal), what="stopped")
+        terminal.change_settings("sane")  # as shells do: of an unfinished line nothing can be read
+        terminal.keys("?")
+        terminal.process.send_signal(signal.SIGCONT)
+        terminal.shows("Keys everywhere")
+        draws(terminal, "tokens/s", "q")
+
+
 @pytest.fixture
 def in_bash(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
     """A real interactive bash that runs the screen."""
