@@ -49,6 +49,10 @@ _SUBFIELD = b"LT"
 _FEXTRA = 4
 _MEMBER_BEGINS = b"\x1f\x8b\x08\x04"
 _HEAD = _GZIP.size + _EXTRA.size
+_FILE_BEGINS = _GZIP.pack(
+    b"\x1f\x8b", 8, _FEXTRA, 0, 0, 255, len(_SUBFIELD) + 2 + _EXTRA.size, _SUBFIELD, _EXTRA.size
+)
+"""What every recording begins with, before the first numbers that differ."""
 _EXACT = 1e-6
 """Seconds; unix times as floats are good to 0.2 µs."""
 
@@ -85,10 +89,8 @@ class Member(NamedTuple):
 def _pack(lines: bytes, first: float, last: float, count: int) -> bytes:
     packer = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
     deflated = packer.compress(lines) + packer.flush()
-    extra_length = len(_SUBFIELD) + 2 + _EXTRA.size
-    head = _GZIP.pack(b"\x1f\x8b", 8, _FEXTRA, 0, 0, 255, extra_length, _SUBFIELD, _EXTRA.size)
     trailer = _TRAILER.pack(zlib.crc32(lines), len(lines) & 0xFFFFFFFF)
-    return head + _EXTRA.pack(len(deflated), first, last, count) + deflated + trailer
+    return _FILE_BEGINS + _EXTRA.pack(len(deflated), first, last, count) + deflated + trailer
 
 
 class Writer:
@@ -193,7 +195,8 @@ class Reader:
             limits: how much all that is read of it may unpack to; None where it is played, piece by piece.
 
         Raises:
-            UnusableInput: it cannot be opened, is no file, is empty, not a recording, or from a newer llmtop.
+            UnusableInput: it cannot be opened, is no file, is empty, not a recording, cut off within its head, or
+                from a newer llmtop.
         """
         self.path = Path(path)
         self.members: list[Member] = []
@@ -366,7 +369,7 @@ class Reader:
         foreign = f"{self.path} is not a recording of llmtop (llmtop record FILE writes one)"
         head = self._head_at(0, size)
         if head is None:
-            raise UnusableInput(foreign)
+            raise UnusableInput(self._cut_in_its_head(size) or foreign)
         member = Member(0, head[0], 0.0, head[1], head[2], head[3])
         try:
             header = msgspec.json.decode(self._inflate(member), type=Header)
@@ -381,6 +384,19 @@ class Reader:
             )
         self._end = _HEAD + member.packed + _TRAILER.size
         return header
+
+    def _cut_in_its_head(self, size: int) -> str | None:
+        """A sentence, if the file ends before its first member does but is like a recording so far."""
+        self._file.seek(0)
+        raw = self._file.read(_HEAD)
+        if not _FILE_BEGINS.startswith(raw[: len(_FILE_BEGINS)]):
+            return None
+        if len(raw) == _HEAD and _HEAD + _EXTRA.unpack_from(raw, _GZIP.size)[0] + _TRAILER.size <= size:
+            return None
+        return (
+            f"{self.path} is cut off after {size} bytes, within the head of a recording: no snapshot is in it; "
+            "copy it or record it again"
+        )
 
     def _head_at(self, offset: int, size: int) -> tuple[int, float, float, int] | None:
         """What the head of a member says; None where no whole member is."""

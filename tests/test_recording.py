@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -85,15 +85,21 @@ def test_it_is_plain_gzip_of_json_lines(tmp_path: Path) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(cut=st.floats(0.0, 1.0))
+@example(0.0)
+@example(0.0005)  # not even what says that it is gzip
+@example(0.028715734048035742)  # a byte before the end of what says that it is a recording, or the byte after
 def test_a_file_cut_anywhere_plays_what_is_whole_or_says_one_sentence(
     tmp_path_factory: pytest.TempPathFactory, cut: float
 ) -> None:
     path = tmp_path_factory.mktemp("cut") / "r"
     snapshots = series(45)
     whole = write(path, snapshots).read_bytes()
-    path.write_bytes(whole[: int(len(whole) * cut)])
-    if cut * len(whole) < Reader(write(path.with_name("whole"), snapshots)).members[0].offset:
-        with pytest.raises(UnusableInput, match=str(path)):
+    head = Reader(path).members[0].offset  # of this one: the time in it does not always take the same room
+    size = int(len(whole) * cut)
+    path.write_bytes(whole[:size])
+    if size < head:
+        why = "is empty" if size == 0 else f"is cut off after {size} bytes, within the head of a recording"
+        with pytest.raises(UnusableInput, match=f"^{path} {why}"):
             Reader(path)
         return
     reader = Reader(path)
@@ -101,7 +107,26 @@ def test_a_file_cut_anywhere_plays_what_is_whole_or_says_one_sentence(
     assert got == snapshots[: len(got)]
     if 0 < len(got) < len(snapshots) and reader.damage is None:
         end = reader.members[-1]
-        assert end.offset < int(len(whole) * cut)  # cut exactly between two members: nothing to see
+        assert end.offset < size  # cut exactly between two members: nothing to see
+
+
+def test_a_file_cut_within_its_head_is_told_from_a_foreign_and_a_damaged_one(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    whole = write(path, series(2)).read_bytes()
+    head = Reader(path).members[0].offset
+    for size in range(1, head):
+        path.write_bytes(whole[:size])
+        with pytest.raises(UnusableInput, match=f"is cut off after {size} bytes"):
+            Reader(path)
+    for foreign in (
+        b"\x1f",
+        whole[:16] + whole[16:20] + b"\xff" * 400,
+        gzip.compress(b"x")[:9],
+        b"\x1f\x8b\x08\x04PK",
+    ):
+        path.write_bytes(foreign)
+        with pytest.raises(UnusableInput, match="is cut off" if foreign == b"\x1f" else "is not a recording"):
+            Reader(path)
 
 
 def test_a_recorder_killed_without_warning_loses_at_most_one_member(tmp_path: Path) -> None:
