@@ -13,6 +13,7 @@ from pathlib import Path
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.nsys_cli import tool
 from llmtop.nsys_cli.tool import Nsys
+from llmtop.nsys_cli.words import reason
 
 EXPORT_SECONDS = 600.0
 """A capture of some steps takes 0.05 to 0.5 s; a report of a whole run may take minutes."""
@@ -82,7 +83,7 @@ def _export(nsys: Nsys, report: Path, sqlite: Path) -> str | None:
     if lack is None:
         return None
     sqlite.unlink(missing_ok=True)
-    return said[-1].split("] = ")[-1].strip() if said else lack
+    return reason("\n".join(said)) or lack
 
 
 def _complaint(said: list[str], report: Path, sqlite: Path) -> str | None:

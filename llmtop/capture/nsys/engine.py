@@ -29,6 +29,7 @@ from llmtop.capture.nsys.pause import Pauses
 from llmtop.capture.wait_for_window import SPARE_STEPS, wait_window
 from llmtop.errors import NotPossibleHere
 from llmtop.nsys_cli import tool as nsys_module
+from llmtop.nsys_cli import words
 from llmtop.nsys_cli.export import export_beside
 from llmtop.nsys_cli.tool import Nsys, Session
 
@@ -65,7 +66,6 @@ sys.exit(main())
 """Where llmtop is not installed the shell's python, whose folder is /, would not find it."""
 _MARK = re.compile(r"^llmtop: (start|stop) (\d+)$", re.MULTILINE)
 _GENERATED = re.compile(r"^\s*(/\S.*\.(?:nsys-rep|qdstrm))\s*$", re.MULTILINE)
-_PROGRESS = re.compile(r"^\[\d+/\d+\].*$|^Generat.*$|^Processing.*$", re.MULTILINE)
 
 
 @dataclass
@@ -94,9 +94,7 @@ class Collection:
 
     def said(self) -> str:
         """What nsys said for people, in one line."""
-        lines = _PROGRESS.sub("", _MARK.sub("", _GENERATED.sub("", self.log()))).splitlines()
-        words = [line.strip() for line in lines if line.strip()]
-        return "; ".join(words[-3:]) or "it gave no reason"
+        return words.reason(_MARK.sub("", _GENERATED.sub("", self.log()))) or "it gave no reason"
 
     @property
     def done(self) -> bool:
@@ -290,7 +288,7 @@ def stop_leftover(nsys: Nsys, session_id: str) -> list[Path]:
     if still:
         raise NotPossibleHere(
             f"the nsys session {session_id} is still collecting and cannot be stopped "
-            f"({(done.stderr or done.stdout).strip() or 'nsys gave no reason'}); by hand: "
+            f"({words.reason(done.stderr or done.stdout) or 'nsys gave no reason'}); by hand: "
             f"nsys stop --session={session_id}"
         )
     return [Path(text) for text in _GENERATED.findall(done.stdout.replace("\r", "\n"))]

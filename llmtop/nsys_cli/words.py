@@ -1,0 +1,63 @@
+"""Which of an nsys's words are the reason why it failed: it prints pages of blocks around the one sentence.
+
+Its importer prints a message of protobuf's text format, `Props { Items { Type: ErrorText  Value: "why" } }` in
+several levels. What it or the exporter did not expect is an exception of Boost's: where in the source, its type,
+what it is called, and a line `[tag] = value` for each thing attached to it. The last lines are brackets.
+"""
+
+from __future__ import annotations
+
+import re
+
+_LONGEST = 300
+"""Characters of one reason: an error text may have whole events in it."""
+_LINES = 3
+"""Of what is no block: nsys tells the grave last."""
+_ERROR_TEXT = re.compile(r'Type: ErrorText\s+Value: "((?:[^"\\]|\\.)*)"')
+_MESSAGE = re.compile(r"^\[\S*tag_message\*?\] = (.*)$", re.MULTILINE)
+_WHAT = re.compile(r"^std::exception::what: (.*)$", re.MULTILINE)
+_TYPE = re.compile(r"^\s*Type: (\w*Error|Invalid\w*|\w+Exception)$", re.MULTILINE)
+_BLOCK = re.compile(
+    r"""\w+\s*\{ | [{}]+ | (?:Type|Value|Status):\ .* | \[\S+\]\ =.*
+    | Dynamic\ exception\ type:.* | std::exception::what:.* | \*{4}\ .*
+    | \[\d+/\d+\].* | Generat.* | Processing.* | Importing\.\.\.
+    """,
+    re.VERBOSE,
+)
+
+
+def reason(said: str) -> str | None:
+    """Why it failed, in one line; None where it said nothing that a person could use.
+
+    Args:
+        said: all that it printed.
+    """
+    text = said.replace("\r", "\n")
+    errors = [_unescaped(error) for error in _ERROR_TEXT.findall(text)]
+    inner = (_of_exception(errors[-1]) or errors[-1].partition("\n")[0]) if errors else _of_exception(text)
+    plain = [_for_people(line.strip()) for line in _ERROR_TEXT.sub("", text).splitlines()]
+    words = [*[line for line in plain if line][-_LINES:], inner.rstrip(" :")]
+    found = "; ".join(dict.fromkeys(" ".join(word.split()) for word in words if word))
+    found = found or "; ".join(_TYPE.findall(text))
+    if len(found) > _LONGEST:
+        return f"{found[: _LONGEST - 1]}…"
+    return found or None
+
+
+def _for_people(line: str) -> str:
+    """The line without what stands in NVIDIA's source; empty where it is part of a block, or no words."""
+    before, thrown, _ = line.partition(": Throw in ")
+    if thrown:
+        return before.rpartition(" ")[0].rstrip(": ")
+    return "" if _BLOCK.fullmatch(line) or not re.search(r"\w", line) else line
+
+
+def _of_exception(text: str) -> str:
+    """What the last exception in it says for people, or what it is called."""
+    found = _MESSAGE.findall(text) or _WHAT.findall(text)
+    return str(found[-1]) if found else ""
+
+
+def _unescaped(value: str) -> str:
+    r"""A quoted value as it was before `\n` and `\"` were put into it."""
+    return re.sub(r"\\(.)", lambda match: "\n" if match[1] == "n" else match[1], value)
