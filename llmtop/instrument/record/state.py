@@ -244,6 +244,9 @@ class State(OpenPhases):
                 raise
             self.off = True
             complain(error)
+        # Once it is so, and not only when the kind was set: a Hello in between would say that it can be paused.
+        self.facts.changed()
+        self.tell()
 
     def after_step(self, index: int, now: int) -> None:
         """What is not done at every step: chores when they are due, and a capture that counts steps."""
