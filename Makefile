@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 WORKERS ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || echo 2))))
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: help demo test test-all lint format bench screenshots clean
+.PHONY: help demo test test-all print-pytest lint format bench screenshots clean
 
 help:
 	@echo "make demo         set up $(VENV) and show the monitor on a recorded run of a real H200"
@@ -45,6 +45,10 @@ test: $(VENV)/dev $(VENV)/nsys
 
 test-all: $(VENV)/dev $(VENV)/nsys
 	$(PYTEST) -m "slow or not slow"
+
+# For .ci/run, which wants pytest's exit code.
+print-pytest:
+	@echo $(PYTEST)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

@@ -11,13 +11,34 @@ from pathlib import Path
 
 import pytest
 
+from tests import slow
 from tests.support.nvml_stub import Driver
+
+HERE = Path(__file__).parent
 
 
 def pytest_configure() -> None:
     """Take ctrl+c again where the tests run behind a shell's `&`, which has them and all they start ignore it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the slow ones, and skip them where no expression (-m slow, -m "slow or not slow") speaks of them.
+
+    Raises:
+        pytest.UsageError: the table of them names a test that is none.
+    """
+    whole = {item.path for item in items} >= set(HERE.rglob("test_*.py")) and not config.getoption("lf", False)
+    if whole and (stale := slow.stale({item.name for item in items})):
+        raise pytest.UsageError(f"tests/slow.py names what is no test: {', '.join(stale)}")
+    for item in items:
+        if why := slow.why_slow(item.name):
+            item.add_marker(pytest.mark.slow(why=why))
+        marker = item.get_closest_marker("slow")
+        if marker is not None and "slow" not in (config.getoption("markexpr") or ""):
+            item.add_marker(pytest.mark.skip(reason=f"slow ({marker.kwargs['why']}): run with -m slow"))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -127,7 +127,7 @@ if "llmtop.instrument.auto" in sys.modules:
     transfers.time_copies_to("meta", auto.install())
 undisturbed = in_child(None)
 found = {}
-for name in undisturbed["reached"] if WALK else ():
+for name in undisturbed["reached"][::EVERY] if EVERY else ():
     for how in ("return", "always"):
         found[name + " " + how] = in_child((name, how))
 print("result: " + json.dumps([undisturbed, found]))
@@ -189,26 +189,27 @@ def zygotes() -> Iterator[tuple[Zygote, Zygote]]:
     shutil.rmtree(folder)
 
 
-def run(zygote: Zygote, path: Path, script: str, walk: bool) -> Any:
-    """How the script ends undisturbed, and how for each function and way."""
+def run(zygote: Zygote, path: Path, script: str, every: int = 0) -> Any:
+    """How the script ends undisturbed, and how for each so-manieth function and way; 0: for none."""
     body = "".join(f"    {line}\n" for line in SCRIPTS[script].splitlines())
-    source = f"{PLANTING}{TRAINING}WALK = {walk}\ndef train():\n    global optimizer, net\n{body}{ENDING}"
+    source = f"{PLANTING}{TRAINING}EVERY = {every}\ndef train():\n    global optimizer, net\n{body}{ENDING}"
     found = zygote.train(path, source)
     line = next(line for line in found["stdout"].splitlines() if line.startswith("result: "))
     return json.loads(line.removeprefix("result: "))
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("every", [1, 8])
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_whatever_of_ours_raises_the_training_is_the_same(
-    script: str, zygotes: tuple[Zygote, Zygote], tmp_path: Path
+    script: str, every: int, zygotes: tuple[Zygote, Zygote], tmp_path: Path
 ) -> None:
     without, within = zygotes
-    wanted = run(without, tmp_path / "train.py", script, False)[0]["weights"]
-    undisturbed, found = run(within, tmp_path / "train.py", script, True)
+    wanted = run(without, tmp_path / "train.py", script)[0]["weights"]
+    undisturbed, found = run(within, tmp_path / "train.py", script, every)
     assert undisturbed["weights"] == wanted
     assert undisturbed["blind"] == {}
-    assert len(found) > 30
+    assert len(found) > 30 // every
     raised = {how: one["raised"] for how, one in found.items() if "raised" in one}
     assert not raised, "\n".join(f"{how}: {trace}" for how, trace in raised.items())
     assert {how for how, one in found.items() if one["weights"] != wanted} == set()

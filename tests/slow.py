@@ -1,0 +1,133 @@
+"""What `make test` leaves to `make test-all`, and the test of `make test` that still catches the same fault.
+
+A matrix is thinned to some of its parameters, which are that test; a single test names its neighbour. Programs of
+`tests/foreign` may say it themselves, in their header.
+"""
+
+from __future__ import annotations
+
+THINNED: dict[str, tuple[str, ...]] = {
+    "test_a_training_that_kineto_records_ends_as_it_would_without": ("raise",),
+    "test_a_training_that_nsys_collects_from_ends_as_it_would_without": ("raise",),
+    "test_a_training_on_a_gpu_pauses_for_the_versions_that_harm_it": (
+        "2025.3.1.90-1-True-options0-2",
+        "2024.1.1.1-1-False-options4-2",
+    ),
+    "test_killing_llmtop_lets_the_training_go_on_and_still_stops_nsys_in_a_pause": ("record-2",),
+    "test_ranks_that_wait_for_each_other_pause_after_the_same_step": ("20-length0",),
+    "test_killing_llmtop_at_any_stage_leaves_the_training_running_and_not_collected": ("record",),
+    "test_a_cancel_leaves_nothing_and_the_training_running": ("record",),
+    "test_killing_llmtop_leaves_the_training_running": ("record",),
+    "test_it_dies_with_the_monitor_however_that_dies": (
+        "2-well",
+        "9-inside a call that hangs",
+    ),
+    "test_at_a_long_interval_values_are_of_the_instant_that_they_are_stamped_with": ("0.4",),
+    "test_a_process_with_calls_that_hang_still_ends_by_itself": ("not closed",),
+    "test_any_work_that_is_seen_is_life_and_a_hang_after_it_is_none": (
+        "loader",
+        "hooks, a DataLoader",
+    ),
+    "test_lost_kernels_are_told_of_and_only_where_nsys_lost_some": ("tuning",),
+    "test_it_does_not_notice": (
+        "accumulation",
+        "dash_m",
+        "few_descriptors",
+        "fork",
+        "interrupted",
+        "loader_workers",
+        "numpy_only",
+        "odd_call",
+        "os_exit",
+        "own_sitecustomize",
+        "plain_loop",
+        "signals_of_the_user",
+        "uncaught",
+        "user_hooks",
+    ),
+    "test_an_accelerated_loop_publishes_its_steps": ("tracker",),
+    "test_compiled_code_is_the_same_with_hooks_as_without": ("function",),
+    "test_whatever_of_ours_raises_the_training_is_the_same": (
+        "hooks-8",
+        "phases within hooks-8",
+        "by hand-8",
+    ),
+    "test_a_call_that_is_any_descriptor_is_called_as_one": ("staticmethod",),
+    "test_a_module_that_merely_lives_in_the_process_harms_nothing": (
+        "parameters() that returns groups",
+        "attributes that raise",
+    ),
+    "test_a_fit_publishes_its_steps": ("profiler",),
+    "test_a_trainer_publishes_its_steps": ("no change",),
+    "test_torchrun_with_two_workers_ends_cleanly_on_ctrl_c": ("run",),
+    "test_a_killed_nsys_leaves_the_training_alone": ("collecting",),
+    "test_a_captured_training_ends_as_it_would_without": (
+        "500 steps asked for",
+        "raise",
+        "SIGTERM",
+        "os._exit",
+        "cancelled after the last step",
+    ),
+    "test_a_training_in_a_second_thread_ends_too": ("thread",),
+    "test_only_a_file_that_is_being_written_is_waited_for_and_not_for_ever": ("2",),
+    "test_the_same_with_the_history_of_the_allocator": ("3 steps left of 5",),
+    "test_steps_that_a_signal_s_handler_tears_apart_end_no_recording": ("KeyboardInterrupt",),
+    "test_a_monitor_that_comes_after_the_step_is_told_the_truth": ("back",),
+    "test_a_stall_is_as_old_as_it_is_whatever_the_wall_clock_says": ("-7200.0",),
+    "test_a_training_goes_on_being_told_over_a_step_of_the_wall_clock": ("back",),
+    "test_a_fault_gives_the_terminal_back_before_anybody_learns_of_it": ("11", "6"),
+    "test_a_signal_that_means_nothing_changes_nothing": ("28", "13"),
+    "test_a_stalled_terminal_gets_its_settings_at_once_and_the_rest_when_it_reads_again": (
+        "15",
+        "9",
+    ),
+    "test_an_error_nobody_expected_is_one_sentence_a_log_and_70": (
+        "a thread",
+        "the app",
+        "the end",
+    ),
+    "test_the_screen_lives_through_random_bytes_and_q_still_quits": ("0",),
+    "test_any_snapshot_is_painted_at_any_size_in_exactly_its_place": ("dark", "ascii"),
+}
+"""By the name of the test, wherever it stands, the parameters that `make test` runs."""
+
+LEFT_OUT: dict[str, str] = {
+    "test_a_training_that_ends_before_its_trace_is_written": (
+        "test_a_training_that_kineto_records_ends_as_it_would_without"
+    ),
+    "test_a_profiler_that_was_used_goes_to_spawned_ranks_which_publish_their_steps": (
+        "test_a_fit_publishes_its_steps"
+    ),
+    "test_workers_and_spawned_processes_are_not_taken_for_trainings": ("test_it_does_not_notice"),
+    "test_the_exit_codes_are_those_of_the_same_training_without_llmtop": (
+        "test_a_captured_training_ends_as_it_would_without"
+    ),
+    "test_sixty_four_trainings_attach_at_once": ("test_many_processes_at_once"),
+}
+"""By the test, the one of `make test` that catches its fault as well."""
+
+
+def why_slow(test: str) -> str | None:
+    """Why a test is left to `make test-all`; None where `make test` runs it.
+
+    Args:
+        test: its name, with its parameters.
+    """
+    name, _, parameters = test.partition("[")
+    if name in LEFT_OUT:
+        return f"{LEFT_OUT[name]} catches the same fault"
+    kept = THINNED.get(name)
+    if kept is None or parameters[:-1] in kept:
+        return None
+    return f"make test runs {', '.join(kept)} of this matrix"
+
+
+def stale(tests: set[str]) -> list[str]:
+    """What stands in the tables above and is no test any more.
+
+    Args:
+        tests: the names of all tests, with their parameters.
+    """
+    plain = {test.partition("[")[0] for test in tests}
+    wanted = {f"{name}[{one}]" for name, kept in THINNED.items() for one in kept}
+    return sorted(wanted - tests) + sorted({*LEFT_OUT, *LEFT_OUT.values()} - plain)
