@@ -1,7 +1,7 @@
 """The phases that are open, and the time of the step so far.
 
-The time of a step is kept in one flat list, two cells a path (nanoseconds, count), which goes into the ring when the
-step ends.
+The time of a step is kept in one flat list, two cells a path (nanoseconds, count), which goes into the ring when
+the step ends.
 """
 
 from __future__ import annotations

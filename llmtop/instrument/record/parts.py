@@ -62,9 +62,6 @@ class Overlapping(Protocol):
     def open_step(self) -> OpenStep | None:
         """The step that the calling thread and task has open."""
 
-    def innermost(self) -> str:
-        """The name of the innermost open phase here; "" for none."""
-
     def enter(self, name: str) -> None:
         """A phase begins here."""
 

@@ -1,7 +1,7 @@
 """The tree of phases that a training has entered.
 
-A phase within a phase has its parent's path in front: ``forward/attention``. Each path has a slot, the place of its
-two cells (nanoseconds, count) in the flat list that a step is counted in.
+A phase within a phase has its parent's path in front: ``forward/attention``. Each path has a slot, the place of
+its two cells (nanoseconds, count) in the flat list that a step is counted in.
 """
 
 from __future__ import annotations
