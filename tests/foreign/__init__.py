@@ -7,7 +7,7 @@ once behind ``llmtop run --``; the two runs go on at the same time. With ``#: ha
 calls of llmtop in the script (`hands.py`) and no ``llmtop run``. Both runs must be equal in:
 
 - the exit code (or the signal), and every byte on stdout and stderr (with the folder's own path replaced, and
-  without the frames of llmtop in tracebacks: an error that passes through a hook cannot hide that);
+  without the frames of llmtop in tracebacks on either: an error that passes through a hook cannot hide that);
 - every file that the program left in its folder, byte by byte;
 - every value that the program handed to `digest.add`, `digest.model`, `digest.pickled`: losses, weights,
   gradients, buffers, optimizer state, state_dict keys, pickles; tensors by dtype, shape, layout and every bit;
@@ -60,6 +60,8 @@ and put the header first, as comments; ``steps`` is required, the rest as needed
     #: hands = yes           (a run with the calls by hand; ``hands.steps = 24`` and so on are for that one alone;
                              ``hands = both`` is one below ``llmtop run`` besides, ``both.steps``; or "hands both")
     #: says = words          (a line on stderr that begins with "llmtop: " and has these words)
+    #: passing_threads = ThreadPoolExecutor-*           (threads that a library starts and ends in its own time, so
+                             that two plain runs differ in them: fnmatch patterns; all others are compared)
 
 Then ``python -m pytest tests/foreign -k NAME``. A program that does not come out equal has found a fault of
 llmtop's; the program is not to be changed to suit it.

@@ -38,7 +38,8 @@ def found_in(program: Program, place: Path) -> list[str]:
     found = []
     for kind, outcome in outcomes.items():
         says = program.says("says", kind) if kind != "hands" else None
-        lines = differences(plain, outcome, says) + wrongly_heard(program, kind, outcome.heard)
+        passing = program.says("passing_threads") or ""
+        lines = differences(plain, outcome, says, passing) + wrongly_heard(program, kind, outcome.heard)
         found += [f"{kind}: {line}" for line in lines]
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from itertools import zip_longest
 from typing import Any
 
@@ -17,27 +18,28 @@ OURS = ({"socket", "anon_inode:[eventpoll]", "anon_inode:[eventfd]", "anon_inode
 _FRAMES = re.compile(r'  File "[^"\n]*/llmtop/instrument/[^"\n]*", line \d+, in .*\n(    .*\n)*')
 
 
-def differences(plain: Outcome, other: Outcome, says: str | None = None) -> list[str]:
+def differences(plain: Outcome, other: Outcome, says: str | None = None, passing: str = "") -> list[str]:
     """All that is not as in the plain run.
 
     Args:
         plain: without llmtop.
         other: with it.
         says: words of a line that llmtop writes to stderr; None: it writes none.
+        passing: names of threads that come and go in their own time, as fnmatch patterns.
     """
     stderr, said = _split(other.stderr) if says else (other.stderr, "")
-    stderr = _FRAMES.sub("", stderr)
+    stdout, stderr = _FRAMES.sub("", other.stdout), _FRAMES.sub("", stderr)
     found = []
     if says and says not in said:
         found.append(f"llmtop does not say {says!r} on stderr, but {said!r}")
     if plain.exit != other.exit:
         found.append(f"exit code {plain.exit} -> {other.exit}; stderr: {other.stderr[-2000:]}")
-    found += _texts("stdout", plain.stdout, other.stdout)
+    found += _texts("stdout", plain.stdout, stdout)
     found += _texts("stderr", plain.stderr, stderr)
     found += [f"file {line}" for line in _mappings(plain.files, other.files)]
     found += [f"process {name} came to its end in one run only" for name in plain.digests.keys() ^ other.digests]
     for name in sorted(plain.digests.keys() & other.digests):
-        found += [f"{name}: {line}" for line in _processes(plain.digests[name], other.digests[name])]
+        found += [f"{name}: {line}" for line in _processes(plain.digests[name], other.digests[name], passing)]
     return found
 
 
@@ -121,9 +123,9 @@ def _mappings(plain: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[st
             yield f"{key}: {str(before)[:700]} -> {str(now)[:700]}"
 
 
-def _processes(plain: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
+def _processes(plain: Mapping[str, Any], other: Mapping[str, Any], passing: str) -> Iterator[str]:
     yield from _mappings(plain["values"], other["values"])
-    yield from _mappings(plain["process"], other["process"])
+    yield from _mappings(_without(passing, plain["process"]), _without(passing, other["process"]))
     before, now = (Counter(tuple(entry) for entry in run["descriptors"]) for run in (plain, other))
     if lost := before - now:
         yield f"descriptors that are no longer there: {dict(lost)}"
@@ -132,3 +134,15 @@ def _processes(plain: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[s
     before, now = (Counter(run.get("inherited", ())) for run in (plain, other))
     if before != now:
         yield f"descriptors that a child inherits: without {dict(before - now)}, but {dict(now - before)}"
+
+
+def _without(passing: str, process: Mapping[str, Any]) -> dict[str, Any]:
+    """The same without those threads.
+
+    Whether a thread of a pool is there at a program's end depends on how busy the machine is: of two plain runs, too.
+    So these are neither missed nor too many, in the programs alone that name them. All others are compared both
+    ways, since llmtop could as well end a thread, or keep one from starting, as start one.
+    """
+    patterns = passing.split()
+    threads = [line for line in process["threads"] if not any(fnmatchcase(line.split()[0], p) for p in patterns)]
+    return {**process, "threads": threads}

@@ -26,6 +26,7 @@ _KEYS = frozenset(
         "env",
         "stdin",
         "needs",
+        "passing_threads",
         "slow",
         "hands",
         "says",

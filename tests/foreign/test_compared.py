@@ -67,6 +67,50 @@ def test_what_is_planted_is_found(where: str, tmp_path: Path) -> None:
     assert any(line.startswith(f"run: {where}") for line in found), found
 
 
+POOL = "threading.Thread(target=time.sleep, args=(20,), name='Pool-1_0', daemon=True).start()"
+
+
+@pytest.mark.parametrize("there", [True, False])  # below `llmtop run` alone, or in the plain run alone
+@pytest.mark.parametrize(("passing", "equal"), [("Other-* Pool-*", True), ("Other-*", False), ("Poo", False)])
+def test_only_threads_that_the_header_names_may_come_and_go(
+    passing: str, equal: bool, there: bool, tmp_path: Path
+) -> None:
+    path = program(tmp_path, f"#: steps = none\n#: passing_threads = {passing}", POOL)
+    if not there:
+        path.write_text(path.read_text().replace("if 'LLMTOP_RUN_ABI' in", "if 'LLMTOP_RUN_ABI' not in"))
+    found = found_in(read("planted", path), tmp_path / "runs")
+    if equal:
+        assert not found
+    else:
+        assert len(found) == 1, found
+        assert found[0].startswith("run: main: threads")
+
+
+FAILS = """
+import os, sys, traceback
+import digest
+def loss():
+    raise ValueError("a bad batch")
+fails = loss
+if 'LLMTOP_RUN_ABI' in os.environ:
+    import llmtop
+    fails = llmtop.phase("loss")(loss)
+try:
+    fails()
+except ValueError:
+    traceback.print_exc(file=sys.STREAM)
+digest.end()
+"""
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_frames_of_llmtop_are_no_difference_wherever_a_traceback_is_printed(stream: str, tmp_path: Path) -> None:
+    path = tmp_path / "planted.py"
+    path.write_text("#: steps = none\n" + FAILS.replace("STREAM", stream))
+    found = found_in(read("planted", path), tmp_path / "runs")
+    assert [line for line in found if stream in line] == []
+
+
 def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
     path = program(tmp_path, "#: steps = none", "pass")
     assert found_in(read("planted", path), tmp_path / "runs") == []

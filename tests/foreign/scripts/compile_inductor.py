@@ -1,5 +1,6 @@
 #: steps = 6..8
 #: slow = compiles C++
+#: passing_threads = ThreadPoolExecutor-*
 """A compiled model (backend "inductor"), then a compiled step: not one graph or break more.
 
 No hook is called by an optimizer's step in compiled code. One step may be lost until that shows, and the last.
