@@ -139,7 +139,7 @@ def _processes(plain: Mapping[str, Any], other: Mapping[str, Any], passing: str)
 def _without(passing: str, process: Mapping[str, Any]) -> dict[str, Any]:
     """The same without those threads.
 
-    Whether a thread of a pool is there at a program's end depends on how busy the machine is: of two plain runs, too.
+    Whether a thread of a pool is there at a program's end depends on how busy the machine is, in plain runs, too.
     So these are neither missed nor too many, in the programs alone that name them. All others are compared both
     ways, since llmtop could as well end a thread, or keep one from starting, as start one.
     """

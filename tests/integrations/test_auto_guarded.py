@@ -46,7 +46,7 @@ def is_inside(frame):
         and code.co_filename.removeprefix(FOLDER).startswith(HOT)
         and not code.co_qualname.endswith(DOOR)
         and caller is not None
-        and caller.f_code.co_filename.startswith(FOLDER)
+        and (caller.f_code.co_filename.startswith(FOLDER) or "timer" in caller.f_code.co_freevars)  # calls.py
         and caller.f_code.co_filename != guard.__file__
     )
 

@@ -4,17 +4,26 @@ It is a plain function, since torch.compile and torch.export look at what stands
 that pickle a class of `__main__` by value (cloudpickle, dill) take that function with it: so it lives in no module
 of llmtop's, uses nothing of llmtop's but `timer`, and without that, as whoever unpickles it has it, it does what
 the class does by itself.
+
+A `forward` may look at its callers: by a warning's stacklevel, by a frame's number, by how deep it can call
+itself. So the timed call does not lie around that of torch but in its place, does what it does, and its frame says
+so. Only where that cannot be (a class with a `__call__` of its own, a `nn.Module.__call__` that somebody has
+replaced, a profiler of Python's calls, of which that of torch tells modules by torch's own function) is there one
+frame more.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 from _thread import get_ident
 from collections.abc import Callable
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from llmtop.instrument.auto.places import in_place_of
 
 if TYPE_CHECKING:
     from llmtop.instrument.auto.modules import Modules
@@ -32,7 +41,7 @@ class TimedClass:
         own = None if self._own is MISSING else self._own
         if own is not None and type(own) is not FunctionType:
             own = _bound(own)
-        call = _timed(kind, own, timer, torch.compiler.is_compiling, get_ident)
+        call = _timed(kind, own, timer, _TOOLS)
         if callable(self._own):
             functools.update_wrapper(call, self._own)
         kind.__call__ = self._call = call
@@ -47,13 +56,17 @@ class TimedClass:
             self.kind.__call__ = self._own
 
 
-def _timed(kind: Any, own: Call | None, timer: Modules, is_compiling: Callable[[], bool], here: Call) -> Call:
+def _timed(kind: Any, own: Call | None, timer: Modules, tools: tuple[Any, ...]) -> Call:
+    is_compiling, profiler, here, bound, torchs = tools
+
     def __call__(module: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
         # Looked up at each call, as without us: torch.fx replaces Module.__call__ while it traces.
-        parent: Any = super(kind, module)
-        # is_compiling first: torch.compile takes it for a constant, and asks for nothing that changes.
+        call = super(kind, module).__call__ if own is None else bound(own, module)
         ends = None
+        # is_compiling first: torch.compile takes it for a constant, and asks for nothing that changes.
         if not is_compiling() and timer is not None:
+            if getattr(call, "__func__", None) is torchs and profiler() is None:
+                call = module._call_impl if module._compiled_call_impl is None else module._compiled_call_impl
             loop = timer.loop
             if here() == loop.thread and (not loop.busy or (loop.optimizing and timer.recovers())):
                 try:
@@ -61,16 +74,16 @@ def _timed(kind: Any, own: Call | None, timer: Modules, is_compiling: Callable[[
                 except BaseException as error:  # noqa: BLE001 - the door: see guard
                     timer.failed(error)
         if ends is None:
-            return parent.__call__(*args, **kwargs) if own is None else own(module, *args, **kwargs)
+            return call(*args, **kwargs)
         try:
-            return parent.__call__(*args, **kwargs) if own is None else own(module, *args, **kwargs)
+            return call(*args, **kwargs)
         finally:
             try:
                 ends()
             except BaseException as error:  # noqa: BLE001 - the door
                 timer.failed(error)
 
-    return _homeless(__call__, kind)
+    return _homeless(__call__, kind, _IN_PLACE if own is None and _IN_PLACE is not None else __call__.__code__)
 
 
 def _bound(own: Any) -> Call:
@@ -80,13 +93,31 @@ def _bound(own: Any) -> Call:
         bind = getattr(type(own), "__get__", None)
         return (own if bind is None else bind(own, module, type(module)))(*args, **kwargs)
 
-    return _homeless(call, type(own))
+    return _homeless(call, type(own), call.__code__)
 
 
-def _homeless(function: Any, kind: type) -> Call:
-    """The same function, as if it had been written beside that class, and with no globals."""
-    known = {"__builtins__": __builtins__, "__name__": kind.__module__}
-    made = FunctionType(function.__code__, known, "__call__", None, function.__closure__)
+def _homeless(function: Any, kind: type, code: CodeType) -> Call:
+    """The same function, as if it had been written where its code says, beside that class, and with no globals."""
+    home = torch.nn.Module.__module__ if code is _IN_PLACE else kind.__module__
+    made = FunctionType(
+        code, {"__builtins__": __builtins__, "__name__": home}, "__call__", None, function.__closure__
+    )
     made.__module__ = kind.__module__
     made.__qualname__ = f"{kind.__qualname__}.__call__"
     return made
+
+
+def _torchs_own() -> Any:
+    """What `nn.Module` has as `__call__`, if that does no more than the timed one does in its place."""
+    call: Any = vars(torch.nn.Module).get("__call__")
+    code = getattr(call, "__code__", None)
+    if code is None or set(code.co_names) != {"_compiled_call_impl", "_call_impl"}:
+        return MISSING
+    return call if code.co_varnames == ("self", "args", "kwargs") else MISSING
+
+
+_TOOLS = torch.compiler.is_compiling, sys.getprofile, get_ident, functools.partial, _torchs_own()
+"""Of torch's and Python's, what the timed `__call__` uses; all of it can be pickled by name."""
+_CODE = next(constant for constant in _timed.__code__.co_consts if isinstance(constant, CodeType))
+_IN_PLACE = None if _TOOLS[-1] is MISSING else in_place_of(_CODE, _TOOLS[-1].__code__)
+"""That of the timed `__call__`, for a class that has torch's."""

@@ -56,8 +56,10 @@ def _skip() -> Callable[[CodeType], Any] | None:
 
 
 def _codes(things: Iterable[Any], file: str) -> Iterator[CodeType]:
-    """The code of functions, methods and properties that were written in that file."""
+    """The code of functions, methods and properties that were written in that file, and code that stands alone."""
     for found in list(things):
+        if isinstance(found, CodeType):
+            yield found
         thing = found.__func__ if isinstance(found, (classmethod, staticmethod)) else found
         if isinstance(thing, FunctionType):
             if thing.__code__.co_filename == file:

@@ -35,6 +35,16 @@ with open("stacks", "w") as file:
                 optimizer.step()
             profiler.step()
     profiled.disable()
+    verbose = torch._C._profiler._ExperimentalConfig(verbose=True)
+    with profile(
+        activities=[ProfilerActivity.CPU], with_stack=True, with_modules=True, experimental_config=verbose
+    ) as p:
+        net(torch.randn(8, 4))
+    events, modules = list(p.profiler.kineto_results.experimental_event_tree()), []
+    for event in events:
+        modules += [event.name] if event.name[:9] == "nn.Module" else []
+        events += event.children
+    digest.add("modules recorded", modules)
     calls = {
         key[2]: counts[0] for key, counts in pstats.Stats(profiled).stats.items() if key[0].endswith("linear.py")
     }
