@@ -46,5 +46,5 @@ def install() -> Any:
     if _installed is None:
         from llmtop.instrument.auto import hooks
 
-        _installed = hooks.install()
+        _installed = hooks.install(again=install)
     return _installed

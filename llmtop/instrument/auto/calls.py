@@ -19,23 +19,38 @@ import sys
 from _thread import get_ident
 from collections.abc import Callable
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from llmtop.instrument.auto.places import in_place_of
 
 if TYPE_CHECKING:
-    from llmtop.instrument.auto.modules import Modules
+    from llmtop.instrument.auto.loop import Loop
 
 MISSING: Any = object()
 Call = Callable[..., Any]
 
 
+class Timer(Protocol):
+    """Who times the calls of modules."""
+
+    loop: Loop
+
+    def begins(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], None] | None:
+        """A module is called; returns what is to be called at the end, None for nothing."""
+
+    def recovers(self) -> bool:
+        """Whether an optimizer's step that never ended is given up."""
+
+    def failed(self, error: BaseException) -> None:
+        """Within `except`: seeing a call has failed."""
+
+
 class TimedClass:
     """A class of modules whose calls are timed until `restore`."""
 
-    def __init__(self, kind: Any, timer: Modules) -> None:
+    def __init__(self, kind: Any, timer: Timer) -> None:
         self.kind = kind
         self._own = vars(kind).get("__call__", MISSING)
         own = None if self._own is MISSING else self._own
@@ -56,7 +71,7 @@ class TimedClass:
             self.kind.__call__ = self._own
 
 
-def _timed(kind: Any, own: Call | None, timer: Modules, tools: tuple[Any, ...]) -> Call:
+def _timed(kind: Any, own: Call | None, timer: Timer, tools: tuple[Any, ...]) -> Call:
     is_compiling, profiler, here, bound, torchs = tools
 
     def __call__(module: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: N807

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 from _thread import get_ident
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,9 +27,13 @@ from llmtop.instrument.auto.modules import STEPS_WITHOUT, Modules
 _is_compiling = torch.compiler.is_dynamo_compiling  # half of what is_compiling() costs; none of these is exported
 
 
-def install() -> Loop:
-    """Listen to the DataLoader, transfers, autograd and optimizers; to modules from the first backward pass on."""
-    loop = make()
+def install(again: Callable[[], Loop]) -> Loop:
+    """Listen to the DataLoader, transfers, autograd and optimizers; to modules from the first backward pass on.
+
+    Args:
+        again: what gives the loop of whatever process it is called in, as unpickling does.
+    """
+    loop = make(again)
     _listen_to_dataloader(loop)
     transfers.listen(loop)
     modules = Modules(loop)

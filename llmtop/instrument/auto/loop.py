@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from time import perf_counter_ns
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -355,9 +356,9 @@ def _within_another_step() -> bool:
     return runs_below(sys.modules["torch.optim.optimizer"].__file__, times=2)
 
 
-def make() -> Loop:
-    """The loop of this process, and of every child that it forks."""
-    loop = Loop()
+def make(again: Callable[[], Loop]) -> Loop:
+    """The loop of this process, and of every child that it forks; `again` finds that of any other."""
+    loop = Loop(again)
     loop.recorder.before_batch = loop.batch_is_asked_for
     os.register_at_fork(after_in_child=loop.reset)
     return loop

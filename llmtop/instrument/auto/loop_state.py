@@ -7,7 +7,6 @@ from _thread import get_ident
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from llmtop.instrument import auto
 from llmtop.instrument.auto.closer import Closer
 from llmtop.instrument.guest.guard import met
 from llmtop.instrument.record import recorder
@@ -28,6 +27,7 @@ class LoopState:
     """The state of this process's training loop. Every method is cheap, and none raises."""
 
     __slots__ = (
+        "_again",
         "_backward",
         "_begun_here",
         "_closure",
@@ -68,7 +68,8 @@ class LoopState:
         "watched",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, again: Callable[[], Any]) -> None:
+        self._again = again
         self.recorder = recorder.get()
         self._dataload, self._h2d, self._forward, self._backward, self._communication, self._optimizer = map(
             phase_of, ("dataload", "h2d", "forward", "backward", "communication", "optimizer")
@@ -80,7 +81,7 @@ class LoopState:
 
     def __reduce__(self) -> tuple[Callable[[], Any], tuple[()]]:
         """Whoever pickles or copies something that leads here gets the loop of the process that unpickles."""
-        return auto.install, ()
+        return self._again, ()
 
     def reset(self) -> None:
         """Begin anew: in a forked child, which has not trained yet."""
