@@ -15,7 +15,7 @@ PENDING_SNAPSHOTS = 100
 """How many may wait for the disk; those that come when it is so far behind are left out, and counted."""
 
 
-class Recorder:
+class RecordStage:
     """A stage for the hub that writes each snapshot to a recording and passes it on."""
 
     def __init__(self, path: str | Path, *, host: str, overwrite: bool = False) -> None:

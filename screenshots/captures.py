@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from llmtop.capture.capabilities import GIVES, Ability
 from llmtop.capture.folder import Info, StepTimes
 from llmtop.capture.job import Plan, Progress, Target
-from llmtop.capture.py_spy.stacks import Frame, Thread
+from llmtop.capture.py_spy.stacks import Frame, ThreadStack
 from llmtop.capture.take import Result
 from llmtop.nsys_cli import tool as nsys
 from llmtop.snapshot import Snapshot
@@ -118,9 +118,9 @@ def stacks(app: Any) -> None:
         ("<module>", "/home/ada/gpt/train_gpt.py", 171),
     )
     threads = (
-        Thread("MainThread", 41200, False, False, tuple(Frame(*frame) for frame in main)),
-        Thread("llmtop-server", 41231, False, False, ()),
-        Thread("pin memory", 41244, False, False, ()),
+        ThreadStack("MainThread", 41200, False, False, tuple(Frame(*frame) for frame in main)),
+        ThreadStack("llmtop-server", 41231, False, False, ()),
+        ThreadStack("pin memory", 41244, False, False, ()),
     )
     screen.py_spy = type("Canned", (), {"dump": staticmethod(lambda pid: threads)})  # type: ignore[attr-defined]
     del app

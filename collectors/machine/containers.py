@@ -12,7 +12,7 @@ INIT_PID_NAMESPACE = "pid:[4026531836]"
 _GIB = 1 << 30
 
 
-class Limits(NamedTuple):
+class ContainerLimits(NamedTuple):
     """The lowest limits of a process's cgroup (v2 or v1), from its own up to the root; None where none is."""
 
     memory: int | None
@@ -72,7 +72,7 @@ def pids_are_the_hosts(proc: Path = Path("/proc")) -> bool:
         return True
 
 
-def limits_of(cgroup: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> Limits:
+def limits_of(cgroup: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> ContainerLimits:
     """The limits of this process's cgroup."""
     memory: list[int] = []
     high: list[int] = []
@@ -84,7 +84,7 @@ def limits_of(cgroup: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc"))
             quota += _quota(folder)
             if folder == base:
                 break
-    return Limits(min(memory, default=None), min(high, default=None), min(quota, default=None))
+    return ContainerLimits(min(memory, default=None), min(high, default=None), min(quota, default=None))
 
 
 def _places(cgroup: Path, proc: Path) -> list[tuple[Path, Path]]:

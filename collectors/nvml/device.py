@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 from collectors.nvml.bounds import judged
 from collectors.nvml.calls import Caller, error_text, is_lost, vague
-from collectors.nvml.faults import Events, memory_faults
+from collectors.nvml.faults import XidEvents, memory_faults
 from collectors.nvml.fields import (
     cheap_values,
     memory_values,
@@ -108,7 +108,7 @@ class DeviceSampler:
         self._gpm_supported: bool | None = None
         self._gpms: dict[str, Gpm] = {}
         self._rounds_without_pcie = 0
-        self._events = Events(self._slow_call)
+        self._events = XidEvents(self._slow_call)
         self._faults: list[str] = []
         self._fault_refusals: dict[str, int] = {}
         self._instances: tuple[_Instance, ...] = ()

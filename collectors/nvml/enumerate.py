@@ -16,7 +16,7 @@ PATIENCE_SECONDS = 1.0
 """How long a look waits for all GPUs together. Without persistence mode a driver wakes each GPU up first."""
 
 
-class Found:
+class FoundGpus:
     """A GPU that said who it is."""
 
     def __init__(self, handle: Any, uuid: str) -> None:
@@ -29,7 +29,7 @@ class Lookup:
     def __init__(self) -> None:
         self._open: dict[int, _Question] = {}
 
-    def ask(self, indices: Iterable[int]) -> dict[int, Found | str]:
+    def ask(self, indices: Iterable[int]) -> dict[int, FoundGpus | str]:
         """Who is at each index, or in words why that is not known (yet)."""
         wanted = list(indices)
         for index in wanted:
@@ -44,7 +44,7 @@ class Lookup:
         """Whether a thread is still inside a call."""
         return any(question.is_alive() for question in self._open.values())
 
-    def _answer(self, index: int, deadline: float) -> Found | str:
+    def _answer(self, index: int, deadline: float) -> FoundGpus | str:
         question = self._open[index]
         question.join(max(0.0, min(deadline, question.asked_at + PATIENCE_SECONDS) - time.monotonic()))
         if question.is_alive():
@@ -60,7 +60,7 @@ class _Question(threading.Thread):
         super().__init__(name=f"llmtop-gpu{index}-who", daemon=True)
         self._index = index
         self.asked_at = time.monotonic()
-        self.answer: Found | str = "the driver does not say which GPU this is"
+        self.answer: FoundGpus | str = "the driver does not say which GPU this is"
 
     def run(self) -> None:
         """Ask for handle and UUID."""
@@ -68,6 +68,6 @@ class _Question(threading.Thread):
         handle = call("nvmlDeviceGetHandleByIndex", self._index)
         uuid = None if handle is None else call("nvmlDeviceGetUUID", handle)
         if uuid is not None:
-            self.answer = Found(handle, uuid)
+            self.answer = FoundGpus(handle, uuid)
         else:
             self.answer = error_text(call.refusals) or self.answer

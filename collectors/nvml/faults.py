@@ -19,7 +19,7 @@ XIDS_KEPT = 4
 """Different ones; of more, the grave ones stay."""
 
 
-class Events:
+class XidEvents:
     """Listens for one GPU's Xid errors, for use by one thread.
 
     A set of events a GPU, asked without waiting: so a GPU that hangs keeps no other's events back.

@@ -14,7 +14,7 @@ import pynvml
 from collectors.nvml.bounds import odd_notes
 from collectors.nvml.calls import Caller, is_lost, words
 from collectors.nvml.device import DeviceSampler
-from collectors.nvml.enumerate import Found, Lookup
+from collectors.nvml.enumerate import FoundGpus, Lookup
 from collectors.periodic_thread import Beat
 
 TYPE_CHECKING = False
@@ -177,7 +177,7 @@ class NvmlSource:
         answers = self._lookup.ask(index for index in range(count) if index not in well)
         found = set(well.values())
         for index, answer in answers.items():
-            if isinstance(answer, Found):
+            if isinstance(answer, FoundGpus):
                 self._place(answer, index)
                 found.add(answer.uuid)
         # A known GPU that has been lost is the one that is silent at its index.
@@ -192,7 +192,7 @@ class NvmlSource:
         ]
         self._looked = True
 
-    def _place(self, found: Found, index: int) -> None:
+    def _place(self, found: FoundGpus, index: int) -> None:
         sampler = self._samplers.get(found.uuid)
         if sampler is None:
             sampler = DeviceSampler(found.handle, index, found.uuid, self._interval, self._on_fresh)

@@ -39,7 +39,7 @@ _TEXTS = {
 }
 
 
-class Names:
+class KnownNames:
     """The first so many names, and how many others came."""
 
     def __init__(self, most: int) -> None:
@@ -68,8 +68,8 @@ class Bounds:
     """Of one training, for as long as it is watched."""
 
     def __init__(self) -> None:
-        self.phases = Names(MAX_PHASES)
-        self.metrics = Names(MAX_METRICS)
+        self.phases = KnownNames(MAX_PHASES)
+        self.metrics = KnownNames(MAX_METRICS)
 
     def note(self) -> str | None:
         """What is left out, in words; None when nothing is."""

@@ -27,7 +27,16 @@ from llmtop.analysis.verdict_text import left_out, verdict_sentence
 from llmtop.errors import UnusableInput
 from llmtop.format import percent
 from llmtop.inputs import DEFAULT, Limits, read_input
-from llmtop.report.model import Device, GapTime, MetricOverTime, PhaseTime, RangeTime, Report, Steps, Timeline
+from llmtop.report.model import (
+    Device,
+    GapTime,
+    MetricOverTime,
+    PhaseMean,
+    RangeTime,
+    Report,
+    StepsJudged,
+    Timeline,
+)
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
 from llmtop.trace.intervals import Spans
@@ -168,22 +177,22 @@ def _others(lane: Lane, lanes: list[Lane]) -> Spans:
 
 def _phases(
     steps: dict[int, ProcessSteps], phases: dict[int, list[PhaseSpans]], lanes: list[Lane]
-) -> list[PhaseTime]:
-    rows: list[PhaseTime] = []
+) -> list[PhaseMean]:
+    rows: list[PhaseMean] = []
     for pid, own in steps.items():
         rows += phase_times(own, phases[pid], [lane for lane in lanes if lane.process == pid])
     return rows
 
 
-def _steps(own: ProcessSteps | None, lane: Lane | None, trace: model.Trace) -> Steps:
+def _steps(own: ProcessSteps | None, lane: Lane | None, trace: model.Trace) -> StepsJudged:
     if own is None:
-        return Steps(found_by="the capture has no events of a process")
+        return StepsJudged(found_by="the capture has no events of a process")
     on_device = lane is not None and lane.counted > 0
     seconds = (np.diff(lane.bounds) / 1e9).tolist() if lane is not None and on_device else own.seconds
     if not seconds:
-        return Steps(found_by=own.found_by, left_out="nothing: the shares cover all device activity")
+        return StepsJudged(found_by=own.found_by, left_out="nothing: the shares cover all device activity")
     quarter, median, three = np.percentile(seconds, [25, 50, 75])
-    return Steps(
+    return StepsJudged(
         found_by=own.found_by,
         clock="device" if on_device else "host",
         count=len(seconds),

@@ -18,7 +18,7 @@ from llmtop.bottlenecks import BOUND_IDS, BoundId, Verdict
 from llmtop.errors import UnusableInput
 from llmtop.format import duration, percent
 from llmtop.inputs import DEFAULT, Limits
-from llmtop.report.model import Device, Finding, MetricOverTime, PhaseTime, Report, Steps
+from llmtop.report.model import Device, Finding, MetricOverTime, PhaseMean, Report, StepsJudged
 from llmtop.severity import gravity
 from llmtop.snapshot import Alert, Gpu, Rank, Snapshot, Step
 from llmtop.steady import SteadyTime
@@ -248,7 +248,7 @@ def _devices(
         )
 
 
-def _phases(pid: int, steps: list[Step]) -> list[PhaseTime]:
+def _phases(pid: int, steps: list[Step]) -> list[PhaseMean]:
     host: dict[str, float] = {}
     gpu: dict[str, float] = {}
     # GPU times are thinned out: their mean is over the steps that have any, for every phase the same ones.
@@ -260,7 +260,7 @@ def _phases(pid: int, steps: list[Step]) -> list[PhaseTime]:
                 gpu[phase.name] = gpu.get(phase.name, 0.0) + phase.gpu_seconds
     whole = sum(step.seconds for step in steps) or 1e-9
     return [
-        PhaseTime(
+        PhaseMean(
             name=name,
             pid=pid,
             host_seconds=seconds / len(steps),
@@ -272,13 +272,13 @@ def _phases(pid: int, steps: list[Step]) -> list[PhaseTime]:
     ]
 
 
-def _step_times(steps: list[Step]) -> Steps:
+def _step_times(steps: list[Step]) -> StepsJudged:
     lengths = [step.interval_seconds or step.seconds for step in steps]
     if not lengths:
-        return Steps(found_by="no attached training told its steps")
+        return StepsJudged(found_by="no attached training told its steps")
     median = statistics.median(lengths)
     quartiles = statistics.quantiles(lengths, n=4) if len(lengths) > 1 else [median] * 3
-    return Steps(
+    return StepsJudged(
         found_by="as the training told them, after warm-up",
         count=len(lengths),
         seconds_p50=median,

@@ -18,7 +18,7 @@ from llmtop.analysis.verdict import BORDER_PCT, CAUSE_OF, NEAR_PCT, Judgement
 from llmtop.bottlenecks import BOTTLENECKS, LossId
 from llmtop.format import count, duration, percent, rate, rounded
 from llmtop.report.advice import ADVICE, FindingId
-from llmtop.report.model import ApiTime, CopyTime, Finding, KernelTime, PhaseTime, Steps, WaitPlace
+from llmtop.report.model import ApiTime, CopyTime, Finding, KernelTime, PhaseMean, StepsJudged, WaitPlace
 from llmtop.severity import Severity, gravity
 from llmtop.trace import model
 
@@ -38,12 +38,12 @@ class Measured:
     lanes: list[Lane]
     gaps: list[Gaps]
     uneven: Uneven | None
-    phases: list[PhaseTime]
+    phases: list[PhaseMean]
     waits: tuple[WaitPlace, ...]
     kernels: tuple[KernelTime, ...]
     copies: tuple[CopyTime, ...]
     api: tuple[ApiTime, ...]
-    steps: Steps
+    steps: StepsJudged
     command: str
     ranks: dict[int, int] = field(default_factory=dict)
     """Rank by pid, where known."""
@@ -213,7 +213,7 @@ def _place(place: WaitPlace) -> str:
     return words + (f" by {place.operator}" if place.operator else "")
 
 
-def _most_idle(lane: Lane, phases: list[PhaseTime]) -> PhaseTime | None:
+def _most_idle(lane: Lane, phases: list[PhaseMean]) -> PhaseMean | None:
     """The phase in which the GPU was idle longest; of a phase and the one around it, the inner one."""
     idle = [row for row in phases if row.pid == lane.process and row.gpu_idle_seconds]
     return max(idle, key=lambda row: (row.gpu_idle_seconds or 0.0, row.name.count("/")), default=None)
@@ -250,7 +250,7 @@ def _straggler(measured: Measured) -> Finding | None:
     return _advised("straggler", severity, apart, summary, evidence, **more)
 
 
-def _slower_phase(phases: list[PhaseTime], culprit: int, waiting: int) -> str | None:
+def _slower_phase(phases: list[PhaseMean], culprit: int, waiting: int) -> str | None:
     """The phase in which the culprit's GPU works longest beyond the other's, NCCL's wait being in one of them."""
     mine = {row.name: row.gpu_seconds or 0.0 for row in phases if row.pid == culprit}
     other = {row.name: row.gpu_seconds or 0.0 for row in phases if row.pid == waiting}

@@ -77,7 +77,7 @@ class Gaps:
 
 
 @dataclass(frozen=True)
-class Host:
+class HostActivity:
     """What the launching threads of a lane did, as sets of instants."""
 
     input_ranges: Spans
@@ -155,7 +155,7 @@ _LATE = ("sync", "launch", "allocation")
 
 
 def _share_with_sync(
-    lane: Lane, ending: Ns, host: Host, by_cause: dict[str, Ns], late: npt.NDArray[np.bool_]
+    lane: Lane, ending: Ns, host: HostActivity, by_cause: dict[str, Ns], late: npt.NDArray[np.bool_]
 ) -> None:
     """Divide what a late host cost between the calls that wait and everything else.
 
@@ -174,7 +174,7 @@ def _share_with_sync(
         by_cause[cause] = kept
 
 
-def _held_up(lane: Lane, ending: Ns, host: Host) -> npt.NDArray[np.bool_]:
+def _held_up(lane: Lane, ending: Ns, host: HostActivity) -> npt.NDArray[np.bool_]:
     """Which gaps begin while the host waits, or end in a value being read back."""
     ops, row = lane.ops, np.maximum(ending, 0)
     back = (ops.kind[row] == model.MEMCPY) & (ops.direction[row] == model.DEVICE_TO_HOST)
@@ -238,7 +238,7 @@ def _calls_of(lane: Lane) -> _Calls:
     )
 
 
-def host_activity(lane: Lane, phases: list[PhaseSpans]) -> Host:
+def host_activity(lane: Lane, phases: list[PhaseSpans]) -> HostActivity:
     """What the launching threads of a lane did."""
     own = _calls(lane)
     calls, every = own.table, own.every
@@ -250,7 +250,7 @@ def host_activity(lane: Lane, phases: list[PhaseSpans]) -> Host:
     quiet = iv.rest(every, lane.low, lane.high)
     compute = _compute_phases(phases)
     inferred, long_quiet = _quiet(lane, quiet, compute, own.rows)
-    return Host(
+    return HostActivity(
         input_ranges=own.input_ranges,
         copy=of(cuda.COPY),
         sync=iv.either(of(cuda.SYNC), own.reading_back),

@@ -6,11 +6,11 @@ import numpy as np
 
 from llmtop.analysis.device_timeline import Lane
 from llmtop.analysis.step_finder import PhaseSpans, ProcessSteps
-from llmtop.report.model import PhaseTime
+from llmtop.report.model import PhaseMean
 from llmtop.trace import intervals as iv
 
 
-def phase_times(steps: ProcessSteps, phases: list[PhaseSpans], lanes: list[Lane]) -> list[PhaseTime]:
+def phase_times(steps: ProcessSteps, phases: list[PhaseSpans], lanes: list[Lane]) -> list[PhaseMean]:
     """The phases of one process, means over its whole steps, in the order in which they occur in a step.
 
     Args:
@@ -22,7 +22,7 @@ def phase_times(steps: ProcessSteps, phases: list[PhaseSpans], lanes: list[Lane]
         return []
     low, high, count = int(steps.starts[0]), int(steps.ends[-1]), len(steps)
     step = (high - low) / count
-    rows: list[tuple[float, PhaseTime]] = []
+    rows: list[tuple[float, PhaseMean]] = []
     for phase in phases:
         host = iv.clip(phase.spans, low, high)
         if not len(host):
@@ -30,7 +30,7 @@ def phase_times(steps: ProcessSteps, phases: list[PhaseSpans], lanes: list[Lane]
         gpu = sum(_device_time(lane, host) for lane in lanes)
         idle = sum(iv.both(lane.idle, host).total for lane in lanes)
         inside = phase.starts[(phase.starts >= low) & (phase.starts < high)]
-        row = PhaseTime(
+        row = PhaseMean(
             name=phase.path,
             pid=steps.process,
             host_seconds=host.total / count / 1e9,

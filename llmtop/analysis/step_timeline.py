@@ -13,7 +13,7 @@ from llmtop.analysis.idle_causes import CAUSES, Gaps
 from llmtop.analysis.step_finder import PhaseSpans
 from llmtop.format import percent
 from llmtop.kernel_names import kind_of
-from llmtop.report.model import Row, Span, Timeline
+from llmtop.report.model import Span, Timeline, TimelineRow
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns
 
@@ -28,11 +28,11 @@ def step_timeline(lane: Lane, gaps: Gaps, phases: list[PhaseSpans]) -> Timeline:
     """The step of median length on a device; the beginning of the capture when it has no steps."""
     step, low, high = _chosen(lane)
     rows = [
-        Row(label=f"GPU {lane.device}", lane="gpu", spans=_gpu(lane, low, high, nccl=False)),
-        Row(label="NCCL", lane="gpu", spans=_gpu(lane, low, high, nccl=True)),
-        Row(label="idle", lane="gaps", spans=_gaps(gaps, low, high)),
+        TimelineRow(label=f"GPU {lane.device}", lane="gpu", spans=_gpu(lane, low, high, nccl=False)),
+        TimelineRow(label="NCCL", lane="gpu", spans=_gpu(lane, low, high, nccl=True)),
+        TimelineRow(label="idle", lane="gaps", spans=_gaps(gaps, low, high)),
         *_host(lane, low, high),
-        Row(label="phases (host)", lane="phases", spans=_phases(phases, low, high)),
+        TimelineRow(label="phases (host)", lane="phases", spans=_phases(phases, low, high)),
     ]
     return Timeline(step=step, seconds=(high - low) / 1e9, rows=tuple(row for row in rows if row.spans))
 
@@ -74,7 +74,7 @@ def _gaps(gaps: Gaps, low: int, high: int) -> tuple[Span, ...]:
     return _spans(spans.starts[chosen], spans.ends[chosen], low, high, describe)
 
 
-def _host(lane: Lane, low: int, high: int) -> list[Row]:
+def _host(lane: Lane, low: int, high: int) -> list[TimelineRow]:
     """A row for each launching thread."""
     calls = lane.trace.calls
     kinds = cuda.kinds(lane.trace)
@@ -90,7 +90,7 @@ def _host(lane: Lane, low: int, high: int) -> list[Row]:
             return cuda.KIND_NAMES[kinds[mine.name[row]]], cuda.plain_name(names[mine.name[row]])
 
         label = "host (main)" if thread == lane.process else f"host ({thread})"
-        rows.append(Row(label=label, lane="host", spans=_spans(mine.start, mine.end, low, high, describe)))
+        rows.append(TimelineRow(label=label, lane="host", spans=_spans(mine.start, mine.end, low, high, describe)))
     return rows
 
 

@@ -10,12 +10,12 @@ from llmtop.analysis.step_finder import ProcessSteps
 from llmtop.analysis.verdict import BORDER_PCT, Judgement
 from llmtop.bottlenecks import BOTTLENECKS
 from llmtop.format import duration, percent
-from llmtop.report.model import Steps
+from llmtop.report.model import StepsJudged
 from llmtop.trace import model
 
 
 def verdict_sentence(
-    judgement: Judgement, steps: Steps, trace: model.Trace, missing: Mapping[int, Unrecorded]
+    judgement: Judgement, steps: StepsJudged, trace: model.Trace, missing: Mapping[int, Unrecorded]
 ) -> str:
     """The verdict with its numbers; what else is close; whether it lies at the border, or cannot be relied on."""
     lane = judgement.lane

@@ -44,7 +44,7 @@ class SlowStep:
 
 
 @dataclass(frozen=True)
-class OnAlert:
+class AlertCondition:
     """An alert that was not there when the trigger was armed."""
 
     id: str | None = None
@@ -53,7 +53,7 @@ class OnAlert:
         return f"alert:{self.id}" if self.id else "alert"
 
 
-Condition = SlowStep | OnAlert
+Condition = SlowStep | AlertCondition
 
 
 def parse(text: str) -> Condition:
@@ -72,7 +72,7 @@ def parse(text: str) -> Condition:
         return SlowStep(seconds=number / 1000 if step["unit"] == "ms" else number)
     alert = _ALERT.match(text.strip())
     if alert:
-        return OnAlert(alert["id"])
+        return AlertCondition(alert["id"])
     raise UnusableInput(
         f"{text!r} is no condition: use 'step > 2x' (medians), 'step > 800ms', 'alert', or 'alert:ID' "
         "(llmtop --json shows the ids)"
@@ -118,7 +118,7 @@ class SlowSteps:
 class NewAlerts:
     """Looks for an alert that begins after the arming."""
 
-    def __init__(self, condition: OnAlert, snapshot: Callable[[], Snapshot | None]) -> None:
+    def __init__(self, condition: AlertCondition, snapshot: Callable[[], Snapshot | None]) -> None:
         self._condition = condition
         self._snapshot = snapshot
         self._raised = Raised(self._alerts())
@@ -135,7 +135,7 @@ class NewAlerts:
 
 
 @dataclass(frozen=True)
-class Limits:
+class TriggerLimits:
     """How often an armed capture may fire."""
 
     captures: int = DEFAULT_MAX
@@ -155,7 +155,7 @@ class Fired:
 def armed(
     plan: Plan,
     conditions: list[Condition],
-    limits: Limits,
+    limits: TriggerLimits,
     *,
     on_progress: OnProgress = lambda progress: None,
     cancelled: threading.Event | None = None,
@@ -186,7 +186,7 @@ def armed(
             return
 
 
-def _check_room(parent: Path, limits: Limits) -> None:
+def _check_room(parent: Path, limits: TriggerLimits) -> None:
     used = folder.bytes_in(parent) if parent.is_dir() else 0
     if used >= limits.disk_bytes:
         raise NotPossibleHere(

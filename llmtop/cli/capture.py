@@ -109,14 +109,14 @@ def capture(
         _print_options()
         return EXIT_DONE
     conditions = [trigger.parse(text) for text in when]
-    with _snapshots(alerts=any(isinstance(one, trigger.OnAlert) for one in conditions)) as snapshot:
+    with _snapshots(alerts=any(isinstance(one, trigger.AlertCondition) for one in conditions)) as snapshot:
         plan = _plan(targets.choose(pids, ranks), engine, (steps, seconds), out, options)
         with _cancel_on_signals() as cancelled:
             _say_before(plan)
             if not conditions:
                 _one(plan, cancelled, snapshot, as_json)
             else:
-                limits = trigger.Limits(most, cooldown, int(disk_limit * (1 << 30)))
+                limits = trigger.TriggerLimits(most, cooldown, int(disk_limit * (1 << 30)))
                 _say(f"armed: {', '.join(when)}; ctrl+c disarms")
                 fired = trigger.armed(
                     plan, conditions, limits, on_progress=_Stages(), cancelled=cancelled, snapshot=snapshot

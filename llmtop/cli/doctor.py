@@ -28,7 +28,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     """What would make it good."""
 
 
-class Engine(msgspec.Struct, frozen=True, kw_only=True):
+class EngineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What one engine says to one process."""
 
     engine: str
@@ -38,14 +38,14 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     warning: str = ""
 
 
-class Training(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """One process that can be captured, or could be."""
 
     pid: int
     rank: int | None
     command: str | None
     attached: bool
-    engines: list[Engine]
+    engines: list[EngineAnswer]
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +55,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     llmtop: str = __version__
     python: str
     checks: list[Check]
-    trainings: list[Training]
+    trainings: list[TrainingAnswer]
     notes: list[str]
 
 
@@ -82,7 +82,7 @@ def doctor(*, as_json: bool) -> int:
     return EXIT_DONE
 
 
-def _print_training(training: Training) -> None:
+def _print_training(training: TrainingAnswer) -> None:
     rank = "" if training.rank is None else f" rank {training.rank}"
     how = "attached" if training.attached else "not attached"
     click.echo(f"pid {training.pid}{rank}, {how}: {printable(training.command or '?', 70)}")
@@ -121,13 +121,13 @@ def examine() -> Diagnosis:
     )
 
 
-def _training(target: Target, found: tuple[object, ...]) -> Training:
-    return Training(
+def _training(target: Target, found: tuple[object, ...]) -> TrainingAnswer:
+    return TrainingAnswer(
         pid=target.pid,
         rank=target.rank,
         command=target.command,
         attached=target.hello is not None,
-        engines=[msgspec.convert(one, Engine, from_attributes=True) for one in found],
+        engines=[msgspec.convert(one, EngineAnswer, from_attributes=True) for one in found],
     )
 
 

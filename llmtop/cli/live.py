@@ -16,7 +16,7 @@ from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
 
 if TYPE_CHECKING:
     from collectors.base import Feed
-    from collectors.record_stage import Recorder
+    from collectors.record_stage import RecordStage
     from collectors.replay import ReplayFeed
     from llmtop.cli.alert_command import OnAlert
 
@@ -142,12 +142,12 @@ def record(
 
     from collectors.hub import live_hub
     from collectors.nvml.selection import GpuSelection
-    from llmtop.cli.stream import Stream
+    from llmtop.cli.stream import SnapshotStream
     from llmtop.recording import Reader
 
     selection = GpuSelection.parse(gpus) if gpus is not None else None
     recorder = _recorder(file, force)
-    stream = Stream()
+    stream = SnapshotStream()
 
     def consume(_snapshot: object) -> None:
         if recorder.error is not None:
@@ -259,9 +259,9 @@ def _show(feed: Feed, *, ascii: bool, theme: str | None) -> int:
 
 def _stream(feed: Feed | ReplayFeed) -> None:
     from collectors.replay import ReplayFeed
-    from llmtop.cli.stream import Stream, write_json
+    from llmtop.cli.stream import SnapshotStream, write_json
 
-    stream = Stream()
+    stream = SnapshotStream()
     if isinstance(feed, ReplayFeed):
         feed.on_end(stream.finish)
     stream.run(feed, write_json)
@@ -277,13 +277,13 @@ def _print_once(snapshot: Any, as_json: bool) -> None:
         write_out(render(snapshot).encode(sys.stdout.encoding or "utf-8", "replace"))
 
 
-def _recorder(path: Path, force: bool) -> Recorder:
-    from collectors.record_stage import Recorder
+def _recorder(path: Path, force: bool) -> RecordStage:
+    from collectors.record_stage import RecordStage
 
-    return Recorder(path, host=platform.node(), overwrite=force)
+    return RecordStage(path, host=platform.node(), overwrite=force)
 
 
-def _recorded(recorder: Recorder | None) -> int:
+def _recorded(recorder: RecordStage | None) -> int:
     """The exit code, once the recorder is closed; says why a recording ended early."""
     if recorder is None or recorder.error is None:
         return EXIT_DONE

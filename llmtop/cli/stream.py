@@ -31,7 +31,7 @@ class _Signalled(BaseException):
     """Raised in the main thread, which only waits meanwhile."""
 
 
-class Stream:
+class SnapshotStream:
     """Lets a feed's thread do the work while the main thread waits for the end.
 
     So a signal never comes in the middle of a line or of a write to a recording.

@@ -17,7 +17,7 @@ from llmtop.severity import Severity
 SCHEMA = 1
 
 
-class Steps(msgspec.Struct, frozen=True, kw_only=True):
+class StepsJudged(msgspec.Struct, frozen=True, kw_only=True):
     """Which steps the shares are taken over."""
 
     found_by: str
@@ -78,7 +78,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the verdict is about this device."""
 
 
-class PhaseTime(msgspec.Struct, frozen=True, kw_only=True):
+class PhaseMean(msgspec.Struct, frozen=True, kw_only=True):
     """One phase of a step, mean over whole steps. Nested phases carry their parent's name: forward/attention."""
 
     name: str
@@ -241,7 +241,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     """Which part of the piece is really filled, where many short ones were joined."""
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class TimelineRow(msgspec.Struct, frozen=True, kw_only=True):
     """One row of a timeline."""
 
     label: str
@@ -254,7 +254,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 
     step: int | None
     seconds: float
-    rows: tuple[Row, ...] = ()
+    rows: tuple[TimelineRow, ...] = ()
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -284,7 +284,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     window_seconds: float
     """From the first event of the capture to the last."""
     devices: tuple[Device, ...] = ()
-    phases: tuple[PhaseTime, ...] = ()
+    phases: tuple[PhaseMean, ...] = ()
     kernels: tuple[KernelTime, ...] = ()
     copies: tuple[CopyTime, ...] = ()
     api: tuple[ApiTime, ...] = ()
@@ -297,7 +297,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The next cause, when it is close to the first."""
     at_border: bool = False
     """Whether the verdict would be another with two points more or less lost."""
-    steps: Steps = Steps(found_by="")
+    steps: StepsJudged = StepsJudged(found_by="")
     longest_gaps: tuple[LongGap, ...] = ()
     collectives: tuple[CollectiveTime, ...] = ()
     waits: tuple[WaitPlace, ...] = ()

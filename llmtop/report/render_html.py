@@ -9,7 +9,7 @@ from __future__ import annotations
 from html import escape
 
 from llmtop.format import duration, printable
-from llmtop.report.model import Finding, Report, Row, Timeline
+from llmtop.report.model import Finding, Report, Timeline, TimelineRow
 from llmtop.report.tables import Text, evidence_text, headline, shown_notes, step_lines, tables
 
 COLORS = {
@@ -164,7 +164,7 @@ def _timeline(timeline: Timeline) -> str:
     return f'{head}<div id="timeline" data-seconds="{timeline.seconds:.9f}">{rows}</div><p>{keys}</p>'
 
 
-def _row(row: Row, seconds: float, colors: dict[str, str]) -> str:
+def _row(row: TimelineRow, seconds: float, colors: dict[str, str]) -> str:
     pieces = []
     for span in row.spans:
         scale = _WIDE / max(seconds, 1e-9)

@@ -305,7 +305,7 @@ def _describe(trace: model.Trace, properties: dict[str, Any]) -> None:
         if isinstance(device, dict) and isinstance(device.get("id"), int):
             sms = _whole(device.get("numSms"), -1)
             number, name = _whole(device["id"], -1), device.get("name")
-            trace.gpus[number] = model.Gpu(
+            trace.gpus[number] = model.TracedGpu(
                 number=number,
                 name=printable(name, 100) if isinstance(name, str) and name else None,
                 sm_count=sms if sms >= 0 else None,
@@ -313,7 +313,9 @@ def _describe(trace: model.Trace, properties: dict[str, Any]) -> None:
     place = properties.get("distributedInfo")
     if isinstance(place, dict) and isinstance(place.get("rank"), int) and len(trace.calls):
         process = int(trace.calls.process[0])
-        trace.ranks.append(model.Rank(process, _whole(place["rank"], -1), _whole(place.get("world_size"), 0)))
+        trace.ranks.append(
+            model.TracedRank(process, _whole(place["rank"], -1), _whole(place.get("world_size"), 0))
+        )
     versions = [properties.get(key) for key in ("cuda_runtime_version", "cupti_version")]
     if isinstance(versions[0], int) and 0 < versions[0] < 1_000_000:
         trace.version = f"CUDA {versions[0] // 1000}.{versions[0] % 1000 // 10}"

@@ -33,14 +33,14 @@ _BARE = b"{"
 """Stands for the header of a file that is nothing but a list of events."""
 
 
-class Stream(Protocol):
+class EventStream(Protocol):
     """Where bytes come from."""
 
     def read(self, size: int) -> bytes:
         """So many bytes or, near the end only, fewer."""
 
 
-def load(stream: Stream, source: str, check: Callable[[Collector], None] | None = None) -> model.Trace:
+def load(stream: EventStream, source: str, check: Callable[[Collector], None] | None = None) -> model.Trace:
     """Read one trace.
 
     Args:
@@ -70,7 +70,7 @@ def load(stream: Stream, source: str, check: Callable[[Collector], None] | None 
 class _Reading:
     """One pass over a file."""
 
-    def __init__(self, stream: Stream, source: str, check: Callable[[Collector], None] | None) -> None:
+    def __init__(self, stream: EventStream, source: str, check: Callable[[Collector], None] | None) -> None:
         self._stream, self._source, self._check = stream, source, check
         self.collector = Collector()
         self.header = self.tail = b""
@@ -191,7 +191,7 @@ class _Reading:
             self._cut = 0
         return True
 
-    def _finish(self, found: chrome_salvage.Found) -> None:
+    def _finish(self, found: chrome_salvage.Salvaged) -> None:
         """After the last event: what follows them, or how much of the file is no event."""
         if found.end is None:
             self._cut = None if self.header == _BARE and not found.rest else found.rest
@@ -201,7 +201,7 @@ class _Reading:
         self.tail = self._buffer
         self._closed()
 
-    def _take(self, found: chrome_salvage.Found) -> None:
+    def _take(self, found: chrome_salvage.Salvaged) -> None:
         self._add(found.events)
         for lost in found.lost:
             self._count(chrome_salvage.Lost(self._offset + lost.at, lost.bytes, lost.events))

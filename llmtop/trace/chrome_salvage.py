@@ -43,7 +43,7 @@ class Lost(NamedTuple):
     """How many began in it; at least one, if not the beginning of the file is meant."""
 
 
-class Found(NamedTuple):
+class Salvaged(NamedTuple):
     """What is in a stretch."""
 
     events: list[Event]
@@ -56,7 +56,7 @@ class Found(NamedTuple):
     """Bytes after the last whole event, where the stretch was to hold all that is left and no end is in it."""
 
 
-def scan(data: bytes, hold: bool) -> Found:
+def scan(data: bytes, hold: bool) -> Salvaged:
     """Read events one by one.
 
     Args:
@@ -75,7 +75,7 @@ class _Scan:
         self._good = 0
         """Behind the last thing that was understood."""
 
-    def run(self) -> Found:
+    def run(self) -> Salvaged:
         data = self._data
         between = iter(_BETWEEN.finditer(data))
         place = next(between, None)
@@ -98,7 +98,7 @@ class _Scan:
             if after > at:  # an event was read
                 ended = _ARRAY_ENDS.match(data, after)
                 if ended is not None:
-                    return Found(self._events, ended.end(), ended.end(), self._lost, 0)
+                    return Salvaged(self._events, ended.end(), ended.end(), self._lost, 0)
             at = self._after(after) if after > at else self._resume(at)
         return self._broken_off(at)
 
@@ -169,21 +169,21 @@ class _Scan:
             whole = stretch.rstrip(b" \n\r\t,")
             self._lost.append(Lost(start, len(whole), max(1, len(_PH.findall(stretch)))))
 
-    def _broken_off(self, at: int | None) -> Found:
+    def _broken_off(self, at: int | None) -> Salvaged:
         """No further event: the end of the stretch, of the array behind a damaged event, or of patience."""
         data, good = self._data, self._good
         if self._hold and at is not None and self._budget >= 0:
             if at > good:
                 self._leave_out(good, at)
-            return Found(self._events, at, None, self._lost, 0)
+            return Salvaged(self._events, at, None, self._lost, 0)
         if self._hold:
             # Between the last start that failed and the end nothing begins: an event's head may be cut there.
             keep = max(good, data.rfind(b"{", good)) if self._budget >= 0 else len(data)
             self._leave_out(good, keep)
-            return Found(self._events, keep, None, self._lost, 0)
+            return Salvaged(self._events, keep, None, self._lost, 0)
         closes = list(_END_AFTER_DAMAGE.finditer(data, good))
         if closes:
             self._leave_out(good, closes[-1].start() + 1)
-            return Found(self._events, closes[-1].end(), closes[-1].end(), self._lost, 0)
+            return Salvaged(self._events, closes[-1].end(), closes[-1].end(), self._lost, 0)
         rest = data[good:].strip(b" \n\r\t,")
-        return Found(self._events, len(data), None, self._lost, len(data) - good if rest else 0)
+        return Salvaged(self._events, len(data), None, self._lost, len(data) - good if rest else 0)

@@ -133,7 +133,7 @@ class HostSpans(Table):
 
 
 @dataclass(frozen=True)
-class Metric:
+class SampledMetric:
     """One hardware counter over time, in percent of its peak, in buckets of equal length."""
 
     device: int
@@ -147,7 +147,7 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class Gpu:
+class TracedGpu:
     """What the tool knows of a device; a number that it does not give is None."""
 
     number: int
@@ -158,7 +158,7 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class Rank:
+class TracedRank:
     """What a file says about the place of its process in a distributed run."""
 
     process: int
@@ -182,9 +182,9 @@ class Trace:
     host: HostSpans = field(default_factory=lambda: empty(HostSpans))
     overhead: Table = field(default_factory=lambda: empty(Table))
     """Time that the tool itself took in the traced process."""
-    metrics: list[Metric] = field(default_factory=list)
-    gpus: dict[int, Gpu] = field(default_factory=dict)
-    ranks: list[Rank] = field(default_factory=list)
+    metrics: list[SampledMetric] = field(default_factory=list)
+    gpus: dict[int, TracedGpu] = field(default_factory=dict)
+    ranks: list[TracedRank] = field(default_factory=list)
     process_names: dict[int, str] = field(default_factory=dict)
     origin_unix_ns: int | None = None
     notes: list[str] = field(default_factory=list)

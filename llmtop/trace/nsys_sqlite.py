@@ -405,7 +405,7 @@ def _describe(database: _Database, trace: model.Trace) -> None:
     for row in database.rows(f"SELECT {picked} FROM TARGET_INFO_GPU", "TARGET_INFO_GPU"):
         number, name, uuid, bandwidth, sms = row
         if isinstance(number, int):
-            trace.gpus[number] = model.Gpu(
+            trace.gpus[number] = model.TracedGpu(
                 number=number,
                 name=printable(str(name), 100) if name else None,
                 uuid=printable(str(uuid), 100) if uuid else None,
@@ -429,7 +429,7 @@ def _warnings(database: _Database, trace: model.Trace) -> None:
         trace.notes.append(f"nsys says {len(said) - _MOST_WARNINGS} things more")
 
 
-def _metrics(database: _Database) -> list[model.Metric]:
+def _metrics(database: _Database) -> list[model.SampledMetric]:
     """GPU metrics, averaged by SQLite into buckets: there can be millions of samples."""
     if not {"typeId", "metricId", "timestamp", "value"} <= database.columns.get("GPU_METRICS", set()):
         return []
@@ -458,6 +458,8 @@ def _metrics(database: _Database) -> list[model.Metric]:
             values[(kind, metric)][bucket] = mean
     # The low byte of typeId numbers the GPU.
     return [
-        model.Metric(device=kind & 0xFF, name=name, start=low, bucket_ns=width, values=values[(kind, metric)])
+        model.SampledMetric(
+            device=kind & 0xFF, name=name, start=low, bucket_ns=width, values=values[(kind, metric)]
+        )
         for (kind, metric), name in wanted.items()
     ]

@@ -131,15 +131,15 @@ def test_the_users_own_kineto_settings_are_left_alone() -> None:
 
 
 @pytest.fixture
-def host(runtime_dir: Path) -> Iterator[kineto.Host]:
+def host(runtime_dir: Path) -> Iterator[kineto.FabricHost]:
     """A host in this process."""
-    host = kineto.Host(*kineto.bind())
+    host = kineto.FabricHost(*kineto.bind())
     host.start()
     yield host
     host.close()
 
 
-def ask(host: kineto.Host, kind: int = 3, body: bytes | None = None) -> socket.socket:
+def ask(host: kineto.FabricHost, kind: int = 3, body: bytes | None = None) -> socket.socket:
     """Put a question to the host as Kineto does."""
     client = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     client.settimeout(5)
@@ -157,11 +157,11 @@ def answer(client: socket.socket) -> bytes:
     return data[40:]
 
 
-def test_every_question_is_answered_and_with_nothing_while_nobody_wishes(host: kineto.Host) -> None:
+def test_every_question_is_answered_and_with_nothing_while_nobody_wishes(host: kineto.FabricHost) -> None:
     assert answer(ask(host)) == b""
 
 
-def test_a_wish_is_told_once_and_only_to_a_process_that_can_trace(host: kineto.Host) -> None:
+def test_a_wish_is_told_once_and_only_to_a_process_that_can_trace(host: kineto.FabricHost) -> None:
     monitor = kineto_engine.HostConnection(host.directory)
     answer(ask(host))
     monitor.send(kineto.Wish(pid=os.getpid(), path="/tmp/trace.json", steps=7))
@@ -175,7 +175,7 @@ def test_a_wish_is_told_once_and_only_to_a_process_that_can_trace(host: kineto.H
     monitor.close()
 
 
-def test_hanging_up_takes_a_wish_back(host: kineto.Host) -> None:
+def test_hanging_up_takes_a_wish_back(host: kineto.FabricHost) -> None:
     monitor = kineto_engine.HostConnection(host.directory)
     monitor.send(kineto.Wish(pid=os.getpid(), path="/tmp/trace.json", steps=7))
     monitor.close()
@@ -193,7 +193,7 @@ def test_hanging_up_takes_a_wish_back(host: kineto.Host) -> None:
         msgspec.json.encode({"type": "wish", "pid": 1, "path": "/a"}) + b"\n",
     ],
 )
-def test_what_is_no_wish_is_refused_and_the_host_serves_on(host: kineto.Host, line: bytes) -> None:
+def test_what_is_no_wish_is_refused_and_the_host_serves_on(host: kineto.FabricHost, line: bytes) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bad:
         bad.settimeout(5)
         bad.connect(str(host.directory / "control"))
@@ -204,12 +204,12 @@ def test_what_is_no_wish_is_refused_and_the_host_serves_on(host: kineto.Host, li
 
 
 @pytest.mark.parametrize("body", [b"", b"x", struct.pack("@iiq", 3, 1 << 30, 0), struct.pack("@iiq", 3, -1, 0)])
-def test_a_damaged_question_does_not_stop_the_host(host: kineto.Host, body: bytes) -> None:
+def test_a_damaged_question_does_not_stop_the_host(host: kineto.FabricHost, body: bytes) -> None:
     ask(host, body=body).close()
     assert answer(ask(host)) == b""
 
 
-def test_a_datagram_from_elsewhere_is_not_answered(host: kineto.Host, tmp_path: Path) -> None:
+def test_a_datagram_from_elsewhere_is_not_answered(host: kineto.FabricHost, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
         stranger.settimeout(0.3)
         stranger.bind(str(host.directory.parent / f"stranger-{os.getpid()}"))
@@ -232,7 +232,7 @@ def test_the_directory_is_private_and_short_even_where_llmtop_dir_is_long(
     subprocess.run(["rm", "-r", str(directory)], check=True)
 
 
-def test_launchers_and_spawned_workers_are_no_trainings(host: kineto.Host, tmp_path: Path) -> None:
+def test_launchers_and_spawned_workers_are_no_trainings(host: kineto.FabricHost, tmp_path: Path) -> None:
     script = tmp_path / "ask.py"
     script.write_text(
         "import os, socket, struct, sys, time\n"

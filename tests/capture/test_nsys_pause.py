@@ -252,7 +252,7 @@ def test_the_pause_of_one_capture_does_not_set_off_the_next(
     armed = trigger.armed(
         plan(target, captures, options=PAUSE),
         [trigger.SlowStep(medians=20.0)],  # 400 ms; a pause of 500 ms would be over it too
-        trigger.Limits(captures=3, cooldown_seconds=0.1),
+        trigger.TriggerLimits(captures=3, cooldown_seconds=0.1),
     )
     slow = [int(found[1]) for fired in armed if (found := re.search(r"step (\d+) of", fired.reason))]
     assert len(slow) == 3

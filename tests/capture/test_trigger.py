@@ -12,7 +12,7 @@ from llmtop import wire
 from llmtop.capture import folder, trigger
 from llmtop.capture.job import Plan, Target
 from llmtop.capture.step_listener import StepWatch
-from llmtop.capture.trigger import Fired, Limits, NewAlerts, OnAlert, SlowStep
+from llmtop.capture.trigger import AlertCondition, Fired, NewAlerts, SlowStep, TriggerLimits
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.snapshot import Alert, Host, Snapshot
 from tests.capture.conftest import Start
@@ -25,8 +25,8 @@ from tests.capture.conftest import Start
         ("step>1.5x", SlowStep(medians=1.5)),
         (" step > 800ms ", SlowStep(seconds=0.8)),
         ("step > 1.5s", SlowStep(seconds=1.5)),
-        ("alert", OnAlert()),
-        ("alert:input_bound", OnAlert("input_bound")),
+        ("alert", AlertCondition()),
+        ("alert:input_bound", AlertCondition("input_bound")),
     ],
 )
 def test_conditions_are_read(text: str, condition: trigger.Condition) -> None:
@@ -49,7 +49,7 @@ def plan(target: Target, parent: Path) -> Plan:
 def test_a_slow_step_fires_and_the_capture_says_why(start: Start, captures: Path) -> None:
     training = start("--step-ms", "20", "--slow-every", "25")
     target = training.wait_attached()
-    (fired,) = trigger.armed(plan(target, captures), [SlowStep(medians=3.0)], Limits(captures=1))
+    (fired,) = trigger.armed(plan(target, captures), [SlowStep(medians=3.0)], TriggerLimits(captures=1))
     assert "step > 3x: step" in fired.reason
     assert "took 1" in fired.reason
     assert fired.result is not None
@@ -61,7 +61,7 @@ def test_an_even_training_fires_nothing(start: Start, captures: Path) -> None:
     training = start("--step-ms", "20", "--steps", "80")
     target = training.wait_attached()
     with pytest.raises(NotPossibleHere, match="ended before the condition came true"):
-        list(trigger.armed(plan(target, captures), [SlowStep(seconds=2.0)], Limits()))
+        list(trigger.armed(plan(target, captures), [SlowStep(seconds=2.0)], TriggerLimits()))
     assert not captures.exists()
 
 
@@ -69,7 +69,7 @@ def test_it_fires_at_most_so_often_and_waits_in_between(start: Start, captures: 
     target = start("--step-ms", "20", "--slow-every", "15").wait_attached()
     at: list[float] = []
     for fired in trigger.armed(
-        plan(target, captures), [SlowStep(medians=2.0)], Limits(captures=2, cooldown_seconds=1.0)
+        plan(target, captures), [SlowStep(medians=2.0)], TriggerLimits(captures=2, cooldown_seconds=1.0)
     ):
         assert fired.result is not None
         at.append(time.monotonic())
@@ -92,7 +92,9 @@ def test_a_failed_capture_is_told_and_the_trigger_stays_armed(
 
     monkeypatch.setattr(trigger.run, "take", fail_once)
     fired: list[Fired] = list(
-        trigger.armed(plan(target, captures), [SlowStep(medians=2.0)], Limits(captures=2, cooldown_seconds=0))
+        trigger.armed(
+            plan(target, captures), [SlowStep(medians=2.0)], TriggerLimits(captures=2, cooldown_seconds=0)
+        )
     )
     assert [one.error for one in fired] == ["the disk is full", ""]
 
@@ -102,7 +104,7 @@ def test_the_disk_limit_disarms_it(start: Start, captures: Path) -> None:
     (captures / "old").write_bytes(b"x" * 1000)
     target = start().wait_attached()
     with pytest.raises(NotPossibleHere, match=r"take 1000 B, the limit is 500 B: remove some .*--disk-limit"):
-        list(trigger.armed(plan(target, captures), [SlowStep(medians=2.0)], Limits(disk_bytes=500)))
+        list(trigger.armed(plan(target, captures), [SlowStep(medians=2.0)], TriggerLimits(disk_bytes=500)))
 
 
 def test_disarming_ends_it_at_once(start: Start, captures: Path) -> None:
@@ -110,14 +112,15 @@ def test_disarming_ends_it_at_once(start: Start, captures: Path) -> None:
     cancelled = threading.Event()
     threading.Timer(0.3, cancelled.set).start()
     assert (
-        list(trigger.armed(plan(target, captures), [SlowStep(seconds=99.0)], Limits(), cancelled=cancelled)) == []
+        list(trigger.armed(plan(target, captures), [SlowStep(seconds=99.0)], TriggerLimits(), cancelled=cancelled))
+        == []
     )
 
 
 def test_a_process_without_steps_is_refused_a_step_condition(start: Start, captures: Path) -> None:
     training = start("--plain")
     with pytest.raises(NotPossibleHere, match="tells no steps"):
-        list(trigger.armed(plan(Target(training.pid), captures), [SlowStep(medians=2.0)], Limits()))
+        list(trigger.armed(plan(Target(training.pid), captures), [SlowStep(medians=2.0)], TriggerLimits()))
 
 
 def snapshot(*alerts: Alert) -> Snapshot:
@@ -130,7 +133,7 @@ def alert(id: str, pid: int = 1) -> Alert:
 
 def test_only_an_alert_that_is_new_fires_and_may_come_again() -> None:
     present = [snapshot(alert("straggler"))]
-    new = NewAlerts(OnAlert(), lambda: present[0])
+    new = NewAlerts(AlertCondition(), lambda: present[0])
     assert new.check() is None, "it was there when the trigger was armed"
     present[0] = snapshot(alert("straggler"), alert("input_bound"))
     assert new.check() == "alert: input_bound holds"
@@ -143,7 +146,7 @@ def test_only_an_alert_that_is_new_fires_and_may_come_again() -> None:
 
 def test_other_alerts_do_not_fire_a_named_one() -> None:
     present = [snapshot()]
-    new = NewAlerts(OnAlert("input_bound"), lambda: present[0])
+    new = NewAlerts(AlertCondition("input_bound"), lambda: present[0])
     present[0] = snapshot(alert("straggler"))
     assert new.check() is None
     present[0] = snapshot(alert("straggler"), alert("input_bound"))

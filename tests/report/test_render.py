@@ -11,7 +11,7 @@ import pytest
 
 from llmtop.analysis.analyze import analyze, analyze_trace
 from llmtop.report import render_html, render_markdown, render_text
-from llmtop.report.model import Finding, Report, Row, Span, Timeline, from_json, to_json
+from llmtop.report.model import Finding, Report, Span, Timeline, TimelineRow, from_json, to_json
 from tests.support.data import LAUNCH_BOUND, TWO_GPUS
 from tests.support.traces import Capture
 
@@ -35,7 +35,7 @@ def _hostile(folder: Path) -> Report:
     finding = Finding(
         id=EVIL, severity="warning", summary=EVIL, evidence={EVIL: EVIL}, fix=EVIL, next=EVIL, confirm=EVIL
     )
-    rows = (Row(label=EVIL, lane="gpu", spans=(Span(0.0, 0.5, EVIL, EVIL),)),)
+    rows = (TimelineRow(label=EVIL, lane="gpu", spans=(Span(0.0, 0.5, EVIL, EVIL),)),)
     return msgspec.structs.replace(
         report,
         source=EVIL,

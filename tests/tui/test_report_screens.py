@@ -19,7 +19,7 @@ from screenshots.scenes import scene
 from tests.support.data import HEALTHY, LAUNCH_BOUND, TWO_GPUS
 from tui.app import LlmtopApp
 from tui.canvas import Board
-from tui.panes.timeline import Window, cells
+from tui.panes.timeline import ShownStretch, cells
 from tui.screens import report_picker
 from tui.screens.report import ReportScreen
 from tui.screens.timeline import TimelineScreen
@@ -216,12 +216,12 @@ async def test_other_looks(options: dict[str, Any]) -> None:
 
 def test_cells_tell_how_much_is_filled_and_by_what() -> None:
     spans = [Span(0.0, 0.5, "GEMM", ""), Span(0.5, 0.25, "copy", ""), Span(0.9, 0.1, "GEMM", "", 0.5)]
-    found = cells(spans, Window(0.0, 1.0), 4)
+    found = cells(spans, ShownStretch(0.0, 1.0), 4)
     assert [(round(cell.filled, 3), cell.kind) for cell in found] == [
         (1.0, "GEMM"), (1.0, "GEMM"), (1.0, "copy"), (0.2, "GEMM"),
     ]  # fmt: skip
-    assert cells([], Window(0.0, 1.0), 3)[1].kind == ""
-    zoomed = cells(spans, Window(0.5, 0.75), 2)
+    assert cells([], ShownStretch(0.0, 1.0), 3)[1].kind == ""
+    zoomed = cells(spans, ShownStretch(0.5, 0.75), 2)
     assert [cell.kind for cell in zoomed] == ["copy", "copy"]
 
 

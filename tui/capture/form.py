@@ -11,7 +11,7 @@ from pathlib import Path
 from llmtop.capture import capabilities, folder, options, targets
 from llmtop.capture.capabilities import Ability
 from llmtop.capture.job import DEFAULT_SECONDS, DEFAULT_STEPS, Plan, Target
-from llmtop.capture.trigger import Condition, OnAlert, SlowStep
+from llmtop.capture.trigger import AlertCondition, Condition, SlowStep
 from llmtop.nsys_cli.tool import Option
 
 STEPS = (1, 2, 3, 5, 10, 20, 50, 100)
@@ -21,7 +21,7 @@ CONDITIONS: tuple[Condition | None, ...] = (
     SlowStep(medians=1.5),
     SlowStep(medians=2.0),
     SlowStep(medians=3.0),
-    OnAlert(),
+    AlertCondition(),
 )
 WHOM, ENGINE, LENGTH, OPTIONS, WHEN = "whom", "engine", "length", "options", "when"
 

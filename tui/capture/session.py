@@ -14,13 +14,13 @@ from textual.app import App
 from llmtop.capture import take, trigger
 from llmtop.capture.job import Cancelled, Plan, Progress
 from llmtop.capture.take import Result
-from llmtop.capture.trigger import Condition, Limits
+from llmtop.capture.trigger import Condition, TriggerLimits
 from llmtop.errors import LlmtopError
 from llmtop.snapshot import Snapshot
 
 State = Literal["idle", "running", "armed", "done", "failed", "cancelled"]
 
-ARMED_LIMITS = Limits(captures=3)
+ARMED_LIMITS = TriggerLimits(captures=3)
 """How often a capture that was armed on the screen fires; the command line has options for it."""
 REDRAW_SECONDS = 0.1
 LEAVE_SECONDS = 10.0

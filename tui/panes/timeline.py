@@ -9,8 +9,8 @@ from msgspec import Struct
 from rich.style import Style
 
 from llmtop import format as fmt
-from llmtop.report.model import Row as Lane
 from llmtop.report.model import Span, Timeline
+from llmtop.report.model import TimelineRow as Lane
 from tui.layout import Rect
 from tui.paint.rows import Look, Row, clip, pad
 
@@ -30,7 +30,7 @@ _COLORS = {
 }  # fmt: skip
 
 
-class Window(Struct, frozen=True):
+class ShownStretch(Struct, frozen=True):
     """The part of the step that is shown, in seconds."""
 
     start: float
@@ -41,17 +41,17 @@ class Window(Struct, frozen=True):
         """How long it is."""
         return self.end - self.start
 
-    def moved(self, share: float, whole: float) -> Window:
+    def moved(self, share: float, whole: float) -> ShownStretch:
         """Shifted by a share of its length, within the step."""
         start = min(max(self.start + share * self.seconds, 0.0), whole - self.seconds)
-        return Window(start, start + self.seconds)
+        return ShownStretch(start, start + self.seconds)
 
-    def zoomed(self, factor: float, whole: float) -> Window:
+    def zoomed(self, factor: float, whole: float) -> ShownStretch:
         """Longer or shorter about its middle, within the step; never under a microsecond."""
         length = min(max(self.seconds * factor, 1e-6), whole)
         middle = (self.start + self.end) / 2
         start = min(max(middle - length / 2, 0.0), whole - length)
-        return Window(start, start + length)
+        return ShownStretch(start, start + length)
 
 
 class Cell(Struct, frozen=True):
@@ -63,7 +63,7 @@ class Cell(Struct, frozen=True):
     """What fills most of it."""
 
 
-def cells(spans: Sequence[Span], window: Window, width: int) -> list[Cell]:
+def cells(spans: Sequence[Span], window: ShownStretch, width: int) -> list[Cell]:
     """The pieces of a row that lie in the window, put into `width` columns."""
     length = window.seconds / width
     filled = [0.0] * width
@@ -85,7 +85,7 @@ def cells(spans: Sequence[Span], window: Window, width: int) -> list[Cell]:
     ]
 
 
-def paint(timeline: Timeline, window: Window, area: Rect, look: Look) -> list[Row]:
+def paint(timeline: Timeline, window: ShownStretch, area: Rect, look: Look) -> list[Row]:
     """The rows of the step, an axis, what lies at the middle, and what the letters mean."""
     width = max(area.width - LABEL - 2, 8)
     rows = [_axis(window, width, look)]
@@ -98,7 +98,7 @@ def paint(timeline: Timeline, window: Window, area: Rect, look: Look) -> list[Ro
     return [*rows, *_legend([kind for kind in LETTERS if kind in used], area.width, look)]
 
 
-def _axis(window: Window, width: int, look: Look) -> Row:
+def _axis(window: ShownStretch, width: int, look: Look) -> Row:
     row = Row(LABEL + 1 + width).add(" " * (LABEL + 1), look.palette.dim)
     middle = (window.start + window.end) / 2
     left, right = fmt.duration(window.start), fmt.duration(window.end)
@@ -108,7 +108,7 @@ def _axis(window: Window, width: int, look: Look) -> Row:
     return row.right(right, look.palette.dim, look.palette.dim)
 
 
-def _lane(lane: Lane, columns: list[Cell], window: Window, width: int, look: Look) -> list[Row]:
+def _lane(lane: Lane, columns: list[Cell], window: ShownStretch, width: int, look: Look) -> list[Row]:
     if lane.lane == "phases":
         return [_phases(lane, window, width, look)]
     label = pad(f" {fmt.printable(lane.label)}", LABEL) + " "
@@ -142,7 +142,7 @@ def _style(kind: str, look: Look) -> Style:
     return palette.phases[_COLORS[kind]] if kind in _COLORS else palette.text
 
 
-def _phases(lane: Lane, window: Window, width: int, look: Look) -> Row:
+def _phases(lane: Lane, window: ShownStretch, width: int, look: Look) -> Row:
     """Bars with the phases' names in them."""
     palette, glyphs = look.palette, look.glyphs
     row = Row(LABEL + 1 + width).add(pad(f" {fmt.printable(lane.label)}", LABEL) + " ", palette.text)
@@ -167,7 +167,7 @@ def _phases(lane: Lane, window: Window, width: int, look: Look) -> Row:
     return row
 
 
-def _middle(timeline: Timeline, window: Window, width: int, look: Look) -> list[Row]:
+def _middle(timeline: Timeline, window: ShownStretch, width: int, look: Look) -> list[Row]:
     """What each row has at the middle of the window."""
     middle = (window.start + window.end) / 2
     rows = []

@@ -8,7 +8,7 @@ from textwrap import wrap
 
 from llmtop import format as fmt
 from llmtop.capture.py_spy import engine as py_spy
-from llmtop.capture.py_spy.stacks import Thread
+from llmtop.capture.py_spy.stacks import ThreadStack
 from llmtop.errors import LlmtopError
 from tui import keys
 from tui.paint.rows import Look, Row
@@ -27,7 +27,7 @@ class StacksScreen(ScrollingScreen):
     def __init__(self) -> None:
         super().__init__()
         self._pid: int | None = None
-        self._threads: tuple[Thread, ...] | None = None
+        self._threads: tuple[ThreadStack, ...] | None = None
         self._error = ""
         self._looked_at = 0.0
         self._looking = False
@@ -46,7 +46,7 @@ class StacksScreen(ScrollingScreen):
         self._looking = True
         self.in_background(partial(_look, self._pid), self._show, "llmtop-stacks")
 
-    def _show(self, looked: tuple[int, tuple[Thread, ...], str]) -> None:
+    def _show(self, looked: tuple[int, tuple[ThreadStack, ...], str]) -> None:
         pid, found, error = looked
         self._looking = False
         if pid == self._pid:
@@ -98,7 +98,7 @@ class StacksScreen(ScrollingScreen):
             self.redraw()
 
 
-def thread_rows(thread: Thread, width: int, look: Look) -> list[Row]:
+def thread_rows(thread: ThreadStack, width: int, look: Look) -> list[Row]:
     """One thread: its name and state, then its frames, innermost first; the script's own line stands out."""
     palette = look.palette
     state = ", ".join(word for word, holds in (("running", thread.active), ("GIL", thread.owns_gil)) if holds)
@@ -113,7 +113,7 @@ def thread_rows(thread: Thread, width: int, look: Look) -> list[Row]:
     return rows
 
 
-def _look(pid: int) -> tuple[int, tuple[Thread, ...], str]:
+def _look(pid: int) -> tuple[int, tuple[ThreadStack, ...], str]:
     """The stacks of a process, or the sentence that says why not."""
     try:
         return pid, py_spy.dump(pid), ""

@@ -7,7 +7,7 @@ from tui.canvas import Placed
 from tui.layout import Rect
 from tui.paint.rows import Row
 from tui.panes import timeline
-from tui.panes.timeline import Window
+from tui.panes.timeline import ShownStretch
 from tui.screens.base import LlmtopScreen
 from tui.screens.report_picker import Loaded
 
@@ -23,7 +23,7 @@ class TimelineScreen(LlmtopScreen):
         assert loaded.report.timeline is not None
         self._name = loaded.name
         self.timeline = loaded.report.timeline
-        self.window = Window(0.0, self.timeline.seconds)
+        self.window = ShownStretch(0.0, self.timeline.seconds)
 
     def parts(self, width: int, height: int) -> list[Placed]:
         """A title, then the rows of the window."""
@@ -54,5 +54,5 @@ class TimelineScreen(LlmtopScreen):
 
     def action_whole(self) -> None:
         """The whole step."""
-        self.window = Window(0.0, self.timeline.seconds)
+        self.window = ShownStretch(0.0, self.timeline.seconds)
         self.redraw()

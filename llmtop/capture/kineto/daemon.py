@@ -62,7 +62,7 @@ class Wish(msgspec.Struct, tag="wish", kw_only=True, omit_defaults=True):
     milliseconds: int = 0
 
 
-class Look(msgspec.Struct, tag="look"):
+class WhoIsThere(msgspec.Struct, tag="look"):
     """From a monitor: who is there?"""
 
 
@@ -89,7 +89,7 @@ class Sent(msgspec.Struct, tag="sent", kw_only=True):
     own_pid: int
 
 
-_from_monitor = msgspec.json.Decoder(Wish | Look)
+_from_monitor = msgspec.json.Decoder(Wish | WhoIsThere)
 _to_monitor = msgspec.json.Decoder(Pollers | Sent | wire.Refused)
 
 
@@ -156,7 +156,7 @@ def config_for(wish: Wish) -> bytes:
     return "\n".join([*lines, ""]).encode()
 
 
-class Host:
+class FabricHost:
     """Answers the trainings of one directory. Make it before they start; close it when they have ended."""
 
     def __init__(self, directory: Path, service: socket.socket, control: socket.socket) -> None:
@@ -289,7 +289,7 @@ class Host:
             self._send(caller, wire.Refused(reason="not a message of llmtop"))
             self._drop(caller)
             return
-        if isinstance(message, Look):
+        if isinstance(message, WhoIsThere):
             now = time.monotonic()
             self._known = {pid: k for pid, k in self._known.items() if procfs.is_alive(pid)}
             pollers = [

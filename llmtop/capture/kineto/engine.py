@@ -51,7 +51,7 @@ class HostConnection:
         """Hang up; a wish not yet sent on is taken back."""
         self._socket.close()
 
-    def send(self, message: kineto.Wish | kineto.Look) -> None:
+    def send(self, message: kineto.Wish | kineto.WhoIsThere) -> None:
         """Send one message.
 
         Raises:
@@ -106,7 +106,7 @@ def pollers(directory: Path) -> list[kineto.Poller]:
     """
     host = HostConnection(directory)
     try:
-        host.send(kineto.Look())
+        host.send(kineto.WhoIsThere())
         answer = host.receive(HOST_SECONDS)
     finally:
         host.close()

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from llmtop.capture.kineto import daemon as kineto
-from llmtop.capture.kineto.daemon import Host
+from llmtop.capture.kineto.daemon import FabricHost
 from llmtop.errors import NotPossibleHere
 
 
@@ -84,7 +84,7 @@ def _detach(keep: set[int]) -> None:
 def main(arguments: list[str]) -> None:
     """Host until the watched process and all that ask have gone."""
     directory, service, control, watched = arguments
-    host = Host(Path(directory), socket.socket(fileno=int(service)), socket.socket(fileno=int(control)))
+    host = FabricHost(Path(directory), socket.socket(fileno=int(service)), socket.socket(fileno=int(control)))
     end = _pidfd(int(watched))
     try:
         while end is not None:

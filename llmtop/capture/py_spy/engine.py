@@ -55,7 +55,7 @@ def check(pid: int) -> None:
         raise NotPossibleHere(f"{refused[0]}; to change that: {refused[1]}")
 
 
-def dump(pid: int) -> tuple[stacks.Thread, ...]:
+def dump(pid: int) -> tuple[stacks.ThreadStack, ...]:
     """The stacks of all Python threads now; takes about 0.05 s and does not pause the process.
 
     Raises:

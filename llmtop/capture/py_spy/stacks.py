@@ -51,7 +51,7 @@ def _shortened(file: str) -> str:
 
 
 @dataclass(frozen=True)
-class Thread:
+class ThreadStack:
     """One thread at one instant."""
 
     name: str
@@ -85,7 +85,7 @@ class _DumpThread(msgspec.Struct):
 _dump_decoder = msgspec.json.Decoder(list[_DumpThread])
 
 
-def from_dump(data: bytes, pid: int) -> tuple[Thread, ...]:
+def from_dump(data: bytes, pid: int) -> tuple[ThreadStack, ...]:
     """Read `py-spy dump --json`; the main thread comes first, then active ones.
 
     Raises:
@@ -96,7 +96,7 @@ def from_dump(data: bytes, pid: int) -> tuple[Thread, ...]:
     except msgspec.DecodeError as error:
         raise UnusableInput(f"py-spy's dump cannot be read ({error}): try a newer py-spy") from None
     read = [
-        Thread(
+        ThreadStack(
             name=printable(t.thread_name or _system_name(pid, t.os_thread_id) or "thread"),
             os_id=t.os_thread_id or t.thread_id,
             active=t.active,

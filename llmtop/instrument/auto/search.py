@@ -21,14 +21,14 @@ _plain: Any = torch._C._disabled_torch_function_impl
 _own_dict = object.__getattribute__
 
 
-class Found(NamedTuple):
+class FoundModules(NamedTuple):
     """What a look at all objects of the process has found."""
 
     roots: list[nn.Module]
     optimizers: list[Any]
 
 
-def look() -> Found:
+def look() -> FoundModules:
     """Modules that no other module holds and that have something to train, and all optimizers.
 
     Takes some 0.1 s for a million objects in the process. Objects that gc.freeze() has hidden are not found.
@@ -42,7 +42,9 @@ def look() -> Found:
         elif issubclass(kind, torch.optim.Optimizer):
             optimizers.append(thing)
     held = {id(child) for module in modules for child in _held(module, "_modules")}
-    return Found([module for module in modules if id(module) not in held and is_trained(module)], optimizers)
+    return FoundModules(
+        [module for module in modules if id(module) not in held and is_trained(module)], optimizers
+    )
 
 
 def children(parents: Iterable[nn.Module]) -> list[nn.Module]:

@@ -54,7 +54,7 @@ def handle(request: wire.Pause | wire.Resume, recorder: Recorder, send: Send, as
         asker: who asked: when it has gone, so has the pause.
     """
     known = recorder.pause  # read once: the training thread takes it away when it is over
-    known = known if isinstance(known, Pause) else None
+    known = known if isinstance(known, PauseUnderWay) else None
     running = known if known is not None and not known.over else None
     if isinstance(request, wire.Resume):
         if running is not None and running.request.id == request.id:
@@ -74,7 +74,7 @@ def handle(request: wire.Pause | wire.Resume, recorder: Recorder, send: Send, as
         return
     if known is not None:
         known.resume()  # whose monitor has gone: if it still waits, the next one follows a step later
-    pause = recorder.pause = Pause(request, recorder, send, asker)
+    pause = recorder.pause = PauseUnderWay(request, recorder, send, asker)
     pause.arm()
 
 
@@ -83,7 +83,7 @@ def end_with_process(seconds: float) -> bool:
     return _waiter is None or _waiter.join(seconds)
 
 
-class Pause:
+class PauseUnderWay:
     """One pause, from the request to the step that goes on."""
 
     def __init__(self, request: wire.Pause, recorder: Recorder, send: Send, asker: _Asker) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from collectors.trainings import bounds
-from collectors.trainings.bounds import Bounds, Names
+from collectors.trainings.bounds import Bounds, KnownNames
 from collectors.trainings.pending import PENDING_BYTES, PENDING_STEPS, Pending
 from collectors.trainings.source import StepsSource
 from llmtop import wire
@@ -154,7 +154,7 @@ def test_a_step_has_no_more_phases_than_there_are_names() -> None:
 
 
 def test_names_are_counted_as_long_as_they_can_be_told_apart() -> None:
-    names = Names(2)
+    names = KnownNames(2)
     assert [names.admit(name) for name in ("a", "b", "c", "a", "c", "x" * 5000)] == [
         True,
         True,
