@@ -90,7 +90,7 @@ def test_a_failed_capture_is_told_and_the_trigger_stays_armed(
             raise NotPossibleHere("the disk is full")
         return real(*arguments, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(trigger.run, "take", fail_once)
+    monkeypatch.setattr(trigger.take, "take", fail_once)
     fired: list[Fired] = list(
         trigger.armed(
             plan(target, captures), [SlowStep(medians=2.0)], TriggerLimits(captures=2, cooldown_seconds=0)
