@@ -85,6 +85,28 @@ def test_a_failure_is_one_sentence_and_the_training_runs_on(
     assert current() == [], "the lock must be free again"
 
 
+@pytest.mark.parametrize("works", [True, False])
+def test_raw_data_is_imported_once_more(
+    training: Training, captures: Path, state: Path, monkeypatch: pytest.MonkeyPatch, works: bool
+) -> None:
+    monkeypatch.setenv("FAKE_NSYS", "stop leaves raw data")
+    importer = state / "host-linux-x64" / "QdstrmImporter"
+    importer.parent.mkdir()
+    importer.write_text(f'#!/bin/sh\necho report > "${{2%.qdstrm}}.nsys-rep"; exit {0 if works else 3}\n')
+    importer.chmod(0o755)
+    if works:
+        result = take(training, captures)
+        assert result.info.state == "done"
+        assert not list(result.folder.glob("*.qdstrm"))
+    else:
+        with pytest.raises(NotPossibleHere, match=r"no importer\); the raw data is kept at \S+/trace\.qdstrm"):
+            take(training, captures)
+        (folder,) = captures.iterdir()
+        assert (folder / "trace.qdstrm").read_bytes() == b"raw"
+        assert not (folder / "trace.nsys-rep").exists()
+    training.wait_for_steps(3)
+
+
 @pytest.mark.parametrize("how", ["start hangs", "stop hangs"])
 def test_what_nsys_does_late_is_undone(
     training: Training, captures: Path, state: Path, monkeypatch: pytest.MonkeyPatch, how: str

@@ -30,7 +30,7 @@ from llmtop.capture.wait_for_window import SPARE_STEPS, wait_window
 from llmtop.errors import NotPossibleHere
 from llmtop.nsys_cli import tool as nsys_module
 from llmtop.nsys_cli import words
-from llmtop.nsys_cli.export import export_beside
+from llmtop.nsys_cli.export import export_beside, import_raw, importer
 from llmtop.nsys_cli.tool import Nsys, Session
 
 START_SECONDS = 30.0
@@ -413,9 +413,13 @@ def _await_report(job: Job, collection: Collection) -> Path:
     raw = [path for path in reports if path.suffix == ".qdstrm" and path.is_file()]
     if raw:
         kept = _bring_home(raw[0], expected.with_suffix(".qdstrm"))
+        job.say("nsys could not make its report: once more")
+        again = import_raw(collection.nsys, kept)
+        if again is not None:
+            return again
         raise NotPossibleHere(
             f"nsys recorded, but could not make its report ({collection.said()}); the raw data is kept at {kept}; "
-            f"by hand, where there is room: {_importer(collection.nsys)} -i {kept}"
+            f"by hand, where there is room: {importer(collection.nsys) or 'QdstrmImporter'} -i {kept}"
         )
     if not any(procfs.is_alive(target.pid) for target in collection.targets):
         raise NotPossibleHere("the training ended within the window and nsys left no report")
@@ -434,14 +438,6 @@ def _bring_home(path: Path, wanted: Path) -> Path:
     except OSError:
         wanted.unlink(missing_ok=True)
         return path
-
-
-def _importer(nsys: Nsys) -> str:
-    real = nsys.path.resolve()
-    for folder in (real.parent, real.parent.parent, real.parent.parent / "nsight"):
-        for found in folder.glob("host-linux-*/QdstrmImporter"):
-            return str(found)
-    return "QdstrmImporter"
 
 
 def _tool(collection: Collection) -> dict[str, str]:
