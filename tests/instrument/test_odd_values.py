@@ -247,9 +247,10 @@ recorder.get().server.on_capture = on_capture
 """
     with Training(f"import llmtop\n{script}\n{GOES_ON}") as training:
         heard, other = Heard(connect(runtime_dir, training)), Heard(connect(runtime_dir, training))
+        training.go()
+        other.until(lambda: other.steps)  # from now on it is told what the other asks for, too
         for name in ("odd", "path"):
             heard.connection.send(wire.CaptureRequest(id=name, engine="torch.profiler", path="/tmp/x"))
-        training.go()
 
         def states() -> list[tuple[str, str, str]]:
             found = [one for one in other.messages if isinstance(one, wire.CaptureState)]
