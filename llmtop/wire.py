@@ -30,6 +30,8 @@ MAX_FRAME = 1 << 20
 """Bytes in the largest frame that either side accepts."""
 MAX_DIRECTORY_BYTES = 85
 """A socket's path may have 107 bytes, of which its name takes up to 22 with a pid of seven digits."""
+HALF_MADE_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-(?:[0-9a-f]{8}|try)\.new$")
+"""Of a socket that does not listen yet, and of one that is made to see whether that can be done."""
 SOCKET_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-(?P<token>[0-9a-f]{8})\.sock$")
 
 T_co = TypeVar("T_co", covariant=True)
