@@ -192,7 +192,8 @@ class Reader:
 
         Args:
             path: the file.
-            limits: how much all that is read of it may unpack to; None where it is played, piece by piece.
+            limits: how much all that is read of it may unpack to; None where it is played, piece by piece. Each
+                piece has a limit of its own (`MAX_MEMBER_BYTES`), unless limits are lifted.
 
         Raises:
             UnusableInput: it cannot be opened, is no file, is empty, not a recording, cut off within its head, or
@@ -421,7 +422,9 @@ class Reader:
         """
         self._file.seek(member.offset + _HEAD)
         unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
-        lines = unpacker.decompress(self._file.read(member.packed), MAX_MEMBER_BYTES)
+        # 0 is no limit to zlib.
+        most = 0 if self._limits is not None and self._limits.lifted else MAX_MEMBER_BYTES
+        lines = unpacker.decompress(self._file.read(member.packed), most)
         crc, length = _TRAILER.unpack(self._file.read(_TRAILER.size))
         if not unpacker.eof or crc != zlib.crc32(lines) or length != len(lines) & 0xFFFFFFFF:
             raise ValueError("checksum")
