@@ -55,7 +55,7 @@ def test_the_inner_optimizers_of_meta_learning_are_not_told_by_their_ids(
 kept, last = [optimizer], None
 def made(parameters):
     others = []
-    for _ in range(1000):  # an id comes again where its memory is free, as a rule at once
+    for _ in range(20):  # an id comes again where its memory is free, as a rule at once
         inner = torch.optim.SGD(parameters, lr=0.01)
         if {inner_ids == "its own"}:
             kept.append(inner)
@@ -63,6 +63,7 @@ def made(parameters):
         if last in (None, id(inner)):
             return inner
         others.append(inner)
+    return inner
 for _ in range(8):
     for task in range(4):
         learner = copy.deepcopy(net)
