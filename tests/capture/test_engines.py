@@ -6,6 +6,7 @@ import ast
 import inspect
 import json
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ from llmtop.instrument.control import self_capture
 from llmtop.instrument.control.recordings import RECORDINGS, Recording
 from tests.capture.conftest import Start
 from tests.support.made_up_engine import MadeUpEngine
-from tests.support.processes import REPOSITORY, wait_for
+from tests.support.processes import REPOSITORY, environment, wait_for
 from tui.capture.form import ENGINE, OPTIONS, Form, Prospect
 
 WORDS = {"memory"}
@@ -161,7 +162,7 @@ def test_the_dialog_asks_it_like_any_other(made_up: MadeUpEngine) -> None:
     assert (plan.engine, plan.options) == (made_up.name, {"loudly"})
 
 
-class _Written(Recording):
+class _OptionsRecording(Recording):
     """What a training records of itself for a made-up engine: the options that it was given."""
 
     engine = "made-up"
@@ -192,7 +193,7 @@ class _Written(Recording):
 
 
 def test_a_training_records_for_an_engine_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(RECORDINGS, _Written.engine, _Written)
+    monkeypatch.setitem(RECORDINGS, _OptionsRecording.engine, _OptionsRecording)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(profiler=None))
     assert self_capture.engines() == ["torch.profiler"]
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(profiler=None, made_up=1))
@@ -208,10 +209,10 @@ def test_a_training_records_for_an_engine_more(monkeypatch: pytest.MonkeyPatch, 
     request = wire.CaptureRequest(
         id="a", engine="made-up", path=str(tmp_path / "it"), steps=2, options={"x": True}
     )
-    monkeypatch.setattr(_Written, "refused", "it is busy")
+    monkeypatch.setattr(_OptionsRecording, "refused", "it is busy")
     self_capture.handle(request, recorder, tell)  # type: ignore[arg-type]
     assert [(state.state, state.detail) for state in said] == [("failed", "it is busy")]
-    monkeypatch.setattr(_Written, "refused", "")
+    monkeypatch.setattr(_OptionsRecording, "refused", "")
     ended.clear()
     self_capture.handle(request, recorder, tell)  # type: ignore[arg-type]
     for step in range(3):
@@ -233,3 +234,16 @@ def test_how_to_look_at_a_capture_is_the_engine_s_to_say(engine: str, trace: str
     folder = Path("/data/x-y")
     result = Result(folder, Info(engine=engine, started_at=1.0), 1, folder / trace if trace else None)
     assert result.open == line
+
+
+def test_asking_the_engines_loads_nothing_that_only_a_capture_needs() -> None:
+    code = (
+        "import os, sys; from llmtop.capture import capabilities; from llmtop.capture.job import Target; "
+        "capabilities.abilities(Target(os.getpid())); print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert "llmtop.capture.nsys.engine" in loaded
+    assert not {"numpy", "sqlite3", "torch", "llmtop.analysis", "llmtop.capture.nsys.window"} & loaded
