@@ -12,10 +12,10 @@ import pytest
 from llmtop import procfs
 from llmtop.capture import capabilities
 from llmtop.capture import take as run
+from llmtop.capture.engines import ENGINES
 from llmtop.capture.job import Cancelled, Plan, Progress, Target
 from llmtop.capture.lock import current
-from llmtop.capture.nsys import engine as nsys_engine
-from llmtop.capture.nsys import lost_records
+from llmtop.capture.nsys import collection, lost_records
 from llmtop.errors import NotPossibleHere
 from llmtop.nsys_cli import tool as nsys
 from llmtop.wire import Hello
@@ -35,8 +35,8 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.chmod(0o755)
     monkeypatch.setenv("LLMTOP_NSYS", str(program))
     monkeypatch.setenv("FAKE_NSYS_DIR", str(folder))
-    monkeypatch.setattr(nsys_engine, "START_SECONDS", 1.5)
-    monkeypatch.setattr(nsys_engine, "STOP_SECONDS", 1.0)
+    monkeypatch.setattr(collection, "START_SECONDS", 1.5)
+    monkeypatch.setattr(collection, "STOP_SECONDS", 1.0)
     return folder
 
 
@@ -206,7 +206,7 @@ def test_what_a_version_does_to_trainings_is_said_before_the_key_is_pressed(
     target = training.wait_attached() if attached else Target(training.pid)
     (ability,) = [one for one in capabilities.abilities(target) if one.engine == "nsys"]
     assert ability.can
-    assert ability.because == capabilities.GIVES["nsys"]
+    assert ability.because == ENGINES["nsys"].gives
     assert ability.warning.startswith(said)
     assert bool(ability.warning) == bool(said)
 
