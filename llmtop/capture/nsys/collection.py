@@ -246,7 +246,7 @@ def await_report(job: Job, collection: Collection) -> Path:
         job.say("nsys could not make its report: once more")
         again = import_raw(collection.nsys, kept)
         if again is not None:
-            return again
+            return _bring_home(again, expected)
         raise NotPossibleHere(
             f"nsys recorded, but could not make its report ({collection.said()}); the raw data is kept at {kept}; "
             f"by hand, where there is room: {importer(collection.nsys) or 'QdstrmImporter'} -i {kept}"

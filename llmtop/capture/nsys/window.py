@@ -69,6 +69,8 @@ def record(job: Job) -> Recorded:
                 job.check()
                 recorded.traces.append(exported)
                 recorded.notes += notes
+                if exported.parent != job.folder:
+                    recorded.notes.append(f"what nsys recorded is not in the folder, which is full: {exported}")
         except Cancelled:
             _undo(job, collections, pauses)
             raise
