@@ -43,6 +43,18 @@ class LlmtopProfiler(_Profiler):  # type: ignore[misc]  # which class that is sh
         """The process; another may have been given this profiler."""
         self._metrics_due = 0.0
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For spawned ranks: all but the module of a fit that is over, which nothing may hold any more.
+
+        Lightning sets that weak proxy in each process before a fit.
+        """
+        state = dict(vars(self))
+        try:
+            hasattr(state.get("_lightning_module"), "training_step")
+        except ReferenceError:
+            del state["_lightning_module"]
+        return state
+
     def start(self, action_name: str) -> None:
         """Lightning begins something."""
         guarded(self._begins, action_name)
