@@ -51,7 +51,7 @@ def live_sources(interval: float, directory: Path | None = None) -> Sources:
 
     Args:
         interval: seconds between snapshots.
-        directory: of the trainings' sockets, `llmtop.wire.runtime_dir()` by default.
+        directory: of the trainings' sockets, `llmtop.socket_dir.runtime_dir()` by default.
     """
     # psutil and the rules take some 40 ms to import: a screen paints its first frame before.
     from collectors.machine.host import HostSource

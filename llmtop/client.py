@@ -1,6 +1,6 @@
 """A monitor's end of the connection to one training process: blocking, for use in a thread of its own.
 
-    for file in discover(wire.runtime_dir()):
+    for file in discover(socket_dir.runtime_dir()):
         connection = Connection.open(file.path)
         while True:
             for message in connection.receive(1.0):
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from llmtop import wire
+from llmtop import socket_dir, wire
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.procfs import is_alive
 from llmtop.version import __version__
@@ -60,7 +60,7 @@ def discover(directory: Path) -> list[SocketFile]:
     Raises:
         NotPossibleHere: the directory is missing (no training has attached) or not to be trusted.
     """
-    wire.check_dir(directory)
+    socket_dir.check_dir(directory)
     found = []
     try:
         for entry in os.scandir(directory):

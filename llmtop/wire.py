@@ -1,36 +1,37 @@
-"""The messages between a training process and a monitor, their framing, and where they meet.
+"""The messages between a training process and a monitor, and their framing.
 
-The training process listens on ``<runtime_dir>/<pid>-<8 hex>.sock``. A frame is a 4-byte little-endian length
-and that many bytes of msgpack, one tagged message a frame, at most `MAX_FRAME` bytes. The process speaks first
-(`Hello`); a monitor answers with `Subscribe` and is then sent the history and every step as it finishes.
+The training process listens on ``<pid>-<8 hex>.sock`` in the directory of `llmtop/socket_dir.py`. A frame is a
+4-byte little-endian length and that many bytes of msgpack, one tagged message a frame, at most `MAX_FRAME` bytes.
+The process speaks first (`Hello`); a monitor answers with `Subscribe` and is then sent the history and every step
+as it finishes.
 
 Both sides check with SO_PEERCRED that the other belongs to the same user or to root. What a newer side adds
 (fields, message types within one `PROTOCOL`) an older one ignores.
+
+What ends in `_ns` is nanoseconds: by the host's monotonic clock, if `host` or nothing else is said; by CUDA events
+in `GpuTime`. Moments are unix time, and say so.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import socket
-import stat
 import struct
-import tempfile
-from pathlib import Path
 from typing import Protocol, TypeVar
 
 import msgspec
 
-from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop import socket_dir
+from llmtop.errors import UnusableInput
 
 PROTOCOL = 1
 """Both sides must have the same; it grows only when an old reader would misunderstand."""
 MAX_FRAME = 1 << 20
 """Bytes in the largest frame that either side accepts."""
-MAX_DIRECTORY_BYTES = 85
-"""A socket's path may have 107 bytes, of which its name takes up to 22 with a pid of seven digits."""
 SOCKET_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-(?P<token>[0-9a-f]{8})\.sock$")
+runtime_dir, make_dir = socket_dir.runtime_dir, socket_dir.make_dir
+"""Where both sides meet; here too for those who come for both."""
 
 T_co = TypeVar("T_co", covariant=True)
 _LENGTH = struct.Struct("<I")
@@ -386,74 +387,3 @@ def peer_credentials(connection: socket.socket) -> tuple[int, int]:
 def peer_allowed(uid: int) -> bool:
     """Whether a peer of that uid may be spoken to: the same user, or root."""
     return uid in (os.geteuid(), 0)
-
-
-def runtime_dir(uid: int | None = None) -> Path:
-    """Where the sockets are: `$LLMTOP_DIR`, else ``/tmp/llmtop-<uid>``.
-
-    Not XDG_RUNTIME_DIR: it is unset under SLURM, sudo and containers, so the two sides would disagree. A ``~`` is
-    the user's home; a relative path begins at the folder in which the program stands, so that both sides agree
-    where they were started in the same one.
-
-    Raises:
-        NotPossibleHere: the path is relative, and that folder is gone.
-    """
-    override = os.environ.get("LLMTOP_DIR")
-    if override:
-        try:
-            return Path(os.path.abspath(os.path.expanduser(override)))
-        except FileNotFoundError:
-            raise NotPossibleHere(
-                f"LLMTOP_DIR is {override}, which is relative to a folder that is gone: give it a whole path"
-            ) from None
-    return Path("/tmp") / f"llmtop-{os.geteuid() if uid is None else uid}"
-
-
-def check_dir(directory: Path) -> None:
-    """Refuse a directory in which another user could put a socket of his own.
-
-    Raises:
-        NotPossibleHere: missing, too long for a socket, a symbolic link, not a directory, not owned by this user
-            or root, or writable by others.
-    """
-    length = len(os.fsencode(directory))
-    if length > MAX_DIRECTORY_BYTES:
-        raise NotPossibleHere(
-            f"{directory} has {length} bytes, a socket's folder may have {MAX_DIRECTORY_BYTES}: set LLMTOP_DIR "
-            "to a shorter one, for the training and for llmtop"
-        )
-    try:
-        info = os.lstat(directory)
-    except FileNotFoundError:
-        raise NotPossibleHere(f"{directory} does not exist: no training has attached here yet") from None
-    except OSError as error:
-        raise NotPossibleHere(f"{directory} cannot be read: {error.strerror}") from None
-    if stat.S_ISLNK(info.st_mode):
-        raise NotPossibleHere(f"{directory} is a symbolic link; remove it or set LLMTOP_DIR to a folder of yours")
-    if not stat.S_ISDIR(info.st_mode):
-        raise NotPossibleHere(f"{directory} is not a folder; remove it or set LLMTOP_DIR to a folder of yours")
-    if info.st_uid not in (os.geteuid(), 0):
-        raise NotPossibleHere(f"{directory} belongs to uid {info.st_uid}; set LLMTOP_DIR to a folder of yours")
-    if info.st_mode & 0o022:
-        raise NotPossibleHere(f"{directory} is writable by others; run: chmod 700 {directory}")
-
-
-def make_dir(directory: Path) -> None:
-    """Create the directory, and those above it, with mode 0700 where they are missing, then check it.
-
-    Raises:
-        NotPossibleHere: as `check_dir`, or it cannot be created.
-    """
-    if len(os.fsencode(directory)) > MAX_DIRECTORY_BYTES:
-        check_dir(directory)
-    try:
-        for path in (*reversed(directory.parents), directory):
-            if not os.path.lexists(path):
-                with contextlib.suppress(FileExistsError):  # another rank was faster
-                    os.mkdir(path, 0o700)
-    except OSError as error:
-        raise NotPossibleHere(
-            f"{directory} cannot be created: {error.strerror}; set LLMTOP_DIR to a folder of yours "
-            f"(not {tempfile.gettempdir()} itself)"
-        ) from None
-    check_dir(directory)

@@ -16,7 +16,7 @@ from collectors.alarm import Alarm
 from collectors.base import RanksReading
 from collectors.trainings.rank_stats import HISTORY_STEPS
 from collectors.trainings.training import Training
-from llmtop import client, wire
+from llmtop import client, socket_dir, wire
 from llmtop.errors import LlmtopError, NotPossibleHere
 from llmtop.snapshot import Rank
 
@@ -46,10 +46,10 @@ class StepsSource:
         """Watch `directory`.
 
         Args:
-            directory: `wire.runtime_dir()` if not given.
+            directory: `socket_dir.runtime_dir()` if not given.
             gpu_name: the name of a GPU by UUID, for MFU.
         """
-        self._directory = wire.runtime_dir() if directory is None else directory
+        self._directory = socket_dir.runtime_dir() if directory is None else directory
         self._gpu_name = gpu_name
         self._lock = threading.Lock()
         self._trainings: dict[Path, Training] = {}

@@ -138,8 +138,8 @@ class Server:
                 channel.close()
 
     def _listen(self) -> None:
-        directory = wire.runtime_dir()
-        wire.make_dir(directory)
+        directory = socket_dir.runtime_dir()
+        socket_dir.make_dir(directory)
         # Those of killed processes, which could not remove their own. The living are not knocked at.
         with contextlib.suppress(NotPossibleHere):
             for file in client.discover(directory):
