@@ -139,7 +139,7 @@ class TerminalDriver(LinuxDriver):
     # --- input ------------------------------------------------------------------------------------------------
 
     def _run_input_thread(self) -> None:
-        """An error here is one like any other in a thread (`tui.app.show`)."""
+        """An error here is one like any other in a thread (`tui.show.show`)."""
         self.run_input_thread()
 
     def run_input_thread(self) -> None:
