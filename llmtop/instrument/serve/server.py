@@ -24,15 +24,14 @@ import msgspec
 
 from llmtop import client, socket_dir, wire
 from llmtop.errors import NotPossibleHere, UnusableInput
-from llmtop.instrument.gpu.times import gpu_time
 from llmtop.instrument.guest import descriptors, threads
 from llmtop.instrument.guest.descriptors import Channel
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.record.sanitize import complain
 from llmtop.instrument.serve import limits, signs_of_life
 from llmtop.instrument.serve.connection import Monitor
-from llmtop.instrument.serve.hello import captures, hello, pausing
-from llmtop.instrument.serve.step_messages import StepReader, encoded, encoded_steps, message_of
+from llmtop.instrument.serve.hello import captures, pausing
+from llmtop.instrument.serve.news import News
 from llmtop.procfs import is_alive
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class Server:
 
     def __init__(self, recorder: State) -> None:
         self._recorder = recorder
-        self._reader = StepReader(recorder)
+        self._news = News(recorder, self._write)
         self._monitors: dict[int, Monitor] = {}
         self._states: deque[wire.CaptureState | wire.PauseState] = deque()
         self._stopping = False
@@ -248,7 +247,7 @@ class Server:
             else:
                 self._recorder.waiting = True
                 # A step that ended before this line was reached has woken nobody.
-                if self._states or any(self._has_news(monitor) for monitor in self._monitors.values()):
+                if self._states or any(self._news.waits_for(monitor) for monitor in self._monitors.values()):
                     self._recorder.waiting = False
                     due.append(0.0)
         if self._listen_again_at is not None or any(not monitor.subscribed for monitor in self._monitors.values()):
@@ -256,17 +255,6 @@ class Server:
         if self._monitors:
             due.append(_LOOK_AT_DESCRIPTORS_S)
         return min(due) if due else None
-
-    def _has_news(self, monitor: Monitor) -> bool:
-        # Figures of the GPU come after steps and are no reason of their own to wake.
-        return self._has_steps(monitor) or (
-            monitor.ready and monitor.facts_version != self._recorder.facts.version
-        )
-
-    def _has_steps(self, monitor: Monitor) -> bool:
-        """Whether there is what `_send_steps` sends."""
-        recorder = self._recorder
-        return monitor.ready and (monitor.cursor < recorder.ring.count or monitor.metrics != recorder.metrics)
 
     def _accept_some(self, listener: Channel) -> None:
         for _ in range(limits.ACCEPTED_AT_ONCE):
@@ -293,7 +281,7 @@ class Server:
         else:
             self._monitors[channel.fileno()] = monitor
             self._poll.register(channel, select.POLLIN)
-            self._greet(monitor)
+            self._news.greet(monitor)
 
     def _serve(self, monitor: Monitor, events: int) -> None:
         try:
@@ -345,7 +333,9 @@ class Server:
     def _capture(self, monitor: Monitor, message: wire.CaptureRequest | wire.CaptureCancel) -> None:
         if isinstance(message, wire.CaptureRequest) and not self._captures_allowed.take():
             detail = "captures are asked for too often: wait a few seconds"
-            self._write(monitor, self._encoded(wire.CaptureState(id=message.id, state="failed", detail=detail)))
+            self._write(
+                monitor, self._news.encoded(wire.CaptureState(id=message.id, state="failed", detail=detail))
+            )
             return
         try:
             if self.on_capture is None:
@@ -365,66 +355,19 @@ class Server:
 
     def _send_all(self) -> None:
         """Give every monitor that is able to take it all that is new."""
-        states = b"".join(self._encoded(self._states.popleft()) for _ in range(len(self._states)))
+        states = b"".join(self._news.encoded(self._states.popleft()) for _ in range(len(self._states)))
         for monitor in list(self._monitors.values()):
             if not monitor.subscribed:
                 continue
             if states:
                 self._write(monitor, states)
-            if monitor.ready and monitor.facts_version != self._recorder.facts.version:
-                self._greet(monitor)
-            while self._has_steps(monitor) and monitor.channel.fileno() in self._monitors:
+            self._news.greet_again(monitor)
+            while self._news.has_steps(monitor) and monitor.channel.fileno() in self._monitors:
                 # Only then: after a turn without news the next step is to wake us, not the clock.
                 self._sent_at = time.monotonic()
-                self._send_steps(monitor)
-            if monitor.ready:
-                self._send_gpu(monitor)
-            if monitor.ready and (alive := signs_of_life.news(monitor, self._recorder)) is not None:
-                self._write(monitor, wire.encode(alive))
-
-    def _send_steps(self, monitor: Monitor) -> None:
-        """Send the next few steps, and the metrics if they changed."""
-        first, steps = self._reader.read(monitor.cursor)
-        history = first < monitor.history_until
-        if history:
-            steps = steps[: monitor.history_until - first]
-        monitor.lost += first - monitor.cursor
-        monitor.cursor = first + len(steps)
-        metrics = self._recorder.metrics
-        fresh = monitor.metrics != metrics
-        if fresh:
-            monitor.metrics = metrics.copy()
-        message = message_of(
-            steps,
-            lost=monitor.lost,
-            metrics=monitor.metrics if fresh else {},
-            history=history,
-            first_ordinal=first,
-            unix_offset_ns=self._reader.unix_offset_ns,
-        )
-        data = encoded_steps(message, self._recorder.count_left_out)
-        if not data:
-            monitor.lost += len(steps)
-        self._write(monitor, data)
-
-    def _send_gpu(self, monitor: Monitor) -> None:
-        """Send what the training thread read of the GPU. It comes after the steps that it is about."""
-        recorder = self._recorder
-        if monitor.memory_version != recorder.memory_version and recorder.memory is not None:
-            monitor.memory_version = recorder.memory_version
-            self._write(monitor, self._encoded(wire.Memory(**recorder.memory._asdict())))
-        clock = recorder.clock
-        if clock is not None and monitor.gpu_cursor < clock.timed.count and monitor.ready:
-            monitor.gpu_cursor, timed = clock.timed.read(monitor.gpu_cursor)
-            names = recorder.paths.names
-            self._write(monitor, self._encoded(wire.GpuTimes(times=[gpu_time(step, names) for step in timed])))
-
-    def _greet(self, monitor: Monitor) -> None:
-        monitor.facts_version = self._recorder.facts.version
-        self._write(monitor, self._encoded(hello(self._recorder)) or self._encoded(wire.Hello(pid=os.getpid())))
-
-    def _encoded(self, message: wire.FromTraining) -> bytes:
-        return encoded(message, self._recorder.count_left_out)
+                self._news.send_steps(monitor)
+            self._news.send_gpu(monitor)
+            self._news.send_sign_of_life(monitor)
 
     def _write(self, monitor: Monitor, data: bytes) -> None:
         was_behind = monitor.behind
