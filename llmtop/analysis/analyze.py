@@ -16,7 +16,7 @@ from llmtop.analysis.findings import Measured, findings, launch_calls
 from llmtop.analysis.idle_causes import CAUSES, Gaps, attribute
 from llmtop.analysis.kernels import kernel_times
 from llmtop.analysis.longest_gaps import longest_gaps
-from llmtop.analysis.missing_kernels import unrecorded
+from llmtop.analysis.missing_kernels import Unrecorded, unrecorded
 from llmtop.analysis.phase_times import phase_times
 from llmtop.analysis.roofline import roofline
 from llmtop.analysis.step_finder import PhaseSpans, ProcessSteps, cut, deepest, find_phases, find_steps
@@ -69,7 +69,13 @@ def analyze_trace(
     command: str = "python train.py",
     limits: Limits = DEFAULT,
 ) -> Report:
-    """The same for a trace that is in memory; `command` is put into the suggested command lines.
+    """Say what a trace in memory shows.
+
+    Args:
+        trace: what was read of a capture.
+        steps: as in `analyze`.
+        command: of the training; it is put into the suggested command lines.
+        limits: how many processes and devices, and how deeply nested ranges, may be judged.
 
     Raises:
         UnusableInput: it has more processes or devices, or ranges nested deeper, than the limits allow.
@@ -81,40 +87,23 @@ def analyze_trace(
     gaps = [attribute(lane, _others(lane, lanes), phases[lane.process]) for lane in lanes]
     missing = unrecorded(trace)
     judgement = judge(lanes, gaps, missing)
+    measured = _measure(trace, judgement, lanes, gaps, phases, per_process, missing, command)
     low, high = trace.window
-    ranks = {rank.process: rank.rank for rank in trace.ranks}
-    main = judgement.lane
-    own = per_process[main.process] if main is not None else _longest(per_process)
-    measured = Measured(
-        judgement=judgement,
-        lanes=lanes,
-        gaps=gaps,
-        uneven=uneven([lane for lane in lanes if lane.process not in missing]),
-        phases=_phases(per_process, phases, lanes),
-        waits=() if main is None else wait_places(main, phases[main.process]),
-        kernels=kernel_times(trace),
-        copies=copy_times(trace),
-        api=cuda.api_times(trace, lanes),
-        steps=_steps(own, main, trace),
-        command=command,
-        ranks=ranks,
-        missing=missing,
-        tool=f"{trace.engine} {trace.version}".strip(),
-    )
-    found = findings(measured)
     return Report(
         source=trace.source,
         engine=trace.engine,
         tool_version=trace.version,
         window_seconds=(high - low) / 1e9,
-        devices=tuple(_device(lane, gap, judgement, trace, ranks) for lane, gap in zip(lanes, gaps, strict=True)),
+        devices=tuple(
+            _device(lane, gap, judgement, trace, measured.ranks) for lane, gap in zip(lanes, gaps, strict=True)
+        ),
         phases=tuple(measured.phases),
         kernels=measured.kernels,
         copies=measured.copies,
         api=measured.api,
         gaps=tuple(_gap_rows(lanes, gaps)),
         verdict=judgement.verdict,
-        findings=found,
+        findings=findings(measured),
         summary=verdict_sentence(judgement, measured.steps, trace, missing),
         second=judgement.second,
         at_border=judgement.at_border,
@@ -127,6 +116,40 @@ def analyze_trace(
         roofline=roofline(trace, judgement, measured.kernels),
         timeline=_timeline(judgement, lanes, gaps, phases),
         notes=tuple(_notes(trace, lanes, per_process)),
+    )
+
+
+def _measure(
+    trace: model.Trace,
+    judgement: Judgement,
+    lanes: list[Lane],
+    gaps: list[Gaps],
+    phases: dict[int, list[PhaseSpans]],
+    steps: dict[int, ProcessSteps],
+    missing: dict[int, Unrecorded],
+    command: str,
+) -> Measured:
+    """All figures from which findings are made: of all lanes, and of the steps of the process that is judged.
+
+    `gaps` has one for each lane; `phases`, `steps` and `missing` are by pid.
+    """
+    main = judgement.lane
+    own = steps[main.process] if main is not None else _longest(steps)
+    return Measured(
+        judgement=judgement,
+        lanes=lanes,
+        gaps=gaps,
+        uneven=uneven([lane for lane in lanes if lane.process not in missing]),
+        phases=_phases(steps, phases, lanes),
+        waits=() if main is None else wait_places(main, phases[main.process]),
+        kernels=kernel_times(trace),
+        copies=copy_times(trace),
+        api=cuda.api_times(trace, lanes),
+        steps=_steps(own, main, trace),
+        command=command,
+        ranks={rank.process: rank.rank for rank in trace.ranks},
+        missing=missing,
+        tool=f"{trace.engine} {trace.version}".strip(),
     )
 
 
