@@ -87,7 +87,16 @@ def analyze_trace(
     gaps = [attribute(lane, _others(lane, lanes), phases[lane.process]) for lane in lanes]
     missing = unrecorded(trace)
     judgement = judge(lanes, gaps, missing)
-    measured = _measure(trace, judgement, lanes, gaps, phases, per_process, missing, command)
+    measured = _measure(
+        trace,
+        command,
+        judgement=judgement,
+        lanes=lanes,
+        gaps=gaps,
+        phases=phases,
+        steps=per_process,
+        missing=missing,
+    )
     low, high = trace.window
     return Report(
         source=trace.source,
@@ -121,13 +130,14 @@ def analyze_trace(
 
 def _measure(
     trace: model.Trace,
+    command: str,
+    *,
     judgement: Judgement,
     lanes: list[Lane],
     gaps: list[Gaps],
     phases: dict[int, list[PhaseSpans]],
     steps: dict[int, ProcessSteps],
     missing: dict[int, Unrecorded],
-    command: str,
 ) -> Measured:
     """All figures from which findings are made: of all lanes, and of the steps of the process that is judged.
 
