@@ -36,5 +36,5 @@ class Alarm:
             os.eventfd_read(self._fd)
 
     def wait(self, seconds: float) -> bool:
-        """Sleep for so long, or until it is set; returns whether it was."""
+        """Sleep for `seconds`, or until the alarm is set; returns whether it was set."""
         return bool(self._poll.poll(max(0.0, seconds) * 1000))

@@ -46,16 +46,16 @@ class RanksReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Source(Protocol[Reading_co]):
-    """A live source."""
+    """Something that is sampled in threads of its own: GPUs, this machine, processes, trainings."""
 
     def start(self) -> None:
         """Begin to sample. Never raises for what the system lacks: that becomes a note or an error text."""
 
     def set_interval(self, seconds: float) -> None:
-        """Sample at another pace from now on."""
+        """Sample every `seconds` from now on."""
 
     def latest(self) -> Reading_co:
-        """What is known now; returns at once."""
+        """The newest reading; returns at once, and starts no sampling."""
 
     def close(self) -> None:
         """Stop sampling; returns within a second even if a driver call hangs."""
@@ -94,10 +94,10 @@ class Feed(Protocol):
 
     @property
     def interval(self) -> float:
-        """Seconds between snapshots."""
+        """Seconds between two snapshots."""
 
     def set_interval(self, seconds: float) -> None:
-        """Change the rate from the next snapshot on."""
+        """Make a snapshot every `seconds`, from the next one on."""
 
 
 @runtime_checkable
@@ -130,7 +130,7 @@ class ReplayControls(Protocol):
 
     @property
     def started_at(self) -> float:
-        """Unix time of the first snapshot."""
+        """Unix time of the first snapshot, in seconds."""
 
     @property
     def paused(self) -> bool:
@@ -142,7 +142,7 @@ class ReplayControls(Protocol):
 
     @property
     def speed(self) -> float:
-        """1.0 is the speed at which it was recorded."""
+        """How many times faster than it was recorded the recording is played."""
 
     def toggle(self) -> None:
         """Pause, or go on; at the end, start again from the beginning."""

@@ -84,7 +84,7 @@ def live_hub(
 
 
 class _GpuNames:
-    """Names of GPUs by UUID, asked for once each."""
+    """Names of GPUs by UUID; each is asked for once."""
 
     def __init__(self, source: GpuSource) -> None:
         self._source = source
@@ -136,11 +136,11 @@ class Hub:
 
     @property
     def interval(self) -> float:
-        """Seconds between snapshots."""
+        """Seconds between two snapshots."""
         return self._interval
 
     def set_interval(self, seconds: float) -> None:
-        """Change the rate from the next snapshot on."""
+        """Make a snapshot every `seconds`, from the next one on."""
         with self._lock:
             self._interval = seconds
             self._wake.set()
@@ -305,7 +305,7 @@ class Hub:
 
 
 def trail(interval: float) -> float:
-    """How long after the sources' instant a round is."""
+    """Seconds from the instant at which the sources sample to the snapshot of what they found."""
     return min(TRAIL_SECONDS, interval / 4)
 
 

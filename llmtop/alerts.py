@@ -10,7 +10,7 @@ from llmtop.snapshot import Alert
 
 
 class Raised:
-    """The alerts that were up when it was last asked."""
+    """Tells which alerts are new: remembers those that were up when it was last asked."""
 
     def __init__(self, up: Iterable[Alert] = ()) -> None:
         self.up: list[Alert] = list(up)

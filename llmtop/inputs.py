@@ -28,7 +28,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one input may ask for."""
+    """How much memory and time one input may ask for."""
 
     lifted: bool = False
     """No limit at all: what ``--no-limits`` asks for."""

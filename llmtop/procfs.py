@@ -73,13 +73,13 @@ def status(pid: int) -> dict[str, str]:
 
 
 def parent(pid: int) -> int | None:
-    """The parent's pid; None when the process is gone."""
+    """The pid of a process's parent; None when the process is gone."""
     text = status(pid).get("PPid")
     return int(text) if text else None
 
 
 def children(pid: int) -> list[int]:
-    """The pids of the direct children, of all its threads."""
+    """The pids of a process's direct children, of all its threads."""
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(word) for task in tasks for word in _text(task).split()]
 
@@ -127,7 +127,7 @@ def uses_gpu(pid: int) -> bool:
 
 
 def _target(link: str) -> str:
-    """Where it points; "" when it has gone, as descriptors do at any time."""
+    """Where a link points; "" when it has gone, as descriptors do at any time."""
     try:
         return os.readlink(link)
     except OSError:

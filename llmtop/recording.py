@@ -197,7 +197,7 @@ class Reader:
         return "; ".join(said) or None
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; the index stays."""
         self._file.close()
 
     @property
@@ -314,7 +314,7 @@ class Reader:
             yield member.position + offset, snapshot
 
     def _is_header(self, member: Member) -> bool:
-        """Whether it is the beginning of a further recording."""
+        """Whether a member is the beginning of a further recording."""
         try:
             return msgspec.json.decode(unpack(self._file, member), type=Header).magic == MAGIC
         except _UNREADABLE:

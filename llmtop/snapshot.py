@@ -164,7 +164,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
-    """One attached training process."""
+    """One attached training process: who it is, what its last steps took, what it logged."""
 
     pid: int
     """On this host."""

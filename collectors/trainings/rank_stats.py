@@ -86,7 +86,7 @@ class RankStats:
         return self._figures
 
     def seconds_a_step(self) -> float | None:
-        """Mean cost of a recent step, gaps included."""
+        """Mean cost of a recent step by the host's clock, gaps between steps included."""
         return self._recent.interval()
 
     def _is_known(self, step: Step) -> bool:

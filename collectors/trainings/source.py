@@ -40,7 +40,7 @@ _Opened = tuple[Path, "client.Connection | LlmtopError | client.Closed"]
 
 
 class StepsSource:
-    """A RankSource over the sockets in a directory."""
+    """The trainings that publish on sockets in a directory (a `RankSource`)."""
 
     def __init__(self, directory: Path | None = None, gpu_name: GpuName = lambda _uuid: None) -> None:
         """Watch `directory`.
@@ -71,7 +71,7 @@ class StepsSource:
         """Nothing to change: `latest()` reads what has come, however often it is called."""
 
     def close(self) -> None:
-        """Hang up everywhere."""
+        """Hang up on all trainings, and end the thread that looks for them."""
         self._closed = True
         self._wake.set()
         if self._thread is not None:

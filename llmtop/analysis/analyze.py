@@ -16,7 +16,7 @@ from llmtop.analysis.findings import Measured, findings, launch_calls
 from llmtop.analysis.idle_causes import CAUSES, Gaps, attribute
 from llmtop.analysis.kernels import kernel_times
 from llmtop.analysis.longest_gaps import longest_gaps
-from llmtop.analysis.missing_kernels import Unrecorded, unrecorded
+from llmtop.analysis.missing_kernels import unrecorded
 from llmtop.analysis.phase_times import phase_times
 from llmtop.analysis.roofline import roofline
 from llmtop.analysis.step_finder import PhaseSpans, ProcessSteps, cut, deepest, find_phases, find_steps
@@ -84,19 +84,8 @@ def analyze_trace(
     per_process = {pid: cut(find_steps(trace, pid), steps) for pid in _processes(trace)}
     phases = {pid: find_phases(trace, found) for pid, found in per_process.items()}
     lanes = lanes_of(trace, per_process)
-    gaps = [attribute(lane, _others(lane, lanes), phases[lane.process]) for lane in lanes]
-    missing = unrecorded(trace)
-    judgement = judge(lanes, gaps, missing)
-    measured = _measure(
-        trace,
-        command,
-        judgement=judgement,
-        lanes=lanes,
-        gaps=gaps,
-        phases=phases,
-        steps=per_process,
-        missing=missing,
-    )
+    measured = _measure(trace, command, lanes, per_process, phases)
+    judgement, gaps = measured.judgement, measured.gaps
     low, high = trace.window
     return Report(
         source=trace.source,
@@ -113,7 +102,7 @@ def analyze_trace(
         gaps=tuple(_gap_rows(lanes, gaps)),
         verdict=judgement.verdict,
         findings=findings(measured),
-        summary=verdict_sentence(judgement, measured.steps, trace, missing),
+        summary=verdict_sentence(judgement, measured.steps, trace, measured.missing),
         second=judgement.second,
         at_border=judgement.at_border,
         steps=measured.steps,
@@ -131,18 +120,22 @@ def analyze_trace(
 def _measure(
     trace: model.Trace,
     command: str,
-    *,
-    judgement: Judgement,
     lanes: list[Lane],
-    gaps: list[Gaps],
-    phases: dict[int, list[PhaseSpans]],
     steps: dict[int, ProcessSteps],
-    missing: dict[int, Unrecorded],
+    phases: dict[int, list[PhaseSpans]],
 ) -> Measured:
     """All figures from which findings are made: of all lanes, and of the steps of the process that is judged.
 
-    `gaps` has one for each lane; `phases`, `steps` and `missing` are by pid.
+    Args:
+        trace: what was read of a capture.
+        command: of the training.
+        lanes: its timelines, one for each process and GPU.
+        steps: its whole steps, by pid.
+        phases: their phases, by pid.
     """
+    gaps = [attribute(lane, _others(lane, lanes), phases[lane.process]) for lane in lanes]
+    missing = unrecorded(trace)
+    judgement = judge(lanes, gaps, missing)
     main = judgement.lane
     own = steps[main.process] if main is not None else _longest(steps)
     return Measured(

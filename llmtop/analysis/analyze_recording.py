@@ -42,7 +42,7 @@ _LONGEST_STEP = 1e9
 
 @dataclass
 class _Of:
-    """What was seen of one rank."""
+    """What was seen of one rank in the whole recording."""
 
     rank: Rank
     steps: dict[int, Step] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class _Seen:
     _by_names: dict[tuple[str, str | None, int | None], _Held] = field(default_factory=dict)
 
     def add(self, snapshot: Snapshot) -> None:
-        """Take one more."""
+        """Count in one more snapshot."""
         now = self.clock.of(snapshot)
         passed = max(0.0, min(now - self.last, 10.0)) if self.snapshots else 0.0
         self.first = self.first if self.snapshots else now
@@ -290,7 +290,7 @@ def _step_times(steps: list[Step]) -> StepsJudged:
 
 
 def _findings(seen: _Seen) -> tuple[Finding, ...]:
-    """The alerts that were raised, the longest first."""
+    """A finding for each alert that was raised, the longest first."""
     total = max(seen.last - seen.first, 1e-9)
     found = []
     for held in sorted(seen.alerts, key=lambda held: (-gravity(held.last.severity), -held.seconds)):

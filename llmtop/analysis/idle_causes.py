@@ -72,7 +72,7 @@ class Gaps:
     """Row of the lane's ops that ended each gap; -1 for one at the end of the window."""
 
     def total(self, cause: str) -> int:
-        """Of one cause, ns."""
+        """Idle time of one cause over all gaps, in ns."""
         return int(self.by_cause[cause].sum())
 
 

@@ -38,7 +38,7 @@ class ProcessSteps:
 
     @property
     def seconds(self) -> list[float]:
-        """Of each step."""
+        """How long each step took by the host's clock, in seconds."""
         return [float(t) / 1e9 for t in (self.ends - self.starts).tolist()]
 
 
@@ -213,7 +213,7 @@ def outermost(ranges: model.Ranges) -> model.Ranges:
 
 @dataclass(frozen=True)
 class PhaseSpans:
-    """All ranges of one path on the steps' thread."""
+    """All ranges of one phase, by its path, on the thread that makes the steps."""
 
     path: str
     spans: Spans

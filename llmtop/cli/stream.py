@@ -28,7 +28,7 @@ class _Feed(Protocol):
 
 
 class _Signalled(BaseException):
-    """Raised in the main thread, which only waits meanwhile."""
+    """A signal came that ends the stream. Raised in the main thread, which only waits meanwhile."""
 
 
 class SnapshotStream:
@@ -42,7 +42,7 @@ class SnapshotStream:
         self._error: BaseException | None = None
 
     def finish(self) -> None:
-        """End `run` from any thread."""
+        """End `run`; from any thread."""
         self._finished.set()
 
     def run(self, feed: _Feed, consume: Callable[[Snapshot], None], seconds: float | None = None) -> None:

@@ -55,7 +55,7 @@ class _UnrecordedStep(Step):
 
 
 class _UnrecordedPhase(Phase):
-    """The same for phase()."""
+    """What phase() is to code that torch.compile traces: nothing."""
 
     __slots__ = ()
 

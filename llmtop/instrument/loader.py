@@ -74,7 +74,7 @@ class Loader(Generic[T]):
         return _Waits(iterable, lambda: iter(iterable))
 
     def __next__(self) -> T:
-        """For what is an iterator itself: a generator."""
+        """Wait for the next batch of an iterable that is an iterator itself, as a generator is."""
         item: T = _wait_for(self._iterable.__next__)
         return item
 

@@ -98,7 +98,7 @@ def _complaint(said: list[str], report: Path, sqlite: Path) -> str | None:
 
 
 def _lack(sqlite: Path) -> str | None:
-    """Why that file cannot be read as an export; None if it can."""
+    """Why a file cannot be read as an export; None if it can."""
     try:
         if not sqlite.is_file():
             return "it wrote no file"

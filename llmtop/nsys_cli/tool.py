@@ -43,7 +43,7 @@ _WHERE = "install it (https://developer.nvidia.com/nsight-systems) or set LLMTOP
 
 @dataclass(frozen=True)
 class Nsys:
-    """One usable nsys."""
+    """An nsys that can be used here."""
 
     path: Path
     version: tuple[int, ...]

@@ -113,7 +113,7 @@ def _step(before: Report, after: Report) -> Change | None:
 
 
 def _uncertainty(report: Report) -> float:
-    """Of the median step, relative."""
+    """How much the median step of a report may be off, as a share of it."""
     steps = report.steps
     if steps.count < 4 or steps.spread_pct is None:
         return _FEW_PCT / 100
@@ -238,7 +238,12 @@ def _summary(before: Report, after: Report, step: Change | None) -> str:
 
 
 def render(comparison: Comparison, style: Callable[[str, str], str] | None = None) -> str:
-    """For a terminal."""
+    """The comparison as text for a terminal.
+
+    Args:
+        comparison: what moved.
+        style: paints a text by its role ("dim", "title", ...); None for plain text.
+    """
     paint = style or (lambda text, _role: text)
     lines = [
         paint(f"before: {printable(comparison.before, 200)}", "dim"),

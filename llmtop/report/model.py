@@ -276,7 +276,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a capture shows."""
+    """What a capture or a recording shows, in figures, findings and words."""
 
     schema: int = SCHEMA
     source: str

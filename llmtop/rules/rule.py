@@ -34,7 +34,7 @@ class RuleText:
 
 @dataclass(frozen=True)
 class Told:
-    """What a rule that holds has to say."""
+    """What a rule that holds has to say: its numbers, and the sentence made of them."""
 
     severity: Severity
     summary: str

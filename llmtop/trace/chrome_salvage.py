@@ -44,7 +44,7 @@ class Lost(NamedTuple):
 
 
 class Salvaged(NamedTuple):
-    """What is in a stretch."""
+    """What could be saved of a damaged stretch."""
 
     events: list[Event]
     consumed: int

@@ -62,7 +62,7 @@ TableT = TypeVar("TableT", bound="Table")
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of equal length."""
+    """Columns of equal length: a row has its place in each."""
 
     start: Ns
     end: Ns
@@ -237,7 +237,7 @@ _SMALL = {"kind", "style", "direction", "source_memory", "target_memory"}
 
 
 def empty(table: type[TableT]) -> TableT:
-    """A table without rows."""
+    """A table of that type without rows."""
     return build(table, {})
 
 

@@ -33,7 +33,7 @@ Call = Callable[..., Any]
 
 
 class Timer(Protocol):
-    """Who times the calls of modules."""
+    """What a timed class tells of the calls of its modules."""
 
     loop: Loop
 
@@ -44,7 +44,7 @@ class Timer(Protocol):
         """Whether an optimizer's step that never ended is given up."""
 
     def failed(self, error: BaseException) -> None:
-        """Within `except`: seeing a call has failed."""
+        """Called within `except` where seeing a call has failed: note that it cannot be seen, and why."""
 
 
 class TimedClass:

@@ -101,7 +101,7 @@ class Chores:
             recorder.clock = GpuClock(gpu_events.CudaEvents(cuda))
 
     def _ask_distributed(self) -> None:
-        """torch.distributed knows the rank even where no launcher put it into the environment."""
+        """Take the rank from torch.distributed, which knows it where no launcher says it."""
         dist: Any = sys.modules.get("torch.distributed")
         facts = self._recorder.facts
         if facts.rank is not None or dist is None or not dist.is_available() or not dist.is_initialized():

@@ -338,7 +338,7 @@ _phases: dict[str, Phase] = {}
 
 
 def get() -> Recorder:
-    """This process's recorder."""
+    """The recorder of this process; there is one from import on."""
     return _recorder
 
 

@@ -15,7 +15,7 @@ _DIGITS = 9
 
 
 class Identity(NamedTuple):
-    """None where no launcher says."""
+    """The rank of this process as a launcher says it; None for what it does not say."""
 
     rank: int | None
     local_rank: int | None
@@ -56,7 +56,7 @@ def _number(env: Mapping[str, str], names: tuple[str, ...]) -> int | None:
 
 
 def host() -> str:
-    """This machine's name."""
+    """This machine's name, made printable."""
     return sanitize.printable(socket.gethostname())
 
 

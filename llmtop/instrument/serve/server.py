@@ -57,7 +57,7 @@ OnCapture = Callable[["wire.CaptureRequest | wire.CaptureCancel", Send], None]
 
 
 class Server:
-    """Listens at ``<runtime_dir>/<pid>-<8 hex>.sock`` from `start` until `stop`."""
+    """Listens at ``<pid>-<8 hex>.sock`` in `socket_dir.runtime_dir()` from `start` until `stop`."""
 
     def __init__(self, recorder: State) -> None:
         self._recorder = recorder
