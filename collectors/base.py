@@ -20,9 +20,13 @@ class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
     """A process on a GPU, as the driver lists it."""
 
     pid: int
+    """On this host."""
     gpu_uuid: str
+    """Of the MIG instance, where the GPU has any."""
     mem_bytes: int | None = None
+    """GPU memory that the process has."""
     sm_pct: float | None = None
+    """Share of the time since the round before in which its kernels ran, as the driver reckons."""
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +69,7 @@ class TimedSource(Source[Reading_co], Protocol[Reading_co]):
     """A source that says how old its reading is."""
 
     def read_at(self) -> float | None:
-        """When what `latest()` gives was read, in monotonic seconds; None before the first time."""
+        """When what `latest()` gives was read: seconds of the monotonic clock; None before the first time."""
 
 
 GpuSource = Source[GpuReading]
@@ -87,7 +91,11 @@ class Feed(Protocol):
     """Where a screen or a stream gets its snapshots: the live hub, or a recording being replayed."""
 
     def start(self, on_snapshot: Callable[[Snapshot], None]) -> None:
-        """Begin; `on_snapshot` is called in the feed's thread and must return quickly."""
+        """Begin to make snapshots, in a thread of the feed's own.
+
+        Args:
+            on_snapshot: called in that thread with each; must return quickly.
+        """
 
     def close(self) -> None:
         """Stop; no call of `on_snapshot` follows."""
@@ -151,10 +159,13 @@ class ReplayControls(Protocol):
         """Change the speed; it is held between `MIN_SPEED` and `MAX_SPEED` (collectors/replay.py)."""
 
     def seek(self, seconds: float) -> None:
-        """Jump to that position (held within the recording); paused or not stays as it was.
+        """Jump to a position; paused or not stays as it was.
 
         The feed's thread then calls what `on_jump` was given, and `on_snapshot` with the snapshot at the new
         position.
+
+        Args:
+            seconds: from the first snapshot of the recording; held within it.
         """
 
     def on_jump(self, callback: Callable[[list[Snapshot]], None]) -> None:

@@ -34,7 +34,7 @@ _QUEUE_POLL_S = 0.02
 
 
 class SocketFile(NamedTuple):
-    """A socket in the runtime directory."""
+    """The socket of a training, by its name: whether anybody listens there is not known yet."""
 
     path: Path
     pid: int
@@ -56,6 +56,9 @@ class NoAnswer(NotPossibleHere):
 
 def discover(directory: Path) -> list[SocketFile]:
     """The sockets of training processes, stale ones included, by pid.
+
+    Args:
+        directory: usually `socket_dir.runtime_dir()`.
 
     Raises:
         NotPossibleHere: the directory is missing (no training has attached) or not to be trusted.
@@ -119,7 +122,7 @@ class Connection:
         Args:
             path: the socket.
             history: how many finished steps to be sent at once.
-            timeout_s: limit for all of it.
+            timeout_s: seconds that all of it may take, by the monotonic clock.
 
         Raises:
             Closed: nothing listens there, or it hung up.
@@ -148,6 +151,9 @@ class Connection:
         """Wait for messages and return those that are whole, oldest first; [] when none came in time.
 
         A Hello that comes later replaces `hello` and is returned as well.
+
+        Args:
+            timeout_s: seconds to wait at most, by the monotonic clock.
 
         Raises:
             Closed: the training hung up or has gone. All that came before has been returned.
@@ -184,7 +190,7 @@ class Connection:
             raise Closed(f"the training at {self.path.name} takes no more messages: {error}") from None
 
     def fileno(self) -> int:
-        """For select(), poll(): readable when `receive` has something to do."""
+        """The descriptor for select() and poll(): readable when `receive` has something to do."""
         return self._socket.fileno()
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ import os
 import re
 import socket
 import struct
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, get_args
 
 import msgspec
 
@@ -47,46 +47,59 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
     pid: int = 0
     """As the process knows it; the monitor takes the host's pid from SO_PEERCRED."""
     host: str = ""
+    """The machine's name, as the process sees it."""
     command: str = ""
     rank: int | None = None
     local_rank: int | None = None
     world_size: int | None = None
     gpu_uuid: str | None = None
     kind: str = "step"
+    """What a step is: "step" of a training, or "request" of a server."""
     total_steps: int | None = None
     warmup_steps: int = 0
+    """How many first steps are left out of rates and percentiles."""
     flops_per_token: float | None = None
+    """Floating-point operations, forward and backward, on this process."""
     dtype: str | None = None
     """Which peak MFU is measured against: "bf16", "fp16", "fp8", "tf32", "fp32"."""
     torch: str | None = None
+    """torch's version; None while the process has not imported it."""
     auto: bool = False
     """Whether hooks publish the phases, rather than the script."""
     started_at: float = 0.0
-    """Unix time of attach."""
+    """Unix seconds at which the process attached."""
     engines: list[str] = []
     """Capture engines this process offers over this socket ("torch.profiler", "memory")."""
     pauses: bool = False
     """Whether it can be asked to `Pause`: its steps follow each other."""
     note: str | None = None
+    """A sentence for the person at the screen: what cannot be seen, and why."""
 
 
 class PhaseTime(msgspec.Struct, array_like=True):
-    """Seconds of one phase within one step; nested phases have their parent's path in `name`."""
+    """How long one phase of one step took; nested phases have their parent's path in `name`."""
 
     name: str
     host_ns: int
+    """By the host's monotonic clock, all entries together, phases within it included."""
     count: int = 1
+    """How often it was entered."""
 
 
 class StepDone(msgspec.Struct, array_like=True):
     """One finished step, by the host's clock."""
 
     index: int
+    """The script's own count."""
     started_unix_ns: int
+    """Its start by the host's monotonic clock, made unix time by the wall clock when it was sent."""
     host_ns: int
+    """From its start to its end, by the host's monotonic clock."""
     interval_ns: int | None = None
+    """From the start of the step before it to its own, by the same clock; None where there is none."""
     tokens: float | None = None
     samples: float | None = None
+    """How many of either this process worked on in the step; None where the script does not say."""
     phases: list[PhaseTime] = []
 
 
@@ -117,6 +130,7 @@ class GpuTime(msgspec.Struct, array_like=True):
     idle_ns: int | None = None
     """Of that, time in which the stream certainly had nothing to do; None where `host_paced_ns` is over 5 %."""
     phases: list[tuple[str, int]] = []
+    """Each phase, by its path, with its time on the stream in ns."""
     host_paced_ns: int = 0
     """Of that, time in which the GPU kept up with the host from boundary to boundary: it was busy for some of
     it and idle between kernels, and events cannot tell how much of each. Large when launch-bound."""
@@ -129,13 +143,17 @@ class GpuTimes(msgspec.Struct, tag="gpu", kw_only=True):
 
 
 class Memory(msgspec.Struct, tag="memory", kw_only=True, omit_defaults=True):
-    """From the training: torch's allocator, thinned."""
+    """From the training: what torch's allocator has on the GPU, every few steps."""
 
     allocated_bytes: int
+    """In tensors."""
     reserved_bytes: int
+    """Taken from the driver, in tensors or not."""
     peak_bytes: int | None = None
+    """The most that was in tensors so far."""
     alloc_retries: int | None = None
     ooms: int | None = None
+    """How often an allocation needed the cache to be freed first, and how often it failed, since the start."""
 
 
 class Alive(msgspec.Struct, tag="alive", kw_only=True):
@@ -154,8 +172,10 @@ class CaptureState(msgspec.Struct, tag="capture_state", kw_only=True, omit_defau
     """"armed", "recording", "writing", "done", "failed" or "cancelled"."""
     detail: str = ""
     path: str = ""
+    """Of the file, once it is there."""
     first_step: int | None = None
     last_step: int | None = None
+    """The first and the last step in it, by the script's count."""
     ended: bool = False
     """Whether the training itself is ending."""
 
@@ -179,6 +199,7 @@ class Subscribe(msgspec.Struct, tag="subscribe", kw_only=True):
 
     protocol: int = PROTOCOL
     version: str = ""
+    """llmtop's version in the monitor's environment."""
     history: int = 512
 
 
@@ -190,6 +211,7 @@ class CaptureRequest(msgspec.Struct, tag="capture", kw_only=True, omit_defaults=
     path: str
     """Absolute path of the file to write; its folder exists and belongs to the same user."""
     steps: int = 5
+    """Whole steps to be recorded."""
     options: dict[str, bool] = {}
 
 
@@ -210,6 +232,7 @@ class Pause(msgspec.Struct, tag="pause", kw_only=True, omit_defaults=True):
     """When the process has finished so many steps (`Steps.first_ordinal` counts them); None: after the present
     one. Ranks that wait for each other must pause after the same."""
     seconds: float = 5.0
+    """How long the pause may last."""
     drain_seconds: float = 3.0
     """How long the GPU may take for what the step has launched."""
 
@@ -230,22 +253,7 @@ FromTraining = Hello | Steps | GpuTimes | Memory | Alive | CaptureState | PauseS
 FromMonitor = Subscribe | CaptureRequest | CaptureCancel | Pause | Resume | Refused
 
 _KNOWN_TYPES = frozenset(
-    str(message.__struct_config__.tag)
-    for message in (
-        Hello,
-        Steps,
-        GpuTimes,
-        Memory,
-        Alive,
-        CaptureState,
-        PauseState,
-        Refused,
-        Subscribe,
-        CaptureRequest,
-        CaptureCancel,
-        Pause,
-        Resume,
-    )
+    str(message.__struct_config__.tag) for message in (*get_args(FromTraining), *get_args(FromMonitor))
 )
 
 _encoder = msgspec.msgpack.Encoder()
@@ -254,7 +262,7 @@ _from_monitor: msgspec.msgpack.Decoder[FromMonitor] = msgspec.msgpack.Decoder(Fr
 
 
 def encode(message: FromTraining | FromMonitor) -> bytes:
-    """Encode one message with its length in front.
+    """Encode one message as a frame: its length in front.
 
     Raises:
         UnusableInput: larger than `MAX_FRAME`.
@@ -286,6 +294,9 @@ def _decoded(decoder: _Decoder[T_co], body: bytes | memoryview) -> T_co:
 def decode_from_training(body: bytes | memoryview) -> FromTraining:
     """Decode what a training process sent.
 
+    Args:
+        body: of a frame, as `Framer.feed` gives it.
+
     Raises:
         msgspec.DecodeError: garbage, or a message of an unknown type.
     """
@@ -294,6 +305,9 @@ def decode_from_training(body: bytes | memoryview) -> FromTraining:
 
 def decode_from_monitor(body: bytes | memoryview) -> FromMonitor:
     """Decode what a monitor sent.
+
+    Args:
+        body: of a frame, as `Framer.feed` gives it.
 
     Raises:
         msgspec.DecodeError: garbage, or a message of an unknown type.
@@ -339,11 +353,11 @@ class Framer:
     """Cuts a byte stream into frames. Feed it what recv() gave; iterate what is complete."""
 
     def __init__(self, largest: int = MAX_FRAME, most: int | None = None) -> None:
-        """Begin.
+        """Prepare for a stream of which nothing has come.
 
         Args:
             largest: bytes that a frame may have.
-            most: frames that may come at once.
+            most: frames that may come at once; None for any number.
         """
         self._largest = largest
         self._most = most

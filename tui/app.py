@@ -91,7 +91,7 @@ class LlmtopApp(ScreenContext):
 
     @property
     def depth(self) -> Depth:
-        """What the terminal can show."""
+        """How many colours the terminal can show."""
         if self.no_color or self.console.color_system is None:
             return "mono"
         return _DEPTHS.get(self.console.color_system, "full")
@@ -115,7 +115,7 @@ class LlmtopApp(ScreenContext):
     # --- life -------------------------------------------------------------------------------------------------
 
     def get_default_screen(self) -> Screen[Any]:
-        """The main screen is the bottom of the stack."""
+        """Have the main screen at the bottom of the stack."""
         return MainScreen()
 
     def on_mount(self) -> None:
@@ -127,7 +127,7 @@ class LlmtopApp(ScreenContext):
         self.call_after_refresh(self._feed.start, self._receive)
 
     def on_unmount(self) -> None:
-        """Stop the feed; nothing is shown any more."""
+        """Stop the feed: nothing is shown any more."""
         self._feed.close()
 
     def leave(self, code: int) -> None:
@@ -138,7 +138,7 @@ class LlmtopApp(ScreenContext):
 
     @property
     def failure(self) -> BaseException | None:
-        """What nobody expected, and ended the app."""
+        """The error that nobody expected and that ended the app; None without one."""
         return self._exception
 
     def on_failure(self, callback: Callable[[BaseException], None]) -> None:
@@ -172,7 +172,7 @@ class LlmtopApp(ScreenContext):
         return isinstance(self._feed, ReplayControls)
 
     def _receive(self, snapshot: Snapshot) -> None:
-        """In the feed's thread: queue it, and tell the app unless it has been told already."""
+        """Called in the feed's thread: queue it, and tell the app unless it has been told already."""
         self._queue(snapshot)
 
     def _jumped(self, before: list[Snapshot]) -> None:
@@ -298,12 +298,12 @@ class LlmtopApp(ScreenContext):
             self.notify(str(error), severity="warning", markup=False)
 
     async def action_back(self) -> None:
-        """Back to the screen before."""
+        """Go back to the screen before."""
         if len(self.screen_stack) > 1:
             self.pop_screen()
 
     async def action_quit(self) -> None:
-        """End with exit code 0."""
+        """End the app with exit code 0."""
         self.exit(EXIT_DONE)
 
     def action_suspend_process(self) -> None:
@@ -324,27 +324,27 @@ class LlmtopApp(ScreenContext):
         self.redraw()
 
     def action_seek(self, seconds: float) -> None:
-        """Jump in a recording."""
+        """Jump by so many seconds of the recording, back where they are negative."""
         if isinstance(self._feed, ReplayControls):
             self._feed.seek(self._feed.position + seconds)
 
     def action_seek_share(self, share: float) -> None:
-        """Jump by a share of the whole recording."""
+        """Jump by a share (-1 to 1) of the whole recording."""
         if isinstance(self._feed, ReplayControls):
             self.action_seek(share * self._feed.length)
 
     def action_speed(self, factor: float) -> None:
-        """Play a recording faster or slower."""
+        """Play a recording `factor` times faster than now."""
         if isinstance(self._feed, ReplayControls):
             self._feed.set_speed(self._feed.speed * factor)
             self.redraw()
 
     def action_faster(self) -> None:
-        """Shorter interval."""
+        """Ask for snapshots at the next shorter interval of `INTERVALS`."""
         self._set_interval(max((i for i in INTERVALS if i < self.view.interval * 0.999), default=INTERVALS[0]))
 
     def action_slower(self) -> None:
-        """Longer interval."""
+        """Ask for snapshots at the next longer interval of `INTERVALS`."""
         self._set_interval(min((i for i in INTERVALS if i > self.view.interval * 1.001), default=INTERVALS[-1]))
 
     def _set_interval(self, seconds: float) -> None:
@@ -353,7 +353,10 @@ class LlmtopApp(ScreenContext):
         self.redraw()
 
     def action_gpu_choice(self) -> None:
-        """All GPUs, those of attached trainings, those asked for at the start. A live hub asks no others then."""
+        """Go round: all GPUs, those of attached trainings, those asked for at the start.
+
+        A live hub asks the driver for no others then.
+        """
         choices, view = self._selections, self.view
         view.selection = choices[(choices.index(view.selection) + 1) % len(choices)]
         if isinstance(self._feed, GpuChoice):
@@ -363,7 +366,7 @@ class LlmtopApp(ScreenContext):
         self.redraw()
 
     def action_next_theme(self) -> None:
-        """Go round llmtop's own themes."""
+        """Take the next of llmtop's own themes."""
         if self.depth not in ("full", "256"):
             self.notify("This terminal shows its own colours only; themes need 256 colours.")
             return

@@ -32,7 +32,7 @@ class TerminalDriver(LinuxDriver):
     def __init__(
         self, app: App[Any], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
     ) -> None:
-        """As of `LinuxDriver`."""
+        """Prepare as `LinuxDriver` does; the terminal is not touched yet."""
         super().__init__(app, debug=debug, mouse=mouse, size=size)
         self._showing = False
         self._stopping = False
@@ -47,7 +47,7 @@ class TerminalDriver(LinuxDriver):
         self._showing = self._writer_thread is not None
 
     def stop_application_mode(self) -> None:
-        """Give the terminal back."""
+        """Give the terminal back to the shell."""
         self._showing = False
         super().stop_application_mode()
 

@@ -29,10 +29,10 @@ class Keyboard:
     """Makes messages of bytes; keeps what is not complete yet."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin.
+        """Wait for the first key.
 
         Args:
-            clock: seconds.
+            clock: seconds that only grow, to tell an escape key from the beginning of a sequence.
         """
         self._decode = getincrementaldecoder("utf-8")(errors="replace").decode
         self._parser = XTermParser()

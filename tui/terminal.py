@@ -151,7 +151,7 @@ class TerminalGuard:
 
 
 def _as_driven(attributes: list[Any]) -> list[Any]:
-    """These settings as Textual's driver changes them."""
+    """These terminal settings as Textual's driver changes them."""
     changed = [*attributes[:6], list(attributes[6])]
     changed[0], changed[3] = LinuxDriver._patch_iflag(changed[0]), LinuxDriver._patch_lflag(changed[3])
     changed[6][termios.VMIN] = 1

@@ -89,7 +89,7 @@ def _seconds_without_step(state: RankState, now: float) -> float | None:
 
 
 def _last_sign(state: RankState) -> float | None:
-    """When a process finished its last step, or attached, if it has not finished any; seconds of `SteadyTime`."""
+    """When a process finished its last step, or attached, if it has not finished any; unix seconds."""
     return finite(state.rank.attached_at) if state.last_step_at is None else state.last_step_at
 
 

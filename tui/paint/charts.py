@@ -89,5 +89,5 @@ def nice_limit(value: float) -> float:
 
 
 def finite(values: array[float]) -> list[float]:
-    """Without the gaps."""
+    """The values of a series without its gaps, which are NaN."""
     return [v for v in values if v == v]  # noqa: PLR0124  (NaN)

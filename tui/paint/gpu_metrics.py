@@ -41,7 +41,7 @@ def _hundred(_: Gpu) -> float:
 
 
 def short_name(name: str) -> str:
-    """The model without the maker."""
+    """A GPU's model without its maker: "H200"."""
     return fmt.printable(name).removeprefix("NVIDIA ").removeprefix("GeForce ")
 
 

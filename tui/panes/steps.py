@@ -58,7 +58,7 @@ def paint(view: View, width: int, height: int, look: Look) -> list[Row]:
 
 
 def _foot(rank: Rank, look: Look) -> list[tuple[str, Style]]:
-    """What has to be known about these figures."""
+    """A line on what has to be known about the figures above it."""
     said = [rank.note or ""]
     if rank.warmup_steps:
         said.append(f"{_first_steps(rank)} left out of rates")

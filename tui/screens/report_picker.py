@@ -23,7 +23,7 @@ class Loaded(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Of the capture: its folder, or the file."""
+        """What the capture is called: its folder, or the file."""
         return self.path.parent.name if self.path.name == "report.json" else self.path.name
 
 
@@ -37,7 +37,7 @@ def baseline() -> Loaded | None:
 
 
 def mark(loaded: Loaded | None) -> None:
-    """Hold others against this one; None: against none."""
+    """Hold other reports against this one from now on; None: against none."""
     _baseline[:] = [] if loaded is None else [loaded]
 
 

@@ -62,7 +62,7 @@ class Window:
         return self._sum / len(self._values) if self._values else None
 
     def since(self, time: float) -> list[float]:
-        """The values seen at `time` (seconds of `SteadyTime`) or later, oldest first."""
+        """The values seen at unix `time` or later, oldest first."""
         return [value for seen, value in self._values if seen >= time]
 
 
