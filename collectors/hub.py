@@ -47,7 +47,7 @@ class Sources(NamedTuple):
 
 
 def live_sources(interval: float, directory: Path | None = None) -> Sources:
-    """This machine: its GPUs, itself, the processes and the attached trainings.
+    """The sources of this machine: its GPUs, the host, the processes and the attached trainings.
 
     Args:
         interval: seconds between snapshots.

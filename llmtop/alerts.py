@@ -17,7 +17,7 @@ class Raised:
         """As they were told last, each with its GPU and pid if they were ever known."""
 
     def new(self, present: Iterable[Alert]) -> list[Alert]:
-        """Those of `present` that were not up before; one that has gone may come again."""
+        """The alerts of `present` that were not up before; one that has gone may come again."""
         waiting = list(present)
         before, self.up, new = self.up, [], []
         # Those that are the same to the letter first, so that none of them is taken by a vaguer one.

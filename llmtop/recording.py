@@ -305,7 +305,7 @@ class Reader:
         return max(0.0, median(gaps)) if gaps else 0.0
 
     def _placed(self, member: Member, lines: bytes) -> Iterator[tuple[float, Snapshot]]:
-        """Its snapshots with their positions, which never run back as the wall clock of an old recording may."""
+        """A member's snapshots with their positions, which never run back as an old one's wall clock may."""
         clock, base, offset = SteadyTime(), None, 0.0
         for snapshot in self._decoded(member, lines):
             now = clock.of(snapshot)

@@ -72,7 +72,7 @@ class Member(NamedTuple):
     first: float
     last: float
     number: int
-    """As in its `Head`."""
+    """The four fields of its `Head`."""
 
     @property
     def end(self) -> int:
@@ -81,7 +81,7 @@ class Member(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """From its first snapshot to its last; 0 where the clock went backwards."""
+        """Seconds from its first snapshot to its last; 0 where the clock went backwards."""
         return max(self.last - self.first, 0.0)
 
 

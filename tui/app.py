@@ -28,7 +28,7 @@ from tui.paint.palette import TERMINAL_THEME, THEMES, Depth, Palette
 from tui.paint.rows import Look
 from tui.screens.base import LlmtopScreen
 from tui.screens.main import MainScreen
-from tui.terminal import title
+from tui.terminal import has_shell, title
 from tui.view import View
 
 INTERVALS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
@@ -308,7 +308,7 @@ class LlmtopApp(ScreenContext):
 
     def action_suspend_process(self) -> None:
         """Stop, if there is a shell that can continue us: a pane of its own would be dead for ever."""
-        if _has_shell():
+        if has_shell():
             super().action_suspend_process()
         else:
             self.notify("There is no shell here to come back from.", severity="warning")
@@ -384,15 +384,6 @@ class LlmtopApp(ScreenContext):
                 yield SystemCommand(
                     key.label.capitalize(), key.help, lambda n=name: self.call_next(self.action_press, n)
                 )
-
-
-def _has_shell() -> bool:
-    """Whether the parent is of the same session but not of our process group, as a shell with job control is."""
-    try:
-        parent = os.getppid()
-        return os.getsid(parent) == os.getsid(0) and os.getpgid(parent) != os.getpgrp()
-    except OSError:
-        return False
 
 
 def _clock(seconds: float) -> str:

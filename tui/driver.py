@@ -122,7 +122,7 @@ class TerminalDriver(LinuxDriver):
             self._take_again()
 
     def _go_on(self) -> None:
-        """After a SIGCONT that followed no SIGTSTP: set every mode again and draw all."""
+        """Set every mode again and draw all, after a SIGCONT that followed no SIGTSTP."""
         if not self._showing:
             return
         self._wait_for_turn()

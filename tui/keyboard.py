@@ -53,7 +53,7 @@ class Keyboard:
         return found
 
     def tick(self) -> list[Message]:
-        """To be called often: a lone escape becomes a key after a while, and an open paste is given up."""
+        """Make a lone escape a key after a while, and give up an open paste; to be called often."""
         now = self._clock()
         if self._paste and (now - self._heard > PASTE_SECONDS or now - self._paste_began > PASTE_SECONDS_IN_ALL):
             self._renew()

@@ -208,7 +208,7 @@ class _Grid(NamedTuple):
     rows: int
     """Rows of entries."""
     height: int
-    """Of one entry."""
+    """Lines of one entry."""
     total: int
     """Rows of the screen, titles included."""
 
@@ -283,7 +283,7 @@ def _growth(ask: _Ask, grid: _Grid) -> int:
 
 
 def _cut_lines(ask: _Ask) -> Layout:
-    """As many GPUs of one line each as there is room for, and a line that counts the rest."""
+    """The layout with as many GPUs of one line each as there is room for, and a line that counts the rest."""
     body = ask.body
     rows = body.height - (ask.demand.least if body.height > 6 else 0)
     top = body.y

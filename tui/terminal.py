@@ -161,3 +161,12 @@ def _as_driven(attributes: list[Any]) -> list[Any]:
 def title(text: str) -> str:
     """What sets the terminal's title, which tmux shows and reports as activity."""
     return f"\x1b]2;{text}\x07"
+
+
+def has_shell() -> bool:
+    """Whether a shell can continue us: the parent is of our session but not of our process group."""
+    try:
+        parent = os.getppid()
+        return os.getsid(parent) == os.getsid(0) and os.getpgid(parent) != os.getpgrp()
+    except OSError:
+        return False

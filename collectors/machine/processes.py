@@ -273,7 +273,7 @@ def _command(process: psutil.Process) -> str | None:
 
 
 def _text(text: str | None) -> str | None:
-    """Without the half characters by which Python keeps bytes that are no UTF-8: JSON has no place for them."""
+    """A text without the half characters by which Python keeps bytes that are no UTF-8: JSON cannot hold them."""
     return None if text is None else text.encode("utf-8", "replace").decode("utf-8")
 
 

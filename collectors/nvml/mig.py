@@ -20,7 +20,7 @@ class Instance:
         self.number, self.compute = numbers
 
     def identity(self, gpu_uuid: str) -> Values:
-        """Who it is, on the GPU with that UUID: fields of `llmtop.snapshot.Gpu`."""
+        """Who the instance is, on the GPU with that UUID: fields of `llmtop.snapshot.Gpu`."""
         return {
             "uuid": self.uuid,
             "name": self.name,

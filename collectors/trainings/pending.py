@@ -35,7 +35,7 @@ class Pending:
         return dropped
 
     def replace(self, step: Step) -> bool:
-        """Put a step in the place of the same one; returns whether that waits."""
+        """Put a step in the place of an earlier form of it; returns whether the step waits here."""
         if (step.index, step.started_at) not in self._steps:
             return False
         self.add(step)

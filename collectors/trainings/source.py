@@ -83,7 +83,7 @@ class StepsSource:
             return self._scanned and not self._opening and all(one.heard for one in self._trainings.values())
 
     def latest(self) -> RanksReading:
-        """All trainings by rank; the steps in it are handed over once."""
+        """All trainings by rank, with the steps since the last call: each is handed over once."""
         with self._lock:
             for known in self._trainings.values():
                 self._drain(known, 1)

@@ -113,7 +113,7 @@ class _Seen:
             self._by_names[held.last.id, held.last.gpu, held.last.pid] = held
 
     def _held(self, alert: Alert) -> _Held | None:
-        """The same alert, now or earlier; without its training, the one that was up a moment ago."""
+        """What is kept of this alert, now or earlier; without its training, of the one up a moment ago."""
         names = (alert.id, alert.gpu, alert.pid)
         exact = self._by_names.get(names)
         if exact is not None and (exact.last.id, exact.last.gpu, exact.last.pid) == names:
@@ -206,7 +206,7 @@ def _idle_pct(rank: Rank, steps: list[Step]) -> float | None:
 
 
 def _verdict(seen: _Seen, idle: dict[int, float | None]) -> tuple[Verdict, int | None]:
-    """By the GPU's idle share, and by the alert that was up longest; unknown when neither says anything."""
+    """The verdict by the GPU's idle share, and by the alert that was up longest; unknown without either."""
     total = max(seen.last - seen.first, 1e-9)
     up = ((kind, held.seconds) for kind in BOUND_IDS for held in seen.alerts if held.last.id == kind)
     longest: dict[BoundId, float] = {}

@@ -46,7 +46,7 @@ class Unrecorded:
 
 
 def unrecorded(trace: model.Trace) -> dict[int, Unrecorded]:
-    """By pid, the processes of whose kernels too many are missing."""
+    """The processes of whose kernels too many are missing, by pid."""
     calls = trace.calls
     if not len(calls):
         return {}

@@ -204,7 +204,7 @@ def grouped(values: Ns) -> Iterator[tuple[int, Ns]]:
 
 
 def outermost(ranges: model.Ranges) -> model.Ranges:
-    """Of one thread's ranges, in order of their start, those that lie in no other."""
+    """The ranges of one thread, in order of their start, that lie in no other."""
     if not len(ranges):
         return ranges
     reach = np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(ranges.end)[:-1]])

@@ -24,7 +24,7 @@ _wait = phase_of(DATALOAD)
 
 
 def timed_loader(iterable: Any) -> Any:
-    """The same loader, whose waits are timed. One that is timed already is returned as it is."""
+    """A loader like this one, whose waits are timed. One that is timed already is returned as it is."""
     kind = type(iterable)
     if kind is Loader or kind in _classes.values():
         return iterable

@@ -50,7 +50,7 @@ class Nsys:
 
     @property
     def version_text(self) -> str:
-        """As nsys writes it, without the build: "2023.4.4"."""
+        """The version as nsys writes it, without the build: "2023.4.4"."""
         return ".".join(map(str, self.version[:3]))
 
     def run(self, *arguments: str, seconds: float = COMMAND_SECONDS) -> subprocess.CompletedProcess[str]:

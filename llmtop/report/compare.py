@@ -34,7 +34,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     before: float | None
     after: float | None
     change_pct: float | None = None
-    """Relative, for times."""
+    """For times: by how many percent of the time before it has changed."""
     noise: float | None = None
     """In the figure's unit: a smaller difference says nothing."""
     moved: bool = False
@@ -45,7 +45,7 @@ class FindingChange(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     state: str
-    """new, gone, stayed."""
+    """"new", "gone" or "stayed"."""
     before_pct: float | None = None
     after_pct: float | None = None
 

@@ -94,7 +94,7 @@ def _last_sign(state: RankState) -> float | None:
 
 
 def _works(state: RankState) -> bool:
-    """Whether its GPU does real work all the same: an evaluation, a checkpoint, a compilation."""
+    """Whether the rank's GPU does real work all the same: an evaluation, a checkpoint, a compilation."""
     gpu = state.gpu
     return gpu is not None and (gpu.util_pct or 0.0) >= 50.0 and (gpu.power_share_pct or 0.0) >= 50.0
 

@@ -283,7 +283,7 @@ def _table(kind: type[model.TableT], flat: array[int]) -> model.TableT:
 
 
 def _give_processes(trace: model.Trace) -> None:
-    """Device events do not say who launched them; the launching call with the same correlation id does."""
+    """Give device events the process that launched them, from the launching call with the same correlation id."""
     calls, ops = trace.calls, trace.ops
     if not len(ops):
         return

@@ -135,7 +135,7 @@ class _Reading:
         self._offset += taken
 
     def _read_header(self) -> None:
-        """Up to the array of events; the first bytes of the array stay in the buffer."""
+        """Read up to the array of events; the first bytes of the array stay in the buffer."""
         self._fill(_PIECE_BYTES)
         blank = len(self._buffer) - len(self._buffer.lstrip())
         if self._buffer[blank : blank + 1] == b"[":
@@ -192,7 +192,7 @@ class _Reading:
         return True
 
     def _finish(self, found: chrome_salvage.Salvaged) -> None:
-        """After the last event: what follows them, or how much of the file is no event."""
+        """Read what follows the last event, or note how much of the file is no event."""
         if found.end is None:
             self._cut = None if self.header == _BARE and not found.rest else found.rest
             return

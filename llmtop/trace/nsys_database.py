@@ -156,7 +156,15 @@ class Database:
             return []
 
     def names(self, wanted: Iterable[Ns], into: model.Names) -> dict[int, int]:
-        """From the ids of StringIds that occur to numbers of names."""
+        """Number the names that occur.
+
+        Args:
+            wanted: columns of ids of StringIds.
+            into: where the names get their numbers.
+
+        Returns:
+            The number of the name by its id.
+        """
         ids = set(np.unique(np.concatenate([*wanted, np.empty(0, dtype=np.int64)])).tolist()) - {NEVER}
         known: dict[int, str] = {}
         for number, value in self.stream("SELECT id, value FROM StringIds", "StringIds"):

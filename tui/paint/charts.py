@@ -20,7 +20,7 @@ def spark(levels: Iterable[int], width: int, glyphs: Glyphs) -> str:
 
 
 def area(values: Sequence[float], width: int, height: int, limit: float | None, glyphs: Glyphs) -> list[str]:
-    """The same over several rows, top first.
+    """A chart of a series over several rows, top first.
 
     Args:
         values: at most `width` of the newest are drawn; NaN is absent.

@@ -29,9 +29,9 @@ class Look(Struct, frozen=True):
     hues: dict[str, Style]
     """The style of a history, by the kind of figure (tui/paint/gpu_metrics.py, Hue)."""
     lines: dict[str, Style]
-    """The same for thin lines."""
+    """Styles of thin lines, by the kind of figure."""
     areas: dict[str, Style]
-    """The same for histories several rows high."""
+    """Styles of histories several rows high, by the kind of figure."""
 
     @classmethod
     def of(cls, palette: Palette, *, ascii_only: bool) -> Look:

@@ -58,7 +58,7 @@ class Cell(Struct, frozen=True):
     """One column of a row of the timeline."""
 
     filled: float = 0.0
-    """Share of its time."""
+    """Share of the cell's time in which something ran."""
     kind: str = ""
     """What fills most of it."""
 

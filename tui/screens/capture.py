@@ -127,7 +127,7 @@ class CaptureScreen(ScrollingScreen):
 
 
 class RepeatScreen(CaptureScreen):
-    """The same without the dialog: repeats the last capture at once, or asks when there was none."""
+    """A capture without the dialog: repeats the last one at once, or asks when there was none."""
 
     def on_mount(self) -> None:
         """Begin the last capture again; ask what to capture where there was none."""

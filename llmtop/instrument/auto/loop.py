@@ -158,7 +158,7 @@ class Loop(LoopState):
         self._backward.__enter__()
 
     def gradients_are_computed(self) -> None:
-        """Within backward: what follows is waiting for other ranks, if this is the thread that will wait."""
+        """Called within backward: what follows waits for other ranks, if this is the thread that will wait."""
         if self.in_backward and not self._waiting and self.here:
             self._backward.__exit__(None, None, None)
             self._waiting = True

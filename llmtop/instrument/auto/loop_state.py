@@ -127,7 +127,7 @@ class LoopState:
         self._tentative: OpenStep | None = None
 
     def lost(self, what: str, error: BaseException) -> None:
-        """Within `except`: something of ours failed in a hook, or was interrupted. The next step begins anew.
+        """Called within `except`: a hook of ours failed, or was interrupted. The next step begins anew.
 
         Raises:
             BaseException: `error`, where it is the script's.

@@ -199,7 +199,7 @@ class Tracks:
             self._close_range(track.stack.pop().range)
 
     def _after_step(self, index: int, now: int) -> None:
-        """Chores and a capture's hook, which must always have the same thread: that of the first step."""
+        """Do the chores and a capture's hook, which must always have the same thread: that of the first step."""
         recorder = self._recorder
         if self._thread is None:
             self._thread = get_ident()

@@ -35,7 +35,7 @@ class OpenStep(Protocol):
 
 
 class BoundaryObserver(Protocol):
-    """Who else is told when phases and steps begin and end; in the training thread."""
+    """Told when phases and steps begin and end, in the training thread."""
 
     def begin(self, node: Node) -> None:
         """Called when a phase begins."""

@@ -39,7 +39,11 @@ class Chores:
         self._is_timing = False
 
     def __call__(self, index: int, now: int) -> int:
-        """After step `index`, which ended at `now` (perf_counter ns)."""
+        """Do what is due after step `index`, which ended at `now` (perf_counter ns).
+
+        Returns:
+            After how many steps it wants to be called again.
+        """
         recorder = self._recorder
         self._measure_pace(recorder.ring.count, now)
         clock = recorder.clock

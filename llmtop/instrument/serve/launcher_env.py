@@ -11,7 +11,7 @@ from llmtop.instrument.record import sanitize
 
 _COMMAND_CHARACTERS = 200
 _DIGITS = 9
-"""Of a rank, or it is none."""
+"""What has more is no rank."""
 
 
 class Identity(NamedTuple):

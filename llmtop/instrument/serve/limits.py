@@ -123,7 +123,7 @@ class Pace:
         self._began = time.thread_time_ns()
 
     def end(self) -> None:
-        """Called when they have been: reckons from the CPU time that they took when the next are looked at."""
+        """Called when requests have been looked at: from the CPU time of that follows when to look again."""
         now = self._clock()
         earned = (now - self._counted_at) * _SHARE
         self._saved = min(_SAVED_S, self._saved + earned) - (time.thread_time_ns() - self._began) / 1e9
