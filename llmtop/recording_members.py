@@ -76,7 +76,7 @@ class Member(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Byte of the file behind it."""
+        """The byte of the file at which what follows this member begins."""
         return self.offset + HEAD_BYTES + self.packed + _TRAILER.size
 
     @property

@@ -79,7 +79,7 @@ class Training:
         self.look_at_process()
 
     def take_in(self, messages: Sequence[wire.FromTraining]) -> None:
-        """Add what the training said."""
+        """Take in messages of the training: who it is, steps, GPU times, memory."""
         for message in self._bounds.take(messages):
             match message:
                 case wire.Steps():

@@ -48,7 +48,7 @@ class LlmtopTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not 
         """Do nothing: hyperparameters are not shown."""
 
     def log(self, values: dict[str, Any], step: int | None = None, **kwargs: Any) -> None:
-        """Show numbers beside the steps."""
+        """Show what the script logs with Accelerate beside its steps."""
         guarded(_log, values)
 
 

@@ -33,7 +33,7 @@ class LlmtopCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         guarded(_begin_step, state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The optimizer has stepped."""
+        """End the step: the optimizer has stepped."""
         guarded(_end_step)
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

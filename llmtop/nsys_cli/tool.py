@@ -274,7 +274,7 @@ class Session:
 
     @property
     def collecting(self) -> bool:
-        """A capture is running in it."""
+        """Whether a capture is running in the session."""
         return self.state.startswith(("Collect", "Started", "Delay"))
 
 

@@ -26,7 +26,7 @@ _POINTS = 1.0
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure before and after."""
+    """One figure of two reports: its value before and after."""
 
     name: str
     unit: str
@@ -70,7 +70,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_reports(before: Report, after: Report) -> Comparison:
-    """Hold two reports against each other."""
+    """Say what moved from one report to the other, as far as that is more than noise."""
     step = _step(before, after)
     relative = step.noise / step.before if step and step.noise and step.before else 0.0
     figures = _figures(before, after, relative)

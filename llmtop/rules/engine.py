@@ -71,7 +71,7 @@ class _Look(NamedTuple):
 
     @property
     def key(self) -> _HoldKey:
-        """Names it from snapshot to snapshot."""
+        """What names the subject from snapshot to snapshot."""
         return self.id, self.subject.key
 
 

@@ -89,7 +89,7 @@ def test_the_sentence_names_the_gpu_and_its_numbers() -> None:
         "util_pct": 100.0,
         "power_watts": 122.0,
         "power_limit_watts": 700.0,
-        "power_share_pct": 17.4286,
+        "power_share_pct": 17.429,
         "sm_active_pct": 0.8,
         "tensor_active_pct": 0.0,
         "dram_active_pct": 0.0,

@@ -46,7 +46,7 @@ def short_name(name: str) -> str:
 
 
 def power_text(gpu: Gpu) -> str:
-    """Draw against limit: "686/700 W"."""
+    """Power drawn against the limit: "686/700 W"."""
     if gpu.power_limit_watts is None:
         return fmt.watts(gpu.power_watts)
     return f"{fmt.number(gpu.power_watts)}/{fmt.number(gpu.power_limit_watts)} W"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Loaded(Struct, frozen=True):
-    """A report that was read."""
+    """A report that was read, and where it was read from."""
 
     path: Path
     report: Report
