@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 help:
 	@echo "make demo         set up $(VENV) and show the monitor on a recorded run of a real H200"
-	@echo "make test         set up and run the tests, but for the slow ones: some 5 minutes on two cores"
+	@echo "make test         set up and run the tests, but for the slow ones (tests/slow.py)"
 	@echo "make test-all     the slow ones too, as CI does"
 	@echo "make lint         ruff, mypy --strict, import-linter"
 	@echo "make bench        every figure in the README, as ratios against a peer or a primitive"

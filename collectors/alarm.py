@@ -11,6 +11,9 @@ import os
 import select
 from contextlib import suppress
 
+_DAY_S = 86_400.0
+"""poll() takes no more than 24 of them."""
+
 
 class Alarm:
     """Set from any thread, also more often than anybody waits; waited for by one."""
@@ -35,6 +38,6 @@ class Alarm:
         with suppress(BlockingIOError):
             os.eventfd_read(self._fd)
 
-    def wait(self, seconds: float) -> bool:
-        """Sleep for `seconds`, or until the alarm is set; returns whether it was set."""
-        return bool(self._poll.poll(max(0.0, seconds) * 1000))
+    def wait(self, seconds: float | None = None) -> bool:
+        """Sleep for `seconds` (a day at most), or until the alarm is set; returns whether it was set."""
+        return bool(self._poll.poll(None if seconds is None else min(max(0.0, seconds), _DAY_S) * 1000))

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from collectors import pipeline
 from collectors.alarm import Alarm
 from collectors.base import GpuReading, GpuSource, HostSource, ProcessSource, RankSource, RanksReading
-from collectors.malloc import share_one_heap
+from collectors.malloc import give_back, share_one_heap
 from collectors.nvml.selection import GpuSelection, with_whole_uuids
 from collectors.periodic_thread import last_tick
 from collectors.pipeline import Stage
@@ -32,6 +32,8 @@ WARM_PACE_SECONDS = 0.5
 TRAIL_SECONDS = 0.2
 """Rounds trail the instants at which the sources read by so much, or by a quarter of a shorter interval, so that
 what they put together is of that instant and not of one interval before."""
+TIDY_SECONDS = 30.0
+"""How often the heap is tidied; it takes some ms."""
 PATIENCE_SECONDS = 0.8
 """And wait for so long after that instant for a source that has not read yet. Nothing shown is a second old."""
 
@@ -227,9 +229,12 @@ class Hub:
             return
         self._first_round()
         self._warm_up(on_snapshot)
-        due = time.monotonic()
+        due = tidied = time.monotonic()
         while not self._closed:
             on_snapshot(self.poll())
+            if due - tidied >= TIDY_SECONDS:
+                tidied = due
+                give_back()
             due = self._wait_for_next(due)
             self._wait_for_sources(due)
 

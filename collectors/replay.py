@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from msgspec.structs import replace
 
 from collectors import pipeline
+from collectors.alarm import Alarm
 from collectors.pipeline import Stage
 from llmtop.errors import UnusableInput
 from llmtop.format import duration
@@ -54,7 +55,8 @@ class ReplayFeed:
             )
         self._reader, self._make_rules = reader, make_rules
         self._rules = make_rules()
-        self._wake = threading.Condition()
+        self._lock = threading.Lock()
+        self._wake = Alarm()
         self._closed = self._paused = self._ended = False
         self._speed = speed
         self._position = 0.0
@@ -106,18 +108,18 @@ class ReplayFeed:
 
     def toggle(self) -> None:
         """Pause, or go on; at the end, start again from the beginning."""
-        with self._wake:
+        with self._lock:
             if self._ended and not self._paused:
                 self._jump_to = 0.0
             else:
                 self._paused = not self._paused
-            self._wake.notify_all()
+        self._wake.set()
 
     def set_speed(self, speed: float) -> None:
         """Change the speed, held between `MIN_SPEED` and `MAX_SPEED`."""
-        with self._wake:
+        with self._lock:
             self._speed = min(max(speed, MIN_SPEED), MAX_SPEED)
-            self._wake.notify_all()
+        self._wake.set()
 
     def seek(self, seconds: float) -> None:
         """Jump to that position, held within the recording.
@@ -125,10 +127,10 @@ class ReplayFeed:
         Where nothing was recorded just then, to the last snapshot before it on the way back, to the next one on
         the way on, so that a jump always goes somewhere.
         """
-        with self._wake:
+        with self._lock:
             self._jump_back = seconds < self.position
             self._jump_to = min(max(seconds, 0.0), self._reader.length)
-            self._wake.notify_all()
+        self._wake.set()
 
     def on_jump(self, callback: Callable[[list[Snapshot]], None]) -> None:
         """Have `callback` called after each jump with the snapshots before the new position."""
@@ -145,9 +147,9 @@ class ReplayFeed:
 
     def close(self) -> None:
         """Stop and close the recording."""
-        with self._wake:
+        with self._lock:
             self._closed = True
-            self._wake.notify_all()
+        self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=2.0)
         self._reader.close()
@@ -192,7 +194,7 @@ class ReplayFeed:
                 on_snapshot(self._judge(snapshot))
 
     def _take_jump(self) -> float | None:
-        with self._wake:
+        with self._lock:
             jump, self._jump_to = self._jump_to, None
             if jump is not None and self._jump_back:
                 jump = self._reader.position_before(jump) or 0.0
@@ -222,27 +224,29 @@ class ReplayFeed:
     def _wait(self, seconds: float) -> bool:
         """Sleep so many seconds of the recording; False when a jump or the end of all came first."""
         waited = 0.0
-        with self._wake:
-            while not self._closed and self._jump_to is None:
-                left = seconds - waited
-                if left <= 0 and not self._paused:
-                    return True
-                if self._paused:
-                    self._wake.wait()
-                    continue
-                speed, since = self._speed, time.monotonic()
+        while True:
+            self._wake.clear()  # before looking: what changes from here on ends the wait below
+            if self._closed or self._jump_to is not None:
+                return False
+            left, speed = seconds - waited, self._speed
+            if self._paused:
+                self._wake.wait()
+            elif left <= 0:
+                return True
+            else:
+                since = time.monotonic()
                 self._wake.wait(left / speed)
                 waited += (time.monotonic() - since) * speed
-        return False
 
     def _wait_at_end(self) -> Iterator[tuple[float, Snapshot]]:
         """Wait for a jump, or for more of a recording that is still being written; return what follows."""
         self._ended = True
         self._on_end()
-        with self._wake:
-            while not self._closed and self._jump_to is None:
-                known = len(self._reader.members)
-                if self._reader.refresh():
-                    return self._reader.snapshots(first_member=known)
+        while not self._closed and self._jump_to is None:
+            known = len(self._reader.members)
+            if self._reader.refresh():
+                return self._reader.snapshots(first_member=known)
+            self._wake.clear()
+            if not self._closed and self._jump_to is None:
                 self._wake.wait(_GROWTH_SECONDS)
         return iter(())

@@ -29,7 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "live": ("llmtop.cli.live:live", "Watch GPUs and attached trainings (what llmtop without a command does)."),
     "run": ("llmtop.cli.run:run", "Start a training, attached, without changing it."),
     "capture": ("llmtop.cli.capture:capture", "Capture a focused window of a running training."),
-    "captures": ("llmtop.cli.capture:captures", "List captures, or remove them."),
+    "captures": ("llmtop.cli.captures:captures", "List captures, or remove them."),
     "report": ("llmtop.cli.report:report", "Say what a capture or a recording shows."),
     "compare": ("llmtop.cli.report:compare", "Two captures, recordings or reports: what moved."),
     "record": ("llmtop.cli.live:record", "Write a recording without a screen."),

@@ -81,7 +81,7 @@ def remove_stale(path: Path) -> bool:
     A killed process cannot remove its own. Refused means that no process has it open for listening; the pid or,
     where pids of another namespace mean nothing, the age keeps clear of a process between bind() and listen().
     """
-    match = wire.SOCKET_NAME.match(path.name)
+    match = wire.SOCKET_NAME.match(path.name) or wire.HALF_MADE_NAME.match(path.name)
     if match is None:
         return False
     try:
@@ -95,6 +95,22 @@ def remove_stale(path: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def remove_half_made(directory: Path) -> None:
+    """Remove the sockets of processes that ended before theirs listened: no monitor sees those.
+
+    Raises:
+        NotPossibleHere: as `discover`.
+    """
+    socket_dir.check_dir(directory)
+    try:
+        names = [name for name in os.listdir(directory) if wire.HALF_MADE_NAME.match(name)]
+    except OSError as error:
+        raise NotPossibleHere(f"{directory} cannot be read: {error.strerror}") from None
+    for name in names:
+        if not is_alive(int(name.partition("-")[0])):
+            remove_stale(directory / name)
 
 
 class Connection:

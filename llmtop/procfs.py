@@ -78,12 +78,6 @@ def parent(pid: int) -> int | None:
     return int(text) if text else None
 
 
-def children(pid: int) -> list[int]:
-    """The pids of a process's direct children, of all its threads."""
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(word) for task in tasks for word in _text(task).split()]
-
-
 def _text(path: Path) -> str:
     """The file's text; empty when it has gone, as threads and GPUs do at any time."""
     try:

@@ -153,7 +153,8 @@ class Reader:
 
         Args:
             path: the file.
-            limits: how much all that is read of it may unpack to; None where it is played, piece by piece.
+            limits: how much all that is read of it may unpack to; None where it is played, piece by piece. Each
+                piece has a limit of its own (`MAX_MEMBER_BYTES`), unless limits are lifted.
 
         Raises:
             UnusableInput: it cannot be opened, is no file, is empty, not a recording, cut off within its head, or
@@ -350,7 +351,7 @@ class Reader:
 
     def _lines(self, member: Member) -> bytes:
         try:
-            return unpack(self._file, member)
+            return unpack(self._file, member, lifted=self._limits is not None and self._limits.lifted)
         except (zlib.error, struct.error, ValueError, OSError):
             self._bad[member.offset] = max(member.number, 1)
             return b""

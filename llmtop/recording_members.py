@@ -123,8 +123,13 @@ def is_cut_in_its_head(file: BinaryIO, size: int) -> bool:
     return len(raw) < HEAD_BYTES or HEAD_BYTES + _EXTRA.unpack_from(raw, _GZIP.size)[0] + _TRAILER.size > size
 
 
-def unpack(file: BinaryIO, member: Member) -> bytes:
+def unpack(file: BinaryIO, member: Member, *, lifted: bool = False) -> bytes:
     """The lines of a member.
+
+    Args:
+        file: the recording.
+        member: where it lies in the file.
+        lifted: unpack also what is larger than any of ours.
 
     Raises:
         ValueError: the checksum is wrong, or it is larger than any of ours.
@@ -133,7 +138,8 @@ def unpack(file: BinaryIO, member: Member) -> bytes:
     """
     file.seek(member.offset + HEAD_BYTES)
     unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
-    lines = unpacker.decompress(file.read(member.packed), MAX_MEMBER_BYTES)
+    # 0 is no limit to zlib.
+    lines = unpacker.decompress(file.read(member.packed), 0 if lifted else MAX_MEMBER_BYTES)
     crc, length = _TRAILER.unpack(file.read(_TRAILER.size))
     if not unpacker.eof or crc != zlib.crc32(lines) or length != len(lines) & 0xFFFFFFFF:
         raise ValueError("checksum")

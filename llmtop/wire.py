@@ -29,6 +29,8 @@ PROTOCOL = 1
 """Both sides must have the same; it grows only when an old reader would misunderstand."""
 MAX_FRAME = 1 << 20
 """Bytes in the largest frame that either side accepts."""
+HALF_MADE_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-(?:[0-9a-f]{8}|try)\.new$")
+"""Of a socket that does not listen yet, and of one that is made to see whether that can be done."""
 SOCKET_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-(?P<token>[0-9a-f]{8})\.sock$")
 runtime_dir, make_dir = socket_dir.runtime_dir, socket_dir.make_dir
 """Where both sides meet; here too for those who come for both."""

@@ -9,7 +9,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from llmtop.capture.capabilities import GIVES, Ability
+from llmtop.capture.capabilities import Ability
+from llmtop.capture.engines import ENGINES
 from llmtop.capture.folder import Info, StepTimes
 from llmtop.capture.job import Plan, Progress, Target
 from llmtop.capture.py_spy.stacks import Frame, ThreadStack
@@ -46,11 +47,11 @@ def _prospects() -> tuple[Prospect, ...]:
         Ability(
             name,
             name not in refused,
-            *refused.get(name, (text, "")),
+            *refused.get(name, (engine.gives, "")),
             warning=nsys.PAUSE_COST if name == "nsys" else "",
             pauses=name == "nsys",
         )
-        for name, text in GIVES.items()
+        for name, engine in ENGINES.items()
     )
     return tuple(Prospect(target, abilities) for target in _targets())
 
@@ -89,7 +90,7 @@ def finished(app: Any) -> None:
         paused_seconds=[0.168, 0.503],
         step_seconds=StepTimes(before_p50=0.0571, slowest_during=0.6277, after_p50=0.0570),
     )
-    now.result = Result(_FOLDER, info, 5_130_000, _FOLDER / "trace.sqlite", report, "nsys-ui")
+    now.result = Result(_FOLDER, info, 5_130_000, _FOLDER / "trace.sqlite", report)
     now.state = "done"
     if now.watching is not None:
         now.watching()

@@ -39,18 +39,21 @@ from llmtop.report.model import (
 )
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
+from llmtop.trace.file_kind import Examined, examine
 from llmtop.trace.intervals import Spans
 from llmtop.trace.open import open_trace
 
 _OUTLIER = 1.5
 
 
-def analyze(path: str | Path, steps: int | tuple[int, int] | None = None, limits: Limits = DEFAULT) -> Report:
+def analyze(
+    path: str | Path | Examined, steps: int | tuple[int, int] | None = None, limits: Limits = DEFAULT
+) -> Report:
     """Read a capture and say what it shows.
 
     Args:
         path: an nsys SQLite export, a .nsys-rep, a Chrome trace (plain or gzipped), or a folder with one or, from
-            several ranks, more of them.
+            several ranks, more of them; one that was examined already is not looked into again.
         steps: take the shares over this many of the first whole steps, or over whole steps a to b (b excluded);
             None for all of them.
         limits: how much of memory and time it may ask for.
@@ -59,8 +62,8 @@ def analyze(path: str | Path, steps: int | tuple[int, int] | None = None, limits
         UnusableInput: not a capture, so damaged that nothing of it can be used, or beyond a limit.
         NotPossibleHere: a .nsys-rep, and no nsys here that could export it.
     """
-    path = Path(path)
-    return analyze_trace(open_trace(path, limits), steps, _command(path), limits)
+    file = path if isinstance(path, Examined) else examine(Path(path))
+    return analyze_trace(open_trace(file, limits), steps, _command(file.path), limits)
 
 
 def analyze_trace(

@@ -11,7 +11,7 @@ from llmtop.errors import UnusableInput
 from llmtop.format import printable
 from llmtop.inputs import DEFAULT, Limits, depth_of, read_input
 from llmtop.report.model import Report, from_json
-from llmtop.trace.file_kind import kind_of
+from llmtop.trace.file_kind import examine
 
 
 def load_reports(
@@ -25,13 +25,14 @@ def load_reports(
     """
     if len(paths) == 1:
         return load_report(paths[0], steps, limits)
-    for path in paths:
-        if kind_of(path) in ("json", "recording"):
-            raise UnusableInput(f"{path} is no capture: only captures of several ranks can be read together")
+    files = [examine(path) for path in paths]
+    for file in files:
+        if file.kind in ("json", "recording"):
+            raise UnusableInput(f"{file.path} is no capture: only captures of several ranks can be read together")
     from llmtop.analysis.analyze import analyze_trace
     from llmtop.trace.open import open_traces
 
-    return analyze_trace(open_traces(paths, limits), steps, limits=limits)
+    return analyze_trace(open_traces(files, limits), steps, limits=limits)
 
 
 def load_report(path: Path, steps: int | tuple[int, int] | None = None, limits: Limits = DEFAULT) -> Report:
@@ -46,21 +47,21 @@ def load_report(path: Path, steps: int | tuple[int, int] | None = None, limits: 
         UnusableInput: none of what llmtop reads, too damaged, or beyond a limit.
         NotPossibleHere: it needs an nsys that is not here.
     """
-    kind = kind_of(path)
-    if kind == "json":
+    file = examine(path)
+    if file.kind == "json":
         return _read(path, limits)
-    if kind == "recording":
+    if file.kind == "recording":
         from llmtop.analysis.analyze_recording import analyze_recording
 
         return analyze_recording(path, limits)
     from llmtop.analysis.analyze import analyze
 
     try:
-        return analyze(path, steps, limits)
+        return analyze(file, steps, limits)
     except UnusableInput:
         # An engine that records stacks leaves no trace, but its folder has a report.
         written = path / "report.json"
-        if kind == "folder" and written.is_file():
+        if file.kind == "folder" and written.is_file():
             return _read(written, limits)
         raise
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from llmtop import procfs
 from llmtop.capture.step_listener import StepWatch
@@ -96,8 +95,6 @@ class Recorded:
     """Which program, which version, which session."""
     notes: list[str] = field(default_factory=list)
     """Sentences that the person must read: what is missing and why."""
-    open_with: str = ""
-    """The command that shows it, without the path."""
     first_step: int | None = None
     last_step: int | None = None
     paused_seconds: list[float] = field(default_factory=list)
@@ -184,19 +181,3 @@ class Job:
     def alive(self) -> bool:
         """Whether any of the processes still runs."""
         return any(procfs.is_alive(target.pid) for target in self.plan.targets)
-
-
-class Engine(Protocol):
-    """One way to record a window."""
-
-    name: str
-
-    def record(self, job: Job) -> Recorded:
-        """Record the window that `job.plan` asks for into `job.folder`.
-
-        Whatever is raised, the training runs on and nothing keeps recording it.
-
-        Raises:
-            Cancelled: the person asked for an end.
-            LlmtopError: one sentence: what went wrong, what was kept and where, how to finish by hand.
-        """

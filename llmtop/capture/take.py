@@ -8,36 +8,23 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from llmtop.capture import engines
 from llmtop.capture import folder as folders
+from llmtop.capture.engine import Engine
 from llmtop.capture.folder import Info
-from llmtop.capture.in_process import memory, torch_profiler
-from llmtop.capture.job import Cancelled, Engine, Job, OnProgress, Plan, Recorded
-from llmtop.capture.kineto.engine import KinetoEngine
+from llmtop.capture.job import Cancelled, Job, OnProgress, Plan, Recorded
 from llmtop.capture.lock import CaptureLock, Holder
-from llmtop.capture.nsys import lost_records
-from llmtop.capture.nsys.engine import NsysEngine
-from llmtop.capture.py_spy.engine import PySpyEngine
 from llmtop.capture.step_listener import StepWatch
 from llmtop.errors import LlmtopError, UnusableInput
 from llmtop.format import duration, size
-from llmtop.nsys_cli import tool as nsys
 from llmtop.snapshot import Snapshot
-
-ENGINES: dict[str, Callable[[], Engine]] = {
-    "nsys": NsysEngine,
-    "torch.profiler": torch_profiler.engine,
-    "kineto": KinetoEngine,
-    "py-spy": PySpyEngine,
-    "memory": memory.engine,
-}
-"""By name, best first."""
 
 TakeSnapshot = Callable[[], Snapshot | None]
 
@@ -53,7 +40,6 @@ class Result:
     """What `llmtop report` reads."""
     report: Any = None
     """The analysis' Report; None where the engine makes none or it failed (then a note says why)."""
-    open_with: str = ""
 
     @property
     def copy(self) -> str:
@@ -63,7 +49,8 @@ class Result:
     @property
     def open(self) -> str:
         """How to look at it, after the copy."""
-        return open_line(self.trace or self.folder, self.open_with)
+        engine = engines.named(self.info.engine)
+        return open_line(self.folder if self.trace is None else engine.shown(self.trace), engine.open_with)
 
     @property
     def slowest(self) -> str:
@@ -118,7 +105,7 @@ def take(
         try:
             recorded = engine.record(job)
             info.git = git.result()
-            return _finish(job, info, recorded, snapshot)
+            return _finish(job, engine, info, recorded, snapshot)
         except Cancelled:
             folders.discard(path)
             raise
@@ -144,11 +131,10 @@ class _Later:
 
 
 def _engine(plan: Plan) -> Engine:
-    if plan.engine not in ENGINES:
-        raise UnusableInput(f"there is no engine {plan.engine!r}; there are: {', '.join(ENGINES)}")
+    engine = engines.named(plan.engine)
     if not plan.targets:
         raise UnusableInput("no process was named to capture: give --pid or --rank")
-    return ENGINES[plan.engine]()
+    return engine
 
 
 def _lock(plan: Plan, pid: int) -> CaptureLock:
@@ -188,12 +174,12 @@ def _begin(job: Job, snapshot: TakeSnapshot) -> Info:
     return info
 
 
-def _finish(job: Job, info: Info, recorded: Recorded, snapshot: TakeSnapshot) -> Result:
+def _finish(job: Job, engine: Engine, info: Info, recorded: Recorded, snapshot: TakeSnapshot) -> Result:
     job.stage("analyse", "reading the trace")
     info.tool, info.notes = recorded.tool, list(recorded.notes)
     info.paused_seconds = [round(seconds, 3) for seconds in recorded.paused_seconds]
     _describe_window(job, info, recorded)
-    report = _report(job, info, recorded)
+    report = _report(job, engine, info, recorded)
     after = snapshot()
     info.gpus_after = list(after.gpus) if after else None
     _describe_after(job, info)
@@ -203,7 +189,7 @@ def _finish(job: Job, info: Info, recorded: Recorded, snapshot: TakeSnapshot) ->
     folders.write_info(job.folder, info)
     job.stage("done")
     trace = recorded.traces[0] if recorded.traces else None
-    return Result(job.folder, info, folders.bytes_in(job.folder), trace, report, recorded.open_with)
+    return Result(job.folder, info, folders.bytes_in(job.folder), trace, report)
 
 
 def _describe_window(job: Job, info: Info, recorded: Recorded) -> None:
@@ -232,7 +218,7 @@ def _describe_after(job: Job, info: Info) -> None:
     info.step_seconds.after_p50 = job.watch.median_seconds(begin_ns=stopped)
 
 
-def _report(job: Job, info: Info, recorded: Recorded) -> Any:
+def _report(job: Job, engine: Engine, info: Info, recorded: Recorded) -> Any:
     """Make report.md and report.json; a trace without a report is still a trace, so failures become notes."""
     if recorded.report is not None:
         markdown, data = recorded.report
@@ -242,7 +228,8 @@ def _report(job: Job, info: Info, recorded: Recorded) -> Any:
         return None
     try:
         report = _analyse(job, recorded.traces)
-        _note_losses(job, info, report)
+        _note_losses(info, report)
+        engine.after_report(job, report)
         return report
     except LlmtopError as error:
         info.notes.append(f"no report could be made: {error}")
@@ -260,19 +247,11 @@ def _analyse(job: Job, traces: list[Path]) -> Any:
     return report
 
 
-def _note_losses(job: Job, info: Info, report: Any) -> None:
-    """Kernels that the tool lost are told first, and where nsys lost them it is not asked again."""
+def _note_losses(info: Info, report: Any) -> None:
+    """Kernels that the tool lost are told first."""
     from llmtop.analysis.findings import RECORDS_LOST
 
-    lost = [finding for finding in report.findings if finding.id == RECORDS_LOST]
-    info.notes += [finding.summary for finding in lost]
-    pids = {finding.evidence["pid"] for finding in lost} if job.plan.engine == "nsys" else set()
-    for pid in pids & {target.pid for target in job.plan.targets}:
-        # It may have ended, or the disk be full: the report stands all the same.
-        with suppress(LlmtopError, OSError):
-            tool, session = nsys.for_process(pid)
-            if tool.needs_pause:  # other versions are not known to crash what they lose kernels of
-                lost_records.remember(session.id, [pid])
+    info.notes += [finding.summary for finding in report.findings if finding.id == RECORDS_LOST]
 
 
 def _write_report(path: Path, markdown: str, data: bytes) -> None:
@@ -309,8 +288,6 @@ def open_line(path: Path, open_with: str) -> str:
     name = path if not path.suffix else Path(path.parent.name) / path.name
     if open_with.startswith("https://"):
         return f"open {open_with} and drop {name} there"
-    if path.suffix == ".sqlite":
-        name = name.with_suffix(".nsys-rep")
     return f"{open_with} {shlex.quote(str(name))}" if open_with else str(name)
 
 

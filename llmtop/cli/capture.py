@@ -1,4 +1,4 @@
-"""llmtop capture and llmtop captures."""
+"""llmtop capture: a focused window of a running training, now or when a condition comes true."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from llmtop.errors import EXIT_DONE, LlmtopError, UnusableInput
-from llmtop.format import duration, escaped_json, printable, size
+from llmtop.cli.capture_options import json_option, out_option
+from llmtop.errors import EXIT_DONE, UnusableInput
+from llmtop.format import duration, printable, size
 
 if TYPE_CHECKING:
     from llmtop.capture.job import Plan, Progress, Target
@@ -26,13 +27,17 @@ if TYPE_CHECKING:
     from llmtop.capture.trigger import Fired
     from llmtop.snapshot import Snapshot
 
-_out = click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Folder of the captures' folders.  [default: llmtop-captures]",
-)
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON alone on stdout, one object a line.")
+
+class _EngineOption(click.Option):
+    """Names the engines in its help, for which alone they are loaded."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """See `click.Option`."""
+        from llmtop.capture.engines import ENGINES
+
+        *others, last = ENGINES
+        self.help = f"{', '.join(others)} or {last}.  [default: the first of these that can]"
+        return super().get_help_record(ctx)
 
 
 @click.command()
@@ -44,11 +49,11 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON alon
     "--engine",
     "-e",
     metavar="NAME",
-    help="nsys, torch.profiler, kineto, py-spy or memory.  [default: the first of these that can]",
+    cls=_EngineOption,
 )
 @click.option("--steps", type=click.IntRange(1, 1000), metavar="N", help="Whole steps to capture.  [default: 5]")
 @click.option("--seconds", type=click.FloatRange(0.1, 600), metavar="S", help="Capture by the clock instead.")
-@_out
+@out_option
 @click.option(
     "--option",
     "-o",
@@ -82,7 +87,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON alon
     metavar="GIB",
     help="With --when: fire no more when the captures in the folder take that much.",
 )
-@_as_json
+@json_option
 def capture(
     *,
     pids: tuple[int, ...],
@@ -128,34 +133,27 @@ def capture(
 
 def _plan(
     chosen: tuple[Target, ...],
-    engine: str | None,
+    name: str | None,
     length: tuple[int | None, float | None],
     out: Path | None,
     options: tuple[str, ...],
 ) -> Plan:
-    from llmtop.capture import capabilities, folder
+    from llmtop.capture import capabilities, engines, folder
     from llmtop.capture.job import DEFAULT_STEPS, Plan
-    from llmtop.capture.options import check
-    from llmtop.capture.take import ENGINES
 
     steps, seconds = length
     if steps is not None and seconds is not None:
         raise UnusableInput("give --steps or --seconds, not both")
-    if engine is not None and engine not in ENGINES:
-        raise UnusableInput(f"there is no engine {engine!r}; there are: {', '.join(ENGINES)}")
-    if engine is None:
-        engine = capabilities.best_for(chosen)
-    else:
+    engine = engines.named(capabilities.best_for(chosen) if name is None else name)
+    if name is not None:
         for target in chosen:
-            capabilities.require(target, engine)
-    check(engine, options)
-    told = {"pause", "no-pause"} & set(options)  # what pausing costs is said with the options
-    warned = [target for target in chosen if not (told and capabilities.can_pause(target))]
-    for warning in dict.fromkeys(capabilities.warning(target, engine) for target in warned):
+            capabilities.require(target, name)
+    engines.check_options(engine, options)
+    for warning in dict.fromkeys(engine.warning(target, options) for target in chosen):
         if warning:
-            click.echo(f"llmtop: {engine}: {warning}", err=True)
+            click.echo(f"llmtop: {engine.name}: {warning}", err=True)
     return Plan(
-        engine=engine,
+        engine=engine.name,
         targets=chosen,
         parent=(out or Path(folder.PARENT)).absolute(),
         steps=None if seconds is not None else steps or DEFAULT_STEPS,
@@ -257,15 +255,16 @@ def _say(text: str) -> None:
 
 
 def _say_before(plan: Plan) -> None:
+    from llmtop.capture import engines
     from llmtop.capture.folder import check_disk
-    from llmtop.capture.options import cost
 
     names = ", ".join(target.name for target in plan.targets)
     length = f"{plan.steps} steps" if plan.steps else duration(plan.seconds)
     free = check_disk(plan.parent)
     _say(f"capturing {length} of {names} with {plan.engine}; a few MB to {plan.parent} ({size(free)} free)")
-    for name in sorted(plan.options):
-        _say(f"{name}: {cost(plan.engine, name)}")
+    for option in engines.named(plan.engine).options:
+        if option.name in plan.options:
+            _say(f"{option.name}: {option.cost}")
 
 
 def _print_result(result: Result, as_json: bool) -> None:
@@ -313,93 +312,12 @@ def _print_fired(fired: Fired, as_json: bool) -> None:
 
 
 def _print_options() -> None:
-    from llmtop.capture.capabilities import option_refusal
-    from llmtop.capture.options import all_options
+    from llmtop.capture.engines import ENGINES
 
-    for engine, option in all_options():
-        refused = option_refusal(option.name) if engine == "nsys" else None
-        where = "at launch: llmtop run --nsys" if option.at_launch else f"-e {engine}"
-        click.echo(f"{option.name}  ({where})\n    {option.summary}\n    cost: {option.cost}")
-        if refused:
-            click.echo(f"    not here: {refused[0]}; to change that: {refused[1]}")
-
-
-@click.command()
-@_out
-@click.option(
-    "--remove", "names", multiple=True, metavar="NAME", help="Remove a capture by its folder; 'all' for all."
-)
-@click.option("--stop", is_flag=True, help="Stop what a killed llmtop left recording.")
-@_as_json
-def captures(*, out: Path | None, names: tuple[str, ...], stop: bool, as_json: bool) -> int:
-    """List the captures of a folder, or remove some."""
-    from llmtop.capture import folder
-
-    parent = (out or Path(folder.PARENT)).absolute()
-    if stop:
-        _stop_leftovers(as_json)
-    elif names:
-        _remove(parent, names, as_json)
-    else:
-        _list(parent, as_json)
-    return EXIT_DONE
-
-
-def _list(parent: Path, as_json: bool) -> None:
-    from llmtop.capture import folder
-    from llmtop.capture.nsys import orphans
-
-    found, refused = folder.looked_through(parent)
-    total = 0
-    for path, info in found:
-        taken = folder.bytes_in(path)
-        total += taken
-        state = orphans.state_of(path, info)
-        if as_json:
-            facts = {"folder": str(path), "bytes": taken, "capture": msgspec.to_builtins(info), "state": state}
-            click.echo(escaped_json(msgspec.json.encode(facts).decode()))
-            continue
-        steps = "" if info.steps is None else f"{info.steps} steps"
-        ranks = [str(rank) for rank in info.ranks if rank is not None]
-        whom = f"rank {','.join(ranks)}" if ranks else f"pid {','.join(map(str, info.pids))}"
-        command = printable(info.command or "", 40)
-        name, state = printable(path.name), printable(state, 12)
-        click.echo(f"{name:<36} {state:<12} {size(taken):>9}  {steps:<10} {whom}  {command}".rstrip())
-    if not as_json:
-        what = f"{len(found)} capture{'' if len(found) == 1 else 's'}, {size(total)}" if found else "no captures"
-        click.echo(f"{what} in {printable(str(parent))}", err=True)
-    for sentence in refused:
-        click.echo(f"left out: {printable(sentence)}", err=True)
-    for line in orphans.sentences():
-        click.echo(line, err=True)
-
-
-def _remove(parent: Path, names: tuple[str, ...], as_json: bool) -> None:
-    from llmtop.capture import folder
-
-    if "all" in names:
-        paths = [path for path, _ in folder.listed(parent)]
-    else:
-        paths = [parent / name if Path(name).name == name else Path(name) for name in names]
-    for path in paths:
-        freed = folder.remove(path)
-        if as_json:
-            click.echo(msgspec.json.encode({"removed": str(path), "bytes": freed}).decode())
-        else:
-            click.echo(f"removed {printable(str(path))} ({size(freed)})")
-
-
-def _stop_leftovers(as_json: bool) -> None:
-    from llmtop.capture.nsys import orphans
-
-    failed: LlmtopError | None = None
-    for outcome in orphans.stop_all():
-        if isinstance(outcome, LlmtopError):
-            failed = outcome
-            _say(f"llmtop: {outcome}")
-        elif as_json:
-            click.echo(msgspec.json.encode({"stopped": outcome}).decode())
-        else:
-            click.echo(outcome)
-    if failed is not None:
-        raise failed
+    for engine in ENGINES.values():
+        for option in engine.options:
+            refused = engine.option_refusal(option.name)
+            where = f"at launch: llmtop run {engine.launch_flag}" if option.at_launch else f"-e {engine.name}"
+            click.echo(f"{option.name}  ({where})\n    {option.summary}\n    cost: {option.cost}")
+            if refused:
+                click.echo(f"    not here: {refused.because}; to change that: {refused.command}")

@@ -181,23 +181,23 @@ def _ptrace() -> Check:
 
 
 def _perf() -> Check:
-    from llmtop.capture import capabilities
+    from llmtop.capture.nsys import permissions
 
-    level = capabilities.perf_paranoid()
-    refused = capabilities.option_refusal("cpu-sampling")
+    level = permissions.perf_paranoid()
+    refused = permissions.cpu_sampling_refusal()
     if refused:
-        return Check(name="CPU sampling", ok=False, says=refused[0], command=refused[1])
+        return Check(name="CPU sampling", ok=False, says=refused.because, command=refused.command)
     says = "no perf events in this kernel" if level is None else f"allowed (perf_event_paranoid is {level})"
     return Check(name="CPU sampling", ok=level is not None, says=says)
 
 
 def _gpu_metrics() -> Check:
-    from llmtop.capture import capabilities
+    from llmtop.capture.nsys import permissions
 
-    refused = capabilities.option_refusal("gpu-metrics")
+    refused = permissions.gpu_metrics_refusal()
     if refused:
-        return Check(name="GPU metrics", ok=False, says=refused[0], command=refused[1])
-    restricted = capabilities.profiling_restricted()
+        return Check(name="GPU metrics", ok=False, says=refused.because, command=refused.command)
+    restricted = permissions.profiling_restricted()
     if restricted is None:
         return Check(name="GPU metrics", ok=False, says="no NVIDIA driver is loaded")
     says = "to root only, and this is root" if restricted else "to all users"

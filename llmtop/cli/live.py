@@ -189,12 +189,19 @@ _speed = click.option(
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line and a snapshot, to the end.")
+@click.option(
+    "--no-limits",
+    is_flag=True,
+    help="Read a file whatever memory and time it takes: lift the limit on what each piece of it unpacks to.",
+)
 @_speed
 @_ascii
 @_theme
-def replay(file: Path, as_json: bool, speed: float | None, ascii: bool, theme: str | None) -> int:
+def replay(
+    *, file: Path, as_json: bool, no_limits: bool, speed: float | None, ascii: bool, theme: str | None
+) -> int:
     """Show the recording in FILE as if it were live; space pauses."""
-    return _replay(file, as_json=as_json, speed=speed, ascii=ascii, theme=theme)
+    return _replay(file, as_json=as_json, no_limits=no_limits, speed=speed, ascii=ascii, theme=theme)
 
 
 @click.command()
@@ -213,15 +220,19 @@ def demo(as_json: bool, speed: float | None, ascii: bool, theme: str | None) -> 
         return _replay(path, as_json=as_json, speed=speed, ascii=ascii, theme=theme)
 
 
-def _replay(path: Path, *, as_json: bool, speed: float | None, ascii: bool, theme: str | None) -> int:
+def _replay(
+    path: Path, *, as_json: bool, speed: float | None, ascii: bool, theme: str | None, no_limits: bool = False
+) -> int:
     from collectors.replay import ReplayFeed
+    from llmtop.inputs import Limits
     from llmtop.recording import Reader
     from llmtop.rules.engine import Rules
 
     if not as_json:
         _need_terminal("--json")
     unpaced = as_json and speed is None
-    feed = ReplayFeed(Reader(path), lambda: Rules().apply, math.inf if unpaced else speed or 1.0)
+    reader = Reader(path, Limits(lifted=True) if no_limits else None)
+    feed = ReplayFeed(reader, lambda: Rules().apply, math.inf if unpaced else speed or 1.0)
     if as_json:
         _stream(feed)
         return EXIT_DONE

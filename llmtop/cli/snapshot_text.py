@@ -12,6 +12,16 @@ from llmtop.snapshot import Alert, Gpu, Host, Phase, Process, Rank, Snapshot
 
 MAX_PROCESSES = 20
 """So many are listed; of more, only the number is said."""
+_COLUMNS = (
+    ("PID", 8, True),
+    ("user", 9, False),
+    ("GPU", 3, True),
+    ("GPU mem", 9, True),
+    ("SM", 5, True),
+    ("CPU", 6, True),
+    ("RSS", 9, True),
+)
+"""Of the processes, before the command: title, cells, and whether it stands at the right end of them."""
 
 
 def render(snapshot: Snapshot, width: int = 80) -> str:
@@ -143,7 +153,7 @@ def _phase(phase: Phase) -> str:
 
 def _processes(snapshot: Snapshot) -> list[str]:
     indices = {gpu.uuid: gpu.number for gpu in snapshot.gpus}
-    lines = [f"{'PID':>8} {'user':<9} {'GPU':>3} {'GPU mem':>9} {'SM':>5} {'CPU':>6} {'RSS':>9}  command"]
+    lines = [_cells([title for title, _, _ in _COLUMNS], "command")]
     lines += [
         _process(process, indices.get(process.gpu_uuid or "", fmt.DASH))
         for process in snapshot.processes[:MAX_PROCESSES]
@@ -153,13 +163,22 @@ def _processes(snapshot: Snapshot) -> list[str]:
 
 
 def _process(process: Process, gpu: str) -> str:
-    line = (
-        f"{process.pid:>8} {fmt.printable(process.user or fmt.DASH, 9):<9} {gpu:>3} "
-        f"{fmt.size(process.gpu_mem_bytes):>9} {fmt.percent(process.gpu_sm_pct):>5} "
-        f"{fmt.percent(process.cpu_pct):>6} {fmt.size(process.rss_bytes):>9}  "
-    )
+    cells = [
+        str(process.pid),
+        fmt.printable(process.user or fmt.DASH, 9),
+        gpu,
+        fmt.size(process.gpu_mem_bytes),
+        fmt.percent(process.gpu_sm_pct),
+        fmt.percent(process.cpu_pct),
+        fmt.size(process.rss_bytes),
+    ]
     program, _, arguments = (process.command or fmt.DASH).partition(" ")
-    return f"{line}{program.rsplit('/', 1)[-1]} {arguments}"
+    return _cells(cells, f"{program.rsplit('/', 1)[-1]} {arguments}")
+
+
+def _cells(cells: list[str], command: str) -> str:
+    columns = zip(cells, _COLUMNS, strict=True)
+    return " ".join(fmt.padded(cell, width, right=right) for cell, (_, width, right) in columns) + f"  {command}"
 
 
 def _alert(alert: Alert, snapshot: Snapshot, width: int) -> list[str]:

@@ -6,11 +6,13 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
 
+from collectors.alarm import Alarm
 from llmtop.errors import NotPossibleHere
 from llmtop.snapshot import Snapshot, to_json
 
@@ -38,12 +40,14 @@ class SnapshotStream:
     """
 
     def __init__(self) -> None:
-        self._finished = threading.Event()
+        self._finished = False
+        self._wake = Alarm()
         self._error: BaseException | None = None
 
     def finish(self) -> None:
         """End `run`; from any thread."""
-        self._finished.set()
+        self._finished = True
+        self._wake.set()
 
     def run(self, feed: _Feed, consume: Callable[[Snapshot], None], seconds: float | None = None) -> None:
         """Give each snapshot to `consume` until `finish()`, a signal of `ENDING`, or `seconds` have passed.
@@ -53,7 +57,7 @@ class SnapshotStream:
         """
 
         def guarded(snapshot: Snapshot) -> None:
-            if self._finished.is_set():
+            if self._finished:
                 return
             try:
                 consume(snapshot)
@@ -75,13 +79,18 @@ class SnapshotStream:
         with _signals_raise():
             try:
                 feed.start(guarded)
-                self._finished.wait(seconds)
+                self._wait(seconds)
             except _Signalled:
                 pass
         self.finish()
         feed.close()
         if self._error is not None:
             raise self._error
+
+    def _wait(self, seconds: float | None) -> None:
+        until = None if seconds is None else time.monotonic() + seconds
+        while not self._finished and (until is None or time.monotonic() < until):
+            self._wake.wait(None if until is None else until - time.monotonic())
 
 
 def write_json(snapshot: Snapshot) -> None:

@@ -11,12 +11,44 @@ from contextlib import closing
 from pathlib import Path
 
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
-from llmtop.nsys_cli import tool
+from llmtop.nsys_cli import tool, words
 from llmtop.nsys_cli.tool import Nsys
-from llmtop.nsys_cli.words import reason
 
 EXPORT_SECONDS = 600.0
 """A capture of some steps takes 0.05 to 0.5 s; a report of a whole run may take minutes."""
+
+
+def importer(nsys: Nsys) -> Path | None:
+    """The program of that nsys which makes a report of raw data; None where it is not beside it."""
+    real = nsys.path.resolve()
+    for folder in (real.parent, real.parent.parent, real.parent.parent / "nsight"):
+        for found in folder.glob("host-linux-*/QdstrmImporter"):
+            return found
+    return None
+
+
+def import_raw(nsys: Nsys, raw: Path) -> Path | None:
+    """Make the report of raw data that nsys itself could not import; the raw data goes where that works.
+
+    On a busy machine nsys has failed at data that was whole: its importer read it a moment later.
+
+    Args:
+        nsys: the one that left it.
+        raw: a .qdstrm.
+    """
+    program, report = importer(nsys), raw.with_suffix(".nsys-rep")
+    if program is None:
+        return None
+    report.unlink(missing_ok=True)  # it writes over nothing
+    try:
+        done = Nsys(program, nsys.version).run("-i", str(raw), seconds=EXPORT_SECONDS)
+    except LlmtopError:
+        return None
+    if done.returncode != 0 or not report.is_file() or not report.stat().st_size:
+        report.unlink(missing_ok=True)
+        return None
+    raw.unlink(missing_ok=True)
+    return report
 
 
 def export_into(report: Path, folder: Path) -> Path:
@@ -76,19 +108,19 @@ def _export(nsys: Nsys, report: Path, sqlite: Path) -> str | None:
     except LlmtopError:
         sqlite.unlink(missing_ok=True)
         raise
-    said = f"{done.stdout or ''}\n{done.stderr or ''}".strip().splitlines()
+    said = f"{done.stdout or ''}\n{done.stderr or ''}"
     lack = _lack(sqlite) or (
         f"it answers {done.returncode}" if done.returncode else _complaint(said, report, sqlite)
     )
     if lack is None:
         return None
     sqlite.unlink(missing_ok=True)
-    return reason("\n".join(said)) or lack
+    return words.reason(said) or lack
 
 
-def _complaint(said: list[str], report: Path, sqlite: Path) -> str | None:
+def _complaint(said: str, report: Path, sqlite: Path) -> str | None:
     """The first line that tells of an error, the files' own names aside."""
-    for line in said:
+    for line in said.splitlines():
         own = line
         for path in (report, sqlite):
             own = own.replace(str(path), "").replace(path.name, "")

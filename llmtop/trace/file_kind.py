@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from llmtop.errors import UnusableInput
 from llmtop.inputs import open_input
@@ -23,21 +23,43 @@ _EVENT = re.compile(rb'\{\s*"ph"\s*:\s*"')
 _HEAD_BYTES = 1 << 20
 
 
-def kind_of(path: Path) -> Kind:
+class Examined(NamedTuple):
+    """A path whose head has been read: whoever loads it need not look again."""
+
+    path: Path
+    kind: Kind
+    packed: bool = False
+    """Whether it is gzipped."""
+
+
+def examine(path: Path) -> Examined:
     """What a file is, by what is in it.
 
     Raises:
         UnusableInput: it is not there, cannot be read, is empty, or is none of what llmtop reads.
     """
     if path.is_dir():
-        return "folder"
-    head = _head(path)
+        return Examined(path, "folder")
+    with open_input(path) as file:
+        try:
+            head = file.read(_HEAD_BYTES)
+            if head.startswith(_RECORDING) and head[12:14] == b"LT":
+                return Examined(path, "recording", packed=True)
+            packed = head.startswith(_GZIP)
+            if packed:
+                file.seek(0)
+                # As much of the beginning as can be unpacked: the file may be cut right after it.
+                head = Gunzip(file).read(_HEAD_BYTES)
+        except OSError as error:
+            raise UnusableInput(f"{path} cannot be read: {error.strerror}") from None
     if not head:
-        raise UnusableInput(f"{path} is empty")
-    if head.startswith(_RECORDING) and head[12:14] == b"LT":
-        return "recording"
-    if head.startswith(_GZIP):
-        head = _unpacked_head(path)
+        said = "begins like a gzip file but cannot be unpacked" if packed else "is empty"
+        raise UnusableInput(f"{path} {said}")
+    return Examined(path, _kind_of(path, head), packed)
+
+
+def _kind_of(path: Path, head: bytes) -> Kind:
+    """The kind of a file that begins like that, unpacked."""
     if head.startswith(_SQLITE):
         return "nsys-sqlite"
     if head.startswith(_NSYS_REPORT) or path.suffix == ".nsys-rep":
@@ -52,32 +74,3 @@ def kind_of(path: Path) -> Kind:
     raise UnusableInput(
         f"{path} is neither a capture (.nsys-rep, .sqlite, trace .json or .json.gz), a recording nor a report"
     )
-
-
-def is_packed(path: Path) -> bool:
-    """Whether a file is gzipped.
-
-    Raises:
-        UnusableInput: it cannot be read.
-    """
-    return _head(path).startswith(_GZIP)
-
-
-def _head(path: Path) -> bytes:
-    with open_input(path) as file:
-        try:
-            return file.read(_HEAD_BYTES)
-        except OSError as error:
-            raise UnusableInput(f"{path} cannot be read: {error.strerror}") from None
-
-
-def _unpacked_head(path: Path) -> bytes:
-    """As much of the beginning as can be unpacked: the file may be cut right after it."""
-    with open_input(path) as file:
-        try:
-            head = Gunzip(file).read(_HEAD_BYTES)
-        except OSError as error:
-            raise UnusableInput(f"{path} cannot be read: {error.strerror}") from None
-    if not head:
-        raise UnusableInput(f"{path} begins like a gzip file but cannot be unpacked")
-    return head

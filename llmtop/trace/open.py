@@ -10,7 +10,7 @@ from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.inputs import DEFAULT, Limits, bytes_of, open_input
 from llmtop.trace import chrome_json, model, nsys_sqlite
 from llmtop.trace.chrome_events import Collector
-from llmtop.trace.file_kind import is_packed, kind_of
+from llmtop.trace.file_kind import Examined, examine
 from llmtop.trace.gunzip import Gunzip
 from llmtop.trace.merge import merge
 from llmtop.trace.sanitize import clean
@@ -18,18 +18,23 @@ from llmtop.trace.sanitize import clean
 _NOT_TRACES = ("capture.json", "report.json")
 
 
-def open_traces(paths: Sequence[Path], limits: Limits = DEFAULT) -> model.Trace:
+def open_traces(paths: Sequence[Path | Examined], limits: Limits = DEFAULT) -> model.Trace:
     """Read the captures of several ranks of one run as one.
+
+    Args:
+        paths: files or folders; those that were examined already are not looked into again.
+        limits: how much of memory and time each may ask for.
 
     Raises:
         UnusableInput: one of them is not usable.
         NotPossibleHere: as `open_trace`.
     """
-    files = [file for path in paths for file in (traces_in(path) if path.is_dir() else [path])]
-    return clean(merge([_open_file(file, limits) for file in files], ", ".join(map(str, paths))))
+    given = [path if isinstance(path, Examined) else examine(path) for path in paths]
+    files = [file for one in given for file in (_traces_in(one.path) if one.kind == "folder" else [one])]
+    return clean(merge([_open_file(file, limits) for file in files], ", ".join(str(one.path) for one in given)))
 
 
-def open_trace(path: Path, limits: Limits = DEFAULT) -> model.Trace:
+def open_trace(path: Path | Examined, limits: Limits = DEFAULT) -> model.Trace:
     """Read a capture: a file, or a folder that holds one (or one a rank).
 
     Raises:
@@ -39,7 +44,7 @@ def open_trace(path: Path, limits: Limits = DEFAULT) -> model.Trace:
     return open_traces([path], limits)
 
 
-def traces_in(folder: Path) -> list[Path]:
+def _traces_in(folder: Path) -> list[Examined]:
     """The captures in a folder, of one kind: exports before reports before Chrome traces.
 
     Raises:
@@ -49,37 +54,38 @@ def traces_in(folder: Path) -> list[Path]:
         files = sorted(path for path in folder.iterdir() if path.is_file())
     except OSError as error:
         raise UnusableInput(f"{folder} cannot be read: {error.strerror}") from None
-    for endings in ((".sqlite", ".sqlite.gz"), (".nsys-rep",), (".json", ".json.gz")):
-        found = [path for path in files if path.name.endswith(endings) and path.name not in _NOT_TRACES]
-        if endings[0] == ".json":
-            found = [path for path in found if _is_chrome(path)]
+    for endings in ((".sqlite", ".sqlite.gz"), (".nsys-rep",)):
+        found = [path for path in files if path.name.endswith(endings)]
         if found:
-            return found
+            return [examine(path) for path in found]
+    named = [path for path in files if path.name.endswith((".json", ".json.gz")) and path.name not in _NOT_TRACES]
+    traces = [one for one in map(_examined, named) if one is not None and one.kind == "chrome-json"]
+    if traces:
+        return traces
     raise UnusableInput(f"{folder} holds no capture: no .sqlite, .nsys-rep or trace .json is in it")
 
 
-def _is_chrome(path: Path) -> bool:
+def _examined(path: Path) -> Examined | None:
+    """What it is; None for what cannot be used."""
     try:
-        return kind_of(path) == "chrome-json"
+        return examine(path)
     except UnusableInput:
-        return False
+        return None
 
 
-def _open_file(path: Path, limits: Limits) -> model.Trace:
-    kind = kind_of(path)
-    if kind == "nsys-report":
+def _open_file(file: Examined, limits: Limits) -> model.Trace:
+    path = file.path
+    if file.kind == "nsys-report":
         return _through_nsys(path, limits)
-    if kind == "nsys-sqlite":
-        if not is_packed(path):
-            return nsys_sqlite.load(path, str(path), limits)
-        return _unpacked(path, limits)
-    if kind == "chrome-json":
-        return _open_chrome(path, limits)
-    raise UnusableInput(f"{path} is no capture but a {kind}")
+    if file.kind == "nsys-sqlite":
+        return _unpacked(path, limits) if file.packed else nsys_sqlite.load(path, str(path), limits)
+    if file.kind == "chrome-json":
+        return _open_chrome(file, limits)
+    raise UnusableInput(f"{path} is no capture but a {file.kind}")
 
 
-def _open_chrome(path: Path, limits: Limits) -> model.Trace:
-    packed, on_disk = is_packed(path), bytes_of(path)
+def _open_chrome(file: Examined, limits: Limits) -> model.Trace:
+    path, on_disk = file.path, bytes_of(file.path)
 
     def check(read: Collector) -> None:
         limits.check_events(path, read.seen, on_disk)
@@ -87,10 +93,12 @@ def _open_chrome(path: Path, limits: Limits) -> model.Trace:
         limits.check_number(path, "name_characters", read.names.characters)
         limits.check_number(path, "depth", read.deepest)
 
-    with open_input(path) as file:
+    with open_input(path) as raw:
         try:
             stream = (
-                Gunzip(file, lambda unpacked: limits.check_unpacked(path, unpacked, on_disk)) if packed else file
+                Gunzip(raw, lambda unpacked: limits.check_unpacked(path, unpacked, on_disk))
+                if file.packed
+                else raw
             )
             return chrome_json.load(stream, str(path), check)
         except OSError as error:

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from llmtop import procfs
-from llmtop.capture import capabilities, options, targets
+from llmtop.capture import capabilities, targets
 from llmtop.capture.capabilities import Ability
+from llmtop.capture.engines import ENGINES, check_options, named
 from llmtop.capture.job import Target
+from llmtop.capture.nsys import permissions
 from llmtop.capture.py_spy import ptrace_permission
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.nsys_cli import tool as nsys
@@ -122,20 +124,23 @@ def test_in_a_container_the_capability_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_belongs_to_root_is_refused_to_others_with_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capabilities.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(capabilities, "profiling_restricted", lambda: True)
-    monkeypatch.setattr(capabilities, "perf_paranoid", lambda: 4)
-    metrics, sampling = capabilities.option_refusal("gpu-metrics"), capabilities.option_refusal("cpu-sampling")
+    engine = named("nsys")
+    monkeypatch.setattr(permissions.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(permissions, "profiling_restricted", lambda: True)
+    monkeypatch.setattr(permissions, "perf_paranoid", lambda: 4)
+    metrics, sampling = engine.option_refusal("gpu-metrics"), engine.option_refusal("cpu-sampling")
     assert metrics is not None
     assert "NVreg_RestrictProfilingToAdminUsers=0" in metrics[1]
     assert sampling is not None
     assert "perf_event_paranoid" in sampling[1]
-    monkeypatch.setattr(capabilities, "profiling_restricted", lambda: False)
-    assert capabilities.option_refusal("gpu-metrics") is None
+    with pytest.raises(NotPossibleHere, match=r"cpu-sampling: .*; to change that: sudo sysctl"):
+        check_options(engine, ["cpu-sampling"])
+    monkeypatch.setattr(permissions, "profiling_restricted", lambda: False)
+    assert engine.option_refusal("gpu-metrics") is None
 
 
 def test_every_option_says_what_it_costs() -> None:
-    for _, option in options.all_options():
+    for option in [option for engine in ENGINES.values() for option in engine.options]:
         assert option.summary
         assert option.cost
 
@@ -151,7 +156,13 @@ def test_every_option_says_what_it_costs() -> None:
 )
 def test_an_option_in_the_wrong_place_is_refused(engine: str, name: str, sentence: str) -> None:
     with pytest.raises(UnusableInput, match=sentence):
-        options.check(engine, [name])
+        check_options(named(engine), [name])
+
+
+def test_options_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(UnusableInput, match="not both"):
+        check_options(named("nsys"), ["pause", "no-pause"])
+    check_options(named("nsys"), ["pause"])
 
 
 def test_the_launch_line_has_what_was_asked_for() -> None:

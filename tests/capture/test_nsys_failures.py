@@ -12,10 +12,10 @@ import pytest
 from llmtop import procfs
 from llmtop.capture import capabilities
 from llmtop.capture import take as run
+from llmtop.capture.engines import ENGINES
 from llmtop.capture.job import Cancelled, Plan, Progress, Target
 from llmtop.capture.lock import current
-from llmtop.capture.nsys import engine as nsys_engine
-from llmtop.capture.nsys import lost_records
+from llmtop.capture.nsys import collection, lost_records
 from llmtop.errors import NotPossibleHere
 from llmtop.nsys_cli import tool as nsys
 from llmtop.wire import Hello
@@ -35,8 +35,8 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.chmod(0o755)
     monkeypatch.setenv("LLMTOP_NSYS", str(program))
     monkeypatch.setenv("FAKE_NSYS_DIR", str(folder))
-    monkeypatch.setattr(nsys_engine, "START_SECONDS", 1.5)
-    monkeypatch.setattr(nsys_engine, "STOP_SECONDS", 1.0)
+    monkeypatch.setattr(collection, "START_SECONDS", 1.5)
+    monkeypatch.setattr(collection, "STOP_SECONDS", 1.0)
     return folder
 
 
@@ -83,6 +83,28 @@ def test_a_failure_is_one_sentence_and_the_training_runs_on(
     assert "\n" not in str(refused.value)
     training.wait_for_steps(3)
     assert current() == [], "the lock must be free again"
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_raw_data_is_imported_once_more(
+    training: Training, captures: Path, state: Path, monkeypatch: pytest.MonkeyPatch, works: bool
+) -> None:
+    monkeypatch.setenv("FAKE_NSYS", "stop leaves raw data")
+    importer = state / "host-linux-x64" / "QdstrmImporter"
+    importer.parent.mkdir()
+    importer.write_text(f'#!/bin/sh\necho report > "${{2%.qdstrm}}.nsys-rep"; exit {0 if works else 3}\n')
+    importer.chmod(0o755)
+    if works:
+        result = take(training, captures)
+        assert result.info.state == "done"
+        assert not list(result.folder.glob("*.qdstrm"))
+    else:
+        with pytest.raises(NotPossibleHere, match=r"no importer\); the raw data is kept at \S+/trace\.qdstrm"):
+            take(training, captures)
+        (folder,) = captures.iterdir()
+        assert (folder / "trace.qdstrm").read_bytes() == b"raw"
+        assert not (folder / "trace.nsys-rep").exists()
+    training.wait_for_steps(3)
 
 
 @pytest.mark.parametrize("how", ["start hangs", "stop hangs"])
@@ -184,7 +206,7 @@ def test_what_a_version_does_to_trainings_is_said_before_the_key_is_pressed(
     target = training.wait_attached() if attached else Target(training.pid)
     (ability,) = [one for one in capabilities.abilities(target) if one.engine == "nsys"]
     assert ability.can
-    assert ability.because == capabilities.GIVES["nsys"]
+    assert ability.because == ENGINES["nsys"].gives
     assert ability.warning.startswith(said)
     assert bool(ability.warning) == bool(said)
 

@@ -15,8 +15,7 @@ import pytest
 from llmtop import wire
 from llmtop.capture import take, targets, trigger
 from llmtop.capture.job import Cancelled, Plan, Progress, Target
-from llmtop.capture.nsys import engine as nsys_engine
-from llmtop.capture.nsys import orphans, pause
+from llmtop.capture.nsys import collection, orphans, pause
 from llmtop.client import Connection
 from llmtop.errors import NotPossibleHere
 from llmtop.nsys_cli import tool as nsys
@@ -140,7 +139,7 @@ def test_what_a_killed_llmtop_left_collecting_is_stopped_in_a_pause(
     tool, session = nsys.for_process(target.pid)
     tool.run("start", f"--session={session.id}", "-o", str(tmp_path / "left"), "-f", "true")
     listener = heard(target)
-    assert nsys_engine.stop_leftover(tool, session.id) == [tmp_path / "left.nsys-rep"]
+    assert collection.stop_leftover(tool, session.id) == [tmp_path / "left.nsys-rep"]
     listener.until(lambda: len(pauses(listener)) == 1)
     assert orphans.sentences() == []
     training.wait_for_steps(3)

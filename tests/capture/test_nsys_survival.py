@@ -144,7 +144,7 @@ def test_a_full_disk_keeps_what_nsys_recorded_and_says_where(
     if mounted.returncode != 0:
         pytest.skip("a small disk needs root to be mounted")
     try:
-        monkeypatch.setattr("llmtop.capture.nsys.engine.MIN_FREE_BYTES", 0)
+        monkeypatch.setattr("llmtop.capture.nsys.collection.MIN_FREE_BYTES", 0)
         monkeypatch.setattr("llmtop.capture.folder.check_disk", lambda *_: 1)
         target = under_nsys.wait_attached()
         with pytest.raises(NotPossibleHere, match=r"raw data is kept at (/\S+\.qdstrm); by hand") as refused:

@@ -82,7 +82,7 @@ def test_a_failed_capture_is_told_and_the_trigger_stays_armed(
     start: Start, captures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = start("--step-ms", "20", "--slow-every", "15").wait_attached()
-    real, calls = trigger.run.take, []
+    real, calls = trigger.take.take, []
 
     def fail_once(*arguments: object, **more: object) -> object:
         calls.append(1)

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from typing import Any
 import pytest
 
 from llmtop.errors import LlmtopError
-from llmtop.recording import Reader
+from llmtop.recording import Reader, Writer
 from tests.support import nvml_stub
 from tests.support.clock import Clock
 from tests.support.processes import environment, wait_for
+from tests.support.snapshots import snapshot
 
 Start = Callable[..., subprocess.Popen[str]]
 Moment = dict[str, Any]
@@ -97,6 +99,16 @@ class Monitor:
 def steps(moment: Moment) -> bool:
     """Whether its rank tells a rate."""
     return any(rank["steps_per_s"] is not None for rank in moment["ranks"])
+
+
+def count_in(path: Path) -> int:
+    """How many snapshots a recording has by now."""
+    try:
+        reader = Reader(path)
+    except LlmtopError:
+        return 0
+    reader.close()
+    return reader.count
 
 
 def check_well(moment: Moment) -> None:
@@ -180,6 +192,41 @@ def test_a_monitor_whose_python_waits_by_the_wall_clock_does_not_stop_when_that_
     check_well(later)
 
 
+def test_a_replay_whose_python_waits_by_the_wall_clock_goes_on_when_that_is_set_back(
+    start: Start, clock: Clock, tmp_path: Path
+) -> None:
+    path = tmp_path / "r.llmtop.gz"
+    writer = Writer(path, host="node")
+    times = [1000.0 + second for second in range(8)]
+    for second in times:
+        writer.write(snapshot(second))
+    writer.close()
+    replay = start("-m", "llmtop", "replay", str(path), "--json", "--speed", "1", old_waits=True)
+    silent = threading.Timer(90.0, replay.kill)
+    silent.start()
+    assert replay.stdout is not None
+    seen = []
+    for _ in times:
+        seen.append(replay.stdout.readline())
+        time.sleep(0.2)  # into its wait for the next one
+        clock.step(-HOUR)
+    silent.cancel()
+    assert [json.loads(line)["time"] for line in seen if line] == times
+    assert replay.wait(30) == 0
+
+
+def test_a_recording_for_some_seconds_ends_though_the_clock_is_set_back(
+    start: Start, clock: Clock, tmp_path: Path
+) -> None:
+    path = tmp_path / "r.llmtop.gz"
+    options = ("--interval", "0.2", "--seconds", "8")
+    recorder = start("-m", "llmtop", "record", str(path), *options, old_waits=True)
+    wait_for(lambda: count_in(path) > 0, 60)
+    clock.step(-HOUR)
+    assert recorder.wait(90) == 0
+    assert count_in(path) > 0
+
+
 def test_an_xid_stays_for_as_long_as_it_would_have(
     start: Start, clock: Clock, scenario: nvml_stub.Scenario
 ) -> None:
@@ -200,21 +247,13 @@ def test_a_recording_over_a_clock_that_is_set_back_is_as_long_as_it_took(
     path = tmp_path / "back.llmtop.gz"
     recorder = start("-m", "llmtop", "record", str(path), "--interval", "0.1")
 
-    def count() -> int:
-        try:
-            reader = Reader(path)
-        except LlmtopError:
-            return 0
-        reader.close()
-        return reader.count
-
-    wait_for(lambda: count() >= 20, 60)
+    wait_for(lambda: count_in(path) >= 20, 60)
     clock.step(-HOUR)
-    known = count()
-    wait_for(lambda: count() >= known + 20, 60)
+    known = count_in(path)
+    wait_for(lambda: count_in(path) >= known + 20, 60)
     clock.step(2 * HOUR)
-    known = count()
-    wait_for(lambda: count() >= known + 20, 60)
+    known = count_in(path)
+    wait_for(lambda: count_in(path) >= known + 20, 60)
     recorder.terminate()
     recorder.wait(30)
     reader = Reader(path)

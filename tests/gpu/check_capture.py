@@ -16,7 +16,6 @@ import argparse
 import contextlib
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -26,7 +25,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from llmtop import procfs
+import psutil
+
 from llmtop.capture import targets
 from llmtop.capture.job import Target
 from llmtop.capture.step_listener import StepWatch
@@ -109,12 +109,13 @@ def _ended(process: subprocess.Popen[bytes], log: str) -> str:
 
 def end(process: subprocess.Popen[bytes]) -> None:
     """End a training with all below it: torchrun puts its workers into sessions of their own."""
-    family = [process.pid]
-    for pid in family:
-        family += procfs.children(pid)
-    for pid in family:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    family: list[psutil.Process] = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        top = psutil.Process(process.pid)
+        family += [top, *top.children(recursive=True)]
+    for member in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            member.kill()
     process.wait(30)
 
 

@@ -360,3 +360,20 @@ def test_nothing_within_the_time_is_an_empty_list_and_a_hang_up_is_said(runtime_
     finally:
         peer.kill()
         peer.wait()
+
+
+def test_a_forked_child_is_warned_of_its_own(runtime_dir: Path) -> None:
+    script = """
+import os, sys
+def twice():
+    for _ in range(2): llmtop.attach(total_steps="many")
+twice()
+if os.fork() == 0:
+    twice()
+    sys.exit()
+os.wait()
+"""
+    with Training(f"import llmtop\n{script}") as training:
+        _, err = training.communicate(timeout=60)
+    assert training.returncode == 0
+    assert err.count("attach(total_steps=) takes") == 2, err

@@ -13,7 +13,7 @@ import pytest
 
 import llmtop
 from llmtop.instrument.guest import guard
-from llmtop.instrument.record import phase_tree, recorder
+from llmtop.instrument.record import open_phases, recorder
 from llmtop.instrument.serve.hello import hello
 from tests.support.recorded import Recorded
 
@@ -75,11 +75,11 @@ def restored() -> Iterator[None]:
 def test_what_a_signals_handler_raises_within_our_lines_is_the_scripts(
     handler: str, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(self: phase_tree.OpenPhases, here: object, name: str) -> None:
+    def interrupted(self: open_phases.OpenPhases, here: object, name: str) -> None:
         signal.raise_signal(signal.SIGUSR1)
 
     signal.signal(signal.SIGUSR1, HANDLERS[handler])
-    monkeypatch.setattr(phase_tree.OpenPhases, "new_node", interrupted)
+    monkeypatch.setattr(open_phases.OpenPhases, "new_node", interrupted)
     with pytest.raises((TimeoutError, Mine, ValueError, RuntimeError, ZeroDivisionError)), llmtop.phase("first"):
         pass
     assert recorded.recorder.blind == {}
@@ -88,13 +88,13 @@ def test_what_a_signals_handler_raises_within_our_lines_is_the_scripts(
 def test_what_another_thread_raises_within_our_lines_is_the_scripts(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(self: phase_tree.OpenPhases, here: object, name: str) -> None:
+    def interrupted(self: open_phases.OpenPhases, here: object, name: str) -> None:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), ctypes.py_object(Mine))
         for _ in range(1000):
             pass
 
     interrupted.__globals__["__name__"], name = "llmtop.stand_in", __name__
-    monkeypatch.setattr(phase_tree.OpenPhases, "new_node", interrupted)
+    monkeypatch.setattr(open_phases.OpenPhases, "new_node", interrupted)
     try:
         with pytest.raises(Mine), llmtop.phase("first"):
             pass
@@ -110,7 +110,7 @@ def test_what_is_ours_is_said_once_and_goes_no_further(
     def fails(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(phase_tree.OpenPhases, "new_node", fails)
+    monkeypatch.setattr(open_phases.OpenPhases, "new_node", fails)
     for _ in range(3):
         with llmtop.step(), llmtop.phase("first"):
             pass
@@ -128,7 +128,7 @@ def test_what_ends_a_script_passes(
     def interrupted(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(phase_tree.OpenPhases, "new_node", interrupted)
+    monkeypatch.setattr(open_phases.OpenPhases, "new_node", interrupted)
     with pytest.raises(error), llmtop.phase("first"):
         pass
 

@@ -127,8 +127,8 @@ def test_what_cannot_is_left_out_with_one_warning_and_the_rest_is_kept(runtime_d
     [
         ("llmtop.log(total_flops=10**25, small=3)", {"total_flops": 1e25, "small": 3.0}),
         ("llmtop.log(ok=1.0, total_flops=-2**64)", {"ok": 1.0, "total_flops": -(2.0**64)}),
-        ("llmtop.log(**{'a' + chr(0xd800): 1.0, 'ok': 2.0})", {"a?": 1.0, "ok": 2.0}),
-        ("llmtop.log(**{'x' * 100: 1.0, 'esc' + chr(27): 2.0})", {"x" * 64: 1.0, "esc?": 2.0}),
+        ("llmtop.log(**{'a' + chr(0xd800): 1.0, 'ok': 2.0})", {"a·": 1.0, "ok": 2.0}),
+        ("llmtop.log(**{'x' * 100: 1.0, 'esc' + chr(27): 2.0})", {"x" * 64: 1.0, "esc·": 2.0}),
         ("llmtop.log(flag=True, half=fractions.Fraction(1, 2), d=decimal.Decimal('0.25'))",
          {"flag": 1.0, "half": 0.5, "d": 0.25}),
         ("llmtop.log(i=Whole(7), f=Real(0.5), n=numpy.float16(2), t=torch.tensor([3]))",
@@ -200,14 +200,14 @@ def test_a_step_s_odd_numbers_end_nothing(runtime_dir: Path, step: str, concurre
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
-        ("'a' + chr(0xd800)", "a?"),
+        ("'a' + chr(0xd800)", "a·"),
         ("''", "unnamed"),
         ("None", "None"),
         ("12", "12"),
         ("Raises()", "unnamed"),
         ("['list']", "['list']"),
         ("'x' * 100_000", "x" * 64),
-        ("chr(27) + '[2J'", "?[2J"),
+        ("chr(27) + '[2J'", "·[2J"),
     ],
 )
 def test_a_phase_of_any_name_is_a_phase(runtime_dir: Path, name: str, shown: str) -> None:
@@ -247,9 +247,10 @@ recorder.get().server.on_capture = on_capture
 """
     with Training(f"import llmtop\n{script}\n{GOES_ON}") as training:
         heard, other = Heard(connect(runtime_dir, training)), Heard(connect(runtime_dir, training))
+        training.go()
+        other.until(lambda: other.steps)  # from now on it is told what the other asks for, too
         for name in ("odd", "path"):
             heard.connection.send(wire.CaptureRequest(id=name, engine="torch.profiler", path="/tmp/x"))
-        training.go()
 
         def states() -> list[tuple[str, str, str]]:
             found = [one for one in other.messages if isinstance(one, wire.CaptureState)]
@@ -257,6 +258,6 @@ recorder.get().server.on_capture = on_capture
 
         heard.until(lambda: len(heard.steps) > 20)
         other.until(lambda: len(states()) == 2)
-        assert states() == [("odd", "armed", ""), ("path", "failed", "cannot capture: /tmp/? is full")]
+        assert states() == [("odd", "armed", ""), ("path", "failed", "cannot capture: /tmp/· is full")]
         # How often is told with the next Hello; the first time brings one.
         other.until(lambda: "could not be encoded (" in (other.connection.hello.note or ""))

@@ -19,6 +19,22 @@ while True:
     with llmtop.step(kind="request"):
         time.sleep(0.002)
 """
+LATE_REQUESTS = """
+import sys, time
+import llmtop
+from llmtop.instrument.record.state import State
+go_concurrent = State.go_concurrent
+def slowly(state):
+    if state.tracks is None:
+        time.sleep(0.5)  # as on a busy machine: what the monitor is told meanwhile is not yet so
+    go_concurrent(state)
+State.go_concurrent = slowly
+llmtop.attach()
+sys.stdin.readline()
+while True:
+    with llmtop.step(kind="request"):
+        time.sleep(0.002)
+"""
 INTERRUPTED = """
 import signal, time
 import llmtop
@@ -203,6 +219,14 @@ def test_requests_that_overlap_cannot_be_paused(runtime_dir: Path) -> None:
         heard.until(lambda: heard.steps and not heard.connection.hello.pauses)
         ask(heard, "no")
         assert "overlap" in until(heard, "no", "failed").detail
+
+
+def test_that_steps_overlap_from_now_on_is_told_to_who_listens_already(runtime_dir: Path) -> None:
+    with Training(LATE_REQUESTS) as training:
+        heard = Heard(connect(runtime_dir, training))
+        assert heard.connection.hello.pauses
+        training.go()
+        heard.until(lambda: not heard.connection.hello.pauses)
 
 
 def test_a_signal_s_handler_that_raises_ends_the_pause_and_nothing_else(runtime_dir: Path) -> None:

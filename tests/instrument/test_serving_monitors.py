@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -224,6 +226,61 @@ def test_the_next_training_cleans_up_after_a_killed_one_and_leaves_a_running_one
             assert foreign.exists()
             following.kill()
         running.kill()
+
+
+def test_what_goes_to_all_monitors_is_encoded_once(runtime_dir: Path) -> None:
+    script = """
+import collections, sys
+import llmtop, llmtop.instrument.serve.server as server
+llmtop.attach()
+made, encode = collections.Counter(), server.encoded_steps
+def counted(message, note):
+    made[message.first_ordinal] += bool(message.steps)
+    return encode(message, note)
+server.encoded_steps = counted
+print("ready", flush=True)
+for number, _ in enumerate(sys.stdin):
+    with llmtop.step(tokens=number): llmtop.log(loss=number)
+print(sorted(made.items()), flush=True)
+"""
+    with Training(script) as training:
+        assert training.stdout is not None
+        assert training.stdin is not None
+        assert training.stdout.readline() == "ready\n"
+        all_heard = [Heard(connect(runtime_dir, training)) for _ in range(8)]
+        late = 5
+        for number in range(10):
+            training.stdin.write("\n")
+            training.stdin.flush()
+            for heard in all_heard:
+                heard.until(lambda heard=heard, number=number: len(heard.steps) == number + 1)
+            if number == late:
+                all_heard.append(Heard(connect(runtime_dir, training, history=100)))
+                all_heard[-1].until(lambda: len(all_heard[-1].steps) == late + 1)
+        training.stdin.close()
+        for heard in all_heard:
+            heard.to_the_end()
+            assert heard.ordinals == list(range(10))
+            assert [step.tokens for step in heard.steps] == list(range(10))
+            assert heard.metrics == {"loss": 9.0}
+        made = dict(ast.literal_eval(training.stdout.readline()))
+    # The metric may change in the middle of a round: then some are told before the step, some with it.
+    assert all(1 <= made[number] <= 2 for number in range(1, 10)), made
+
+
+def test_what_a_process_that_crashed_had_half_made_is_removed_and_nothing_else(runtime_dir: Path) -> None:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    names = (f"{dead.pid}-0123abcd.new", f"{dead.pid}-try.new", f"{os.getpid()}-0123abcd.new")
+    for name in names:
+        with socket.socket(socket.AF_UNIX) as half_made:
+            half_made.bind(os.fspath(runtime_dir / name))
+    (runtime_dir / "notes.new").touch()
+    with Training(STEPPING) as training:
+        socket_of(runtime_dir, training.pid)
+        assert sorted(path.name for path in runtime_dir.glob("*.new")) == sorted([names[2], "notes.new"])
+        Heard(connect(runtime_dir, training)).until(lambda: True)
+        training.kill()
 
 
 def test_sixty_four_trainings_attach_at_once(runtime_dir: Path) -> None:

@@ -44,6 +44,44 @@ for _ in range(25):
         assert all(step.count("backward") == 4 * inner_steps for step in found["steps"][-24:])
 
 
+@pytest.mark.parametrize("inner_ids", ["the last one's", "its own"])
+def test_the_inner_optimizers_of_meta_learning_are_not_told_by_their_ids(
+    inner_ids: str, zygote: Zygote, tmp_path: Path
+) -> None:
+    found = zygote.train(
+        tmp_path / "train.py",
+        MODEL
+        + f"""
+kept, last = [optimizer], None
+def made(parameters):
+    others = []
+    for _ in range(20):  # an id comes again where its memory is free, as a rule at once
+        inner = torch.optim.SGD(parameters, lr=0.01)
+        if {inner_ids == "its own"}:
+            kept.append(inner)
+            return inner
+        if last in (None, id(inner)):
+            return inner
+        others.append(inner)
+    return inner
+for _ in range(8):
+    for task in range(4):
+        learner = copy.deepcopy(net)
+        inner = None
+        inner = made(list(learner.parameters()))
+        last = id(inner)
+        for _ in range(4):
+            inner.zero_grad()
+            learner(ids[task * 4 : task * 4 + 4]).backward()
+            inner.step()
+    for p, q in zip(net.parameters(), learner.parameters()):
+        p.grad = q.grad
+    optimizer.step()
+""",
+    )
+    assert [step.count("backward") for step in found["steps"]] == [1, 1, 1, 12, *[16] * 7]
+
+
 def test_optimizers_that_take_turns_make_one_step_together(zygote: Zygote, tmp_path: Path) -> None:
     found = zygote.train(
         tmp_path / "train.py",

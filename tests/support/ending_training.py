@@ -140,7 +140,7 @@ def _pretend_cuda() -> None:
     fake = types.SimpleNamespace(**{**vars(torch.cuda), "is_initialized": lambda: True})
     import llmtop.instrument.control.recordings as recordings
 
-    recordings.MemoryHistory.__init__ = lambda self: self.__dict__.update(  # type: ignore[method-assign, misc]
+    recordings.MemoryHistory.__init__ = lambda self, *_: self.__dict__.update(  # type: ignore[method-assign, misc]
         _torch=types.SimpleNamespace(cuda=fake), _snapshot=None
     )
 

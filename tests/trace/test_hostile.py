@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -19,7 +20,7 @@ from llmtop.analysis.load_report import load_report
 from llmtop.errors import UnusableInput
 from llmtop.inputs import DEFAULT, Limits
 from llmtop.recording import Reader, Writer
-from llmtop.recording_members import pack
+from llmtop.recording_members import MAX_MEMBER_BYTES, pack
 from llmtop.snapshot import to_json
 from tests.support.processes import environment
 from tests.support.snapshots import snapshot
@@ -245,6 +246,18 @@ def test_a_recording_that_unpacks_to_gigabytes(tmp_path: Path) -> None:
     with pytest.raises(UnusableInput, match=r"the limit on the unpacked size .*--no-limits"):
         load_report(path, limits=Limits(least_unpacked_bytes=20 << 20))
     assert DEFAULT.unpacked_bytes(path.stat().st_size) > 1 << 30
+
+
+def test_a_piece_of_a_recording_that_is_larger_than_any_is_left_out_or_read_without_limits(tmp_path: Path) -> None:
+    path = tmp_path / "r.llmtop.gz"
+    with contextlib.closing(Writer(path, host="node")) as writer:
+        writer.write(snapshot(1000.0))
+    large = to_json(snapshot(1001.0)) + b" " * MAX_MEMBER_BYTES + b"\n"
+    path.write_bytes(path.read_bytes() + pack(large, 1001.0, 1001.0, 1))
+    for options, times in (((), [1000.0]), (("--no-limits",), [1000.0, 1001.0])):
+        done = _llmtop("replay", path, "--json", *options)
+        assert done.returncode == 0, done.stderr
+        assert [json.loads(line)["time"] for line in done.stdout.splitlines()] == times
 
 
 def test_compare_names_the_file_that_is_broken(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llmtop.capture.capabilities import GIVES, Ability
+from llmtop.capture.capabilities import Ability
+from llmtop.capture.engines import ENGINES
 from llmtop.capture.job import Target
 from llmtop.capture.trigger import SlowStep
 from llmtop.wire import Hello
@@ -12,7 +13,7 @@ from tui.capture.form import ENGINE, LENGTH, OPTIONS, WHEN, WHOM, Form, Prospect
 
 
 def prospect(pid: int, rank: int | None = None, *, can: tuple[str, ...], attached: bool = True) -> Prospect:
-    abilities = tuple(Ability(name, name in can, "" if name in can else f"{name} is not here") for name in GIVES)
+    abilities = tuple(Ability(name, name in can, "" if name in can else f"{name} is not here") for name in ENGINES)
     return Prospect(Target(pid, rank, Hello() if attached else None), abilities)
 
 

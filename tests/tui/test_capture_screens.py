@@ -18,12 +18,14 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
+from llmtop.capture.engines import ENGINES
 from llmtop.nsys_cli import tool as nsys
 from llmtop.snapshot import Rank, Snapshot
 from screenshots import captures as pictured
 from screenshots.draw import Still
 from screenshots.scenes import scene
 from tests.capture.conftest import NVTX, TRAINING, Start, Training, captures, llmtop_run, real_nsys, start
+from tests.support.made_up_engine import MadeUpEngine
 from tests.support.processes import REPOSITORY, environment, wait_for
 from tests.support.terminal import Terminal
 from tui.app import LlmtopApp
@@ -93,6 +95,22 @@ async def test_c_opens_a_filled_dialog_and_enter_captures_and_shows_the_report(
         assert "whole steps in" in shown
         (made,) = (tmp_path / "llmtop-captures").iterdir()
         assert str(made) in shown.replace("\n", "") or made.name in shown
+    training.wait_for_steps(2)
+
+
+async def test_an_engine_more_in_the_registry_is_in_the_dialog_and_captures(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = start()
+    training.wait_attached()
+    monkeypatch.setitem(ENGINES, "made-up", MadeUpEngine())
+    async with running(beside(training)) as (app, pilot):
+        await pilot.press("c")
+        await shows(app, pilot, "‹ pid", "can made-up", "nothing of it is true")
+        await pilot.press("down", "right")
+        await shows(app, pilot, "‹ made-up ›  a file that says hello", "[ ] loudly", "cost: some ink")
+        await pilot.press("enter")
+        await shows(app, pilot, "made-up: ", "# hello from 1", "copy  scp -r")
     training.wait_for_steps(2)
 
 

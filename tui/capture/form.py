@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmtop.capture import capabilities, folder, options, targets
+from llmtop.capture import capabilities, folder, targets
 from llmtop.capture.capabilities import Ability
+from llmtop.capture.engine import Engine, Refusal
+from llmtop.capture.engines import ENGINES
 from llmtop.capture.job import DEFAULT_SECONDS, DEFAULT_STEPS, Plan, Target
 from llmtop.capture.trigger import AlertCondition, Condition, SlowStep
 from llmtop.nsys_cli.tool import Option
@@ -63,7 +65,7 @@ class Form:
         together = len(self.groups) > 1 and len(self.groups[0]) > 1
         self.whom = 0 if together else next(iter(looked_at), 0)
         self.engine = self._best()
-        if together and looked_at and self.engine != "nsys":
+        if together and looked_at and not (self.chosen_engine and self.chosen_engine.one_file_for_all):
             self.whom = looked_at[0]  # one file a rank is more than most want
             self.engine = self._best()
         if not self._tells_steps():
@@ -94,18 +96,29 @@ class Form:
             together.append(next((ability for ability in each if not ability.can), first))
         return together
 
+    @property
+    def chosen_engine(self) -> Engine | None:
+        """What `engine` names; None when none can."""
+        return ENGINES.get(self.engine)
+
     def _best(self) -> str:
         return capabilities.best(tuple(self.abilities())) or ""
 
     def _tells_steps(self) -> bool:
         """Whether steps can be counted: by the process itself, or by the engine in it."""
-        return all(one.target.hello is not None for one in self.group) or self.engine == "kineto"
+        attached = all(one.target.hello is not None for one in self.group)
+        return attached or (self.chosen_engine is not None and self.chosen_engine.counts_steps)
 
     def available_options(self) -> list[Option]:
-        """What more the engine can record; of pausing and not, what would not be done unasked."""
-        pauses = any(ability.pauses for ability in self.abilities())
-        hidden = "pause" if pauses else "no-pause"
-        return [option for option in options.of(self.engine) if option.name != hidden]
+        """What more the engine can record."""
+        if self.chosen_engine is None:
+            return []
+        pauses = any(ability.pauses for ability in self.abilities() if ability.engine == self.engine)
+        return self.chosen_engine.options_now(pauses)
+
+    def option_refusal(self, name: str) -> Refusal | None:
+        """Why one of these cannot be had on this machine; None if it can."""
+        return None if self.chosen_engine is None else self.chosen_engine.option_refusal(name)
 
     def fields(self) -> list[tuple[str, str]]:
         """(kind, name) of each line that can be changed, from top to bottom."""

@@ -8,7 +8,8 @@ from textwrap import wrap
 from rich.style import Style
 
 from llmtop import format as fmt
-from llmtop.capture import capabilities, folder
+from llmtop.capture import folder
+from llmtop.capture.engines import ENGINES
 from llmtop.capture.job import STAGES, Plan, Progress
 from llmtop.capture.take import Result
 from llmtop.errors import NotPossibleHere
@@ -50,13 +51,14 @@ def form(asked: Form, width: int, look: Look) -> tuple[list[Row], int]:
     whom = asked.group_name(asked.group)
     commands = {fmt.printable(one.target.command or "?") for one in asked.group}
     line(WHOM, "", "whom", whom, " ".join(sorted(commands)))
-    line(ENGINE, "", "engine", asked.engine or "none can", capabilities.GIVES.get(asked.engine, ""))
+    engine = asked.chosen_engine
+    line(ENGINE, "", "engine", engine.name if engine else "none can", engine.gives if engine else "")
     _engines(asked, lines, width, look)
     line(LENGTH, "", "length", length_words(asked.length), "whole steps" if asked.length[0] else "by the clock")
     for number, option in enumerate(asked.available_options()):
         on = option.name in asked.chosen
-        refused = capabilities.option_refusal(option.name) if asked.engine == "nsys" else None
-        note = f"cost: {option.cost}" if refused is None else f"not here: {refused[0]}"
+        refused = asked.option_refusal(option.name)
+        note = f"cost: {option.cost}" if refused is None else f"not here: {refused.because}"
         line(OPTIONS, option.name, "more" if number == 0 else "", f"[{'x' if on else ' '}] {option.name}", note)
     when = "now" if asked.condition is None else str(asked.condition)
     much = (
@@ -78,8 +80,8 @@ def _details(asked: Form, current: tuple[str, str]) -> list[str]:
     kind, name = current
     if kind == OPTIONS:
         option = next(one for one in asked.available_options() if one.name == name)
-        refused = capabilities.option_refusal(name) if asked.engine == "nsys" else None
-        no = "" if refused is None else f" Not here: {refused[0]}; to change that: {refused[1]}"
+        refused = asked.option_refusal(name)
+        no = "" if refused is None else f" Not here: {refused.because}; to change that: {refused.command}"
         return [fmt.printable(f"{name}: {option.summary}. Cost: {option.cost}.{no}")]
     if kind == ENGINE:
         warned = [f"{one.engine}: {one.warning}." for one in asked.abilities() if one.warning]
@@ -156,7 +158,7 @@ def under_way(capturing: Capturing, width: int, look: Look) -> list[Row]:
 
 
 def _exports(plan: Plan | None) -> bool:
-    return plan is not None and plan.engine == "nsys"
+    return plan is not None and ENGINES[plan.engine].exports
 
 
 def _stage(

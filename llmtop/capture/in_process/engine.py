@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmtop import client, procfs, wire
+from llmtop.capture.engine import Engine, Refusal
 from llmtop.capture.job import Job, Recorded, Target
 from llmtop.capture.wait_for_window import SILENCE_SECONDS, seconds_for
 from llmtop.errors import LlmtopError, NotPossibleHere
@@ -36,22 +37,21 @@ class _Request:
         return Path(self.message.path)
 
 
-class InProcessEngine:
-    """Records with what PyTorch brings along, inside the training."""
+class InProcessEngine(Engine):
+    """Records with what PyTorch brings along, inside the training, which offers it by its `name` in its Hello."""
 
-    def __init__(self, name: str, suffix: str, open_with: str, analysed: bool) -> None:
-        """Describe it.
+    suffix: str
+    """Of its files."""
 
-        Args:
-            name: as the training offers it in its Hello.
-            suffix: of the files.
-            open_with: what shows them.
-            analysed: whether a report can be made from them.
-        """
-        self.name = name
-        self._suffix = suffix
-        self._open_with = open_with
-        self._analysed = analysed
+    def refusal(self, target: Target) -> Refusal | None:
+        """See `Engine.refusal`."""
+        if target.hello is None or target.socket is None:
+            return Refusal("it is not attached to llmtop", self.restart(target))
+        if self.name in target.hello.engines:
+            return None
+        if target.hello.torch is None:
+            return Refusal("it has not imported torch")
+        return Refusal("its llmtop does not offer it", self.restart(target))
 
     def record(self, job: Job) -> Recorded:
         """See `Engine.record`."""
@@ -90,9 +90,9 @@ class InProcessEngine:
         message = wire.CaptureRequest(
             id=secrets.token_hex(4),
             engine=self.name,
-            path=str(job.folder / f"{target.stem}{self._suffix}"),
+            path=str(job.folder / f"{target.stem}{self.suffix}"),
             # By the device's clock a step ends where the next begins, so the last one needs a step after it.
-            steps=_steps(job) + (1 if self._analysed else 0),
+            steps=_steps(job) + (1 if self.reports else 0),
             options=dict.fromkeys(sorted(job.plan.options), True),
         )
         try:
@@ -119,8 +119,7 @@ class InProcessEngine:
         lasts = [request.state.last_step for request in requests if request.state.last_step is not None]
         files = [Path(request.state.path or request.message.path) for request in requests]
         return Recorded(
-            traces=files if self._analysed else [],
-            open_with=self._open_with,
+            traces=files if self.reports else [],
             notes=[request.state.detail for request in requests if request.state.detail],
             first_step=max(firsts, default=None),
             last_step=min(lasts, default=None),

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+from llmtop.capture.engine import Refusal
 from llmtop.capture.in_process.engine import InProcessEngine
+from llmtop.capture.job import Target
+from llmtop.capture.nsys import sessions
+from llmtop.nsys_cli.tool import Option
 
 
-def engine() -> InProcessEngine:
+class TorchProfilerEngine(InProcessEngine):
     """One Chrome trace a process, with the steps and phases in it."""
-    return InProcessEngine("torch.profiler", ".json", open_with="https://ui.perfetto.dev", analysed=True)
+
+    name = "torch.profiler"
+    gives = "kernels, operators and phases, recorded by the training itself at step boundaries"
+    options = (
+        Option("stacks", "the Python stack of each operator", "each operator becomes some 10 µs slower", False),
+        Option("shapes", "the shapes of each operator's inputs", "each operator becomes some µs slower", False),
+        Option("memory", "each allocation of the CPU's and CUDA's allocators", "a larger file", False),
+    )
+    suffix = ".json"
+    open_with = "https://ui.perfetto.dev"
+
+    def refusal(self, target: Target) -> Refusal | None:
+        """See `Engine.refusal`."""
+        return super().refusal(target) or sessions.tracer_refusal(target, self.restart(target))

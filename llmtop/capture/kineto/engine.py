@@ -11,8 +11,10 @@ from pathlib import Path
 import msgspec
 
 from llmtop import procfs, wire
+from llmtop.capture.engine import Engine, Refusal
 from llmtop.capture.job import Job, Recorded, Target
 from llmtop.capture.kineto import daemon as kineto
+from llmtop.capture.nsys import sessions
 from llmtop.capture.wait_for_window import SILENCE_SECONDS, SPARE_STEPS, seconds_for
 from llmtop.errors import NotPossibleHere
 from llmtop.format import duration
@@ -151,10 +153,27 @@ class _Wait:
         return self.written.with_name(self.written.name + ".tmp")
 
 
-class KinetoEngine:
+class KinetoEngine(Engine):
     """Records with the Kineto that is inside each PyTorch; one file a process."""
 
     name = "kineto"
+    gives = "kernels and operators, recorded by PyTorch without a line of llmtop in the process"
+    counts_steps = True
+    open_with = "https://ui.perfetto.dev"
+    launch_flag = "--kineto"
+
+    def refusal(self, target: Target) -> Refusal | None:
+        """See `Engine.refusal`."""
+        try:
+            directory = directory_of(target.pid)
+            if directory is None:
+                return Refusal("it was not started for Kineto captures", self.restart(target))
+            asking = {poller.pid for poller in pollers(directory)}
+        except NotPossibleHere as refused:
+            return Refusal(str(refused).partition(";")[0], self.restart(target))
+        if target.pid not in asking:
+            return Refusal("it has not imported torch, or its torch is built without Kineto")
+        return sessions.tracer_refusal(target, self.restart(target))
 
     def record(self, job: Job) -> Recorded:
         """See `Engine.record`."""
@@ -169,7 +188,7 @@ class KinetoEngine:
                 _await_sent(job, wait)
             begun = time.time_ns()
             job.stage("record")
-            recorded = Recorded(open_with="https://ui.perfetto.dev")
+            recorded = Recorded()
             for wait in waits:
                 _await_file(job, wait)
                 recorded.traces.append(wait.path)

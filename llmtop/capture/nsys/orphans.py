@@ -7,7 +7,7 @@ from pathlib import Path
 
 from llmtop.capture.folder import Info
 from llmtop.capture.lock import CaptureLock, Holder, current, leftovers
-from llmtop.capture.nsys import engine as nsys_engine
+from llmtop.capture.nsys.collection import stop_leftover
 from llmtop.errors import LlmtopError, NotPossibleHere
 from llmtop.format import duration
 from llmtop.nsys_cli import tool as nsys
@@ -64,6 +64,6 @@ def _stop(path: Path, left: Holder) -> str:
         tool = _collecting(left)
         if tool is None:
             return f"pid {left.target}: nothing records any more"
-        reports = nsys_engine.stop_leftover(tool, left.session)
+        reports = stop_leftover(tool, left.session)
         where = f"; its report is {reports[0]}" if reports else ""
         return f"pid {left.target}: the nsys session {left.session} was stopped{where}"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from llmtop import procfs
 from llmtop.capture import folder
+from llmtop.capture.engine import Engine, Refusal
 from llmtop.capture.job import Job, Recorded, Target
 from llmtop.capture.py_spy import ptrace_permission, stacks
 from llmtop.capture.wait_for_window import seconds_for, wait_window
@@ -52,7 +53,7 @@ def check(pid: int) -> None:
     find()
     refused = ptrace_permission.refusal(pid)
     if refused is not None:
-        raise NotPossibleHere(f"{refused[0]}; to change that: {refused[1]}")
+        raise NotPossibleHere(f"{refused.because}; to change that: {refused.command}")
 
 
 def dump(pid: int) -> tuple[stacks.ThreadStack, ...]:
@@ -89,6 +90,17 @@ def _said(pid: int, text: str) -> str:
     return f"py-spy cannot read process {pid} ({reason}); is it a Python process?"
 
 
+def _is_python(target: Target) -> bool:
+    if target.hello is not None:
+        return True
+    try:
+        if "python" in Path(os.readlink(f"/proc/{target.pid}/exe")).name:
+            return True
+        return "libpython" in Path(f"/proc/{target.pid}/maps").read_text(errors="replace")
+    except OSError:
+        return True  # not ours to see; the check of permissions says so
+
+
 @dataclass
 class _Recording:
     target: Target
@@ -111,10 +123,23 @@ class _Recording:
         os.close(self.log_fd)
 
 
-class PySpyEngine:
+class PySpyEngine(Engine):
     """Samples Python stacks; a speedscope file and a tree a process."""
 
     name = "py-spy"
+    gives = "Python stacks only, read from outside: where the CPU's time goes"
+    open_with = "https://www.speedscope.app"
+
+    def refusal(self, target: Target) -> Refusal | None:
+        """See `Engine.refusal`."""
+        try:
+            find()
+        except NotPossibleHere as missing:
+            because, _, command = str(missing).partition(": ")
+            return Refusal(because, command)
+        if not _is_python(target):
+            return Refusal("it is no Python process")
+        return ptrace_permission.refusal(target.pid)
 
     def record(self, job: Job) -> Recorded:
         """See `Engine.record`."""
@@ -189,7 +214,7 @@ def _await_end(job: Job, recording: _Recording) -> None:
 
 
 def _finish(job: Job, recordings: list[_Recording], notes: list[str]) -> Recorded:
-    recorded = Recorded(notes=notes, open_with="https://www.speedscope.app", tool={"py-spy": str(find())})
+    recorded = Recorded(notes=notes, tool={"py-spy": str(find())})
     texts, data = [], []
     for recording in recordings:
         samples = _samples(recording)

@@ -6,11 +6,12 @@ import os
 from pathlib import Path
 
 from llmtop import procfs
+from llmtop.capture.engine import Refusal
 
 CAP_SYS_PTRACE = 19
 
 
-def refusal(pid: int) -> tuple[str, str] | None:
+def refusal(pid: int) -> Refusal | None:
     """Why the process cannot be read and the one command that would change it; None if it can.
 
     Asks the kernel itself: opening /proc/PID/mem makes the same check as reading it, and does nothing else.
@@ -18,32 +19,32 @@ def refusal(pid: int) -> tuple[str, str] | None:
     try:
         os.close(os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC))
     except FileNotFoundError:
-        return (f"there is no process {pid} here", "llmtop --once")
+        return Refusal(f"there is no process {pid} here", "llmtop --once")
     except OSError:
         return _why(pid)
     return None
 
 
-def _why(pid: int) -> tuple[str, str]:
+def _why(pid: int) -> Refusal:
     owner = procfs.status(pid).get("Uid", "").split()
     if owner and int(owner[0]) != os.geteuid():
-        return (f"process {pid} belongs to uid {owner[0]}", "sudo llmtop")
+        return Refusal(f"process {pid} belongs to uid {owner[0]}", "sudo llmtop")
     scope = yama_scope()
     if scope == 1:
-        return (
+        return Refusal(
             "the kernel lets a process be read by its parents only (yama ptrace_scope is 1)",
             "sudo sysctl kernel.yama.ptrace_scope=0",
         )
     if scope == 2:
-        return ("the kernel lets only root read other processes (yama ptrace_scope is 2)", "sudo llmtop")
+        return Refusal("the kernel lets only root read other processes (yama ptrace_scope is 2)", "sudo llmtop")
     if scope == 3:
-        return (
+        return Refusal(
             "the kernel forbids it to all until the next boot (yama ptrace_scope is 3)",
             "sudo sed -i 's/ptrace_scope *= *3/ptrace_scope = 0/' /etc/sysctl.d/*.conf && sudo reboot",
         )
     if in_container():
-        return ("this container may not read other processes", "docker run --cap-add=SYS_PTRACE …")
-    return ("the kernel refuses to let it be read", "sudo llmtop")
+        return Refusal("this container may not read other processes", "docker run --cap-add=SYS_PTRACE …")
+    return Refusal("the kernel refuses to let it be read", "sudo llmtop")
 
 
 def yama_scope() -> int | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import sys
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Protocol
-
-from llmtop import wire
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.recorder import Recorder
@@ -23,46 +24,73 @@ _ours: weakref.WeakSet[Any] = weakref.WeakSet()
 """Profilers of earlier captures; they lie in reference cycles until Python collects them."""
 
 
-def is_ours(profiler: object) -> bool:
-    """Whether a profiler of torch's was made here."""
-    return profiler in _ours
+class Recording(ABC):
+    """One way to record; every method is called in the training thread but `offered`, `refusal` and `write`."""
 
-
-class Recording(Protocol):
-    """One way to record; every method is called in the training thread but `write`."""
-
-    warmup: int
-    leaves_threads: bool
+    engine: str
+    """The capture engine that asks for it, by the name that stands in the Hello and in the request."""
+    warmup = 0
+    """Steps recorded and thrown away before the first that is kept."""
+    leaves_threads = False
     """Whether it starts threads that stay, and that a forked child lacks at its exit."""
 
+    @classmethod
+    @abstractmethod
+    def offered(cls, torch: Any) -> bool:
+        """Whether a process with this torch can have it; imports nothing."""
+
+    @classmethod
+    def refusal(cls) -> str:
+        """Why it cannot be had in this process now; "" if it can. In the server thread, and may take long."""
+        return ""
+
+    @abstractmethod
+    def __init__(self, recorder: Recorder, steps: int, options: dict[str, bool]) -> None:
+        """Make ready to record.
+
+        Args:
+            recorder: whose steps are recorded.
+            steps: how many of them.
+            options: by name, what more to record.
+        """
+
+    @abstractmethod
     def start(self) -> None:
         """Begin, at a step boundary."""
 
-    def step(self) -> None:
+    def step(self) -> None:  # noqa: B027 - not everything is told of steps
         """A boundary passed, and there are more to come."""
 
+    @abstractmethod
     def stop(self) -> None:
         """End, at a step boundary."""
 
+    @abstractmethod
     def abandon(self) -> None:
         """End at once, wherever the training stands; what was recorded is lost."""
 
+    @abstractmethod
     def write(self, path: str) -> None:
         """Write what was recorded; called in another thread, after `stop`."""
 
 
-def recording_of(request: wire.CaptureRequest, recorder: Recorder, steps: int) -> Recording:
-    """What records as the request says; in the training thread."""
-    if request.engine == "memory":
-        return MemoryHistory()
-    return TorchProfiler(recorder, steps, request.options)
-
-
-class TorchProfiler:
+class TorchProfiler(Recording):
     """torch.profiler over so many steps, with llmtop's phases as annotations."""
 
+    engine = "torch.profiler"
     warmup = WARMUP_STEPS
     leaves_threads = True
+
+    @classmethod
+    def offered(cls, torch: Any) -> bool:
+        return hasattr(torch, "profiler")
+
+    @classmethod
+    def refusal(cls) -> str:
+        """A look at all objects, which in the server thread delays nobody."""
+        if _scripts_profiler():
+            return "the script has a torch.profiler of its own, and two cannot run: use nsys, kineto or py-spy"
+        return ""
 
     def __init__(self, recorder: Recorder, steps: int, options: dict[str, bool]) -> None:
         import torch.profiler as torch_profiler
@@ -110,13 +138,17 @@ class TorchProfiler:
         self._profile.profiler = None  # which holds all events
 
 
-class MemoryHistory:
+class MemoryHistory(Recording):
     """Every allocation and release of the CUDA allocator, with Python stacks, over some steps."""
 
-    warmup = 0
-    leaves_threads = False
+    engine = "memory"
 
-    def __init__(self) -> None:
+    @classmethod
+    def offered(cls, torch: Any) -> bool:
+        version = getattr(torch, "version", None)
+        return hasattr(torch, "profiler") and bool(getattr(version, "cuda", None))
+
+    def __init__(self, recorder: Recorder, steps: int, options: dict[str, bool]) -> None:
         import torch
 
         self._torch: Any = torch
@@ -131,9 +163,6 @@ class MemoryHistory:
         self._torch.cuda.memory._record_memory_history(
             enabled="all", context="all", stacks="python", max_entries=MEMORY_ENTRIES
         )
-
-    def step(self) -> None:
-        """Nothing to do at a boundary."""
 
     def stop(self) -> None:
         memory = self._torch.cuda.memory
@@ -159,3 +188,17 @@ def _await_gpu(cuda: Any) -> None:
     until = time.monotonic() + GPU_SECONDS
     while not reached.query() and time.monotonic() < until:
         time.sleep(0.005)
+
+
+def _scripts_profiler() -> bool:
+    """Whether the script holds a torch.profiler: starting a second one raises in the script, not here."""
+    torch = sys.modules["torch"]
+    if torch.autograd._profiler_enabled():
+        return True
+    kinds = (torch.profiler.profile, torch.autograd.profiler.profile)
+    found = [thing for thing in gc.get_objects() if issubclass(type(thing), kinds)]
+    return not all(thing in _ours for thing in found)
+
+
+RECORDINGS: dict[str, type[Recording]] = {kind.engine: kind for kind in (TorchProfiler, MemoryHistory)}
+"""By the name of the engine, best first."""

@@ -10,7 +10,6 @@ A training that ends, or whose training thread ends, takes its capture with it: 
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import threading
@@ -20,7 +19,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING
 
 from llmtop import wire
-from llmtop.instrument.control.recordings import Recording, is_ours, recording_of
+from llmtop.instrument.control.recordings import RECORDINGS, Recording
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.guest.threads import Thread, wait_for
 
@@ -46,10 +45,7 @@ _of_thread = threading.local()
 def engines() -> list[str]:
     """What this process can take of itself now; imports nothing."""
     torch = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "profiler"):
-        return []
-    cuda = getattr(getattr(torch, "version", None), "cuda", None)
-    return ["torch.profiler", "memory"] if cuda else ["torch.profiler"]
+    return [] if torch is None else [name for name, kind in RECORDINGS.items() if kind.offered(torch)]
 
 
 def handle(request: wire.CaptureRequest | wire.CaptureCancel, recorder: Recorder, send: Send) -> None:
@@ -172,16 +168,14 @@ class Capture:
         self._unhook(*(("cancelled", "") if self._cancelled else ("failed", reason)))
 
     def _refusal(self) -> str:
-        """Why it cannot be done; in the server thread, where a look at all objects delays nobody."""
+        """Why it cannot be done; in the server thread."""
         if self.request.engine not in engines():
             return f"{self.request.engine} is not offered by this process"
         if self._recorder.boundary_hook is not None:
             return "the training is being paused for another capture: try again"
         if not os.path.isabs(self.request.path):
             return "the path is not absolute"
-        if self.request.engine == "torch.profiler" and _own_profiler():
-            return "the script has a torch.profiler of its own, and two cannot run: use nsys, kineto or py-spy"
-        return ""
+        return RECORDINGS[self.request.engine].refusal()
 
     def _at_boundary(self, index: int) -> None:
         """In the training thread, after a step has ended."""
@@ -200,7 +194,7 @@ class Capture:
                 self._unhook("cancelled", "")
                 return
             self._thread = get_ident()
-            recording = recording_of(self.request, self._recorder, self._steps)
+            recording = RECORDINGS[self.request.engine](self._recorder, self._steps, self.request.options)
             _recorded = _recorded or recording.leaves_threads
             _of_thread.capture = _EndOfThread(self)
             self._recording = recording
@@ -294,13 +288,3 @@ class _EndOfThread:
 
     def __del__(self) -> None:
         self._capture.thread_ends()
-
-
-def _own_profiler() -> bool:
-    """Whether the script holds a torch.profiler: starting a second one raises in the script, not here."""
-    torch = sys.modules["torch"]
-    if torch.autograd._profiler_enabled():
-        return True
-    kinds = (torch.profiler.profile, torch.autograd.profiler.profile)
-    found = [thing for thing in gc.get_objects() if issubclass(type(thing), kinds)]
-    return not all(is_ours(thing) for thing in found)

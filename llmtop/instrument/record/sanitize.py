@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from llmtop.errors import NotPossibleHere
+from llmtop.format import printable
 from llmtop.instrument.guest.interrupts import raised_by_handler
 
 LARGEST = 1 << 62
@@ -20,7 +21,11 @@ MAX_METRIC_NAME = 64
 _SHOWN = 40
 
 _warned: set[str] = set()
+"""What this process has been warned about. A forked child, which may have a log of its own, begins anew."""
 _said = False
+"""Whether it was said that publishing is off. A forked child does not repeat it: one line is enough for a job."""
+
+os.register_at_fork(after_in_child=_warned.clear)
 
 T = TypeVar("T")
 
@@ -73,11 +78,6 @@ def metric_name(value: str) -> str:
         if type(value) is str and value.isprintable()
         else printable(value)[:MAX_METRIC_NAME]
     )
-
-
-def printable(text: str) -> str:
-    """The text with a "?" for each character that no terminal or message can hold."""
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def shown(value: object) -> str:

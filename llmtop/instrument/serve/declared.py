@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 
+from llmtop.format import printable
 from llmtop.instrument.record import sanitize
 
 MOST_STEPS = 10**15
@@ -66,7 +67,7 @@ def dtype(value: object) -> str | None:
         _refuse("dtype", value, 'a dtype, such as "bf16" or torch.bfloat16', "there is no MFU")
         return None
     plain = text.strip().lower().removeprefix("torch.").replace("_mixed", "-mixed")
-    return _DTYPE_OF.get(plain) or sanitize.printable(plain[:MAX_DTYPE])
+    return _DTYPE_OF.get(plain) or printable(plain[:MAX_DTYPE])
 
 
 def _number(value: object) -> float | None:

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from llmtop.instrument.record import sanitize
+from llmtop.format import printable
 
 _COMMAND_CHARACTERS = 200
 _DIGITS = 9
@@ -57,7 +57,7 @@ def _number(env: Mapping[str, str], names: tuple[str, ...]) -> int | None:
 
 def host() -> str:
     """This machine's name, made printable."""
-    return sanitize.printable(socket.gethostname())
+    return printable(socket.gethostname())
 
 
 def command() -> str:

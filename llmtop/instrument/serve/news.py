@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llmtop import wire
 from llmtop.instrument.gpu.times import gpu_time
 from llmtop.instrument.serve import signs_of_life
 from llmtop.instrument.serve.hello import hello
-from llmtop.instrument.serve.step_messages import StepReader, encoded, encoded_steps, message_of
+from llmtop.instrument.serve.step_messages import Batch, Shared, StepReader, encoded, encoded_steps, message_of
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
@@ -31,6 +31,7 @@ class News:
         """
         self._recorder = recorder
         self._reader = StepReader(recorder)
+        self._shared = Shared()
         self._write = write
 
     def waits_for(self, monitor: Monitor) -> bool:
@@ -60,47 +61,66 @@ class News:
 
     def send_steps(self, monitor: Monitor) -> None:
         """Send the next few steps, and the metrics if they changed."""
-        first, steps = self._reader.read(monitor.cursor)
-        history = first < monitor.history_until
-        if history:
-            steps = steps[: monitor.history_until - first]
-        monitor.lost += first - monitor.cursor
-        monitor.cursor = first + len(steps)
         metrics = self._recorder.metrics
         fresh = monitor.metrics != metrics
         if fresh:
             monitor.metrics = metrics.copy()
+        told = monitor.metrics if fresh else {}
+        cursor, lost, until = monitor.cursor, monitor.lost, max(monitor.history_until - monitor.cursor, 0)
+        key = ("steps", cursor, lost, until, *told.items())
+        batch = self._shared.get(key, lambda: self._batch(cursor, lost, cursor + until, told))
+        monitor.lost += batch.first - cursor + (0 if batch.data else batch.length)
+        monitor.cursor = batch.first + batch.length
+        self._write(monitor, batch.data)
+
+    def _batch(self, cursor: int, lost: int, history_until: int, metrics: dict[str, float]) -> Batch:
+        """The steps from number `cursor` on for a monitor that has lost so many before."""
+        first, steps = self._reader.read(cursor)
+        history = first < history_until
+        if history:
+            steps = steps[: history_until - first]
         message = message_of(
             steps,
-            lost=monitor.lost,
-            metrics=monitor.metrics if fresh else {},
+            lost=lost + first - cursor,
+            metrics=metrics,
             history=history,
             first_ordinal=first,
             unix_offset_ns=self._reader.unix_offset_ns,
         )
-        data = encoded_steps(message, self._recorder.count_left_out)
-        if not data:
-            monitor.lost += len(steps)
-        self._write(monitor, data)
+        return Batch(first, len(steps), encoded_steps(message, self._recorder.count_left_out))
 
     def send_gpu(self, monitor: Monitor) -> None:
         """Send what the training thread read of the GPU. It comes after the steps that it is about."""
         recorder = self._recorder
         if not monitor.ready:
             return
-        if monitor.memory_version != recorder.memory_version and recorder.memory is not None:
-            monitor.memory_version = recorder.memory_version
-            self._write(monitor, self.encoded(wire.Memory(**recorder.memory._asdict())))
+        memory = recorder.memory
+        if monitor.memory_version != recorder.memory_version and memory is not None:
+            monitor.memory_version = version = recorder.memory_version
+            told = self._shared.get(("memory", version), lambda: self.encoded(wire.Memory(**memory._asdict())))
+            self._write(monitor, told)
         clock = recorder.clock
         if clock is not None and monitor.gpu_cursor < clock.timed.count and monitor.ready:
-            monitor.gpu_cursor, timed = clock.timed.read(monitor.gpu_cursor)
-            names = recorder.paths.names
-            self._write(monitor, self.encoded(wire.GpuTimes(times=[gpu_time(step, names) for step in timed])))
+            cursor, ring = monitor.gpu_cursor, clock.timed
+            monitor.gpu_cursor, data = self._shared.get(
+                ("gpu", cursor), lambda: self._gpu_times(ring.read(cursor))
+            )
+            self._write(monitor, data)
+
+    def _gpu_times(self, read: tuple[int, list[Any]]) -> tuple[int, bytes]:
+        """How far was read, and the message with what was."""
+        following, timed = read
+        names = self._recorder.paths.names
+        return following, self.encoded(wire.GpuTimes(times=[gpu_time(step, names) for step in timed]))
 
     def send_sign_of_life(self, monitor: Monitor) -> None:
         """Tell that the training works, if it does and no step has ended for a while."""
         if monitor.ready and (alive := signs_of_life.news(monitor, self._recorder)) is not None:
             self._write(monitor, wire.encode(alive))
+
+    def end_round(self) -> None:
+        """Forget what was encoded for all monitors of this round of sending."""
+        self._shared.forget()
 
     def encoded(self, message: wire.FromTraining) -> bytes:
         """A message as bytes; none, counted as left out, where it holds what no message can."""

@@ -144,6 +144,7 @@ class Server:
             for file in client.discover(directory):
                 if file.pid == os.getpid() or not is_alive(file.pid):
                     client.remove_stale(file.path)
+            client.remove_half_made(directory)
         path = directory / f"{os.getpid()}-{secrets.token_hex(4)}.sock"
         self._knock, self._knocked = descriptors.pair()
         self._listener = Channel(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK).remember()
@@ -368,6 +369,7 @@ class Server:
                 self._news.send_steps(monitor)
             self._news.send_gpu(monitor)
             self._news.send_sign_of_life(monitor)
+        self._news.end_round()
 
     def _write(self, monitor: Monitor, data: bytes) -> None:
         was_behind = monitor.behind

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
 
 from llmtop import wire
 from llmtop.errors import UnusableInput
+from llmtop.format import printable
 from llmtop.instrument.record import sanitize
 from llmtop.instrument.record.ring import FIELDS, Row
 
@@ -24,12 +25,47 @@ _PLAIN = 1e15
 """Numbers within go as they are."""
 _DETAIL = 1000
 _NOT_SENT = "messages that could not be encoded"
+T = TypeVar("T")
 _ERRORS = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError, UnusableInput)
 """What encoding raises for a value that no message can hold, or for too large a message."""
 
 
+_MOST_SHARED = 64
+"""Messages that are kept for the next monitor: of a round of sending that is all but a long history."""
+
 StepArray = tuple[int, int, int, int | None, float | None, float | None, list[tuple[str, int, int]]]
 """A `wire.StepDone` as the array that it is in a message. To make one takes half as long as to make the struct."""
+
+
+class Batch(NamedTuple):
+    """Steps as they are sent."""
+
+    first: int
+    """The number of the first of them; those before it were lost."""
+    length: int
+    data: bytes
+    """Empty: they cannot be encoded."""
+
+
+class Shared:
+    """What one round of sending has made for a monitor, for the others that are to get the very same."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[Any, ...], Any] = {}
+
+    def forget(self) -> None:
+        """A round is over."""
+        self._made.clear()
+
+    def get(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
+        """What `make` returns, made once a round for a key."""
+        if key in self._made:
+            found: T = self._made[key]
+            return found
+        made = make()
+        if len(self._made) < _MOST_SHARED:
+            self._made[key] = made
+        return made
 
 
 class StepReader:
@@ -95,9 +131,7 @@ def encoded(message: wire.FromTraining, note: Callable[[str], None]) -> bytes:
     except _ERRORS:
         pass
     if isinstance(message, wire.CaptureState | wire.PauseState):
-        message.detail = sanitize.printable(
-            message.detail[:_DETAIL]
-        )  # an error's own words, or a path's odd bytes
+        message.detail = printable(message.detail[:_DETAIL])  # an error's own words, or a path's odd bytes
         try:
             return wire.encode(message)
         except _ERRORS:

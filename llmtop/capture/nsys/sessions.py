@@ -1,0 +1,59 @@
+"""What the nsys session that a process was started in means for a capture; asking nsys takes 25 ms."""
+
+from __future__ import annotations
+
+from llmtop import procfs
+from llmtop.capture.engine import Refusal
+from llmtop.capture.job import Target
+from llmtop.capture.nsys import pause
+from llmtop.capture.remembered import Remembered
+from llmtop.errors import NotPossibleHere
+from llmtop.nsys_cli import tool as nsys
+from llmtop.nsys_cli.tool import Nsys, Session
+
+_remembered: Remembered[tuple[Nsys, Session] | None] = Remembered()
+
+
+def live_session(pid: int) -> tuple[Nsys, Session] | None:
+    """The nsys session of a process, and an nsys that knows it; None if it has none, or that has ended."""
+
+    def ask() -> tuple[Nsys, Session] | None:
+        try:
+            return nsys.for_process(pid)
+        except NotPossibleHere:
+            return None
+
+    return _remembered.get((pid, procfs.started_ticks(pid)), ask)
+
+
+def is_live(pid: int, session: str) -> bool:
+    """Whether that session of the process can still be asked."""
+    found = live_session(pid)
+    return found is not None and found[1].id == session
+
+
+def should_pause(target: Target) -> bool:
+    """Whether its nsys harms it if it runs on while nsys starts and stops."""
+    found = live_session(target.pid)
+    return found is not None and found[0].needs_pause and procfs.uses_gpu(target.pid)
+
+
+def can_pause(target: Target) -> bool:
+    """Whether it can be asked to wait at the end of a step."""
+    return pause.possible(target.hello, target.pid)
+
+
+def tracer_refusal(target: Target, restart: str) -> Refusal | None:
+    """Why nothing else that needs CUPTI can record a process; None if nsys does not trace it.
+
+    Args:
+        target: the process.
+        restart: the command that starts it again without nsys.
+    """
+    try:
+        session = nsys.session_of(target.pid)
+    except NotPossibleHere:
+        return None
+    if session is None or not procfs.uses_gpu(target.pid) or not is_live(target.pid, session):
+        return None
+    return Refusal("it runs under nsys, and CUPTI serves one tracer at a time", restart)

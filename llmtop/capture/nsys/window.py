@@ -1,0 +1,205 @@
+"""A window of trainings under nsys: their sessions taken, a collection in each, the reports exported and checked.
+
+A training that nsys could harm is paused, if it can be, while nsys starts and stops (pause.py), also when the
+monitor is killed meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import ExitStack, suppress
+
+from llmtop.capture.job import Cancelled, Job, Recorded, Target
+from llmtop.capture.lock import CaptureLock, Holder
+from llmtop.capture.nsys import lost_records, pause
+from llmtop.capture.nsys.collection import (
+    POLL_SECONDS,
+    Collection,
+    await_report,
+    await_start,
+    begin,
+    discard,
+    stop_leftover,
+)
+from llmtop.capture.nsys.pause import Pauses
+from llmtop.capture.nsys.sessions import can_pause, should_pause
+from llmtop.capture.wait_for_window import SPARE_STEPS, wait_window
+from llmtop.errors import NotPossibleHere
+from llmtop.nsys_cli import tool as nsys_module
+from llmtop.nsys_cli.export import export_beside
+from llmtop.nsys_cli.tool import Nsys, Session
+
+_NO_PAUSE = (
+    "nsys was not started: {}; some versions crash trainings on GPUs that do not pause for it; Python stacks can "
+    "be had at any time (key s, or --engine py-spy); to start nsys all the same: --option no-pause"
+)
+_WENT_ON = f"nsys took longer to start than a training is paused at most ({pause.LONGEST_SECONDS:.0f} s)"
+
+
+def record(job: Job) -> Recorded:
+    """Record the window into one report for each session; see `Engine.record`."""
+    job.stage("prepare", "looking for the nsys session")
+    sessions = _sessions(job.plan.targets)
+    collections: list[Collection] = []
+    with ExitStack() as held, _pauses(job, sessions) as pauses:
+        try:
+            locks = [held.enter_context(_lock(job, nsys, session)) for nsys, session, _ in sessions]
+            _pause_for_start(job, pauses)
+            for where, lock in zip(sessions, locks, strict=True):
+                output = job.folder / ("trace" if len(sessions) == 1 else where[2][0].stem)
+                collections.append(begin(job, where, lock, output, len(pauses) > 0))
+            job.stage("start")
+            for collection in collections:
+                await_start(job, collection)
+            begun = time.time_ns()
+            early = [] if pauses.hold else [_WENT_ON]
+            pauses.resume()
+            job.stage("record")
+            notes = early + _record(job, pauses, begun)
+            job.window = (begun, time.time_ns())
+            job.stage("stop", "nsys writes its report")
+            _release(collections, pauses)
+            reports = [await_report(job, collection) for collection in collections]
+            job.stage("export")
+            recorded = Recorded(notes=notes, paused_seconds=pauses.seconds)
+            for collection, report in zip(collections, reports, strict=True):
+                recorded.tool.update(collection.tool)
+                exported, notes = export_beside(collection.nsys, report, collection.uses_gpu)
+                job.check()
+                recorded.traces.append(exported)
+                recorded.notes += notes
+        except Cancelled:
+            _undo(job, collections, pauses)
+            raise
+        finally:
+            for collection in collections:
+                collection.close()
+    return recorded
+
+
+def _pauses(job: Job, sessions: list[tuple[Nsys, Session, list[Target]]]) -> Pauses:
+    """Those that are to pause for this capture; the person has the last word."""
+    options = job.plan.options
+    if "no-pause" in options:
+        return Pauses()
+    always = "pause" in options
+    unable = [target.name for target in job.plan.targets if not can_pause(target)]
+    if always and unable:
+        raise NotPossibleHere(
+            f"{', '.join(unable)} cannot be paused (not attached to this llmtop, or tells no steps): leave out "
+            "--option pause"
+        )
+    pauses = Pauses(
+        [session.id for nsys, session, _ in sessions if always or nsys.needs_pause], only_gpu=not always
+    )
+    for target in job.plan.targets:
+        wanted = can_pause(target) and (always or should_pause(target))
+        if wanted and target.pid not in pauses.pids:
+            pauses.close()
+            raise NotPossibleHere(_NO_PAUSE.format(f"{target.name} does not answer: is it stopped?"))
+    return pauses
+
+
+def _pause_for_start(job: Job, pauses: Pauses) -> None:
+    """Pause them.
+
+    Raises:
+        NotPossibleHere: one cannot be paused, and to start nsys all the same may end it.
+    """
+    if not pauses:
+        return
+    job.say("the training pauses at the end of its step")
+    try:
+        pauses.pause(job.sleep)
+    except NotPossibleHere as refusal:
+        raise NotPossibleHere(_NO_PAUSE.format(refusal)) from None
+
+
+def _record(job: Job, pauses: Pauses, begun: int) -> list[str]:
+    """Wait for the window's end, at which the trainings are paused again if they can be; returns notes."""
+    if not pauses:
+        return wait_window(job, begun)
+    # asked for when the window is over, it would take one step more
+    ahead = job.plan.steps is not None and pauses.ahead(job.plan.steps + SPARE_STEPS)
+    # also when nothing is expected: what the trainings tell must be read, or they stop telling
+    notes = wait_window(job, begun, lambda: pauses.begun and ahead)
+    if ahead and not notes:
+        with suppress(NotPossibleHere):  # one that became slow, say: it can still be asked for now
+            if pauses.wait(job.sleep):
+                return notes
+    try:
+        pauses.pause(job.sleep)
+    except NotPossibleHere as refusal:
+        notes.append(f"nsys was stopped without a pause: {refusal}")
+    return notes
+
+
+def _release(collections: list[Collection], pauses: Pauses) -> None:
+    """Have all of them stopped; what is paused goes on when the part of it that needs a pause is over."""
+    settle = bool(pauses) and not all(collection.released for collection in collections)
+    for collection in collections:
+        collection.release()
+    if settle:
+        time.sleep(pause.SETTLE_SECONDS)
+        pauses.resume()
+
+
+def _sessions(targets: tuple[Target, ...]) -> list[tuple[Nsys, Session, list[Target]]]:
+    """The sessions of the targets; the ranks under one `nsys launch` share one.
+
+    Raises:
+        NotPossibleHere: a target has none, or it is not safe to collect in it once more.
+    """
+    found: dict[str, tuple[Nsys, Session, list[Target]]] = {}
+    for target in targets:
+        nsys, session = nsys_module.for_process(target.pid)
+        if lost_records.happened(session.id):
+            raise NotPossibleHere(
+                f"nsys cannot capture {target.name}: {lost_records.REFUSAL}; save a checkpoint and start it anew "
+                "for another nsys capture"
+            )
+        found.setdefault(session.id, (nsys, session, []))[2].append(target)
+    return list(found.values())
+
+
+def _lock(job: Job, nsys: Nsys, session: Session) -> CaptureLock:
+    """Take the session; stop what a killed llmtop left collecting in it.
+
+    Raises:
+        NotPossibleHere: another llmtop, or somebody by hand, is capturing in it.
+    """
+    holder = Holder(
+        pid=os.getpid(), engine=job.plan.engine, since=time.time(), began=time.monotonic(), folder=str(job.folder),
+        session=session.id, target=job.plan.targets[0].pid,
+    )  # fmt: skip
+    lock = CaptureLock(f"nsys-{session.id}", holder)
+    try:
+        if session.collecting:
+            if lock.leftover is None:
+                raise NotPossibleHere(
+                    f"something other than llmtop is capturing in the nsys session {session.id} of "
+                    f"{job.plan.targets[0].name}: let it finish, or stop it: nsys stop --session={session.id}"
+                )
+            job.say("stopping what a killed llmtop left collecting")
+            stop_leftover(nsys, session.id)
+    except BaseException:
+        lock.release()
+        raise
+    return lock
+
+
+def _undo(job: Job, collections: list[Collection], pauses: Pauses) -> None:
+    """After a cancel: have every collection stopped and its files gone, for as long as a person will wait."""
+    job.say("cancelling: nsys ends its collection")
+    if pauses and not all(collection.released for collection in collections):
+        limit = time.monotonic() + pause.LONGEST_SECONDS
+        while any(one.code("start") is None and not one.done for one in collections) and pauses.hold:
+            if time.monotonic() > limit:
+                break
+            time.sleep(POLL_SECONDS)
+        with suppress(NotPossibleHere):  # then it has to do without
+            if not pauses.hold:
+                pauses.pause()
+    _release(collections, pauses)
+    discard(collections)

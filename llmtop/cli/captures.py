@@ -1,0 +1,93 @@
+"""llmtop captures: list what was captured, remove it, stop what a killed llmtop left recording."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from llmtop.cli.capture_options import json_option, out_option
+from llmtop.errors import EXIT_DONE, LlmtopError
+from llmtop.format import escaped_json, printable, size
+
+
+@click.command()
+@out_option
+@click.option(
+    "--remove", "names", multiple=True, metavar="NAME", help="Remove a capture by its folder; 'all' for all."
+)
+@click.option("--stop", is_flag=True, help="Stop what a killed llmtop left recording.")
+@json_option
+def captures(*, out: Path | None, names: tuple[str, ...], stop: bool, as_json: bool) -> int:
+    """List the captures of a folder, or remove some."""
+    from llmtop.capture import folder
+
+    parent = (out or Path(folder.PARENT)).absolute()
+    if stop:
+        _stop_leftovers(as_json)
+    elif names:
+        _remove(parent, names, as_json)
+    else:
+        _list(parent, as_json)
+    return EXIT_DONE
+
+
+def _list(parent: Path, as_json: bool) -> None:
+    from llmtop.capture import folder
+    from llmtop.capture.nsys import orphans
+
+    found, refused = folder.looked_through(parent)
+    total = 0
+    for path, info in found:
+        taken = folder.bytes_in(path)
+        total += taken
+        state = orphans.state_of(path, info)
+        if as_json:
+            facts = {"folder": str(path), "bytes": taken, "capture": msgspec.to_builtins(info), "state": state}
+            click.echo(escaped_json(msgspec.json.encode(facts).decode()))
+            continue
+        steps = "" if info.steps is None else f"{info.steps} steps"
+        ranks = [str(rank) for rank in info.ranks if rank is not None]
+        whom = f"rank {','.join(ranks)}" if ranks else f"pid {','.join(map(str, info.pids))}"
+        command = printable(info.command or "", 40)
+        name, state = printable(path.name), printable(state, 12)
+        click.echo(f"{name:<36} {state:<12} {size(taken):>9}  {steps:<10} {whom}  {command}".rstrip())
+    if not as_json:
+        what = f"{len(found)} capture{'' if len(found) == 1 else 's'}, {size(total)}" if found else "no captures"
+        click.echo(f"{what} in {printable(str(parent))}", err=True)
+    for sentence in refused:
+        click.echo(f"left out: {printable(sentence)}", err=True)
+    for line in orphans.sentences():
+        click.echo(line, err=True)
+
+
+def _remove(parent: Path, names: tuple[str, ...], as_json: bool) -> None:
+    from llmtop.capture import folder
+
+    if "all" in names:
+        paths = [path for path, _ in folder.listed(parent)]
+    else:
+        paths = [parent / name if Path(name).name == name else Path(name) for name in names]
+    for path in paths:
+        freed = folder.remove(path)
+        if as_json:
+            click.echo(msgspec.json.encode({"removed": str(path), "bytes": freed}).decode())
+        else:
+            click.echo(f"removed {printable(str(path))} ({size(freed)})")
+
+
+def _stop_leftovers(as_json: bool) -> None:
+    from llmtop.capture.nsys import orphans
+
+    failed: LlmtopError | None = None
+    for outcome in orphans.stop_all():
+        if isinstance(outcome, LlmtopError):
+            failed = outcome
+            click.echo(f"llmtop: {outcome}", err=True)
+        elif as_json:
+            click.echo(msgspec.json.encode({"stopped": outcome}).decode())
+        else:
+            click.echo(outcome)
+    if failed is not None:
+        raise failed

@@ -1,0 +1,249 @@
+"""Engines are asked, not compared: outside its own folder nobody looks at a name, and one more is one line."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from llmtop import wire
+from llmtop.capture import capabilities
+from llmtop.capture.engine import Refusal
+from llmtop.capture.engines import ENGINES, named
+from llmtop.capture.folder import Info
+from llmtop.capture.job import Target
+from llmtop.capture.take import Result
+from llmtop.cli.capture import capture
+from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.instrument.control import self_capture
+from llmtop.instrument.control.recordings import RECORDINGS, Recording
+from tests.capture.conftest import Start
+from tests.support.made_up_engine import MadeUpEngine
+from tests.support.processes import REPOSITORY, environment, wait_for
+from tui.capture.form import ENGINE, OPTIONS, Form, Prospect
+
+WORDS = {"memory"}
+"""Names of engines that are words of other things too: these count where the line speaks of an engine."""
+
+
+def comparisons(source: str) -> Iterator[int]:
+    """The lines that compare something with an engine's name, or have a table or list of several engines."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Compare):
+            names = {name for side in (node.left, *node.comparators) for name in _names(side)}
+        elif isinstance(node, ast.match_case):
+            names = {name for part in ast.walk(node.pattern) for name in _names(getattr(part, "value", None))}
+        elif isinstance(node, ast.Dict | ast.Tuple | ast.List | ast.Set):
+            names = _names(node)
+            names = names if len(names) > 1 else set()
+        else:
+            continue
+        if names - WORDS or (names and "engine" in ast.unparse(node).lower()):
+            yield getattr(node, "lineno", 0) or node.pattern.lineno  # type: ignore[union-attr]
+
+
+def _names(node: ast.AST | None) -> set[str]:
+    """The names of engines in a constant, or in a display of constants."""
+    parts = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", [node])
+    return {part.value for part in parts if isinstance(part, ast.Constant) and part.value in ENGINES}
+
+
+def test_no_engine_s_name_is_looked_at_outside_its_own_folder() -> None:
+    homes = {Path(inspect.getfile(type(engine))).parent for engine in ENGINES.values()}
+    files = [path for top in ("llmtop", "collectors", "tui") for path in (REPOSITORY / top).rglob("*.py")]
+    assert len(files) > 200
+    found = [
+        f"{path.relative_to(REPOSITORY)}:{line}"
+        for path in files
+        if not homes & set(path.parents)
+        for line in comparisons(path.read_text())
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'if plan.engine == "nsys": pass',
+        'x = "kineto" != self.engine',
+        'x = engine in ("torch.profiler", "memory")',
+        'x = request.engine == "memory"',
+        'x = {"nsys": check, "memory": check}',
+        'REPORTING = ("nsys", "kineto")',
+        'match name:\n    case "py-spy":\n        pass',
+    ],
+)
+def test_a_comparison_is_found(line: str) -> None:
+    assert list(comparisons(line))
+
+
+@pytest.mark.parametrize(
+    "line", ['x = hero.key != "memory"', 'Check(name="nsys")', 'x = ("memory", "size")', 'named("nsys")']
+)
+def test_what_is_no_comparison_is_left_alone(line: str) -> None:
+    assert not list(comparisons(line))
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> MadeUpEngine:
+    """An engine, and the one line that registers it."""
+    engine = MadeUpEngine()
+    monkeypatch.setitem(ENGINES, engine.name, engine)
+    return engine
+
+
+def test_an_engine_more_is_offered_beside_the_others(made_up: MadeUpEngine) -> None:
+    mine = Target(os.getpid())
+    *others, last = capabilities.abilities(mine)
+    assert [ability.engine for ability in others] == [name for name in ENGINES if name != made_up.name]
+    assert (last.engine, last.can, last.because) == (made_up.name, True, made_up.gives)
+    assert last.warning == "nothing of it is true"
+    made_up.refused = Refusal("it is tired", "sleep 10")
+    with pytest.raises(NotPossibleHere, match=r"made-up cannot capture .*: it is tired; to change that: sleep 10"):
+        capabilities.require(mine, made_up.name)
+
+
+def test_it_is_known_by_its_name_only_once_it_is_registered() -> None:
+    with pytest.raises(
+        UnusableInput, match=r"no engine 'made-up'; there are: nsys, torch\.profiler, kineto, py-spy"
+    ):
+        named("made-up")
+
+
+def test_the_command_line_takes_a_capture_with_it(
+    made_up: MadeUpEngine, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = start()
+    target = training.wait_attached()
+    asked = ["--pid", str(target.pid), "--engine", made_up.name, "-o", "loudly", "--steps", "2", "--json"]
+    done = CliRunner().invoke(capture, [*asked, "--out", str(tmp_path)], standalone_mode=False)
+    assert done.exception is None, done.output
+    facts = json.loads(done.stdout)
+    assert facts["report"] == {"says": "HELLO"}
+    assert facts["capture"]["engine"] == made_up.name
+    assert facts["capture"]["steps"] >= 2
+    assert (Path(facts["folder"]) / "hello.txt").read_text() == "HELLO"
+    assert "made-up: nothing of it is true" in done.stderr
+    assert "loudly: some ink" in done.stderr
+    training.wait_for_steps(2)
+
+
+def test_its_options_are_listed_and_it_stands_in_the_help(made_up: MadeUpEngine) -> None:
+    options = CliRunner().invoke(capture, ["--option", "help"], standalone_mode=False).output
+    assert "loudly  (-e made-up)\n    capital letters\n    cost: some ink" in options
+    text = " ".join(CliRunner().invoke(capture, ["--help"]).output.split())
+    assert "nsys, torch.profiler, kineto, py-spy, memory or made-up." in text
+
+
+def test_the_dialog_asks_it_like_any_other(made_up: MadeUpEngine) -> None:
+    alone = Prospect(Target(os.getpid()), capabilities.abilities(Target(os.getpid())))
+    form = Form((alone,))
+    assert form.engine == "py-spy"
+    assert form.plan().steps is None, "a process that tells no steps"  # type: ignore[union-attr]
+    form.at = form.fields().index((ENGINE, ""))
+    while form.engine != made_up.name:
+        form.change(1)
+    assert (5, None) in form.lengths(), "it counts them itself"
+    form.at = form.fields().index((OPTIONS, "loudly"))
+    form.change(1)
+    plan = form.plan()
+    assert plan is not None
+    assert (plan.engine, plan.options) == (made_up.name, {"loudly"})
+
+
+class _OptionsRecording(Recording):
+    """What a training records of itself for a made-up engine: the options that it was given."""
+
+    engine = "made-up"
+    refused = ""
+
+    @classmethod
+    def offered(cls, torch: Any) -> bool:
+        return hasattr(torch, "made_up")
+
+    @classmethod
+    def refusal(cls) -> str:
+        return cls.refused
+
+    def __init__(self, recorder: object, steps: int, options: dict[str, bool]) -> None:
+        self._text = f"{steps} steps {options}"
+
+    def start(self) -> None:
+        """Nothing has to be begun."""
+
+    def stop(self) -> None:
+        """Nothing has to be ended."""
+
+    def abandon(self) -> None:
+        """Nothing has to be ended."""
+
+    def write(self, path: str) -> None:
+        Path(path).write_text(self._text)
+
+
+def test_a_training_records_for_an_engine_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(RECORDINGS, _OptionsRecording.engine, _OptionsRecording)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(profiler=None))
+    assert self_capture.engines() == ["torch.profiler"]
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(profiler=None, made_up=1))
+    assert self_capture.engines() == ["torch.profiler", "made-up"]
+    recorder, said = SimpleNamespace(boundary_hook=None), []
+    ended = threading.Event()
+
+    def tell(state: Any) -> None:
+        said.append(state)
+        if state.state in ("done", "failed"):
+            ended.set()
+
+    request = wire.CaptureRequest(
+        id="a", engine="made-up", path=str(tmp_path / "it"), steps=2, options={"x": True}
+    )
+    monkeypatch.setattr(_OptionsRecording, "refused", "it is busy")
+    self_capture.handle(request, recorder, tell)  # type: ignore[arg-type]
+    assert [(state.state, state.detail) for state in said] == [("failed", "it is busy")]
+    monkeypatch.setattr(_OptionsRecording, "refused", "")
+    ended.clear()
+    self_capture.handle(request, recorder, tell)  # type: ignore[arg-type]
+    for step in range(3):
+        recorder.boundary_hook(step)
+    assert wait_for(lambda: ended.is_set() or None, what="the file")
+    assert said[-1].state == "done", said[-1]
+    assert (tmp_path / "it").read_text() == "2 steps {'x': True}"
+
+
+@pytest.mark.parametrize(
+    ("engine", "trace", "line"),
+    [
+        ("nsys", "trace.sqlite", "nsys-ui x-y/trace.nsys-rep"),
+        ("kineto", "rank0.json", "open https://ui.perfetto.dev and drop x-y/rank0.json there"),
+        ("memory", None, "open https://pytorch.org/memory_viz and drop /data/x-y there"),
+    ],
+)
+def test_how_to_look_at_a_capture_is_the_engine_s_to_say(engine: str, trace: str | None, line: str) -> None:
+    folder = Path("/data/x-y")
+    result = Result(folder, Info(engine=engine, started_at=1.0), 1, folder / trace if trace else None)
+    assert result.open == line
+
+
+def test_asking_the_engines_loads_nothing_that_only_a_capture_needs() -> None:
+    code = (
+        "import os, sys; from llmtop.capture import capabilities; from llmtop.capture.job import Target; "
+        "capabilities.abilities(Target(os.getpid())); print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert "llmtop.capture.nsys.engine" in loaded
+    assert not {"numpy", "sqlite3", "torch", "llmtop.analysis", "llmtop.capture.nsys.window"} & loaded

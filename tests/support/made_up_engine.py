@@ -1,0 +1,40 @@
+"""An engine that nobody wrote llmtop for: what one class and one line in the registry are enough for."""
+
+from __future__ import annotations
+
+import time
+
+from llmtop.capture.engine import Engine, Refusal
+from llmtop.capture.job import Job, Recorded, Target
+from llmtop.capture.wait_for_window import wait_window
+from llmtop.nsys_cli.tool import Option
+
+
+class MadeUpEngine(Engine):
+    """Records that it was there."""
+
+    name = "made-up"
+    gives = "a file that says hello"
+    counts_steps = True
+    options = (Option("loudly", "capital letters", "some ink", False),)
+
+    def __init__(self, refused: Refusal | None = None) -> None:
+        self.refused = refused
+
+    def refusal(self, target: Target) -> Refusal | None:
+        """See `Engine.refusal`."""
+        return self.refused
+
+    def warning(self, target: Target, options: object = ()) -> str:
+        """See `Engine.warning`."""
+        return "nothing of it is true"
+
+    def record(self, job: Job) -> Recorded:
+        """See `Engine.record`."""
+        job.stage("record")
+        begun = time.time_ns()
+        notes = wait_window(job, begun)
+        job.window = (begun, time.time_ns())
+        text = "HELLO" if "loudly" in job.plan.options else "hello"
+        (job.folder / "hello.txt").write_text(text)
+        return Recorded(report=(f"# {text} from {len(job.plan.targets)}", {"says": text}), notes=notes)
