@@ -39,5 +39,5 @@ class Alarm:
             os.eventfd_read(self._fd)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Sleep for so long (a day at most), or until it is set; returns whether it was."""
+        """Sleep for `seconds` (a day at most), or until the alarm is set; returns whether it was set."""
         return bool(self._poll.poll(None if seconds is None else min(max(0.0, seconds), _DAY_S) * 1000))

@@ -20,9 +20,13 @@ class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
     """A process on a GPU, as the driver lists it."""
 
     pid: int
+    """On this host."""
     gpu_uuid: str
+    """Of the MIG instance, where the GPU has any."""
     mem_bytes: int | None = None
+    """GPU memory that the process has."""
     sm_pct: float | None = None
+    """Share of the time since the round before in which its kernels ran, as the driver reckons."""
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,16 +50,16 @@ class RanksReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Source(Protocol[Reading_co]):
-    """A live source."""
+    """Something that is sampled in threads of its own: GPUs, this machine, processes, trainings."""
 
     def start(self) -> None:
         """Begin to sample. Never raises for what the system lacks: that becomes a note or an error text."""
 
     def set_interval(self, seconds: float) -> None:
-        """Sample at another pace from now on."""
+        """Sample every `seconds` from now on."""
 
     def latest(self) -> Reading_co:
-        """What is known now; returns at once."""
+        """The newest reading; returns at once, and starts no sampling."""
 
     def close(self) -> None:
         """Stop sampling; returns within a second even if a driver call hangs."""
@@ -65,7 +69,7 @@ class TimedSource(Source[Reading_co], Protocol[Reading_co]):
     """A source that says how old its reading is."""
 
     def read_at(self) -> float | None:
-        """When what `latest()` gives was read, in monotonic seconds; None before the first time."""
+        """When what `latest()` gives was read: seconds of the monotonic clock; None before the first time."""
 
 
 GpuSource = Source[GpuReading]
@@ -87,17 +91,21 @@ class Feed(Protocol):
     """Where a screen or a stream gets its snapshots: the live hub, or a recording being replayed."""
 
     def start(self, on_snapshot: Callable[[Snapshot], None]) -> None:
-        """Begin; `on_snapshot` is called in the feed's thread and must return quickly."""
+        """Begin to make snapshots, in a thread of the feed's own.
+
+        Args:
+            on_snapshot: called in that thread with each; must return quickly.
+        """
 
     def close(self) -> None:
         """Stop; no call of `on_snapshot` follows."""
 
     @property
     def interval(self) -> float:
-        """Seconds between snapshots."""
+        """Seconds between two snapshots."""
 
     def set_interval(self, seconds: float) -> None:
-        """Change the rate from the next snapshot on."""
+        """Make a snapshot every `seconds`, from the next one on."""
 
 
 @runtime_checkable
@@ -130,7 +138,7 @@ class ReplayControls(Protocol):
 
     @property
     def started_at(self) -> float:
-        """Unix time of the first snapshot."""
+        """Unix time of the first snapshot, in seconds."""
 
     @property
     def paused(self) -> bool:
@@ -142,7 +150,7 @@ class ReplayControls(Protocol):
 
     @property
     def speed(self) -> float:
-        """1.0 is the speed at which it was recorded."""
+        """How many times faster than it was recorded the recording is played."""
 
     def toggle(self) -> None:
         """Pause, or go on; at the end, start again from the beginning."""
@@ -151,10 +159,13 @@ class ReplayControls(Protocol):
         """Change the speed; it is held between `MIN_SPEED` and `MAX_SPEED` (collectors/replay.py)."""
 
     def seek(self, seconds: float) -> None:
-        """Jump to that position (held within the recording); paused or not stays as it was.
+        """Jump to a position; paused or not stays as it was.
 
         The feed's thread then calls what `on_jump` was given, and `on_snapshot` with the snapshot at the new
         position.
+
+        Args:
+            seconds: from the first snapshot of the recording; held within it.
         """
 
     def on_jump(self, callback: Callable[[list[Snapshot]], None]) -> None:

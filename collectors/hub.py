@@ -49,11 +49,11 @@ class Sources(NamedTuple):
 
 
 def live_sources(interval: float, directory: Path | None = None) -> Sources:
-    """This machine: its GPUs, itself, the processes and the attached trainings.
+    """The sources of this machine: its GPUs, the host, the processes and the attached trainings.
 
     Args:
         interval: seconds between snapshots.
-        directory: of the trainings' sockets, `llmtop.wire.runtime_dir()` by default.
+        directory: of the trainings' sockets, `llmtop.socket_dir.runtime_dir()` by default.
     """
     # psutil and the rules take some 40 ms to import: a screen paints its first frame before.
     from collectors.machine.host import HostSource
@@ -86,7 +86,7 @@ def live_hub(
 
 
 class _GpuNames:
-    """Names of GPUs by UUID, asked for once each."""
+    """Names of GPUs by UUID; each is asked for once."""
 
     def __init__(self, source: GpuSource) -> None:
         self._source = source
@@ -138,11 +138,11 @@ class Hub:
 
     @property
     def interval(self) -> float:
-        """Seconds between snapshots."""
+        """Seconds between two snapshots."""
         return self._interval
 
     def set_interval(self, seconds: float) -> None:
-        """Change the rate from the next snapshot on."""
+        """Make a snapshot every `seconds`, from the next one on."""
         with self._lock:
             self._interval = seconds
             self._wake.set()
@@ -310,7 +310,7 @@ class Hub:
 
 
 def trail(interval: float) -> float:
-    """How long after the sources' instant a round is."""
+    """Seconds from the instant at which the sources sample to the snapshot of what they found."""
     return min(TRAIL_SECONDS, interval / 4)
 
 

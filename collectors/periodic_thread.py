@@ -51,7 +51,7 @@ class Beat:
         self._thread.start()
 
     def set_seconds(self, seconds: float) -> None:
-        """Change the pace from now on."""
+        """Work every `seconds` from now on."""
         self._seconds = seconds
         self._wake.set()
 
@@ -61,14 +61,14 @@ class Beat:
         self._wake.set()
 
     def join(self, seconds: float) -> bool:
-        """Wait for the end; returns whether it came."""
+        """Wait `seconds` at most for the thread to end; returns whether it has."""
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(max(0.0, seconds))
         return not self.alive
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs."""
+        """Whether the thread runs now."""
         return self._thread is not None and self._thread.is_alive()
 
     def _run(self) -> None:

@@ -88,7 +88,7 @@ class ReplayFeed:
 
     @property
     def started_at(self) -> float:
-        """Unix time of the first snapshot."""
+        """Unix time of the first snapshot, in seconds."""
         return self._reader.members[0].first
 
     @property
@@ -103,7 +103,7 @@ class ReplayFeed:
 
     @property
     def speed(self) -> float:
-        """1.0 is the speed at which it was recorded."""
+        """How many times faster than it was recorded the recording is played."""
         return self._speed
 
     def toggle(self) -> None:

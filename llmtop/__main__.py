@@ -54,7 +54,7 @@ class _ReaderGone(Exception):
 
 
 class _ClosedOutput(io.TextIOBase):
-    """In the place of a standard output that the caller closed; click would drop every word, and exit with 0."""
+    """Stands for a standard output that the caller closed: click would drop every word, and exit with 0."""
 
     def write(self, _text: str) -> int:
         raise NotPossibleHere("standard output is closed")

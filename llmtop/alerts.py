@@ -10,14 +10,14 @@ from llmtop.snapshot import Alert
 
 
 class Raised:
-    """The alerts that were up when it was last asked."""
+    """Tells which alerts are new: remembers those that were up when it was last asked."""
 
     def __init__(self, up: Iterable[Alert] = ()) -> None:
         self.up: list[Alert] = list(up)
         """As they were told last, each with its GPU and pid if they were ever known."""
 
     def new(self, present: Iterable[Alert]) -> list[Alert]:
-        """Those of `present` that were not up before; one that has gone may come again."""
+        """The alerts of `present` that were not up before; one that has gone may come again."""
         waiting = list(present)
         before, self.up, new = self.up, [], []
         # Those that are the same to the letter first, so that none of them is taken by a vaguer one.

@@ -1,6 +1,6 @@
 """A monitor's end of the connection to one training process: blocking, for use in a thread of its own.
 
-    for file in discover(wire.runtime_dir()):
+    for file in discover(socket_dir.runtime_dir()):
         connection = Connection.open(file.path)
         while True:
             for message in connection.receive(1.0):
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from llmtop import wire
+from llmtop import socket_dir, wire
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.procfs import is_alive
 from llmtop.version import __version__
@@ -34,7 +34,7 @@ _QUEUE_POLL_S = 0.02
 
 
 class SocketFile(NamedTuple):
-    """A socket in the runtime directory."""
+    """The socket of a training, by its name: whether anybody listens there is not known yet."""
 
     path: Path
     pid: int
@@ -57,10 +57,13 @@ class NoAnswer(NotPossibleHere):
 def discover(directory: Path) -> list[SocketFile]:
     """The sockets of training processes, stale ones included, by pid.
 
+    Args:
+        directory: usually `socket_dir.runtime_dir()`.
+
     Raises:
         NotPossibleHere: the directory is missing (no training has attached) or not to be trusted.
     """
-    wire.check_dir(directory)
+    socket_dir.check_dir(directory)
     found = []
     try:
         for entry in os.scandir(directory):
@@ -100,7 +103,7 @@ def remove_half_made(directory: Path) -> None:
     Raises:
         NotPossibleHere: as `discover`.
     """
-    wire.check_dir(directory)
+    socket_dir.check_dir(directory)
     try:
         names = [name for name in os.listdir(directory) if wire.HALF_MADE_NAME.match(name)]
     except OSError as error:
@@ -135,7 +138,7 @@ class Connection:
         Args:
             path: the socket.
             history: how many finished steps to be sent at once.
-            timeout_s: limit for all of it.
+            timeout_s: seconds that all of it may take, by the monotonic clock.
 
         Raises:
             Closed: nothing listens there, or it hung up.
@@ -164,6 +167,9 @@ class Connection:
         """Wait for messages and return those that are whole, oldest first; [] when none came in time.
 
         A Hello that comes later replaces `hello` and is returned as well.
+
+        Args:
+            timeout_s: seconds to wait at most, by the monotonic clock.
 
         Raises:
             Closed: the training hung up or has gone. All that came before has been returned.
@@ -200,11 +206,11 @@ class Connection:
             raise Closed(f"the training at {self.path.name} takes no more messages: {error}") from None
 
     def fileno(self) -> int:
-        """For select(), poll(): readable when `receive` has something to do."""
+        """The descriptor for select() and poll(): readable when `receive` has something to do."""
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection; the training only notices that a monitor has gone."""
         self._socket.close()
 
     def __enter__(self) -> Connection:

@@ -35,7 +35,7 @@ def new_log() -> Path | None:
 
 
 def _log_elsewhere() -> Path | None:
-    """In a new folder where temporary files are: anyone may write there, so the folder must be ours."""
+    """A log in a new folder where temporary files are: anyone may write there, so the folder must be ours."""
     with contextlib.suppress(OSError):
         return Path(tempfile.mkdtemp(prefix="llmtop-")) / "error.log"
     return None

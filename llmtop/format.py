@@ -35,12 +35,12 @@ def figure(value: float | None) -> str:
 
 
 def percent(value: float | None, digits: int = 0) -> str:
-    """A share that is in percent already."""
+    """A value that is in percent already: "94 %"."""
     return number(value, digits, "%")
 
 
 def watts(value: float | None) -> str:
-    """Whole watts."""
+    """A power in whole watts: "686 W"."""
     return number(value, 0, " W")
 
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 
 class Peak(NamedTuple):
-    """The most that a GPU can do."""
+    """The most FLOP/s that a GPU can do with numbers of one type."""
 
     gpu: str
     """As the datasheet calls it."""

@@ -28,7 +28,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one input may ask for."""
+    """How much memory and time one input may ask for."""
 
     lifted: bool = False
     """No limit at all: what ``--no-limits`` asks for."""
@@ -49,12 +49,12 @@ class Limits:
     depth: int = 2000
     """Of ranges within ranges on one thread. CPython's own stack ends at 1000."""
     json_depth: int = 64
-    """Of a report; llmtop writes 6 levels."""
+    """Levels of a report; llmtop writes 6."""
     report_bytes: int = 128 << 20
     """Of report.json and capture.json; llmtop writes kilobytes, megabytes at most."""
 
     def unpacked_bytes(self, on_disk: int) -> int:
-        """To how many bytes a packed file of `on_disk` bytes may unpack."""
+        """How many bytes a packed file of `on_disk` bytes may unpack to."""
         return max(self.least_unpacked_bytes, self.unpacked_ratio * on_disk)
 
     def events(self, on_disk: int) -> int:
@@ -154,7 +154,7 @@ def open_input(path: Path) -> io.BufferedReader:
 
 
 def read_input(path: Path, limits: Limits = DEFAULT) -> bytes:
-    """All of a small file: a report, or what describes a capture.
+    """The bytes of a small file: a report, or what describes a capture.
 
     Raises:
         UnusableInput: as `open_input`, or it is larger than any such file.

@@ -132,7 +132,7 @@ def kind_of(name: str) -> KernelKind:
 
 
 def _kind_of_inductor_kernel(how: str, name: str) -> KernelKind:
-    """Of a kernel that torch.compile made: how it works says more than the operators that are fused in it."""
+    """The kind of a kernel of torch.compile: how it works says more than the operators fused in it."""
     if how == "poi":
         return "elementwise"
     if how == "for":

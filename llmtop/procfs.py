@@ -73,7 +73,7 @@ def status(pid: int) -> dict[str, str]:
 
 
 def parent(pid: int) -> int | None:
-    """The parent's pid; None when the process is gone."""
+    """The pid of a process's parent; None when the process is gone."""
     text = status(pid).get("PPid")
     return int(text) if text else None
 
@@ -121,7 +121,7 @@ def uses_gpu(pid: int) -> bool:
 
 
 def _target(link: str) -> str:
-    """Where it points; "" when it has gone, as descriptors do at any time."""
+    """Where a link points; "" when it has gone, as descriptors do at any time."""
     try:
         return os.readlink(link)
     except OSError:

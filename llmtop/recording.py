@@ -1,10 +1,8 @@
 """A recording: a stream of snapshots in a file.
 
-The file is a series of gzip members, so `zcat` shows it: first one JSON object that says what it is (`Header`),
-then snapshots, one JSON object a line, some of them to a member. Each member carries its compressed length, the
-times of its first and last snapshot and their number in its gzip header (an extra field, RFC 1952, 2.3.1.1).
-So a reader can seek without unpacking what lies before, and a recorder that is killed loses only the member that
-it had not yet written.
+The file is a series of gzip members (`llmtop/recording_members.py`), so `zcat` shows it: first one JSON object
+that says what it is (`Header`), then snapshots, one JSON object a line, some of them to a member. A reader can
+seek, and a recorder that is killed loses only the member that it had not yet written.
 """
 
 from __future__ import annotations
@@ -20,77 +18,40 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
 import msgspec
 
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.inputs import Limits, depth_of, open_input
+from llmtop.recording_members import (
+    FORMAT,
+    HEAD_BYTES,
+    MAGIC,
+    MAX_MEMBER_BYTES,
+    MEMBER_BEGINS,
+    Header,
+    Member,
+    head_at,
+    is_cut_in_its_head,
+    is_time,
+    pack,
+    unpack,
+)
 from llmtop.snapshot import SCHEMA, Snapshot, from_json, to_json
 from llmtop.steady import SteadyTime
 from llmtop.version import __version__
 
-MAGIC = "llmtop-recording"
-FORMAT = 1
 MEMBER_SNAPSHOTS = 10
 MEMBER_SECONDS = 5.0
 MEMBER_BYTES = 1 << 20
 """A member is written when it holds so many snapshots or bytes or spans so much time, whichever comes first."""
-MAX_MEMBER_BYTES = 64 << 20
-"""Unpacked; a member that is larger is not one of ours: a snapshot of a node takes some 10 KB."""
 MAX_EVIDENCE_DEPTH = 8
 """Of an alert's evidence, which has any form; that of our rules is flat."""
 _SEARCHED_BYTES = 1 << 20
-
-_GZIP = struct.Struct("<2sBBIBBH2sH")  # magic, method, flags, mtime, xfl, os, XLEN, subfield id, its length
-_EXTRA = struct.Struct("<IddI")  # deflated length, first time, last time, snapshots
-_TRAILER = struct.Struct("<II")  # CRC-32 and length of what was packed
-_SUBFIELD = b"LT"
-_FEXTRA = 4
-_MEMBER_BEGINS = b"\x1f\x8b\x08\x04"
-_HEAD = _GZIP.size + _EXTRA.size
-_FILE_BEGINS = _GZIP.pack(
-    b"\x1f\x8b", 8, _FEXTRA, 0, 0, 255, len(_SUBFIELD) + 2 + _EXTRA.size, _SUBFIELD, _EXTRA.size
-)
-"""What every recording begins with, before the first numbers that differ."""
 _EXACT = 1e-6
 """Seconds; unix times as floats are good to 0.2 µs."""
-
-
-class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What a recording says about itself, in its first member."""
-
-    magic: str = MAGIC
-    format: int = FORMAT
-    schema: int = SCHEMA
-    """Of the snapshots (`llmtop.snapshot.SCHEMA`)."""
-    version: str = __version__
-    created: float
-    """Unix time."""
-    host: str = ""
-
-
-class Member(NamedTuple):
-    """Where some consecutive snapshots lie in the file and in time."""
-
-    offset: int
-    """Of the gzip member, in bytes."""
-    packed: int
-    """Bytes of deflated data."""
-    position: float
-    """Seconds of the recording before its first snapshot."""
-    first: float
-    last: float
-    """Unix times of its first and last snapshot, had nobody set the wall clock since the recording began."""
-    number: int
-    """Of snapshots."""
-
-
-def _pack(lines: bytes, first: float, last: float, count: int) -> bytes:
-    packer = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
-    deflated = packer.compress(lines) + packer.flush()
-    trailer = _TRAILER.pack(zlib.crc32(lines), len(lines) & 0xFFFFFFFF)
-    return _FILE_BEGINS + _EXTRA.pack(len(deflated), first, last, count) + deflated + trailer
+_UNREADABLE = (msgspec.DecodeError, zlib.error, struct.error, ValueError, RecursionError, OSError)
+"""What unpacking and decoding a damaged member raises."""
 
 
 class Writer:
@@ -120,7 +81,7 @@ class Writer:
         try:
             if self._file.isatty():
                 raise _keeps_nothing(self.path)
-            self._write_whole(_pack(msgspec.json.encode(header) + b"\n", header.created, header.created, 0))
+            self._write_whole(pack(msgspec.json.encode(header) + b"\n", header.created, header.created, 0))
             if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
                 raise _keeps_nothing(self.path)
         except LlmtopError:
@@ -153,7 +114,7 @@ class Writer:
         """
         if self._lines:
             lines, self._lines, self._bytes = self._lines, [], 0
-            self._write_whole(_pack(b"\n".join(lines) + b"\n", self._first, self._last, len(lines)))
+            self._write_whole(pack(b"\n".join(lines) + b"\n", self._first, self._last, len(lines)))
 
     def close(self) -> None:
         """Write what is pending and close.
@@ -237,7 +198,7 @@ class Reader:
         return "; ".join(said) or None
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; the index stays."""
         self._file.close()
 
     @property
@@ -245,8 +206,7 @@ class Reader:
         """Seconds from the first snapshot to the last. Where the clock went backwards, no time passed."""
         if not self.members:
             return 0.0
-        end = self.members[-1]
-        return end.position + max(0.0, end.last - end.first)
+        return self.members[-1].position + self.members[-1].seconds
 
     @property
     def count(self) -> int:
@@ -259,7 +219,7 @@ class Reader:
         self._cut = 0
         size = os.fstat(self._file.fileno()).st_size
         while self._end < size:
-            head = self._head_at(self._end, size)
+            head = head_at(self._file, self._end, size)
             if head is None:
                 following = self._next_member(size)
                 if following is None:
@@ -268,15 +228,13 @@ class Reader:
                 self._skipped += following - self._end
                 self._end = following
                 continue
-            packed, first, last, count = head
-            previous = self.members[-1] if self.members else None
-            position = self.length + max(0.0, first - previous.last) if previous else 0.0
-            member = Member(self._end, packed, position, first, last, count)
-            if count == 0 and self._is_header(member):
+            hole = max(0.0, head.first - self.members[-1].last) if self.members else 0.0
+            member = Member(self._end, self.length + hole, *head)
+            if member.number == 0 and self._is_header(member):
                 self.recordings += 1
             else:
                 self.members.append(member)
-            self._end += _HEAD + packed + _TRAILER.size
+            self._end = member.end
         return len(self.members) > known
 
     def _next_member(self, size: int) -> int | None:
@@ -285,14 +243,14 @@ class Reader:
         while at < size:
             self._file.seek(at)
             piece = self._file.read(_SEARCHED_BYTES)
-            if len(piece) < _HEAD:
+            if len(piece) < HEAD_BYTES:
                 break
-            found = piece.find(_MEMBER_BEGINS)
+            found = piece.find(MEMBER_BEGINS)
             while found >= 0:
-                if self._head_at(at + found, size) is not None:
+                if head_at(self._file, at + found, size) is not None:
                     return at + found
-                found = piece.find(_MEMBER_BEGINS, found + 1)
-            at += max(len(piece) - _HEAD, 1)
+                found = piece.find(MEMBER_BEGINS, found + 1)
+            at += max(len(piece) - HEAD_BYTES, 1)
             # What is not whole yet is looked at again.
             self._searched = min(at, size - MAX_MEMBER_BYTES)
         return None
@@ -348,19 +306,19 @@ class Reader:
         return max(0.0, median(gaps)) if gaps else 0.0
 
     def _placed(self, member: Member, lines: bytes) -> Iterator[tuple[float, Snapshot]]:
-        """Its snapshots with their positions, which never run back as the wall clock of an old recording may."""
+        """A member's snapshots with their positions, which never run back as an old one's wall clock may."""
         clock, base, offset = SteadyTime(), None, 0.0
         for snapshot in self._decoded(member, lines):
             now = clock.of(snapshot)
             base = now if base is None else base
-            offset = max(offset, min(now - base, max(member.last - member.first, 0.0)))
+            offset = max(offset, min(now - base, member.seconds))
             yield member.position + offset, snapshot
 
     def _is_header(self, member: Member) -> bool:
-        """Whether it is the beginning of a further recording."""
+        """Whether a member is the beginning of a further recording."""
         try:
-            return msgspec.json.decode(self._inflate(member), type=Header).magic == MAGIC
-        except (msgspec.DecodeError, zlib.error, struct.error, ValueError, RecursionError, OSError):
+            return msgspec.json.decode(unpack(self._file, member), type=Header).magic == MAGIC
+        except _UNREADABLE:
             return False
 
     def _read_header(self) -> Header:
@@ -368,13 +326,18 @@ class Reader:
         if size == 0:
             raise UnusableInput(f"{self.path} is empty: not even the beginning of a recording is in it")
         foreign = f"{self.path} is not a recording of llmtop (llmtop record FILE writes one)"
-        head = self._head_at(0, size)
+        head = head_at(self._file, 0, size)
         if head is None:
-            raise UnusableInput(self._cut_in_its_head(size) or foreign)
-        member = Member(0, head[0], 0.0, head[1], head[2], head[3])
+            if is_cut_in_its_head(self._file, size):
+                raise UnusableInput(
+                    f"{self.path} is cut off after {size} bytes, within the head of a recording: no snapshot is "
+                    "in it; copy it or record it again"
+                )
+            raise UnusableInput(foreign)
+        member = Member(0, 0.0, *head)
         try:
-            header = msgspec.json.decode(self._inflate(member), type=Header)
-        except (msgspec.DecodeError, zlib.error, struct.error, ValueError, RecursionError, OSError):
+            header = msgspec.json.decode(unpack(self._file, member), type=Header)
+        except _UNREADABLE:
             raise UnusableInput(foreign) from None
         if header.magic != MAGIC:
             raise UnusableInput(foreign)
@@ -383,56 +346,12 @@ class Reader:
                 f"{self.path} was written by the newer llmtop {header.version[:20]!r}, in a form that this one "
                 f"({__version__}) does not know; upgrade llmtop to play it"
             )
-        self._end = _HEAD + member.packed + _TRAILER.size
+        self._end = member.end
         return header
-
-    def _cut_in_its_head(self, size: int) -> str | None:
-        """A sentence, if the file ends before its first member does but is like a recording so far."""
-        self._file.seek(0)
-        raw = self._file.read(_HEAD)
-        if not _FILE_BEGINS.startswith(raw[: len(_FILE_BEGINS)]):
-            return None
-        if len(raw) == _HEAD and _HEAD + _EXTRA.unpack_from(raw, _GZIP.size)[0] + _TRAILER.size <= size:
-            return None
-        return (
-            f"{self.path} is cut off after {size} bytes, within the head of a recording: no snapshot is in it; "
-            "copy it or record it again"
-        )
-
-    def _head_at(self, offset: int, size: int) -> tuple[int, float, float, int] | None:
-        """What the head of a member says; None where no whole member is."""
-        self._file.seek(offset)
-        raw = self._file.read(_HEAD)
-        if len(raw) < _HEAD:
-            return None
-        magic, method, flags, _, _, _, _, subfield, length = _GZIP.unpack_from(raw)
-        if (magic, method, flags, subfield, length) != (b"\x1f\x8b", 8, _FEXTRA, _SUBFIELD, _EXTRA.size):
-            return None
-        packed, first, last, count = _EXTRA.unpack_from(raw, _GZIP.size)
-        if offset + _HEAD + packed + _TRAILER.size > size or not is_time(first) or not is_time(last):
-            return None
-        return packed, first, last, count
-
-    def _inflate(self, member: Member) -> bytes:
-        """Unpack a member.
-
-        Raises:
-            ValueError: the checksum is wrong, or it is larger than any of ours.
-            zlib.error: damaged.
-        """
-        self._file.seek(member.offset + _HEAD)
-        unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
-        # 0 is no limit to zlib.
-        most = 0 if self._limits is not None and self._limits.lifted else MAX_MEMBER_BYTES
-        lines = unpacker.decompress(self._file.read(member.packed), most)
-        crc, length = _TRAILER.unpack(self._file.read(_TRAILER.size))
-        if not unpacker.eof or crc != zlib.crc32(lines) or length != len(lines) & 0xFFFFFFFF:
-            raise ValueError("checksum")
-        return lines
 
     def _lines(self, member: Member) -> bytes:
         try:
-            return self._inflate(member)
+            return unpack(self._file, member, lifted=self._limits is not None and self._limits.lifted)
         except (zlib.error, struct.error, ValueError, OSError):
             self._bad[member.offset] = max(member.number, 1)
             return b""
@@ -458,8 +377,3 @@ def _keeps_nothing(path: Path) -> UnusableInput:
     return UnusableInput(
         f"{path} is no regular file, and a recording is read again; record to a file, or pipe llmtop --json"
     )
-
-
-def is_time(value: float) -> bool:
-    """Whether it can be a unix time of a snapshot; NaN is none."""
-    return 0.0 <= value < 1e12

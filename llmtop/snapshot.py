@@ -1,7 +1,8 @@
 """Snapshot: everything known at one instant. Every output (screen, JSON, recording, rules) is made from it alone.
 
 All types are frozen. A value that the driver, the system or the training did not give is None, never 0: the
-screen shows a dash for it, JSON shows null. Units are in the names. `time` is unix time in seconds.
+screen shows a dash for it, JSON shows null. Units are in the names; `_pct` is percent. What ends in `_at`, `time`
+and `since` are unix seconds.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     """The driver's index (PCI order), for people; programs key by `uuid`."""
     uuid: str
+    """The driver's UUID: "GPU-…", of a MIG instance "MIG-…"."""
     name: str
     util_pct: float | None = None
     """GPU-Util: share of time in which at least one kernel ran. 100 does not mean busy."""
@@ -36,7 +38,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     power_watts: float | None = None
     power_limit_watts: float | None = None
     energy_joules: float | None = None
-    """Total since the driver was loaded."""
+    """Used in all since the driver was loaded."""
     temperature_c: float | None = None
     mem_temperature_c: float | None = None
     sm_clock_mhz: float | None = None
@@ -146,10 +148,11 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float
     """Unix time, from the training's monotonic clock and the wall clock when it was sent."""
     seconds: float
-    """By the host's clock, from the start of this step to its end."""
+    """By the host's monotonic clock, from the start of this step to its end."""
     interval_seconds: float | None = None
     """From the start of the previous step to the start of this one: what a step costs, gaps included."""
     gpu_seconds: float | None = None
+    """From the training's stream arriving at the begin of this step to its arriving at the end, by CUDA events."""
     gpu_idle_seconds: float | None = None
     """Time within the step in which the training's stream had nothing to do, by CUDA events."""
     gpu_host_paced_seconds: float | None = None
@@ -164,7 +167,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
-    """One attached training process."""
+    """One attached training process: who it is, what its last steps took, what it logged."""
 
     pid: int
     """On this host."""
@@ -217,6 +220,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """Unix time at which it was last seen at work that ends no step, such as a batch of a validation; told only
     after some seconds without a step. None where there was none, or an old version trains."""
     attached_at: float | None = None
+    """Unix time at which the process began to publish."""
     new_steps: tuple[Step, ...] = ()
     """Steps that finished since the previous snapshot of this stream, oldest first; the first snapshot after an
     attach carries the history that the process kept. Each step comes once; GPU times may follow in
@@ -226,7 +230,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     phases_left_out: int = 0
     """Names of phases beside those in `phases`: a monitor takes 128 of a process. A lower bound if very many."""
     metrics_left_out: int = 0
-    """The same for `metrics`."""
+    """Names of logged values beside those in `metrics`, counted as `phases_left_out` is."""
     note: str | None = None
     """A word about this process that is not an alert: an old version, auto instrumentation off, …"""
 
@@ -237,10 +241,14 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     severity: Severity
     gpu: str | None = None
+    """UUID of the GPU that it is about, if it is about one."""
     pid: int | None = None
+    """This host's pid of the training that it is about, if it is about one."""
     since: float
+    """Unix time since when the rule holds."""
     summary: str
     evidence: dict[str, Any] = {}
+    """The numbers that made it hold, with their unit in the key."""
     next: str = ""
     """What to do: a key, a command, or a fix."""
 

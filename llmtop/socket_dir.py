@@ -1,13 +1,89 @@
-"""Whether sockets can be made in a directory: what a training finds out, and what the doctor tells."""
+"""The directory in which trainings and monitors meet: where it is, and whether sockets can be made in it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import stat
+import tempfile
 from pathlib import Path
 
-from llmtop import wire
 from llmtop.errors import NotPossibleHere
+
+MAX_DIRECTORY_BYTES = 85
+"""A socket's path may have 107 bytes, of which its name takes up to 22 with a pid of seven digits."""
+
+
+def runtime_dir(uid: int | None = None) -> Path:
+    """Where the sockets are: `$LLMTOP_DIR`, else ``/tmp/llmtop-<uid>``.
+
+    Not XDG_RUNTIME_DIR: it is unset under SLURM, sudo and containers, so the two sides would disagree. A ``~`` is
+    the user's home; a relative path begins at the folder in which the program stands, so that both sides agree
+    where they were started in the same one.
+
+    Raises:
+        NotPossibleHere: the path is relative, and that folder is gone.
+    """
+    override = os.environ.get("LLMTOP_DIR")
+    if override:
+        try:
+            return Path(os.path.abspath(os.path.expanduser(override)))
+        except FileNotFoundError:
+            raise NotPossibleHere(
+                f"LLMTOP_DIR is {override}, which is relative to a folder that is gone: give it a whole path"
+            ) from None
+    return Path("/tmp") / f"llmtop-{os.geteuid() if uid is None else uid}"
+
+
+def check_dir(directory: Path) -> None:
+    """Refuse a directory in which another user could put a socket of his own.
+
+    Raises:
+        NotPossibleHere: missing, too long for a socket, a symbolic link, not a directory, not owned by this user
+            or root, or writable by others.
+    """
+    length = len(os.fsencode(directory))
+    if length > MAX_DIRECTORY_BYTES:
+        raise NotPossibleHere(
+            f"{directory} has {length} bytes, a socket's folder may have {MAX_DIRECTORY_BYTES}: set LLMTOP_DIR "
+            "to a shorter one, for the training and for llmtop"
+        )
+    try:
+        info = os.lstat(directory)
+    except FileNotFoundError:
+        raise NotPossibleHere(f"{directory} does not exist: no training has attached here yet") from None
+    except OSError as error:
+        raise NotPossibleHere(f"{directory} cannot be read: {error.strerror}") from None
+    if stat.S_ISLNK(info.st_mode):
+        raise NotPossibleHere(f"{directory} is a symbolic link; remove it or set LLMTOP_DIR to a folder of yours")
+    if not stat.S_ISDIR(info.st_mode):
+        raise NotPossibleHere(f"{directory} is not a folder; remove it or set LLMTOP_DIR to a folder of yours")
+    if info.st_uid not in (os.geteuid(), 0):
+        raise NotPossibleHere(f"{directory} belongs to uid {info.st_uid}; set LLMTOP_DIR to a folder of yours")
+    if info.st_mode & 0o022:
+        raise NotPossibleHere(f"{directory} is writable by others; run: chmod 700 {directory}")
+
+
+def make_dir(directory: Path) -> None:
+    """Create the directory, and those above it, with mode 0700 where they are missing, then check it.
+
+    Raises:
+        NotPossibleHere: as `check_dir`, or it cannot be created.
+    """
+    if len(os.fsencode(directory)) > MAX_DIRECTORY_BYTES:
+        check_dir(directory)
+    try:
+        for path in (*reversed(directory.parents), directory):
+            if not os.path.lexists(path):
+                with contextlib.suppress(FileExistsError):  # another rank was faster
+                    os.mkdir(path, 0o700)
+    except OSError as error:
+        raise NotPossibleHere(
+            f"{directory} cannot be created: {error.strerror}; set LLMTOP_DIR to a folder of yours "
+            f"(not {tempfile.gettempdir()} itself)"
+        ) from None
+    check_dir(directory)
 
 
 def no_socket(directory: Path, error: OSError) -> str:
@@ -27,8 +103,8 @@ def check(directory: Path) -> None:
         NotPossibleHere: as `check_dir`, or no socket can be made there.
     """
     there = os.path.lexists(directory)
-    if there or len(os.fsencode(directory)) > wire.MAX_DIRECTORY_BYTES:
-        wire.check_dir(directory)
+    if there or len(os.fsencode(directory)) > MAX_DIRECTORY_BYTES:
+        check_dir(directory)
     if not there:
         above = next(path for path in directory.parents if os.path.lexists(path))
         if not os.path.isdir(above) or not os.access(above, os.W_OK | os.X_OK):

@@ -1,38 +1,39 @@
-"""The messages between a training process and a monitor, their framing, and where they meet.
+"""The messages between a training process and a monitor, and their framing.
 
-The training process listens on ``<runtime_dir>/<pid>-<8 hex>.sock``. A frame is a 4-byte little-endian length
-and that many bytes of msgpack, one tagged message a frame, at most `MAX_FRAME` bytes. The process speaks first
-(`Hello`); a monitor answers with `Subscribe` and is then sent the history and every step as it finishes.
+The training process listens on ``<pid>-<8 hex>.sock`` in the directory of `llmtop/socket_dir.py`. A frame is a
+4-byte little-endian length and that many bytes of msgpack, one tagged message a frame, at most `MAX_FRAME` bytes.
+The process speaks first (`Hello`); a monitor answers with `Subscribe` and is then sent the history and every step
+as it finishes.
 
 Both sides check with SO_PEERCRED that the other belongs to the same user or to root. What a newer side adds
 (fields, message types within one `PROTOCOL`) an older one ignores.
+
+What ends in `_ns` is nanoseconds: by the host's monotonic clock, if `host` or nothing else is said; by CUDA events
+in `GpuTime`. Moments are unix time, and say so.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import socket
-import stat
 import struct
-import tempfile
-from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, get_args
 
 import msgspec
 
-from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop import socket_dir
+from llmtop.errors import UnusableInput
 
 PROTOCOL = 1
 """Both sides must have the same; it grows only when an old reader would misunderstand."""
 MAX_FRAME = 1 << 20
 """Bytes in the largest frame that either side accepts."""
-MAX_DIRECTORY_BYTES = 85
-"""A socket's path may have 107 bytes, of which its name takes up to 22 with a pid of seven digits."""
 HALF_MADE_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-(?:[0-9a-f]{8}|try)\.new$")
 """Of a socket that does not listen yet, and of one that is made to see whether that can be done."""
 SOCKET_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-(?P<token>[0-9a-f]{8})\.sock$")
+runtime_dir, make_dir = socket_dir.runtime_dir, socket_dir.make_dir
+"""Where both sides meet; here too for those who come for both."""
 
 T_co = TypeVar("T_co", covariant=True)
 _LENGTH = struct.Struct("<I")
@@ -48,46 +49,59 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
     pid: int = 0
     """As the process knows it; the monitor takes the host's pid from SO_PEERCRED."""
     host: str = ""
+    """The machine's name, as the process sees it."""
     command: str = ""
     rank: int | None = None
     local_rank: int | None = None
     world_size: int | None = None
     gpu_uuid: str | None = None
     kind: str = "step"
+    """What a step is: "step" of a training, or "request" of a server."""
     total_steps: int | None = None
     warmup_steps: int = 0
+    """How many first steps are left out of rates and percentiles."""
     flops_per_token: float | None = None
+    """Floating-point operations, forward and backward, on this process."""
     dtype: str | None = None
     """Which peak MFU is measured against: "bf16", "fp16", "fp8", "tf32", "fp32"."""
     torch: str | None = None
+    """torch's version; None while the process has not imported it."""
     auto: bool = False
     """Whether hooks publish the phases, rather than the script."""
     started_at: float = 0.0
-    """Unix time of attach."""
+    """Unix seconds at which the process attached."""
     engines: list[str] = []
     """Capture engines this process offers over this socket ("torch.profiler", "memory")."""
     pauses: bool = False
     """Whether it can be asked to `Pause`: its steps follow each other."""
     note: str | None = None
+    """A sentence for the person at the screen: what cannot be seen, and why."""
 
 
 class PhaseTime(msgspec.Struct, array_like=True):
-    """Seconds of one phase within one step; nested phases have their parent's path in `name`."""
+    """How long one phase of one step took; nested phases have their parent's path in `name`."""
 
     name: str
     host_ns: int
+    """By the host's monotonic clock, all entries together, phases within it included."""
     count: int = 1
+    """How often it was entered."""
 
 
 class StepDone(msgspec.Struct, array_like=True):
     """One finished step, by the host's clock."""
 
     index: int
+    """The script's own count."""
     started_unix_ns: int
+    """Its start by the host's monotonic clock, made unix time by the wall clock when it was sent."""
     host_ns: int
+    """From its start to its end, by the host's monotonic clock."""
     interval_ns: int | None = None
+    """From the start of the step before it to its own, by the same clock; None where there is none."""
     tokens: float | None = None
     samples: float | None = None
+    """How many of either this process worked on in the step; None where the script does not say."""
     phases: list[PhaseTime] = []
 
 
@@ -118,6 +132,7 @@ class GpuTime(msgspec.Struct, array_like=True):
     idle_ns: int | None = None
     """Of that, time in which the stream certainly had nothing to do; None where `host_paced_ns` is over 5 %."""
     phases: list[tuple[str, int]] = []
+    """Each phase, by its path, with its time on the stream in ns."""
     host_paced_ns: int = 0
     """Of that, time in which the GPU kept up with the host from boundary to boundary: it was busy for some of
     it and idle between kernels, and events cannot tell how much of each. Large when launch-bound."""
@@ -130,13 +145,17 @@ class GpuTimes(msgspec.Struct, tag="gpu", kw_only=True):
 
 
 class Memory(msgspec.Struct, tag="memory", kw_only=True, omit_defaults=True):
-    """From the training: torch's allocator, thinned."""
+    """From the training: what torch's allocator has on the GPU, every few steps."""
 
     allocated_bytes: int
+    """In tensors."""
     reserved_bytes: int
+    """Taken from the driver, in tensors or not."""
     peak_bytes: int | None = None
+    """The most that was in tensors so far."""
     alloc_retries: int | None = None
     ooms: int | None = None
+    """How often an allocation needed the cache to be freed first, and how often it failed, since the start."""
 
 
 class Alive(msgspec.Struct, tag="alive", kw_only=True):
@@ -155,8 +174,10 @@ class CaptureState(msgspec.Struct, tag="capture_state", kw_only=True, omit_defau
     """"armed", "recording", "writing", "done", "failed" or "cancelled"."""
     detail: str = ""
     path: str = ""
+    """Of the file, once it is there."""
     first_step: int | None = None
     last_step: int | None = None
+    """The first and the last step in it, by the script's count."""
     ended: bool = False
     """Whether the training itself is ending."""
 
@@ -180,6 +201,7 @@ class Subscribe(msgspec.Struct, tag="subscribe", kw_only=True):
 
     protocol: int = PROTOCOL
     version: str = ""
+    """llmtop's version in the monitor's environment."""
     history: int = 512
 
 
@@ -191,6 +213,7 @@ class CaptureRequest(msgspec.Struct, tag="capture", kw_only=True, omit_defaults=
     path: str
     """Absolute path of the file to write; its folder exists and belongs to the same user."""
     steps: int = 5
+    """Whole steps to be recorded."""
     options: dict[str, bool] = {}
 
 
@@ -211,6 +234,7 @@ class Pause(msgspec.Struct, tag="pause", kw_only=True, omit_defaults=True):
     """When the process has finished so many steps (`Steps.first_ordinal` counts them); None: after the present
     one. Ranks that wait for each other must pause after the same."""
     seconds: float = 5.0
+    """How long the pause may last."""
     drain_seconds: float = 3.0
     """How long the GPU may take for what the step has launched."""
 
@@ -231,22 +255,7 @@ FromTraining = Hello | Steps | GpuTimes | Memory | Alive | CaptureState | PauseS
 FromMonitor = Subscribe | CaptureRequest | CaptureCancel | Pause | Resume | Refused
 
 _KNOWN_TYPES = frozenset(
-    str(message.__struct_config__.tag)
-    for message in (
-        Hello,
-        Steps,
-        GpuTimes,
-        Memory,
-        Alive,
-        CaptureState,
-        PauseState,
-        Refused,
-        Subscribe,
-        CaptureRequest,
-        CaptureCancel,
-        Pause,
-        Resume,
-    )
+    str(message.__struct_config__.tag) for message in (*get_args(FromTraining), *get_args(FromMonitor))
 )
 
 _encoder = msgspec.msgpack.Encoder()
@@ -255,7 +264,7 @@ _from_monitor: msgspec.msgpack.Decoder[FromMonitor] = msgspec.msgpack.Decoder(Fr
 
 
 def encode(message: FromTraining | FromMonitor) -> bytes:
-    """Encode one message with its length in front.
+    """Encode one message as a frame: its length in front.
 
     Raises:
         UnusableInput: larger than `MAX_FRAME`.
@@ -287,6 +296,9 @@ def _decoded(decoder: _Decoder[T_co], body: bytes | memoryview) -> T_co:
 def decode_from_training(body: bytes | memoryview) -> FromTraining:
     """Decode what a training process sent.
 
+    Args:
+        body: of a frame, as `Framer.feed` gives it.
+
     Raises:
         msgspec.DecodeError: garbage, or a message of an unknown type.
     """
@@ -295,6 +307,9 @@ def decode_from_training(body: bytes | memoryview) -> FromTraining:
 
 def decode_from_monitor(body: bytes | memoryview) -> FromMonitor:
     """Decode what a monitor sent.
+
+    Args:
+        body: of a frame, as `Framer.feed` gives it.
 
     Raises:
         msgspec.DecodeError: garbage, or a message of an unknown type.
@@ -340,11 +355,11 @@ class Framer:
     """Cuts a byte stream into frames. Feed it what recv() gave; iterate what is complete."""
 
     def __init__(self, largest: int = MAX_FRAME, most: int | None = None) -> None:
-        """Begin.
+        """Prepare for a stream of which nothing has come.
 
         Args:
             largest: bytes that a frame may have.
-            most: frames that may come at once.
+            most: frames that may come at once; None for any number.
         """
         self._largest = largest
         self._most = most
@@ -388,74 +403,3 @@ def peer_credentials(connection: socket.socket) -> tuple[int, int]:
 def peer_allowed(uid: int) -> bool:
     """Whether a peer of that uid may be spoken to: the same user, or root."""
     return uid in (os.geteuid(), 0)
-
-
-def runtime_dir(uid: int | None = None) -> Path:
-    """Where the sockets are: `$LLMTOP_DIR`, else ``/tmp/llmtop-<uid>``.
-
-    Not XDG_RUNTIME_DIR: it is unset under SLURM, sudo and containers, so the two sides would disagree. A ``~`` is
-    the user's home; a relative path begins at the folder in which the program stands, so that both sides agree
-    where they were started in the same one.
-
-    Raises:
-        NotPossibleHere: the path is relative, and that folder is gone.
-    """
-    override = os.environ.get("LLMTOP_DIR")
-    if override:
-        try:
-            return Path(os.path.abspath(os.path.expanduser(override)))
-        except FileNotFoundError:
-            raise NotPossibleHere(
-                f"LLMTOP_DIR is {override}, which is relative to a folder that is gone: give it a whole path"
-            ) from None
-    return Path("/tmp") / f"llmtop-{os.geteuid() if uid is None else uid}"
-
-
-def check_dir(directory: Path) -> None:
-    """Refuse a directory in which another user could put a socket of his own.
-
-    Raises:
-        NotPossibleHere: missing, too long for a socket, a symbolic link, not a directory, not owned by this user
-            or root, or writable by others.
-    """
-    length = len(os.fsencode(directory))
-    if length > MAX_DIRECTORY_BYTES:
-        raise NotPossibleHere(
-            f"{directory} has {length} bytes, a socket's folder may have {MAX_DIRECTORY_BYTES}: set LLMTOP_DIR "
-            "to a shorter one, for the training and for llmtop"
-        )
-    try:
-        info = os.lstat(directory)
-    except FileNotFoundError:
-        raise NotPossibleHere(f"{directory} does not exist: no training has attached here yet") from None
-    except OSError as error:
-        raise NotPossibleHere(f"{directory} cannot be read: {error.strerror}") from None
-    if stat.S_ISLNK(info.st_mode):
-        raise NotPossibleHere(f"{directory} is a symbolic link; remove it or set LLMTOP_DIR to a folder of yours")
-    if not stat.S_ISDIR(info.st_mode):
-        raise NotPossibleHere(f"{directory} is not a folder; remove it or set LLMTOP_DIR to a folder of yours")
-    if info.st_uid not in (os.geteuid(), 0):
-        raise NotPossibleHere(f"{directory} belongs to uid {info.st_uid}; set LLMTOP_DIR to a folder of yours")
-    if info.st_mode & 0o022:
-        raise NotPossibleHere(f"{directory} is writable by others; run: chmod 700 {directory}")
-
-
-def make_dir(directory: Path) -> None:
-    """Create the directory, and those above it, with mode 0700 where they are missing, then check it.
-
-    Raises:
-        NotPossibleHere: as `check_dir`, or it cannot be created.
-    """
-    if len(os.fsencode(directory)) > MAX_DIRECTORY_BYTES:
-        check_dir(directory)
-    try:
-        for path in (*reversed(directory.parents), directory):
-            if not os.path.lexists(path):
-                with contextlib.suppress(FileExistsError):  # another rank was faster
-                    os.mkdir(path, 0o700)
-    except OSError as error:
-        raise NotPossibleHere(
-            f"{directory} cannot be created: {error.strerror}; set LLMTOP_DIR to a folder of yours "
-            f"(not {tempfile.gettempdir()} itself)"
-        ) from None
-    check_dir(directory)

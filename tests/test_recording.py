@@ -16,10 +16,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from llmtop import recording
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.recording import MEMBER_SNAPSHOTS, Reader, Writer
-from llmtop.snapshot import Snapshot, from_json
+from llmtop.recording_members import Header, pack
+from llmtop.snapshot import SCHEMA, Snapshot, from_json
 from tests.support.processes import environment
 from tests.support.snapshots import gpu, rank, snapshot
 
@@ -173,9 +173,9 @@ def test_an_empty_a_foreign_and_a_missing_file_are_refused_in_one_sentence(tmp_p
 
 
 def test_a_newer_schema_is_refused_with_the_version_that_wrote_it(tmp_path: Path) -> None:
-    header = recording.Header(created=1.0, schema=recording.SCHEMA + 1, version="9.9")
+    header = Header(created=1.0, schema=SCHEMA + 1, version="9.9")
     path = tmp_path / "r"
-    path.write_bytes(recording._pack(msgspec.json.encode(header), 1.0, 1.0, 0))
+    path.write_bytes(pack(msgspec.json.encode(header), 1.0, 1.0, 0))
     with pytest.raises(UnusableInput, match=r"newer llmtop '9\.9'.*upgrade"):
         Reader(path)
 
@@ -262,7 +262,7 @@ def test_a_member_that_unpacks_to_more_than_any_of_ours_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "r", series(30))
-    monkeypatch.setattr("llmtop.recording.MAX_MEMBER_BYTES", 300)
+    monkeypatch.setattr("llmtop.recording_members.MAX_MEMBER_BYTES", 300)
     reader = Reader(path)
     assert played(reader) == []
     assert reader.damage is not None

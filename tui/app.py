@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any
 
@@ -19,8 +17,7 @@ from textual.theme import Theme
 
 from collectors.base import Feed, GpuChoice, ReplayControls
 from llmtop.alerts import Raised
-from llmtop.crash import own_error
-from llmtop.errors import EXIT_DONE, LlmtopError, OwnError, UnusableInput
+from llmtop.errors import EXIT_DONE, LlmtopError, UnusableInput
 from llmtop.snapshot import Alert, Snapshot
 from tui import keys
 from tui.context import ScreenContext
@@ -31,7 +28,7 @@ from tui.paint.palette import TERMINAL_THEME, THEMES, Depth, Palette
 from tui.paint.rows import Look
 from tui.screens.base import LlmtopScreen
 from tui.screens.main import MainScreen
-from tui.terminal import TerminalGuard, title
+from tui.terminal import has_shell, title
 from tui.view import View
 
 INTERVALS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
@@ -58,7 +55,7 @@ class LlmtopApp(ScreenContext):
     ENABLE_COMMAND_PALETTE = True
 
     def __init__(self, feed: Feed, *, ascii: bool = False, theme: str | None = None) -> None:
-        """Prepare; `run()` (or better `show()`, which guards the terminal) starts the feed.
+        """Prepare; `run()` starts the feed; `tui.show.show` does it with the terminal guarded.
 
         Args:
             feed: where snapshots come from; the app starts and closes it.
@@ -94,7 +91,7 @@ class LlmtopApp(ScreenContext):
 
     @property
     def depth(self) -> Depth:
-        """What the terminal can show."""
+        """How many colours the terminal can show."""
         if self.no_color or self.console.color_system is None:
             return "mono"
         return _DEPTHS.get(self.console.color_system, "full")
@@ -118,7 +115,7 @@ class LlmtopApp(ScreenContext):
     # --- life -------------------------------------------------------------------------------------------------
 
     def get_default_screen(self) -> Screen[Any]:
-        """The main screen is the bottom of the stack."""
+        """Have the main screen at the bottom of the stack."""
         return MainScreen()
 
     def on_mount(self) -> None:
@@ -130,7 +127,7 @@ class LlmtopApp(ScreenContext):
         self.call_after_refresh(self._feed.start, self._receive)
 
     def on_unmount(self) -> None:
-        """Stop the feed; nothing is shown any more."""
+        """Stop the feed: nothing is shown any more."""
         self._feed.close()
 
     def leave(self, code: int) -> None:
@@ -141,7 +138,7 @@ class LlmtopApp(ScreenContext):
 
     @property
     def failure(self) -> BaseException | None:
-        """What nobody expected, and ended the app."""
+        """The error that nobody expected and that ended the app; None without one."""
         return self._exception
 
     def on_failure(self, callback: Callable[[BaseException], None]) -> None:
@@ -162,7 +159,7 @@ class LlmtopApp(ScreenContext):
         self._fatal_error()
 
     def _fatal_error(self) -> None:
-        """Leave; `show` says why when the terminal is given back, where Textual would draw a traceback."""
+        """Leave; `tui.show` says why when the terminal is given back, where Textual would draw a traceback."""
         if self._exception is not None:
             self._on_failure(self._exception)
         self._close_messages_no_wait()
@@ -175,7 +172,7 @@ class LlmtopApp(ScreenContext):
         return isinstance(self._feed, ReplayControls)
 
     def _receive(self, snapshot: Snapshot) -> None:
-        """In the feed's thread: queue it, and tell the app unless it has been told already."""
+        """Called in the feed's thread: queue it, and tell the app unless it has been told already."""
         self._queue(snapshot)
 
     def _jumped(self, before: list[Snapshot]) -> None:
@@ -301,17 +298,17 @@ class LlmtopApp(ScreenContext):
             self.notify(str(error), severity="warning", markup=False)
 
     async def action_back(self) -> None:
-        """Back to the screen before."""
+        """Go back to the screen before."""
         if len(self.screen_stack) > 1:
             self.pop_screen()
 
     async def action_quit(self) -> None:
-        """End with exit code 0."""
+        """End the app with exit code 0."""
         self.exit(EXIT_DONE)
 
     def action_suspend_process(self) -> None:
         """Stop, if there is a shell that can continue us: a pane of its own would be dead for ever."""
-        if _has_shell():
+        if has_shell():
             super().action_suspend_process()
         else:
             self.notify("There is no shell here to come back from.", severity="warning")
@@ -327,27 +324,27 @@ class LlmtopApp(ScreenContext):
         self.redraw()
 
     def action_seek(self, seconds: float) -> None:
-        """Jump in a recording."""
+        """Jump by so many seconds of the recording, back where they are negative."""
         if isinstance(self._feed, ReplayControls):
             self._feed.seek(self._feed.position + seconds)
 
     def action_seek_share(self, share: float) -> None:
-        """Jump by a share of the whole recording."""
+        """Jump by a share (-1 to 1) of the whole recording."""
         if isinstance(self._feed, ReplayControls):
             self.action_seek(share * self._feed.length)
 
     def action_speed(self, factor: float) -> None:
-        """Play a recording faster or slower."""
+        """Play a recording `factor` times faster than now."""
         if isinstance(self._feed, ReplayControls):
             self._feed.set_speed(self._feed.speed * factor)
             self.redraw()
 
     def action_faster(self) -> None:
-        """Shorter interval."""
+        """Ask for snapshots at the next shorter interval of `INTERVALS`."""
         self._set_interval(max((i for i in INTERVALS if i < self.view.interval * 0.999), default=INTERVALS[0]))
 
     def action_slower(self) -> None:
-        """Longer interval."""
+        """Ask for snapshots at the next longer interval of `INTERVALS`."""
         self._set_interval(min((i for i in INTERVALS if i > self.view.interval * 1.001), default=INTERVALS[-1]))
 
     def _set_interval(self, seconds: float) -> None:
@@ -356,7 +353,10 @@ class LlmtopApp(ScreenContext):
         self.redraw()
 
     def action_gpu_choice(self) -> None:
-        """All GPUs, those of attached trainings, those asked for at the start. A live hub asks no others then."""
+        """Go round: all GPUs, those of attached trainings, those asked for at the start.
+
+        A live hub asks the driver for no others then.
+        """
         choices, view = self._selections, self.view
         view.selection = choices[(choices.index(view.selection) + 1) % len(choices)]
         if isinstance(self._feed, GpuChoice):
@@ -366,7 +366,7 @@ class LlmtopApp(ScreenContext):
         self.redraw()
 
     def action_next_theme(self) -> None:
-        """Go round llmtop's own themes."""
+        """Take the next of llmtop's own themes."""
         if self.depth not in ("full", "256"):
             self.notify("This terminal shows its own colours only; themes need 256 colours.")
             return
@@ -386,83 +386,7 @@ class LlmtopApp(ScreenContext):
                 )
 
 
-def _has_shell() -> bool:
-    """Whether the parent is of the same session but not of our process group, as a shell with job control is."""
-    try:
-        parent = os.getppid()
-        return os.getsid(parent) == os.getsid(0) and os.getpgid(parent) != os.getpgrp()
-    except OSError:
-        return False
-
-
 def _clock(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes:02d}:{rest:02d}"
-
-
-def show(feed: Feed, *, ascii: bool = False, theme: str | None = None) -> int:
-    """Run the screen until it is left, and give the terminal back whatever ends it.
-
-    Args:
-        feed: where snapshots come from; started and closed here.
-        ascii: draw with ASCII characters only; also chosen when the locale is not UTF-8.
-        theme: a theme's name.
-
-    Returns:
-        The exit code: 0 when the person quit, 128 + the signal's number after a signal or a lost terminal.
-
-    Raises:
-        UnusableInput: there is no such theme.
-        OwnError: something went wrong that nobody expected; its traceback is in a log.
-    """
-    app = LlmtopApp(feed, ascii=ascii or not _unicode(), theme=theme)
-    told: list[OwnError] = []
-    with TerminalGuard(app.leave) as guard, _thread_errors_to(app):
-
-        def failed(error: BaseException) -> None:
-            if not told:
-                told.append(own_error(error))
-                guard.end_soon(told[0].exit_code, str(told[0]))
-
-        app.on_failure(failed)
-        code = app.run()
-        if app.failure is not None:
-            failed(app.failure)
-    if told:
-        raise told[0]
-    return EXIT_DONE if code is None else code
-
-
-@contextmanager
-def _thread_errors_to(app: LlmtopApp) -> Iterator[None]:
-    """An error that ends a thread ends the screen as well: it would go on with what no longer moves."""
-    before = threading.excepthook
-
-    def end(error: threading.ExceptHookArgs) -> None:
-        writer = error.thread is not None and error.thread.name == "textual-output"
-        if error.exc_value is None or (writer and isinstance(error.exc_value, OSError)):
-            return  # the terminal is gone, which the guard sees
-        app.fail(error.exc_value)
-
-    threading.excepthook = end
-    try:
-        yield
-    finally:
-        threading.excepthook = before
-
-
-def _unicode() -> bool:
-    """Whether there is more than ASCII to draw with.
-
-    The bare C locale of containers says nothing either way; the Linux console's fonts lack most of the blocks.
-    """
-    if os.environ.get("TERM") == "linux":
-        return False
-    try:  # what Python writes to the terminal with, which PYTHONIOENCODING sets whatever the locale is
-        "╭█⣿".encode(getattr(sys.__stderr__, "encoding", "utf-8"))
-    except (UnicodeEncodeError, LookupError):
-        return False
-    locale = next((os.environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name)), "")
-    charset = locale.partition(".")[2].lower()
-    return not charset or "utf" in charset

@@ -41,7 +41,7 @@ class Board(Widget):
         self._drawn_with: Look | None = None
 
     def show(self, parts: Iterable[Placed], look: Look) -> None:
-        """Replace what is shown."""
+        """Replace what is shown by these parts."""
         placed = list(parts)
         rects = [part.rect for part in placed]
         rows = [[row.segments for row in part.rows] for part in placed]
@@ -59,7 +59,7 @@ class Board(Widget):
             self.refresh(*_regions(lines, width))
 
     def on_resize(self) -> None:
-        """Paint for the new size."""
+        """Have everything painted for the new size."""
         self._on_size()
 
     def render_line(self, y: int) -> Strip:

@@ -21,7 +21,7 @@ class Around(NamedTuple):
 
 @dataclass(frozen=True)
 class Column(Generic[Subject]):
-    """One column of a table."""
+    """One column of a table: its title, its width, and how a cell of it is made."""
 
     title: str
     width: int

@@ -32,7 +32,7 @@ class TerminalDriver(LinuxDriver):
     def __init__(
         self, app: App[Any], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
     ) -> None:
-        """As of `LinuxDriver`."""
+        """Prepare as `LinuxDriver` does; the terminal is not touched yet."""
         super().__init__(app, debug=debug, mouse=mouse, size=size)
         self._showing = False
         self._stopping = False
@@ -47,7 +47,7 @@ class TerminalDriver(LinuxDriver):
         self._showing = self._writer_thread is not None
 
     def stop_application_mode(self) -> None:
-        """Give the terminal back."""
+        """Give the terminal back to the shell."""
         self._showing = False
         super().stop_application_mode()
 
@@ -122,7 +122,7 @@ class TerminalDriver(LinuxDriver):
             self._take_again()
 
     def _go_on(self) -> None:
-        """After a SIGCONT that followed no SIGTSTP: set every mode again and draw all."""
+        """Set every mode again and draw all, after a SIGCONT that followed no SIGTSTP."""
         if not self._showing:
             return
         self._wait_for_turn()
@@ -139,7 +139,7 @@ class TerminalDriver(LinuxDriver):
     # --- input ------------------------------------------------------------------------------------------------
 
     def _run_input_thread(self) -> None:
-        """An error here is one like any other in a thread (`tui.app.show`)."""
+        """An error here is one like any other in a thread (`tui.show.show`)."""
         self.run_input_thread()
 
     def run_input_thread(self) -> None:

@@ -30,7 +30,7 @@ def labels(gpus: Sequence[Gpu]) -> dict[str, str]:
 
 
 def label(gpu: Gpu, gpus: Sequence[Gpu]) -> str:
-    """One GPU's number among these."""
+    """The number of a GPU among these, as it is written on the screen."""
     return labels(gpus).get(gpu.uuid, str(gpu.index))
 
 

@@ -84,7 +84,7 @@ class Guardian:
         self._socket.close()
 
     def leave_to_parent(self) -> None:
-        """In a forked child: its crash is not the screen's, and its life must not look like the screen's."""
+        """Called in a forked child: its crash is not the screen's, nor may its life look like it."""
         faulthandler.disable()
         self._socket.close()
 

@@ -72,7 +72,7 @@ class Series:
 
 
 class GpuHistory:
-    """One series a figure."""
+    """The last values of one GPU: a series for each figure that is drawn."""
 
     __slots__ = ("series",)
 
@@ -179,5 +179,5 @@ class History:
         return known.series[key].levels(count) if known is not None else bytearray()
 
     def rank(self, rank: Rank) -> RankHistory:
-        """Of one training process; empty when nothing is known."""
+        """What is remembered of one training process; empty when nothing is known."""
         return self.ranks.get(_key(rank)) or RankHistory()

@@ -29,10 +29,10 @@ class Keyboard:
     """Makes messages of bytes; keeps what is not complete yet."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin.
+        """Wait for the first key.
 
         Args:
-            clock: seconds.
+            clock: seconds that only grow, to tell an escape key from the beginning of a sequence.
         """
         self._decode = getincrementaldecoder("utf-8")(errors="replace").decode
         self._parser = XTermParser()
@@ -53,7 +53,7 @@ class Keyboard:
         return found
 
     def tick(self) -> list[Message]:
-        """To be called often: a lone escape becomes a key after a while, and an open paste is given up."""
+        """Make a lone escape a key after a while, and give up an open paste; to be called often."""
         now = self._clock()
         if self._paste and (now - self._heard > PASTE_SECONDS or now - self._paste_began > PASTE_SECONDS_IN_ALL):
             self._renew()

@@ -315,6 +315,6 @@ def _where(names: tuple[str, ...]) -> str:
 
 
 def alert_words(*, replaying: bool) -> str:
-    """Which keys lead on from an alert, as the alert strip says it."""
+    """The keys that lead on from an alert, in the words of the alert strip."""
     led = (key for key in KEYS if key.alert and key.replay in (None, replaying))
     return "  ".join(f"{key.shown} {key.alert}" for key in led)

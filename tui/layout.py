@@ -35,7 +35,7 @@ SIDE_BY_SIDE = 150
 
 
 class Rect(NamedTuple):
-    """Cells of the screen."""
+    """A rectangle of the screen, in cells."""
 
     x: int
     y: int
@@ -71,7 +71,7 @@ class Layout(Struct, frozen=True):
     footer: Rect | None = None
 
     def parts(self) -> Iterator[Rect]:
-        """Every part that has a place."""
+        """Every part that has a place, with that place."""
         single = (
             self.header, self.host, self.notes, self.alerts, self.titles, self.more, self.empty,
             self.steps, self.ranks, self.processes, self.footer,
@@ -190,7 +190,7 @@ def _training_demand(width: int, ranks: int) -> _Demand:
 
 
 def _without_gpus(ask: _Ask) -> Layout:
-    """The reason why there is none, and the training, if any, below it."""
+    """The layout without a GPU: the reason why there is none, and the training, if any, below it."""
     body = ask.body
     if ask.ranks == 0 and body.height < 12:
         rows = body.height - (ask.demand.least if body.height > 3 else 0)
@@ -208,7 +208,7 @@ class _Grid(NamedTuple):
     rows: int
     """Rows of entries."""
     height: int
-    """Of one entry."""
+    """Lines of one entry."""
     total: int
     """Rows of the screen, titles included."""
 
@@ -251,7 +251,7 @@ def _choose(ask: _Ask) -> _Grid | None:
 
 
 def _with_gpus(ask: _Ask, grid: _Grid) -> Layout:
-    """Every GPU has its place."""
+    """The layout in which every GPU has its place."""
     body, top, entry = ask.body, ask.body.y, grid.height
     titles = None
     if grid.form == "full":
@@ -271,7 +271,7 @@ def _with_gpus(ask: _Ask, grid: _Grid) -> Layout:
 
 
 def _column(width: int, column: int, columns: int, *, gap: bool) -> tuple[int, int]:
-    """Where a column begins, and its width; a gap keeps entries without frames apart."""
+    """The cell where a column begins, and its width; with `gap`, a cell keeps entries without frames apart."""
     left, right = column * width // columns, (column + 1) * width // columns
     return left, right - left - (1 if gap and column + 1 < columns else 0)
 
@@ -283,7 +283,7 @@ def _growth(ask: _Ask, grid: _Grid) -> int:
 
 
 def _cut_lines(ask: _Ask) -> Layout:
-    """As many GPUs of one line each as there is room for, and a line that counts the rest."""
+    """The layout with as many GPUs of one line each as there is room for, and a line that counts the rest."""
     body = ask.body
     rows = body.height - (ask.demand.least if body.height > 6 else 0)
     top = body.y

@@ -151,7 +151,7 @@ class TerminalGuard:
 
 
 def _as_driven(attributes: list[Any]) -> list[Any]:
-    """These settings as Textual's driver changes them."""
+    """These terminal settings as Textual's driver changes them."""
     changed = [*attributes[:6], list(attributes[6])]
     changed[0], changed[3] = LinuxDriver._patch_iflag(changed[0]), LinuxDriver._patch_lflag(changed[3])
     changed[6][termios.VMIN] = 1
@@ -161,3 +161,12 @@ def _as_driven(attributes: list[Any]) -> list[Any]:
 def title(text: str) -> str:
     """What sets the terminal's title, which tmux shows and reports as activity."""
     return f"\x1b]2;{text}\x07"
+
+
+def has_shell() -> bool:
+    """Whether a shell can continue us: the parent is of our session but not of our process group."""
+    try:
+        parent = os.getppid()
+        return os.getsid(parent) == os.getsid(0) and os.getpgid(parent) != os.getpgrp()
+    except OSError:
+        return False

@@ -10,7 +10,7 @@ from tui.history import History
 
 
 class View(Struct):
-    """Owned by the app; screens read it, keys change it."""
+    """What is shown and what the person chose. The app owns it; screens read it, keys change it."""
 
     history: History = field(default_factory=History)
     snapshot: Snapshot | None = None
@@ -29,7 +29,7 @@ class View(Struct):
     """In a replay what the header says: speed and position."""
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """The GPUs to show."""
+        """The GPUs to show: all of the snapshot, or only those that attached trainings use."""
         if self.snapshot is None:
             return ()
         if not self.only_attached:
@@ -38,7 +38,7 @@ class View(Struct):
         return tuple(gpu for gpu in self.snapshot.gpus if gpu.uuid in used)
 
     def gpu_label(self, gpu: Gpu) -> str:
-        """Its number, as it is written on the screen."""
+        """The number of a GPU, as it is written on the screen."""
         return gpu_names.label(gpu, () if self.snapshot is None else self.snapshot.gpus)
 
     def position(self) -> int | None:

@@ -57,11 +57,11 @@ class HostSource:
         self._usable: int | None = None
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start the thread that reads."""
         self._beat.start()
 
     def set_interval(self, seconds: float) -> None:
-        """Change the pace."""
+        """Read every `seconds` from now on, but not more often than every `SHORTEST_SECONDS`."""
         self._interval = max(seconds, SHORTEST_SECONDS)
         self._beat.set_seconds(self._interval)
 
@@ -80,7 +80,7 @@ class HostSource:
         return self._read_at
 
     def close(self) -> None:
-        """Stop reading."""
+        """End the thread that reads; waits half a second for it at most."""
         self._beat.stop()
         self._beat.join(0.5)
 

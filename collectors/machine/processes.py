@@ -89,11 +89,11 @@ class ProcessSource:
         self._rows: tuple[Process, ...] = ()
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread that looks at processes."""
         self._beat.start()
 
     def set_interval(self, seconds: float) -> None:
-        """Change the pace."""
+        """Look every `seconds` from now on, but not more often than every `SHORTEST_SECONDS`."""
         self._interval = max(seconds, SHORTEST_SECONDS)
         self._beat.set_seconds(self._interval)
 
@@ -112,7 +112,7 @@ class ProcessSource:
         return self._looked_at
 
     def close(self) -> None:
-        """Stop looking."""
+        """End the thread that looks; waits half a second for it at most."""
         self._beat.stop()
         self._beat.join(0.5)
 
@@ -204,7 +204,11 @@ class _Watched:
         return self._has_gpu
 
     def _read(self, process: psutil.Process) -> _Facts:
-        """Raises psutil.NoSuchProcess where it ended."""
+        """Read its figures anew.
+
+        Raises:
+            psutil.NoSuchProcess: it has ended.
+        """
         with process.oneshot():
             state = _allowed(process.status)
             cpu = _allowed(lambda: process.cpu_percent(interval=None))
@@ -269,7 +273,7 @@ def _command(process: psutil.Process) -> str | None:
 
 
 def _text(text: str | None) -> str | None:
-    """Without the half characters by which Python keeps bytes that are no UTF-8: JSON has no place for them."""
+    """A text without the half characters by which Python keeps bytes that are no UTF-8: JSON cannot hold them."""
     return None if text is None else text.encode("utf-8", "replace").decode("utf-8")
 
 

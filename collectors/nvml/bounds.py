@@ -60,7 +60,7 @@ Odd = dict[str, float]
 
 
 def plausible_pid(pid: int) -> bool:
-    """Whether a process can have it."""
+    """Whether a process on this system can have this pid."""
     return 0 < pid < PID_LIMIT
 
 

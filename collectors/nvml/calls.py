@@ -107,7 +107,7 @@ class Caller:
         self._inside: tuple[str, float] | None = None
 
     def begin(self) -> None:
-        """Start a round."""
+        """Start a round of calls: forget the refusals of the round before."""
         self.refusals = {}
         self.answered = False
 
@@ -138,7 +138,7 @@ class Caller:
 
     @property
     def lost(self) -> bool:
-        """Whether this round met such an answer (`is_lost`)."""
+        """Whether a call of this round was answered with the loss of the GPU (`is_lost`)."""
         return is_lost(self.refusals)
 
     def waiting(self) -> tuple[str, float] | None:

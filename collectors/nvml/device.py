@@ -19,6 +19,7 @@ from collectors.nvml.fields import (
 )
 from collectors.nvml.first_calls_lock import Turns
 from collectors.nvml.gpm import APART_SECONDS, Gpm, supported
+from collectors.nvml.mig import Instance, find_instances
 from collectors.periodic_thread import Beat
 
 TYPE_CHECKING = False
@@ -50,34 +51,24 @@ STALE_SECONDS = 2.0
 
 
 class _Sample:
-    """What one round of one thread found; `instances` are the values of MIG instances by UUID."""
+    """What one round of one thread found: values by field of `llmtop.snapshot.Gpu`, for MIG instances by UUID."""
 
     def __init__(self, values: Values, instances: dict[str, Values], call: Caller | None, odd: Odd) -> None:
-        """`values` and those of `instances` are judged: what cannot be is in `odd` when this returns."""
+        """Judge `values` and those of `instances`: what cannot be goes into `odd`; `call` made the calls."""
         self.odd = odd
         self.values = judged(values, odd)
         self.instances = {uuid: judged(own, odd) for uuid, own in instances.items()}
         self.refusals = {} if call is None else call.refusals
         self.answered = call is None or call.answered
         self.at, self.unix = time.monotonic(), time.time()
-        """The end of the round, by both clocks."""
+        """The end of the round: monotonic seconds, and unix seconds."""
 
     @classmethod
     def none(cls) -> _Sample:
-        """Before the first round."""
+        """The sample of a thread that has made no round yet: nothing, at time 0."""
         sample = cls({}, {}, None, {})
         sample.at = sample.unix = 0.0
         return sample
-
-
-class _Instance:
-    """A MIG instance; `place` is its index on the GPU, `number` that of the GPU instance that it is in."""
-
-    def __init__(
-        self, handle: Any, uuid: str, name: str, place: int, numbers: tuple[int | None, int | None]
-    ) -> None:
-        self.handle, self.uuid, self.name, self.place = handle, uuid, name, place
-        self.number, self.compute = numbers
 
 
 class DeviceSampler:
@@ -111,7 +102,7 @@ class DeviceSampler:
         self._events = XidEvents(self._slow_call)
         self._faults: list[str] = []
         self._fault_refusals: dict[str, int] = {}
-        self._instances: tuple[_Instance, ...] = ()
+        self._instances: tuple[Instance, ...] = ()
         self._uses: list[Values] = []
         self._loss: str | None = None
         """Why the GPU was lost."""
@@ -133,7 +124,7 @@ class DeviceSampler:
     # ---- for the thread that owns this GPU's place in the list ----
 
     def start(self) -> None:
-        """Begin to sample."""
+        """Start the threads that sample; they go on until `stop()`."""
         self._beats["fast"].start()
         self._beats["slow"].start()
 
@@ -220,12 +211,7 @@ class DeviceSampler:
             rows.append(
                 {
                     "index": self.index,
-                    "uuid": instance.uuid,
-                    "name": instance.name,
-                    "mig_parent_uuid": self.uuid,
-                    "mig_index": instance.place,
-                    "mig_gpu_instance": instance.number,
-                    "mig_compute_instance": instance.compute,
+                    **instance.identity(self.uuid),
                     "sampled_at": self._fast.unix if fresh and instance.uuid in self._fast.instances else None,
                     "error": error,
                     **own,
@@ -306,7 +292,7 @@ class DeviceSampler:
             self._beats["pcie"].start()
         return {name: value for name, value in values.items() if not name.startswith("pcie_")}
 
-    def _instance_values(self, instance: _Instance) -> Values:
+    def _instance_values(self, instance: Instance) -> Values:
         call, number = self._fast_call, instance.number
         values = memory_values(call, instance.handle)
         if number is not None:
@@ -354,7 +340,7 @@ class DeviceSampler:
         if call.lost:
             self._uses = []
         else:
-            self._find_instances(call, handle)
+            self._instances = find_instances(call, handle)
             self._find_uses(call, handle, odd)
             self._events.poll(handle)
             if self._slow_rounds % FAULTS_EVERY == 1:
@@ -377,21 +363,6 @@ class DeviceSampler:
             for place, uuid in places
             for process in running(call, place, odd) or ()
         ]
-
-    def _find_instances(self, call: Caller, handle: Any) -> None:
-        mode = call("nvmlDeviceGetMigMode", handle)
-        count = call("nvmlDeviceGetMaxMigDeviceCount", handle) if mode and mode[0] else 0
-        handles = ((i, call("nvmlDeviceGetMigDeviceHandleByIndex", handle, i)) for i in range(count or 0))
-        found = (self._instance(call, one, i) for i, one in handles if one is not None)
-        self._instances = tuple(instance for instance in found if instance is not None)
-
-    def _instance(self, call: Caller, handle: Any, place: int) -> _Instance | None:
-        uuid = call("nvmlDeviceGetUUID", handle)
-        if uuid is None:
-            return None
-        name = call("nvmlDeviceGetName", handle) or "MIG instance"
-        numbers = call("nvmlDeviceGetGpuInstanceId", handle), call("nvmlDeviceGetComputeInstanceId", handle)
-        return _Instance(handle, uuid, name, place, numbers)
 
     def _pcie_round(self) -> None:
         self._pcie_call.begin()

@@ -58,7 +58,7 @@ class DriverSource:
         self._thread = threading.Thread(target=self._run, name="llmtop-driver", daemon=True)
 
     def start(self) -> None:
-        """Begin to sample."""
+        """Start the thread that keeps the driver's process and reads from it."""
         self._thread.start()
 
     def set_interval(self, seconds: float) -> None:

@@ -54,7 +54,7 @@ class Lookup:
 
 
 class _Question(threading.Thread):
-    """One question, which may never end."""
+    """One GPU asked who it is, in a thread: the driver may never answer."""
 
     def __init__(self, index: int) -> None:
         super().__init__(name=f"llmtop-gpu{index}-who", daemon=True)
@@ -63,7 +63,7 @@ class _Question(threading.Thread):
         self.answer: FoundGpus | str = "the driver does not say which GPU this is"
 
     def run(self) -> None:
-        """Ask for handle and UUID."""
+        """Ask the driver for the handle and the UUID."""
         call = Caller()
         handle = call("nvmlDeviceGetHandleByIndex", self._index)
         uuid = None if handle is None else call("nvmlDeviceGetUUID", handle)

@@ -67,7 +67,7 @@ def _temperature(call: Caller, handle: Any) -> Any:
 
 
 def slow_values(call: Caller, handle: Any) -> Values:
-    """What changes slowly or costs much."""
+    """Values of a GPU that change slowly or take long to ask for: fields of `llmtop.snapshot.Gpu`."""
     limit = call("nvmlDeviceGetEnforcedPowerLimit", handle)
     if call.lost:
         return {}

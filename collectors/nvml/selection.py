@@ -35,7 +35,7 @@ class GpuSelection:
     visible: str | None = None
     """The value of CUDA_VISIBLE_DEVICES, where that chose and not the person at the screen."""
     _uuids: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
-    """Of the indices that have been seen."""
+    """UUIDs by index, of the GPUs that have been seen."""
 
     @classmethod
     def parse(cls, text: str) -> GpuSelection:

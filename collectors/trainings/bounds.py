@@ -49,11 +49,11 @@ class KnownNames:
 
     @property
     def left_out(self) -> int:
-        """Different names that are not among them; at least, when it is very many."""
+        """How many different names were refused; at least so many, when they are very many."""
         return len(self._others)
 
     def admit(self, name: str) -> bool:
-        """Whether it is one of them, or becomes one."""
+        """Whether a name is known already or may become so: there is room for one more."""
         if name in self._known:
             return True
         if len(self._known) < self._most and len(name) <= MAX_NAME:
@@ -65,7 +65,7 @@ class KnownNames:
 
 
 class Bounds:
-    """Of one training, for as long as it is watched."""
+    """How much of one training is taken in, for as long as it is watched."""
 
     def __init__(self) -> None:
         self.phases = KnownNames(MAX_PHASES)
@@ -84,7 +84,7 @@ class Bounds:
         return f"it has {' and '.join(parts)}, which are left out" if parts else None
 
     def take(self, messages: Iterable[wire.FromTraining]) -> Iterator[wire.FromTraining]:
-        """The same messages, within the limits."""
+        """The messages of a training without what goes beyond the limits."""
         for message in messages:
             match message:
                 case wire.Steps():

@@ -14,14 +14,14 @@ _Key = tuple[int, float]
 
 
 class Pending:
-    """The newest of them; the oldest go when there are too many."""
+    """The newest steps of a training that nobody has taken yet; the oldest go when there are too many."""
 
     def __init__(self) -> None:
         self._steps: dict[_Key, Step] = {}
         self._bytes = 0
 
     def add(self, step: Step) -> int:
-        """Take one in; returns how many went for it."""
+        """Take a step in; returns how many older ones went for it."""
         key = step.index, step.started_at
         before = self._steps.get(key)
         if before is not None:
@@ -35,14 +35,14 @@ class Pending:
         return dropped
 
     def replace(self, step: Step) -> bool:
-        """Put a step in the place of the same one; returns whether that waits."""
+        """Put a step in the place of an earlier form of it; returns whether the step waits here."""
         if (step.index, step.started_at) not in self._steps:
             return False
         self.add(step)
         return True
 
     def take(self) -> tuple[Step, ...]:
-        """Hand them over, oldest first."""
+        """Hand over all steps that wait, oldest first."""
         steps, self._steps, self._bytes = tuple(self._steps.values()), {}, 0
         return steps
 

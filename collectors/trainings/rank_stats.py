@@ -28,7 +28,7 @@ class RankStats:
         self.received = 0
         """Steps so far, on all connections."""
         self.unix_offset_ns: int | None = None
-        """As of the last message (`wire.Steps`)."""
+        """What the last `wire.Steps` said of it."""
         self._clock_moved = False
         self._lost_there = 0
         self._lost_before = 0
@@ -86,7 +86,7 @@ class RankStats:
         return self._figures
 
     def seconds_a_step(self) -> float | None:
-        """Mean cost of a recent step, gaps included."""
+        """Mean cost of a recent step by the host's clock, gaps between steps included."""
         return self._recent.interval()
 
     def _is_known(self, step: Step) -> bool:

@@ -16,7 +16,7 @@ from collectors.alarm import Alarm
 from collectors.base import RanksReading
 from collectors.trainings.rank_stats import HISTORY_STEPS
 from collectors.trainings.training import Training
-from llmtop import client, wire
+from llmtop import client, socket_dir, wire
 from llmtop.errors import LlmtopError, NotPossibleHere
 from llmtop.snapshot import Rank
 
@@ -40,16 +40,16 @@ _Opened = tuple[Path, "client.Connection | LlmtopError | client.Closed"]
 
 
 class StepsSource:
-    """A RankSource over the sockets in a directory."""
+    """The trainings that publish on sockets in a directory (a `RankSource`)."""
 
     def __init__(self, directory: Path | None = None, gpu_name: GpuName = lambda _uuid: None) -> None:
         """Watch `directory`.
 
         Args:
-            directory: `wire.runtime_dir()` if not given.
+            directory: `socket_dir.runtime_dir()` if not given.
             gpu_name: the name of a GPU by UUID, for MFU.
         """
-        self._directory = wire.runtime_dir() if directory is None else directory
+        self._directory = socket_dir.runtime_dir() if directory is None else directory
         self._gpu_name = gpu_name
         self._lock = threading.Lock()
         self._trainings: dict[Path, Training] = {}
@@ -71,7 +71,7 @@ class StepsSource:
         """Nothing to change: `latest()` reads what has come, however often it is called."""
 
     def close(self) -> None:
-        """Hang up everywhere."""
+        """Hang up on all trainings, and end the thread that looks for them."""
         self._closed = True
         self._wake.set()
         if self._thread is not None:
@@ -83,7 +83,7 @@ class StepsSource:
             return self._scanned and not self._opening and all(one.heard for one in self._trainings.values())
 
     def latest(self) -> RanksReading:
-        """All trainings by rank; the steps in it are handed over once."""
+        """All trainings by rank, with the steps since the last call: each is handed over once."""
         with self._lock:
             for known in self._trainings.values():
                 self._drain(known, 1)

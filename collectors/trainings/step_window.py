@@ -33,7 +33,7 @@ class _Sum:
 
 
 class StepWindow:
-    """The last `RECENT_STEPS` steps."""
+    """The last `RECENT_STEPS` steps of a training, and the means over them."""
 
     def __init__(self) -> None:
         self._steps: deque[Step] = deque()

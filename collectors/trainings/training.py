@@ -66,7 +66,7 @@ class Training:
         return time.monotonic() - self._connected_at > _HISTORY_SECONDS
 
     def connected(self, connection: client.Connection) -> None:
-        """Listen to it from now on."""
+        """Take in what comes over this connection from now on."""
         if self._connected_at is not None:
             self.stats.reconnected()
         self.connection = connection
@@ -79,7 +79,7 @@ class Training:
         self.look_at_process()
 
     def take_in(self, messages: Sequence[wire.FromTraining]) -> None:
-        """Add what the training said."""
+        """Take in messages of the training: who it is, steps, GPU times, memory."""
         for message in self._bounds.take(messages):
             match message:
                 case wire.Steps():
@@ -102,17 +102,17 @@ class Training:
             self.connection = None
 
     def end(self) -> None:
-        """It is gone: its process has ended or become another program."""
+        """Note that the training is gone: its process has ended or become another program."""
         if self._gone_at is None:
             self._gone_at = time.monotonic()
 
     @property
     def gone(self) -> bool:
-        """Whether it has ended."""
+        """Whether the training has ended."""
         return self._gone_at is not None
 
     def gone_for(self, now: float) -> float:
-        """Seconds since it was found gone; 0 while it is not."""
+        """Seconds for which it has been known to be gone at `now` (monotonic seconds); 0 while it is not."""
         return 0.0 if self._gone_at is None else now - self._gone_at
 
     def look_at_process(self) -> None:

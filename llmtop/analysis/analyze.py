@@ -72,7 +72,13 @@ def analyze_trace(
     command: str = "python train.py",
     limits: Limits = DEFAULT,
 ) -> Report:
-    """The same for a trace that is in memory; `command` is put into the suggested command lines.
+    """Say what a trace in memory shows.
+
+    Args:
+        trace: what was read of a capture.
+        steps: as in `analyze`.
+        command: of the training; it is put into the suggested command lines.
+        limits: how many processes and devices, and how deeply nested ranges, may be judged.
 
     Raises:
         UnusableInput: it has more processes or devices, or ranges nested deeper, than the limits allow.
@@ -81,44 +87,25 @@ def analyze_trace(
     per_process = {pid: cut(find_steps(trace, pid), steps) for pid in _processes(trace)}
     phases = {pid: find_phases(trace, found) for pid, found in per_process.items()}
     lanes = lanes_of(trace, per_process)
-    gaps = [attribute(lane, _others(lane, lanes), phases[lane.process]) for lane in lanes]
-    missing = unrecorded(trace)
-    judgement = judge(lanes, gaps, missing)
+    measured = _measure(trace, command, lanes, per_process, phases)
+    judgement, gaps = measured.judgement, measured.gaps
     low, high = trace.window
-    ranks = {rank.process: rank.rank for rank in trace.ranks}
-    main = judgement.lane
-    own = per_process[main.process] if main is not None else _longest(per_process)
-    measured = Measured(
-        judgement=judgement,
-        lanes=lanes,
-        gaps=gaps,
-        uneven=uneven([lane for lane in lanes if lane.process not in missing]),
-        phases=_phases(per_process, phases, lanes),
-        waits=() if main is None else wait_places(main, phases[main.process]),
-        kernels=kernel_times(trace),
-        copies=copy_times(trace),
-        api=cuda.api_times(trace, lanes),
-        steps=_steps(own, main, trace),
-        command=command,
-        ranks=ranks,
-        missing=missing,
-        tool=f"{trace.engine} {trace.version}".strip(),
-    )
-    found = findings(measured)
     return Report(
         source=trace.source,
         engine=trace.engine,
         tool_version=trace.version,
         window_seconds=(high - low) / 1e9,
-        devices=tuple(_device(lane, gap, judgement, trace, ranks) for lane, gap in zip(lanes, gaps, strict=True)),
+        devices=tuple(
+            _device(lane, gap, judgement, trace, measured.ranks) for lane, gap in zip(lanes, gaps, strict=True)
+        ),
         phases=tuple(measured.phases),
         kernels=measured.kernels,
         copies=measured.copies,
         api=measured.api,
         gaps=tuple(_gap_rows(lanes, gaps)),
         verdict=judgement.verdict,
-        findings=found,
-        summary=verdict_sentence(judgement, measured.steps, trace, missing),
+        findings=findings(measured),
+        summary=verdict_sentence(judgement, measured.steps, trace, measured.missing),
         second=judgement.second,
         at_border=judgement.at_border,
         steps=measured.steps,
@@ -130,6 +117,45 @@ def analyze_trace(
         roofline=roofline(trace, judgement, measured.kernels),
         timeline=_timeline(judgement, lanes, gaps, phases),
         notes=tuple(_notes(trace, lanes, per_process)),
+    )
+
+
+def _measure(
+    trace: model.Trace,
+    command: str,
+    lanes: list[Lane],
+    steps: dict[int, ProcessSteps],
+    phases: dict[int, list[PhaseSpans]],
+) -> Measured:
+    """All figures from which findings are made: of all lanes, and of the steps of the process that is judged.
+
+    Args:
+        trace: what was read of a capture.
+        command: of the training.
+        lanes: its timelines, one for each process and GPU.
+        steps: its whole steps, by pid.
+        phases: their phases, by pid.
+    """
+    gaps = [attribute(lane, _others(lane, lanes), phases[lane.process]) for lane in lanes]
+    missing = unrecorded(trace)
+    judgement = judge(lanes, gaps, missing)
+    main = judgement.lane
+    own = steps[main.process] if main is not None else _longest(steps)
+    return Measured(
+        judgement=judgement,
+        lanes=lanes,
+        gaps=gaps,
+        uneven=uneven([lane for lane in lanes if lane.process not in missing]),
+        phases=_phases(steps, phases, lanes),
+        waits=() if main is None else wait_places(main, phases[main.process]),
+        kernels=kernel_times(trace),
+        copies=copy_times(trace),
+        api=cuda.api_times(trace, lanes),
+        steps=_steps(own, main, trace),
+        command=command,
+        ranks={rank.process: rank.rank for rank in trace.ranks},
+        missing=missing,
+        tool=f"{trace.engine} {trace.version}".strip(),
     )
 
 

@@ -42,7 +42,7 @@ _LONGEST_STEP = 1e9
 
 @dataclass
 class _Of:
-    """What was seen of one rank."""
+    """What was seen of one rank in the whole recording."""
 
     rank: Rank
     steps: dict[int, Step] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class _Seen:
     _by_names: dict[tuple[str, str | None, int | None], _Held] = field(default_factory=dict)
 
     def add(self, snapshot: Snapshot) -> None:
-        """Take one more."""
+        """Count in one more snapshot."""
         now = self.clock.of(snapshot)
         passed = max(0.0, min(now - self.last, 10.0)) if self.snapshots else 0.0
         self.first = self.first if self.snapshots else now
@@ -113,7 +113,7 @@ class _Seen:
             self._by_names[held.last.id, held.last.gpu, held.last.pid] = held
 
     def _held(self, alert: Alert) -> _Held | None:
-        """The same alert, now or earlier; without its training, the one that was up a moment ago."""
+        """What is kept of this alert, now or earlier; without its training, of the one up a moment ago."""
         names = (alert.id, alert.gpu, alert.pid)
         exact = self._by_names.get(names)
         if exact is not None and (exact.last.id, exact.last.gpu, exact.last.pid) == names:
@@ -206,7 +206,7 @@ def _idle_pct(rank: Rank, steps: list[Step]) -> float | None:
 
 
 def _verdict(seen: _Seen, idle: dict[int, float | None]) -> tuple[Verdict, int | None]:
-    """By the GPU's idle share, and by the alert that was up longest; unknown when neither says anything."""
+    """The verdict by the GPU's idle share, and by the alert that was up longest; unknown without either."""
     total = max(seen.last - seen.first, 1e-9)
     up = ((kind, held.seconds) for kind in BOUND_IDS for held in seen.alerts if held.last.id == kind)
     longest: dict[BoundId, float] = {}
@@ -290,7 +290,7 @@ def _step_times(steps: list[Step]) -> StepsJudged:
 
 
 def _findings(seen: _Seen) -> tuple[Finding, ...]:
-    """The alerts that were raised, the longest first."""
+    """A finding for each alert that was raised, the longest first."""
     total = max(seen.last - seen.first, 1e-9)
     found = []
     for held in sorted(seen.alerts, key=lambda held: (-gravity(held.last.severity), -held.seconds)):

@@ -52,7 +52,7 @@ class Uneven:
     waiting: Lane
     """The one that waits most."""
     culprit_pct: float
-    """Its exposed NCCL, of whole steps."""
+    """Exposed NCCL of that rank, in percent of whole steps."""
     waiting_pct: float
 
 

@@ -28,7 +28,7 @@ _ALLOCATION = re.compile(
 
 
 def plain_name(name: str) -> str:
-    """Without the version that nsys keeps: cudaLaunchKernel_v7000 is cudaLaunchKernel."""
+    """A function's name without the version that nsys keeps: cudaLaunchKernel_v7000 is cudaLaunchKernel."""
     return _VERSION.sub("", name)
 
 

@@ -19,7 +19,7 @@ _BETWEEN_HOST_AND_DEVICE = (model.HOST_TO_DEVICE, model.DEVICE_TO_HOST)
 
 @dataclass(frozen=True)
 class Lane:
-    """One process on one GPU."""
+    """The timeline of one process on one GPU, in ns of the trace's clock."""
 
     trace: model.Trace
     process: int
@@ -54,25 +54,25 @@ class Lane:
 
     @property
     def low(self) -> int:
-        """Where the whole steps begin."""
+        """Where the first whole step begins: ns of the trace's clock."""
         return int(self.bounds[0])
 
     @property
     def high(self) -> int:
-        """Where they end."""
+        """Where the last whole step ends: ns of the trace's clock."""
         return int(self.bounds[-1])
 
     @property
     def length(self) -> int:
-        """Of the whole steps together, ns."""
+        """From the begin of the first whole step to the end of the last, in ns."""
         return max(self.high - self.low, 1)
 
     def share(self, nanoseconds: float) -> float:
-        """In percent of whole steps."""
+        """A time in ns as percent of the whole steps."""
         return 100.0 * nanoseconds / self.length
 
     def per_step_ms(self, nanoseconds: float) -> float | None:
-        """Milliseconds a step; None without steps."""
+        """A time in ns as milliseconds a step; None without whole steps."""
         return nanoseconds / 1e6 / self.counted if self.counted else None
 
     def _union(self, chosen: npt.NDArray[np.bool_]) -> Spans:
@@ -80,17 +80,17 @@ class Lane:
 
     @functools.cached_property
     def busy(self) -> Spans:
-        """Kernels, copies and memsets, whole file."""
+        """When a kernel, copy or memset ran, in the whole file."""
         return iv.union(self.ops.start, self.ops.end)
 
     @functools.cached_property
     def kernels(self) -> Spans:
-        """Kernels, whole file."""
+        """When a kernel ran, in the whole file."""
         return self._union(self.ops.kind == model.KERNEL)
 
     @functools.cached_property
     def host_copies(self) -> Spans:
-        """Copies between host and device, whole file."""
+        """When a copy between host and device ran, in the whole file."""
         return self._union(self._is_host_copy)
 
     @functools.cached_property
@@ -100,7 +100,7 @@ class Lane:
 
     @functools.cached_property
     def copies(self) -> Spans:
-        """All copies, whole file."""
+        """When a copy of any direction ran, in the whole file."""
         return self._union(self.ops.kind == model.MEMCPY)
 
     @functools.cached_property
@@ -110,7 +110,7 @@ class Lane:
 
     @functools.cached_property
     def nccl(self) -> Spans:
-        """NCCL kernels, whole file."""
+        """When a NCCL kernel ran, in the whole file."""
         return self._union(self.is_nccl)
 
     @functools.cached_property

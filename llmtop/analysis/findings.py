@@ -32,7 +32,7 @@ _FEWEST_LAUNCHES = 100
 
 @dataclass(frozen=True)
 class Measured:
-    """What the rules look at."""
+    """All figures of a capture from which findings are made."""
 
     judgement: Judgement
     lanes: list[Lane]
@@ -142,7 +142,7 @@ def _lost(measured: Measured) -> list[Finding]:
 
 
 def _evidence(measured: Measured, lane: Lane, verdict: LossId, share: float) -> dict[str, Any]:
-    """The numbers that show it."""
+    """The numbers that show the loss which the verdict is named after."""
     gaps = measured.gaps[measured.lanes.index(lane)]
     evidence: dict[str, Any] = {"device": lane.device, "pid": lane.process, "share_pct": share}
     for cause, counts_for in CAUSE_OF.items():

@@ -72,7 +72,7 @@ class Gaps:
     """Row of the lane's ops that ended each gap; -1 for one at the end of the window."""
 
     def total(self, cause: str) -> int:
-        """Of one cause, ns."""
+        """Idle time of one cause over all gaps, in ns."""
         return int(self.by_cause[cause].sum())
 
 
@@ -85,7 +85,7 @@ class HostActivity:
     sync: Spans
     allocation: Spans
     calls: Spans
-    """Every CUDA call."""
+    """When any of them was inside a CUDA call."""
     inferred_input: Spans
     long_quiet: Spans
     os_wait: Spans
@@ -209,7 +209,7 @@ class _Calls:
     """What the launching threads of a lane called: the same for all lanes of a process that share them."""
 
     rows: Ns
-    """Of `Trace.calls`."""
+    """Which rows of `Trace.calls` these are."""
     table: model.ApiCalls
     every: Spans
     reading_back: Spans
@@ -311,7 +311,7 @@ def _compute_phases(phases: list[PhaseSpans]) -> Spans:
 
 
 def _quiet(lane: Lane, quiet: Spans, compute: Spans, rows: Ns) -> tuple[Spans, Spans]:
-    """Of the stretches without a CUDA call: those before a copy of input, and the other long ones.
+    """The stretches without a CUDA call that come before a copy of input, and the others that are long.
 
     A stretch inside a phase of the step's own work is neither: there the host is preparing launches.
     """

@@ -17,7 +17,7 @@ from llmtop.trace.file_kind import examine
 def load_reports(
     paths: Sequence[Path], steps: int | tuple[int, int] | None = None, limits: Limits = DEFAULT
 ) -> Report:
-    """The same for one path, or for the captures of several ranks as one.
+    """Analyse or read one path as `load_report` does, or the captures of several ranks as one.
 
     Raises:
         UnusableInput: as `load_report`; or several paths of which one is no capture.

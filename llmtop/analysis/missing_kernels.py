@@ -30,7 +30,7 @@ _ENDS_GRAPH = re.compile(r"^(cuda|cu|hip)StreamEndCapture", re.I)
 
 @dataclass(frozen=True)
 class Unrecorded:
-    """What of one process is missing."""
+    """How many kernels of one process were launched but not recorded."""
 
     process: int
     launched: int
@@ -41,12 +41,12 @@ class Unrecorded:
 
     @property
     def missing_pct(self) -> float:
-        """Of the kernels launched."""
+        """Missing kernels in percent of those that the process launched."""
         return 100.0 * self.missing / self.launched
 
 
 def unrecorded(trace: model.Trace) -> dict[int, Unrecorded]:
-    """By pid, the processes of whose kernels too many are missing."""
+    """The processes of whose kernels too many are missing, by pid."""
     calls = trace.calls
     if not len(calls):
         return {}
@@ -89,7 +89,7 @@ def _last_waited_for(trace: model.Trace, process: int) -> int:
 
 
 def _named(trace: model.Trace, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
-    """Which calls have a name like that."""
+    """For each call, whether its name matches the pattern."""
     fits = np.array([bool(pattern.match(name)) for name in trace.names])
     return np.asarray(fits[trace.calls.name])
 

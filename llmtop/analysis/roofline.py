@@ -15,7 +15,7 @@ _MATH: tuple[KernelKind, ...] = ("GEMM", "convolution", "attention")
 
 
 def roofline(trace: model.Trace, judgement: Judgement, kernels: tuple[KernelTime, ...]) -> str:
-    """A few sentences; empty without kernels."""
+    """A few sentences on how near the kernels come to the GPU's peaks; empty without kernels."""
     lane = judgement.lane
     if lane is None or not kernels:
         return ""

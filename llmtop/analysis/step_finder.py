@@ -38,7 +38,7 @@ class ProcessSteps:
 
     @property
     def seconds(self) -> list[float]:
-        """Of each step."""
+        """How long each step took by the host's clock, in seconds."""
         return [float(t) / 1e9 for t in (self.ends - self.starts).tolist()]
 
 
@@ -204,7 +204,7 @@ def grouped(values: Ns) -> Iterator[tuple[int, Ns]]:
 
 
 def outermost(ranges: model.Ranges) -> model.Ranges:
-    """Of one thread's ranges, in order of their start, those that lie in no other."""
+    """The ranges of one thread, in order of their start, that lie in no other."""
     if not len(ranges):
         return ranges
     reach = np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(ranges.end)[:-1]])
@@ -213,7 +213,7 @@ def outermost(ranges: model.Ranges) -> model.Ranges:
 
 @dataclass(frozen=True)
 class PhaseSpans:
-    """All ranges of one path on the steps' thread."""
+    """All ranges of one phase, by its path, on the thread that makes the steps."""
 
     path: str
     spans: Spans

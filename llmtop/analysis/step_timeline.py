@@ -75,7 +75,7 @@ def _gaps(gaps: Gaps, low: int, high: int) -> tuple[Span, ...]:
 
 
 def _host(lane: Lane, low: int, high: int) -> list[TimelineRow]:
-    """A row for each launching thread."""
+    """The rows of a step's timeline that show the launching threads, one each."""
     calls = lane.trace.calls
     kinds = cuda.kinds(lane.trace)
     names = lane.trace.names
@@ -125,7 +125,7 @@ def _spans(
 
 @dataclass
 class _Joined:
-    """Neighbouring pieces, drawn as one."""
+    """Neighbouring pieces of a row that are drawn as one."""
 
     start: int
     end: int

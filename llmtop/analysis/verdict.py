@@ -47,7 +47,7 @@ CAUSE_OF: dict[str, LossId] = {
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict on a capture."""
+    """The verdict on a capture, with the lane that it was found on and what was lost there."""
 
     verdict: Verdict
     lane: Lane | None
@@ -60,7 +60,7 @@ class Judgement:
 
     @property
     def total(self) -> float:
-        """All that is lost, in percent of whole steps."""
+        """All that is lost on the lane that is judged, in percent of whole steps."""
         return sum(self.lost.values())
 
 

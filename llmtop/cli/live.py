@@ -263,7 +263,7 @@ def _need_terminal(instead: str) -> None:
 
 def _show(feed: Feed, *, ascii: bool, theme: str | None) -> int:
     """Run the screen; 128 + the signal's number if a signal or a lost terminal ended it."""
-    from tui.app import show
+    from tui.show import show
 
     return show(feed, ascii=ascii, theme=theme)
 

@@ -18,7 +18,7 @@ _COLORS = {"critical": "red", "warning": "yellow"}
 
 
 def _steps(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | tuple[int, int] | None:
-    """A number of steps (5), or a range of them (2:7)."""
+    """The value of --steps: a number of steps (5), or a range of them (2:7)."""
     if value is None:
         return None
     match = re.fullmatch(r"(\d+)(?::(\d+))?", value)

@@ -30,7 +30,7 @@ class _Feed(Protocol):
 
 
 class _Signalled(BaseException):
-    """Raised in the main thread, which only waits meanwhile."""
+    """A signal came that ends the stream. Raised in the main thread, which only waits meanwhile."""
 
 
 class SnapshotStream:
@@ -45,7 +45,7 @@ class SnapshotStream:
         self._error: BaseException | None = None
 
     def finish(self) -> None:
-        """End `run` from any thread."""
+        """End `run`; from any thread."""
         self._finished = True
         self._wake.set()
 

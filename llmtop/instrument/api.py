@@ -55,7 +55,7 @@ class _UnrecordedStep(Step):
 
 
 class _UnrecordedPhase(Phase):
-    """The same for phase()."""
+    """What phase() is to code that torch.compile traces: nothing."""
 
     __slots__ = ()
 
@@ -95,6 +95,9 @@ def step(
         index: the script's own count; by default the number after the last one, from 0.
 
     A step within a step is ignored. A step that an exception leaves is not counted.
+
+    Returns:
+        What to enter with ``with``, or to decorate a function with. Its length is by the host's monotonic clock.
     """
     if not _recorder.manual_used:
         if is_compiling():
@@ -119,6 +122,9 @@ def phase(name: str) -> Phase:
 
     Args:
         name: up to 64 characters. "/" is the separator of nested phases and becomes ".".
+
+    Returns:
+        What to enter with ``with``, or to decorate a function with: the same object for the same name.
     """
     try:
         return _by_hand[name]
@@ -150,6 +156,12 @@ def loader(iterable: L) -> L:
     passes on len(), bool(), indexing and attributes.
 
     What Accelerate's `prepare` returns is another loader, made anew: wrap that one.
+
+    Args:
+        iterable: a DataLoader, or anything else that gives batches.
+
+    Returns:
+        What to iterate in its stead.
     """
     try:
         return cast(L, timed_loader(iterable))
@@ -169,6 +181,9 @@ def log(**metrics: object) -> None:
     Takes what float() takes, and tensors of one element. A tensor on a GPU is copied behind the work that computes
     it and read when that copy has arrived, at most a few times a second: nothing waits for the GPU, and the shown
     value may be some steps old. Anything else is left out.
+
+    Args:
+        metrics: numbers by the name under which they are shown; a name keeps its last number.
     """
     try:
         known = _recorder.metrics
@@ -199,7 +214,7 @@ def attach(
         flops_per_token: floating-point operations of forward and backward for one token on this process, for MFU.
         params: number of parameters, where `flops_per_token` is not given: six operations each.
         dtype: which peak MFU is measured against: "bf16", "fp16", "fp8", "tf32", "fp32", or torch's own dtype.
-        warmup_steps: first steps to leave out of rates and percentiles; by default 10, at most a tenth of
+        warmup_steps: how many first steps to leave out of rates and percentiles; by default 10, at most a tenth of
             `total_steps`.
     """
     try:

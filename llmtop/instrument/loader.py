@@ -24,7 +24,7 @@ _wait = phase_of(DATALOAD)
 
 
 def timed_loader(iterable: Any) -> Any:
-    """The same loader, whose waits are timed. One that is timed already is returned as it is."""
+    """A loader like this one, whose waits are timed. One that is timed already is returned as it is."""
     kind = type(iterable)
     if kind is Loader or kind in _classes.values():
         return iterable
@@ -74,7 +74,7 @@ class Loader(Generic[T]):
         return _Waits(iterable, lambda: iter(iterable))
 
     def __next__(self) -> T:
-        """For what is an iterator itself: a generator."""
+        """Wait for the next batch of an iterable that is an iterator itself, as a generator is."""
         item: T = _wait_for(self._iterable.__next__)
         return item
 

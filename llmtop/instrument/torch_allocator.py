@@ -11,7 +11,7 @@ EVERY_NS = 1_000_000_000
 
 
 class Reading(NamedTuple):
-    """As `wire.Memory`; the peak is since the script last reset it, or since the start."""
+    """The fields of `wire.Memory`; the peak is since the script last reset it, or since the start."""
 
     allocated_bytes: int
     reserved_bytes: int

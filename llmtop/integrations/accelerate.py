@@ -37,7 +37,7 @@ class LlmtopTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not 
         return None
 
     def start(self) -> None:
-        """Publish from now on."""
+        """Publish this process from now on; Accelerate calls it once."""
         guarded(self._start)
 
     def _start(self) -> None:
@@ -45,10 +45,10 @@ class LlmtopTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not 
         llmtop.attach(total_steps=self._total_steps)
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
-        """Hyperparameters are not shown."""
+        """Do nothing: hyperparameters are not shown."""
 
     def log(self, values: dict[str, Any], step: int | None = None, **kwargs: Any) -> None:
-        """Show numbers beside the steps."""
+        """Show what the script logs with Accelerate beside its steps."""
         guarded(_log, values)
 
 

@@ -56,11 +56,11 @@ class LlmtopProfiler(_Profiler):  # type: ignore[misc]  # which class that is sh
         return state
 
     def start(self, action_name: str) -> None:
-        """Lightning begins something."""
+        """Lightning begins an action, by its name of it."""
         guarded(self._begins, action_name)
 
     def stop(self, action_name: str) -> None:
-        """Lightning has done it."""
+        """Lightning has ended the action."""
         guarded(self._ends, action_name)
 
     def _begins(self, action_name: str) -> None:

@@ -25,7 +25,7 @@ class LlmtopCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         hooked_loop()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Publish from now on."""
+        """Publish this process from now on."""
         guarded(_begin_train, state.max_steps)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -33,7 +33,7 @@ class LlmtopCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         guarded(_begin_step, state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The optimizer has stepped."""
+        """End the step: the optimizer has stepped."""
         guarded(_end_step)
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -16,7 +16,7 @@ INJECT = Path(__file__).resolve().parent / "inject"
 
 
 def instrumented(environment: Mapping[str, str]) -> dict[str, str]:
-    """The same environment, in which every Python (but one started with -I, -E or -S) waits for torch.
+    """The environment with what has every Python (but one started with -I, -E or -S) wait for torch.
 
     Calling it twice (`llmtop run` below `llmtop run`) adds nothing the second time.
     """

@@ -59,7 +59,7 @@ def start(name: str, command: Callable[[str], Sequence[str]], environment: Mappi
 
 
 def hand_over(address: str, environment: Mapping[str, str]) -> None:
-    """In the program: say that it is ready, and what the training's environment must have."""
+    """Called in the program: say that it is ready, and what the training's environment must have."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.connect(address)
         connection.sendall(json.dumps(dict(environment)).encode())

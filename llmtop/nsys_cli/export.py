@@ -130,7 +130,7 @@ def _complaint(said: str, report: Path, sqlite: Path) -> str | None:
 
 
 def _lack(sqlite: Path) -> str | None:
-    """Why that file cannot be read as an export; None if it can."""
+    """Why a file cannot be read as an export; None if it can."""
     try:
         if not sqlite.is_file():
             return "it wrote no file"

@@ -43,14 +43,14 @@ _WHERE = "install it (https://developer.nvidia.com/nsight-systems) or set LLMTOP
 
 @dataclass(frozen=True)
 class Nsys:
-    """One usable nsys."""
+    """An nsys that can be used here."""
 
     path: Path
     version: tuple[int, ...]
 
     @property
     def version_text(self) -> str:
-        """As nsys writes it, without the build: "2023.4.4"."""
+        """The version as nsys writes it, without the build: "2023.4.4"."""
         return ".".join(map(str, self.version[:3]))
 
     def run(self, *arguments: str, seconds: float = COMMAND_SECONDS) -> subprocess.CompletedProcess[str]:
@@ -274,7 +274,7 @@ class Session:
 
     @property
     def collecting(self) -> bool:
-        """A capture is running in it."""
+        """Whether a capture is running in the session."""
         return self.state.startswith(("Collect", "Started", "Delay"))
 
 

@@ -53,7 +53,7 @@ def _for_people(line: str) -> str:
 
 
 def _of_exception(text: str) -> str:
-    """What the last exception in it says for people, or what it is called."""
+    """What the last exception in nsys's output says for people, or what it is called."""
     found = _MESSAGE.findall(text) or _WHAT.findall(text)
     return str(found[-1]) if found else ""
 

@@ -26,7 +26,7 @@ _POINTS = 1.0
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure before and after."""
+    """One figure of two reports: its value before and after."""
 
     name: str
     unit: str
@@ -34,7 +34,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     before: float | None
     after: float | None
     change_pct: float | None = None
-    """Relative, for times."""
+    """For times: by how many percent of the time before it has changed."""
     noise: float | None = None
     """In the figure's unit: a smaller difference says nothing."""
     moved: bool = False
@@ -45,7 +45,7 @@ class FindingChange(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     state: str
-    """new, gone, stayed."""
+    """"new", "gone" or "stayed"."""
     before_pct: float | None = None
     after_pct: float | None = None
 
@@ -70,7 +70,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_reports(before: Report, after: Report) -> Comparison:
-    """Hold two reports against each other."""
+    """Say what moved from one report to the other, as far as that is more than noise."""
     step = _step(before, after)
     relative = step.noise / step.before if step and step.noise and step.before else 0.0
     figures = _figures(before, after, relative)
@@ -113,7 +113,7 @@ def _step(before: Report, after: Report) -> Change | None:
 
 
 def _uncertainty(report: Report) -> float:
-    """Of the median step, relative."""
+    """How much the median step of a report may be off, as a share of it."""
     steps = report.steps
     if steps.count < 4 or steps.spread_pct is None:
         return _FEW_PCT / 100
@@ -238,7 +238,12 @@ def _summary(before: Report, after: Report, step: Change | None) -> str:
 
 
 def render(comparison: Comparison, style: Callable[[str, str], str] | None = None) -> str:
-    """For a terminal."""
+    """The comparison as text for a terminal.
+
+    Args:
+        comparison: what moved.
+        style: paints a text by its role ("dim", "title", ...); None for plain text.
+    """
     paint = style or (lambda text, _role: text)
     lines = [
         paint(f"before: {printable(comparison.before, 200)}", "dim"),

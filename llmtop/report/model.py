@@ -2,7 +2,8 @@
 
 The names of the fields are a contract (docs/design.md). Totals (`kernels`, `copies`, `api`, `ranges`, and the
 counts of a device) cover the whole file; shares, `phases`, `gaps` and the verdict cover whole steps; `busy_pct`
-divides by first to last device activity. Percent are of time unless the name says otherwise.
+divides by first to last device activity. Percent are of time unless the name says otherwise. Seconds are
+lengths, on the time line that the tool which made the capture gives its events.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """One process on one GPU."""
 
     device: int
+    """The number of the GPU, as the tool counts."""
     pid: int
     name: str | None = None
     uuid: str | None = None
@@ -52,11 +54,11 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     memcpy_pct: float | None = None
     nccl_pct: float | None = None
     nccl_exposed_pct: float | None = None
-    """NCCL while nothing else ran."""
+    """Share of whole steps in which NCCL ran and nothing else did."""
     kernels: int | None = 0
-    """Whole file; None for a recording, which has no kernels."""
+    """How many ran, in the whole file; None for a recording, which has no kernels."""
     kernels_under_10us_pct: float | None = None
-    """Share of the number of kernels."""
+    """How many of the kernels took less than 10 us, in percent of their number."""
     idle_pct: float | None = None
     copy_only_pct: float | None = None
     """Time in which only copies between host and device ran."""
@@ -67,9 +69,9 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     window_seconds: float = 0.0
     """What the shares are of: whole steps on this device."""
     step_seconds: float | None = None
-    """Median."""
+    """The median length of a step on this device."""
     kernel_seconds: float | None = 0.0
-    """Sum over all kernels, whole file."""
+    """Time in kernels, those that ran beside each other added up, in the whole file."""
     kernel_median_us: float | None = None
     launch_api_seconds: float | None = 0.0
     """Host time in calls that launch kernels, whole file."""
@@ -113,7 +115,7 @@ class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     seconds: float
     share_pct: float
-    """Of the time of all kernels."""
+    """In percent of the time of all kernels."""
     mean_us: float
     min_us: float
     max_us: float
@@ -168,12 +170,12 @@ class GapTime(msgspec.Struct, frozen=True, kw_only=True):
     share_pct: float
     ms_per_step: float | None = None
     gaps: int = 0
-    """How many gaps it has a part in."""
+    """How many gaps the cause has a part in."""
     longest_us: float = 0.0
 
 
 class LongGap(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the longest gaps, line by line."""
+    """One of the longest gaps: where it lies, what caused it, and what ran before and after it."""
 
     device: int
     pid: int
@@ -198,12 +200,12 @@ class WaitPlace(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     call: str
     phase: str = ""
-    """The innermost."""
+    """The innermost phase that the calls are in."""
     operator: str = ""
     """The framework's operator around it, where the capture has them: aten::_local_scalar_dense is .item()."""
     calls_per_step: float
     host_ms_per_step: float
-    """How long the host was inside."""
+    """How long the host was inside these calls, by its own clock."""
 
 
 class CollectiveTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,12 +228,14 @@ class MetricOverTime(msgspec.Struct, frozen=True, kw_only=True):
     mean_pct: float
     p95_pct: float
     start_seconds: float
+    """Where the first bucket begins: seconds since the beginning of the capture."""
     bucket_seconds: float
     values_pct: tuple[float | None, ...] = ()
+    """The mean of each bucket; None where it has no sample."""
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
-    """A piece of a timeline row: [start, seconds, kind, text, fill]; start counts from the step's beginning."""
+    """A piece of a timeline row: [start, seconds, kind, text, fill]; start is in seconds since the step began."""
 
     start: float
     seconds: float
@@ -263,7 +267,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     severity: Severity
     share_pct: float | None = None
-    """Of whole steps."""
+    """What it costs, in percent of whole steps."""
     summary: str
     evidence: dict[str, Any] = {}
     fix: str = ""
@@ -272,11 +276,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     confirm: str = ""
     """What shows that the fix worked."""
     saves_at_most_ms: float | None = None
-    """A step, by Amdahl: if all of it went away and nothing else came in its place."""
+    """Milliseconds a step, by Amdahl: if all of it went away and nothing else came in its place."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a capture shows."""
+    """What a capture or a recording shows, in figures, findings and words."""
 
     schema: int = SCHEMA
     source: str
@@ -315,12 +319,12 @@ _decoder = msgspec.json.Decoder(Report)
 
 
 def to_json(report: Report) -> bytes:
-    """Encode; a float that is not finite becomes null."""
+    """The report as one line of JSON; a float that is not finite becomes null."""
     return _encoder.encode(report)
 
 
 def from_json(data: bytes | str) -> Report:
-    """Decode; fields that this version does not know are ignored.
+    """Read a report that was written as JSON; fields that this version does not know are ignored.
 
     Raises:
         msgspec.DecodeError: not JSON, or not a report (`msgspec.ValidationError`, a subclass).

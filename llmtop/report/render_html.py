@@ -85,7 +85,7 @@ _SCRIPT = """
 
 
 def render(report: Report) -> str:
-    """The whole page."""
+    """The report as one HTML page that needs no other file."""
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
     parts = [
         "<!doctype html>",

@@ -17,7 +17,7 @@ def escape(text: str) -> str:
 
 
 def render(report: Report) -> str:
-    """The whole report."""
+    """The report as Markdown."""
     parts = [
         f"# {escape(report.verdict)}",
         f"{escape(headline(report))}",

@@ -14,7 +14,7 @@ from llmtop.report.model import Finding, Report
 
 @dataclass(frozen=True)
 class Text:
-    """One table."""
+    """One table of a report as cells of text."""
 
     title: str
     header: tuple[str, ...]
@@ -26,7 +26,7 @@ class Text:
 
     @property
     def shown(self) -> Sequence[tuple[str, ...]]:
-        """The first rows, the most important ones."""
+        """The first rows, which are the most important ones."""
         return self.rows[: self.most]
 
     @property
@@ -61,14 +61,14 @@ def tables(report: Report, name_width: int = 60) -> list[Text]:
 
 
 def headline(report: Report) -> str:
-    """One line on what was read."""
+    """One line on what the report was made of."""
     parts = [part for part in (report.engine, printable(report.tool_version, 40)) if part]
     steps = f"{report.steps.count} whole steps" if report.steps.count else "no whole steps"
     return f"{printable(report.source, 200)} ({' '.join(parts)}, {duration(report.window_seconds)}, {steps})"
 
 
 def step_lines(report: Report) -> list[str]:
-    """How steps were found, how long they are, what was left out."""
+    """Sentences on how steps were found, how long they are, and what was left out."""
     steps = report.steps
     lines = [f"Steps: {printable(steps.found_by, 200)}."]
     if steps.seconds_p50 is not None:

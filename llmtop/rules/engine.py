@@ -42,17 +42,17 @@ class _Judged(Protocol):
 
     @property
     def key(self) -> Hashable:
-        """Names it for as long as it lives."""
+        """What names the subject for as long as it lives."""
 
     @property
     def fresh(self) -> bool:
-        """Whether this snapshot brought anything new about it."""
+        """Whether this snapshot brought anything new about the subject."""
 
     def reach(self) -> frozenset[Hashable]:
-        """The GPUs and processes that it concerns."""
+        """Keys of the GPUs and processes that an alert about the subject concerns."""
 
     def names(self) -> tuple[str | None, int | None]:
-        """The GPU's UUID and the pid for its alerts."""
+        """The GPU's UUID and the pid that an alert about the subject carries."""
 
 
 Subject = TypeVar("Subject", bound=_Judged)
@@ -71,7 +71,7 @@ class _Look(NamedTuple):
 
     @property
     def key(self) -> _HoldKey:
-        """Names it from snapshot to snapshot."""
+        """What names the subject from snapshot to snapshot."""
         return self.id, self.subject.key
 
 

@@ -89,12 +89,12 @@ def _seconds_without_step(state: RankState, now: float) -> float | None:
 
 
 def _last_sign(state: RankState) -> float | None:
-    """When it finished its last step, or attached, if it has not finished any."""
+    """When a process finished its last step, or attached, if it has not finished any; unix seconds."""
     return finite(state.rank.attached_at) if state.last_step_at is None else state.last_step_at
 
 
 def _works(state: RankState) -> bool:
-    """Whether its GPU does real work all the same: an evaluation, a checkpoint, a compilation."""
+    """Whether the rank's GPU does real work all the same: an evaluation, a checkpoint, a compilation."""
     gpu = state.gpu
     return gpu is not None and (gpu.util_pct or 0.0) >= 50.0 and (gpu.power_share_pct or 0.0) >= 50.0
 

@@ -1,4 +1,8 @@
-"""What a rule is."""
+"""What a rule is: what must hold, of which subject, and how an alert tells it.
+
+A `Subject` is what is remembered of a GPU, a rank or a job (`rules/state/`); its times are unix seconds, as they
+would be had nobody set the wall clock since the first snapshot (`llmtop.steady`).
+"""
 
 from __future__ import annotations
 
@@ -21,20 +25,20 @@ class RuleText:
     meaning: str
     """What it means for the training; the sentence of its bottleneck stands before it."""
     condition: str
-    """What must hold."""
+    """What must hold, with its thresholds."""
     source: str
     """Where the thresholds come from."""
     hold_seconds: float = 0.0
-    """How long it must hold before the alert is raised; 0: at the first look."""
+    """Seconds for which it must hold before the alert is raised; 0: at the first look."""
     clear_seconds: float = 0.0
-    """How long it must not hold before the alert goes."""
+    """Seconds for which it must not hold before the alert goes."""
     fields: tuple[str, ...] = ()
     """The fields of a `Gpu` or a `Rank` that decide it: what to draw as evidence over time."""
 
 
 @dataclass(frozen=True)
 class Told:
-    """What a rule that holds has to say."""
+    """What a rule that holds has to say: how grave it is, its numbers, a sentence made of them, and what to do."""
 
     severity: Severity
     summary: str
@@ -42,7 +46,7 @@ class Told:
     evidence: Mapping[str, float | int | str | None]
     """Numbers with their unit in the key, and names; `known` leaves out what is absent."""
     next: str
-    """A key, a command, or a fix."""
+    """What to do: a key to press, a command, or a fix."""
     about: RankState | None = None
     """The rank that is named, where the rule is about a whole job."""
     began: float | None = None
@@ -58,6 +62,7 @@ class Rule(Generic[Subject]):
     """Whether it holds now; the flag says whether its alert is up, which then has easier thresholds to stay.
     False too when it cannot be decided from what is present."""
     tell: Callable[[Subject], Told]
+    """What the alert says; called only while the rule holds."""
     text: RuleText
     covered_by: frozenset[AlertId] = field(default_factory=frozenset)
     """Ids of alerts that are the cause of this one: while one of them is up for the same GPU, process or job,
@@ -65,7 +70,11 @@ class Rule(Generic[Subject]):
 
 
 def known(evidence: Mapping[str, float | int | str | None]) -> dict[str, Any]:
-    """Evidence without what is absent, rounded to what the instruments can tell."""
+    """Evidence without what is absent, rounded to what the instruments can tell.
+
+    Args:
+        evidence: numbers with their unit in the key, and names; None for what is absent.
+    """
     return {
         key: rounded(value) if isinstance(value, float) else value
         for key, value in evidence.items()

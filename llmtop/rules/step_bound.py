@@ -149,7 +149,7 @@ def _clocks(evidence: dict[str, float | int | None], dry: float | int | None = N
 
 
 def _waited(steps: list[StepCosts], pct: float, by_gpu: bool) -> list[bool]:
-    """For each step, whether so much of it went into waiting for data."""
+    """For each step, whether at least `pct` percent of it went into waiting for data."""
     if by_gpu:
         return [(gpu_share_pct([step], "input") or 0.0) >= pct for step in steps]
     return [host_share_pct([step], ("input",)) >= pct for step in steps]

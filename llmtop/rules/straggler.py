@@ -36,7 +36,7 @@ _OWN: Final[tuple[Role, ...]] = ("input", "h2d", "compute")
 
 
 class Late(NamedTuple):
-    """The rank that waits least, and by how much."""
+    """The rank that the others wait for: it waits least itself. And by how much."""
 
     state: RankState
     share_pct: float
@@ -62,7 +62,7 @@ def _spent(step: StepCosts, by_gpu: bool) -> dict[Role, float]:
 
 
 def _usual(steps: list[StepCosts], roles: tuple[Role, ...], by_gpu: bool) -> dict[Role, float]:
-    """The median of each role's seconds."""
+    """The median over steps of each role's seconds."""
     return {role: median(_spent(step, by_gpu).get(role, 0.0) for step in steps) for role in roles}
 
 

@@ -22,7 +22,7 @@ Number = int | float | str | None
 
 
 class Args(msgspec.Struct, gc=False):
-    """The arguments that matter here, of any event."""
+    """Those of an event's arguments that matter here; any event may have any."""
 
     correlation: Number = None
     device: Number = None
@@ -213,7 +213,7 @@ class Collector:
         self._ops.extend((size, what.direction, what.source_memory, what.target_memory))
 
     def _learn(self, category: str | None, text: str | None) -> _What:
-        """The first event of its category and name."""
+        """Take the first event of its category and name: what it is, is found out once."""
         kind = _KINDS.get((category or "").lower().replace(" ", "_"), -1)
         if kind == _OPERATOR and _RANGE_NAMES.match(text or ""):
             kind = _RANGE
@@ -283,7 +283,7 @@ def _table(kind: type[model.TableT], flat: array[int]) -> model.TableT:
 
 
 def _give_processes(trace: model.Trace) -> None:
-    """Device events do not say who launched them; the launching call with the same correlation id does."""
+    """Give device events the process that launched them, from the launching call with the same correlation id."""
     calls, ops = trace.calls, trace.ops
     if not len(ops):
         return

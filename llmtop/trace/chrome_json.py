@@ -34,10 +34,10 @@ _BARE = b"{"
 
 
 class EventStream(Protocol):
-    """Where bytes come from."""
+    """What the bytes of a trace come from: a file, or what unpacks it."""
 
     def read(self, size: int) -> bytes:
-        """So many bytes or, near the end only, fewer."""
+        """The next `size` bytes or, near the end only, fewer."""
 
 
 def load(stream: EventStream, source: str, check: Callable[[Collector], None] | None = None) -> model.Trace:
@@ -68,7 +68,7 @@ def load(stream: EventStream, source: str, check: Callable[[Collector], None] | 
 
 
 class _Reading:
-    """One pass over a file."""
+    """One pass over the bytes of a trace."""
 
     def __init__(self, stream: EventStream, source: str, check: Callable[[Collector], None] | None) -> None:
         self._stream, self._source, self._check = stream, source, check
@@ -85,7 +85,7 @@ class _Reading:
         """How many bytes after the last whole event are no event, in a file without an end of its events."""
 
     def run(self) -> None:
-        """Read everything."""
+        """Read to the end of the bytes, and collect all events."""
         self._read_header()
         wanted = _PIECE_BYTES
         while True:
@@ -135,7 +135,7 @@ class _Reading:
         self._offset += taken
 
     def _read_header(self) -> None:
-        """Up to the array of events; the first bytes of the array stay in the buffer."""
+        """Read up to the array of events; the first bytes of the array stay in the buffer."""
         self._fill(_PIECE_BYTES)
         blank = len(self._buffer) - len(self._buffer.lstrip())
         if self._buffer[blank : blank + 1] == b"[":
@@ -192,7 +192,7 @@ class _Reading:
         return True
 
     def _finish(self, found: chrome_salvage.Salvaged) -> None:
-        """After the last event: what follows them, or how much of the file is no event."""
+        """Read what follows the last event, or note how much of the file is no event."""
         if found.end is None:
             self._cut = None if self.header == _BARE and not found.rest else found.rest
             return

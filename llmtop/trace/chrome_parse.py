@@ -29,7 +29,7 @@ def parse(objects: bytes) -> list[Event] | None:
 
 
 def parse_one(text: bytes) -> Event | None:
-    """The same for one object."""
+    """Parse the text of one event."""
     try:
         return _one.decode(text)
     except NO_JSON:

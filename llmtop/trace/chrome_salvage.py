@@ -37,14 +37,14 @@ class Lost(NamedTuple):
     """A stretch that holds no event that can be read."""
 
     at: int
-    """Its first byte."""
+    """The byte at which it begins."""
     bytes: int
     events: int
     """How many began in it; at least one, if not the beginning of the file is meant."""
 
 
 class Salvaged(NamedTuple):
-    """What is in a stretch."""
+    """What could be saved of a damaged stretch."""
 
     events: list[Event]
     consumed: int

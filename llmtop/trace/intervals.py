@@ -28,12 +28,12 @@ class Spans:
 
     @property
     def lengths(self) -> Ns:
-        """Of each interval, in ns."""
+        """How long each interval is, in ns; as many as there are intervals."""
         return self.ends - self.starts
 
     @property
     def total(self) -> int:
-        """The measure of the whole set, in ns."""
+        """How long all intervals are together, in ns."""
         return int(self.lengths.sum())
 
 
@@ -62,7 +62,7 @@ def union(starts: Ns, ends: Ns) -> Spans:
 
 
 def single(start: int, end: int) -> Spans:
-    """One interval, or none when it would be empty."""
+    """The interval from `start` to `end` (ns), or none when it would be empty."""
     if end <= start:
         return EMPTY
     return Spans(np.array([start], dtype=np.int64), np.array([end], dtype=np.int64))
@@ -115,7 +115,7 @@ def rest(a: Spans, start: int, end: int) -> Spans:
 
 
 def clip(a: Spans, start: int, end: int) -> Spans:
-    """The instants of `a` within [start, end)."""
+    """The instants of `a` within [start, end), in ns."""
     if not len(a):
         return EMPTY
     starts, ends = np.maximum(a.starts, start), np.minimum(a.ends, end)
@@ -124,7 +124,7 @@ def clip(a: Spans, start: int, end: int) -> Spans:
 
 
 def measure_before(a: Spans, instants: Ns) -> Ns:
-    """For each instant, how much of `a` lies before it, in ns."""
+    """For each instant (ns), how much of `a` lies before it, in ns."""
     if not len(a):
         return np.zeros(len(instants), dtype=np.int64)
     done = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(a.lengths)])
@@ -140,7 +140,7 @@ def overlap(starts: Ns, ends: Ns, a: Spans) -> Ns:
 
 
 def contains(a: Spans, instants: Ns) -> npt.NDArray[np.bool_]:
-    """For each instant whether it lies in `a`."""
+    """For each instant (ns), whether it lies in `a`."""
     if not len(a):
         return np.zeros(len(instants), dtype=bool)
     at = np.searchsorted(a.starts, instants, side="right") - 1

@@ -62,22 +62,27 @@ TableT = TypeVar("TableT", bound="Table")
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of equal length."""
+    """Columns of equal length, int64 where nothing else is said; a row has the same place in each."""
 
     start: Ns
     end: Ns
+    """In ns since instant 0 of the trace (`Trace.origin_unix_ns`)."""
 
     def __len__(self) -> int:
         return len(self.start)
 
     def where(self: TableT, chosen: npt.NDArray[Any]) -> TableT:
-        """The rows that a mask or an array of row numbers chooses."""
+        """Some of the rows.
+
+        Args:
+            chosen: a boolean for each row, or the numbers of the rows in the order wanted.
+        """
         return type(self)(**{f.name: getattr(self, f.name)[chosen] for f in fields(self)})
 
 
 @dataclass(frozen=True)
 class DeviceOps(Table):
-    """What ran on a device."""
+    """What ran on a device: kernels, copies and memsets, one row each, in no order."""
 
     kind: npt.NDArray[np.int8]
     """KERNEL, MEMCPY or MEMSET."""
@@ -87,14 +92,18 @@ class DeviceOps(Table):
     """The pid of the process that launched it."""
     stream: Ns
     name: Ns
-    """Kernels: the short name, without template arguments."""
+    """The short name, of a kernel without template arguments."""
     full_name: Ns
+    """The name with all its template arguments."""
     correlation: Ns
     """Joins with `ApiCalls.correlation` within a process; -1 where the tool did not say."""
     bytes: Ns
+    """Copied or set; 0 for a kernel."""
     direction: npt.NDArray[np.int8]
+    """Of a copy: a key of `DIRECTIONS`."""
     source_memory: npt.NDArray[np.int8]
     target_memory: npt.NDArray[np.int8]
+    """Of a copy: keys of `MEMORIES`."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +111,9 @@ class ApiCalls(Table):
     """Calls of the CUDA runtime and driver, as the host saw them."""
 
     process: Ns
+    """The pid, as the tool gives it."""
     thread: Ns
+    """The tid."""
     name: Ns
     correlation: Ns
 
@@ -140,10 +151,10 @@ class SampledMetric:
     name: str
     """sm_active, tensor_active, dram_read, dram_write, pcie_rx, pcie_tx, nvlink_rx or nvlink_tx."""
     start: int
-    """Of the first bucket, in ns."""
+    """Where the first bucket begins, in ns since instant 0 of the trace."""
     bucket_ns: float
     values: npt.NDArray[np.float64]
-    """NaN where a bucket has no sample."""
+    """The mean of each bucket, in percent; NaN where a bucket has no sample."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +162,7 @@ class TracedGpu:
     """What the tool knows of a device; a number that it does not give is None."""
 
     number: int
+    """As in `DeviceOps.device`."""
     name: str | None = None
     uuid: str | None = None
     dram_bytes_per_s: float | None = None
@@ -162,6 +174,7 @@ class TracedRank:
     """What a file says about the place of its process in a distributed run."""
 
     process: int
+    """The pid, as in the tables."""
     rank: int
     world_size: int
 
@@ -174,8 +187,9 @@ class Trace:
     engine: str
     """"nsys" or "kineto"."""
     version: str = ""
-    """Of the tool, as it writes it."""
+    """The tool's version, as it writes it."""
     names: list[str] = field(default_factory=lambda: [""])
+    """All names, by their number in the tables; 0 is the empty name."""
     ops: DeviceOps = field(default_factory=lambda: empty(DeviceOps))
     calls: ApiCalls = field(default_factory=lambda: empty(ApiCalls))
     ranges: Ranges = field(default_factory=lambda: empty(Ranges))
@@ -184,9 +198,12 @@ class Trace:
     """Time that the tool itself took in the traced process."""
     metrics: list[SampledMetric] = field(default_factory=list)
     gpus: dict[int, TracedGpu] = field(default_factory=dict)
+    """By `DeviceOps.device`."""
     ranks: list[TracedRank] = field(default_factory=list)
     process_names: dict[int, str] = field(default_factory=dict)
+    """By pid."""
     origin_unix_ns: int | None = None
+    """Unix time of the trace's instant 0, in ns; None where the file does not say."""
     notes: list[str] = field(default_factory=list)
     """Sentences: what of the file was left out, and why."""
     _kept: dict[str, tuple[object, Any]] = field(default_factory=dict, repr=False, compare=False)
@@ -237,12 +254,16 @@ _SMALL = {"kind", "style", "direction", "source_memory", "target_memory"}
 
 
 def empty(table: type[TableT]) -> TableT:
-    """A table without rows."""
+    """A table of that type without rows."""
     return build(table, {})
 
 
 def build(table: type[TableT], columns: dict[str, Any]) -> TableT:
-    """A table from lists or arrays by column name; a column that is missing is 0 throughout.
+    """Make a table; a column that is missing is 0 throughout.
+
+    Args:
+        table: its type.
+        columns: lists or arrays of equal length by the name of the column; times in ns.
 
     Raises:
         ValueError: columns of different lengths.

@@ -6,29 +6,24 @@ file may be cut. Documented by NVIDIA under "Exporter" in the Nsight Systems use
 
 from __future__ import annotations
 
-import sqlite3
-import sys
-from collections.abc import Iterable, Iterator
-from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
-from llmtop.inputs import DEFAULT, Limits, bytes_of
-from llmtop.trace import model, sanitize
+from llmtop.inputs import DEFAULT, Limits
+from llmtop.trace import model
 from llmtop.trace.intervals import Ns
+from llmtop.trace.nsys_database import BLOCK_ROWS, NEVER, Database, name_of, whole
 
-# Kernel, runtime and NVTX tables in one: at 100,000 rows a block the lists of a block stay under 100 MB.
-_BLOCK_ROWS = 100_000
-_NEVER = sanitize.ABSENT
-"""Stands for NULL in a column of numbers."""
-
-_DAMAGED = (sqlite3.Error, UnicodeDecodeError)
-"""What reading a damaged file raises; the second for a name that is not UTF-8 any more."""
-
+_TABLES = {
+    *("StringIds", "NVTX_EVENTS", "META_DATA_EXPORT", "OSRT_API", "PROFILER_OVERHEAD", "PROCESSES"),
+    *("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"),
+    *("CUPTI_ACTIVITY_KIND_RUNTIME", "DIAGNOSTIC_EVENT", "GPU_METRICS"),
+    *("TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_GPU", "TARGET_INFO_GPU_METRICS"),
+}
+"""What is read of an export."""
 _PUSH_POP, _START_END, _NVTXT_PUSH_POP, _NVTXT_START_END, _DOMAIN = 59, 60, 70, 71, 75
 """NVTX_EVENTS.eventType (ENUM_NSYS_EVENT_TYPE)."""
 
@@ -46,175 +41,7 @@ _METRICS = {
 }
 """Names of counters in TARGET_INFO_GPU_METRICS, without their unit; they differ between chips and versions."""
 _METRIC_BUCKETS = 120
-
-
-def _said(error: Exception) -> str:
-    """SQLite quotes the file in what it says, so its words are the file's."""
-    return printable(str(error), 120)
-
-
-_TABLES = {
-    *("StringIds", "NVTX_EVENTS", "META_DATA_EXPORT", "OSRT_API", "PROFILER_OVERHEAD", "PROCESSES"),
-    *("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"),
-    *("CUPTI_ACTIVITY_KIND_RUNTIME", "DIAGNOSTIC_EVENT", "GPU_METRICS"),
-    *("TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_GPU", "TARGET_INFO_GPU_METRICS"),
-}
-"""What is read of an export."""
-_SMALL_ROWS = 10_000
-"""Of tables that describe: more are never there."""
 _MOST_WARNINGS = 20
-_LARGEST_VALUE = 4 << 20
-"""Bytes of one value; nsys writes names of some thousands."""
-_WORK_LEAST, _WORK_A_BYTE, _WORK_LOOK = 40_000_000, 30, 100_000
-"""Instructions of SQLite's machine that a file may take: a whole export takes 2 a byte. A damaged page can lead
-back to itself, and a schema can hide a query without an end behind the name of a table."""
-_LEAST_ROW_BYTES = 4
-"""A row takes 6 bytes at least: a table of more rows than that goes in circles."""
-
-
-class _Database:
-    """The file, its tables and columns, and what could not be read of it."""
-
-    def __init__(self, path: Path, source: str, notes: list[str], limits: Limits) -> None:
-        self.source, self.notes, self._limits = source, notes, limits
-        self._bytes = bytes_of(path)
-        self._work = _WORK_LEAST + _WORK_A_BYTE * self._bytes
-        self._rows = 0
-        try:
-            # immutable: never a lock, a journal or a -wal file beside somebody's capture.
-            self.connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
-            self.connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-            if sys.version_info >= (3, 11):
-                self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_VALUE)
-            self.connection.set_progress_handler(self._worked, _WORK_LOOK)
-            # No function of a foreign schema, and no mapped file: one that shrinks would take the process with it.
-            self.connection.execute("PRAGMA trusted_schema = OFF")
-            self.connection.execute("PRAGMA mmap_size = 0")
-            rows = self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-            self.tables = {str(name) for (name,) in rows}
-        except _DAMAGED as error:
-            raise UnusableInput(
-                f"{source} cannot be read as an SQLite export of nsys ({_said(error)}); export it again: "
-                "nsys export --type sqlite REPORT.nsys-rep"
-            ) from None
-        self.columns = {name: self._columns(name) for name in self.tables & _TABLES}
-
-    def _worked(self) -> int:
-        """Called by SQLite now and then; anything but 0 ends the query."""
-        self._work -= _WORK_LOOK
-        return int(self._work < 0 and not self._limits.lifted)
-
-    def _columns(self, table: str) -> set[str]:
-        try:
-            return {row[1] for row in self.connection.execute(f'PRAGMA table_info("{table}")')} | {"rowid"}
-        except _DAMAGED as error:
-            self._damaged(table, error, "is left out")
-            return set()
-
-    def _damaged(self, table: str, error: Exception, left_out: str) -> None:
-        if self._work < 0:
-            self._limits.check_work(self.source)
-        self.notes.append(f"{table} is damaged ({_said(error)}): {left_out}")
-
-    def numbers(self, table: str, columns: dict[str, int], where: str = "") -> dict[str, Ns]:
-        """The columns of a table as int64; `columns` gives what stands for NULL or a column that is not there."""
-        present = self.columns.get(table, set())
-        if not present:
-            return {name: np.empty(0, dtype=np.int64) for name in columns}
-        picked = [
-            f'IFNULL("{name}", {default})' if name in present else str(default)
-            for name, default in columns.items()
-        ]
-        blocks = self._blocks(table, f'SELECT {", ".join(picked)} FROM "{table}" {where}', len(columns))
-        table_of_rows = np.concatenate(blocks) if blocks else np.empty((0, len(columns)), dtype=np.int64)
-        return {name: np.ascontiguousarray(table_of_rows[:, i]) for i, name in enumerate(columns)}
-
-    def _blocks(self, table: str, query: str, width: int) -> list[Ns]:
-        blocks: list[Ns] = []
-        read = 0
-        try:
-            cursor = self.connection.execute(query)
-            while rows := cursor.fetchmany(_BLOCK_ROWS):
-                blocks.append(_block(rows, width))
-                read += len(rows)
-                if read * _LEAST_ROW_BYTES > self._bytes:
-                    raise sqlite3.DatabaseError("more rows than the file can hold")
-                self._rows += len(rows)
-                self._limits.check_events(self.source, self._rows, self._bytes)
-        except _DAMAGED as error:
-            self._damaged(table, error, f"{read} of its rows were read, the rest is left out")
-        return blocks
-
-    def stream(self, query: str, table: str) -> Iterator[tuple[Any, ...]]:
-        """The rows of a query, one by one; none when the table is not there, fewer when it is damaged."""
-        if table not in self.columns:
-            return
-        read = text = 0
-        try:
-            for row in self.connection.execute(query):
-                yield row
-                read += 1
-                text += sum(len(value) for value in row if isinstance(value, str))
-                if read * _LEAST_ROW_BYTES + text > self._bytes:
-                    raise sqlite3.DatabaseError("more than the file can hold")
-        except _DAMAGED as error:
-            self._damaged(table, error, f"{read} of its rows were read, the rest is left out")
-
-    def rows(self, query: str, table: str) -> list[tuple[Any, ...]]:
-        """The rows of a small query; none when the table is not there or damaged."""
-        if table not in self.columns:
-            return []
-        try:
-            return self.connection.execute(query).fetchmany(_SMALL_ROWS)
-        except _DAMAGED as error:
-            self._damaged(table, error, "it is left out")
-            return []
-
-    def names(self, wanted: Iterable[Ns], into: model.Names) -> dict[int, int]:
-        """From the ids of StringIds that occur to numbers of names."""
-        ids = set(np.unique(np.concatenate([*wanted, np.empty(0, dtype=np.int64)])).tolist()) - {_NEVER}
-        known: dict[int, str] = {}
-        for number, value in self.stream("SELECT id, value FROM StringIds", "StringIds"):
-            if number in ids:
-                known[number] = _name(value)
-        missing = ids - known.keys()
-        if missing:
-            self.notes.append(f"{len(missing)} names are missing from StringIds; they are written as #NUMBER")
-        numbered = {number: into.number(known.get(number, f"#{number}")) for number in ids} | {_NEVER: 0}
-        self.check_names(into)
-        return numbered
-
-    def check_names(self, names: model.Names) -> None:
-        """Refuse a file whose names alone would fill the memory.
-
-        Raises:
-            UnusableInput: they would.
-        """
-        self._limits.check_number(self.source, "name_characters", names.characters)
-
-
-def _name(value: object) -> str:
-    return printable(str(value), model.LONGEST_NAME)
-
-
-def _block(rows: list[tuple[Any, ...]], width: int) -> Ns:
-    try:
-        flat = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=len(rows) * width)
-    except (TypeError, ValueError, OverflowError):
-        # SQLite columns have no fixed type: a foreign or damaged row may hold text or a fraction.
-        flat = np.fromiter((_whole(value) for value in chain.from_iterable(rows)), dtype=np.int64)
-    beyond = (flat < -(1 << 62)) | (flat >= 1 << 62)
-    if beyond.any():
-        flat[beyond] = _NEVER
-    return flat.reshape(-1, width)
-
-
-def _whole(value: object) -> int:
-    try:
-        number = int(value)  # type: ignore[call-overload]  # anything may come; what is no number is caught
-    except (TypeError, ValueError, OverflowError):
-        return _NEVER
-    return number if -(1 << 62) <= number < (1 << 62) else _NEVER
 
 
 def load(path: Path, source: str, limits: Limits = DEFAULT) -> model.Trace:
@@ -229,7 +56,7 @@ def load(path: Path, source: str, limits: Limits = DEFAULT) -> model.Trace:
         UnusableInput: not an SQLite file, not one of nsys, or beyond a limit.
     """
     notes: list[str] = []
-    database = _Database(path, source, notes, limits)
+    database = Database(path, source, _TABLES, notes, limits)
     try:
         known = ("StringIds", "NVTX_EVENTS", "TARGET_INFO_SYSTEM_ENV", "META_DATA_EXPORT")
         if not any(name in known or name.startswith("CUPTI_ACTIVITY_KIND") for name in database.tables):
@@ -241,30 +68,30 @@ def load(path: Path, source: str, limits: Limits = DEFAULT) -> model.Trace:
         database.connection.close()
 
 
-def _load(database: _Database, source: str, notes: list[str]) -> model.Trace:
+def _load(database: Database, source: str, notes: list[str]) -> model.Trace:
     names = model.Names()
     kernels = database.numbers(
         "CUPTI_ACTIVITY_KIND_KERNEL",
-        dict.fromkeys(("start", "end"), _NEVER)
-        | {"deviceId": 0, "streamId": 0, "correlationId": -1, "globalPid": 0, "shortName": _NEVER}
-        | {"demangledName": _NEVER},
+        dict.fromkeys(("start", "end"), NEVER)
+        | {"deviceId": 0, "streamId": 0, "correlationId": -1, "globalPid": 0, "shortName": NEVER}
+        | {"demangledName": NEVER},
     )
     copies = database.numbers(
         "CUPTI_ACTIVITY_KIND_MEMCPY",
-        dict.fromkeys(("start", "end"), _NEVER)
+        dict.fromkeys(("start", "end"), NEVER)
         | {"deviceId": 0, "streamId": 0, "correlationId": -1, "globalPid": 0, "bytes": 0, "copyKind": 0}
         | {"srcKind": model.MEMORY_UNKNOWN, "dstKind": model.MEMORY_UNKNOWN},
     )
     memsets = database.numbers(
         "CUPTI_ACTIVITY_KIND_MEMSET",
-        dict.fromkeys(("start", "end"), _NEVER)
+        dict.fromkeys(("start", "end"), NEVER)
         | {"deviceId": 0, "streamId": 0, "correlationId": -1, "globalPid": 0, "bytes": 0},
     )
     calls = database.numbers(
         "CUPTI_ACTIVITY_KIND_RUNTIME",
-        {"start": _NEVER, "end": _NEVER, "globalTid": 0, "correlationId": -1, "nameId": _NEVER},
+        {"start": NEVER, "end": NEVER, "globalTid": 0, "correlationId": -1, "nameId": NEVER},
     )
-    waits = database.numbers("OSRT_API", {"start": _NEVER, "end": _NEVER, "globalTid": 0, "nameId": _NEVER})
+    waits = database.numbers("OSRT_API", {"start": NEVER, "end": NEVER, "globalTid": 0, "nameId": NEVER})
     ids = [kernels["shortName"], kernels["demangledName"], calls["nameId"], waits["nameId"]]
     number = database.names(ids, names)
     trace = model.Trace(source=source, engine="nsys", notes=notes)
@@ -281,7 +108,7 @@ def _load(database: _Database, source: str, notes: list[str]) -> model.Trace:
         waits["start"], waits["end"], process, thread, _map(waits["nameId"], number), kind
     )
     trace.ranges = _ranges(database, names)
-    overhead = database.numbers("PROFILER_OVERHEAD", {"start": _NEVER, "end": _NEVER})
+    overhead = database.numbers("PROFILER_OVERHEAD", {"start": NEVER, "end": NEVER})
     trace.overhead = model.Table(overhead["start"], overhead["end"])
     trace.names = names.all
     _describe(database, trace)
@@ -347,10 +174,10 @@ def _common(rows: dict[str, Ns]) -> dict[str, Ns]:
     }
 
 
-def _ranges(database: _Database, names: model.Names) -> model.Ranges:
+def _ranges(database: Database, names: model.Names) -> model.Ranges:
     """NVTX ranges. A name stands in `text`, or is registered and stands in StringIds under `textId`."""
     table = "NVTX_EVENTS"
-    columns = {"start": _NEVER, "end": _NEVER, "eventType": 0, "globalTid": 0, "textId": _NEVER, "domainId": 0}
+    columns = {"start": NEVER, "end": NEVER, "eventType": 0, "globalTid": 0, "textId": NEVER, "domainId": 0}
     kinds = f"WHERE eventType IN ({_PUSH_POP}, {_START_END}, {_NVTXT_PUSH_POP}, {_NVTXT_START_END})"
     if not {"start", "eventType"} <= database.columns.get(table, set()):
         return model.empty(model.Ranges)
@@ -363,33 +190,33 @@ def _ranges(database: _Database, names: model.Names) -> model.Ranges:
     if "text" in database.columns[table]:
         query = f"SELECT rowid, text FROM {table} {kinds} AND text IS NOT NULL"
         for row, text in database.stream(query, table):
-            texts[row] = names.number(_name(text))
-            if not len(texts) % _BLOCK_ROWS:
+            texts[row] = names.number(name_of(text))
+            if not len(texts) % BLOCK_ROWS:
                 database.check_names(names)
         database.check_names(names)
     if texts:
         name = np.where(name > 0, name, _map(rows["rowid"], texts))
     process, thread = _owner(rows["globalTid"])
     push_pop = np.isin(rows["eventType"], (_PUSH_POP, _NVTXT_PUSH_POP))
-    end = np.where(rows["end"] == _NEVER, model.OPEN, rows["end"])
+    end = np.where(rows["end"] == NEVER, model.OPEN, rows["end"])
     domain = _domains(database, process, rows["domainId"], names)
     style = np.where(push_pop, model.PUSH_POP, model.START_END).astype(np.int8)
     return model.Ranges(rows["start"], end, process, thread, name, domain, style)
 
 
-def _domains(database: _Database, process: Ns, domain: Ns, names: model.Names) -> Ns:
+def _domains(database: Database, process: Ns, domain: Ns, names: model.Names) -> Ns:
     """Domain ids count within a process; the name comes with the event that created the domain."""
     query = f"SELECT globalTid, domainId, text FROM NVTX_EVENTS WHERE eventType = {_DOMAIN} AND text IS NOT NULL"
     known = {"domainId", "text", "globalTid"} <= database.columns["NVTX_EVENTS"]
     created = database.stream(query, "NVTX_EVENTS") if known else ()
     found = {
-        (((_whole(tid) >> 24) & 0xFFFFFF) << 32) + _whole(number): names.number(_name(text))
+        (((whole(tid) >> 24) & 0xFFFFFF) << 32) + whole(number): names.number(name_of(text))
         for tid, number, text in created
     }
     return _map((process << 32) + domain, found)
 
 
-def _describe(database: _Database, trace: model.Trace) -> None:
+def _describe(database: Database, trace: model.Trace) -> None:
     version = database.rows(
         "SELECT value FROM META_DATA_EXPORT WHERE name = 'EXPORT_PRODUCT_VERSION'", "META_DATA_EXPORT"
     )
@@ -418,7 +245,7 @@ def _describe(database: _Database, trace: model.Trace) -> None:
     _warnings(database, trace)
 
 
-def _warnings(database: _Database, trace: model.Trace) -> None:
+def _warnings(database: Database, trace: model.Trace) -> None:
     """What nsys itself found wrong with the capture; its routine remarks at every stop are not repeated."""
     query = "SELECT DISTINCT text FROM DIAGNOSTIC_EVENT WHERE severity IN (2, 3)"
     routine = ("Not all ", "No NVTX events", "No CUDA events")
@@ -429,7 +256,7 @@ def _warnings(database: _Database, trace: model.Trace) -> None:
         trace.notes.append(f"nsys says {len(said) - _MOST_WARNINGS} things more")
 
 
-def _metrics(database: _Database) -> list[model.SampledMetric]:
+def _metrics(database: Database) -> list[model.SampledMetric]:
     """GPU metrics, averaged by SQLite into buckets: there can be millions of samples."""
     if not {"typeId", "metricId", "timestamp", "value"} <= database.columns.get("GPU_METRICS", set()):
         return []
@@ -443,7 +270,7 @@ def _metrics(database: _Database) -> list[model.SampledMetric]:
         if countable and label in _METRICS and unit.startswith("Throughput"):
             wanted[(kind, metric)] = _METRICS[label]
     edges = database.rows("SELECT min(timestamp), max(timestamp) FROM GPU_METRICS", "GPU_METRICS")
-    low, high = (_whole(edge) for edge in edges[0]) if edges else (0, 0)
+    low, high = (whole(edge) for edge in edges[0]) if edges else (0, 0)
     if not wanted or high <= low:
         return []
     width = (high - low + 1) / _METRIC_BUCKETS

@@ -18,11 +18,12 @@ from types import FrameType
 
 import pytest
 
-from llmtop import recording
 from llmtop.__main__ import main
 from llmtop.analysis.analyze import analyze
-from llmtop.recording import Writer
+from llmtop.recording import Reader, Writer
+from llmtop.recording_members import pack
 from llmtop.report.model import to_json
+from llmtop.snapshot import to_json as snapshot_json
 from tests.fuzz.file_mutations import damaged_bytes, odd_json, odd_sqlite, packed
 from tests.support.snapshots import gpu, rank, snapshot
 from tests.support.traces import Capture, steady, write_chrome, write_sqlite
@@ -80,7 +81,7 @@ class _Originals:
         writer.close()
         self.recording = (folder / "recording.llmtop.gz").read_bytes()
         self.lines = b"\n".join(
-            recording.to_json(one) for _, one in recording.Reader(folder / "recording.llmtop.gz").snapshots()
+            snapshot_json(one) for _, one in Reader(folder / "recording.llmtop.gz").snapshots()
         )
 
 
@@ -105,7 +106,7 @@ def _case(seed: int, made: _Originals, folder: Path) -> tuple[Path, list[str]]:
         path.write_bytes(damaged_bytes(made.recording, chance))
     elif kind == "lines":
         header = made.recording[: made.recording.index(b"\x1f\x8b\x08\x04", 1)]
-        path.write_bytes(header + recording._pack(change(made.lines, chance), 1000.0, 1024.0, 25))
+        path.write_bytes(header + pack(change(made.lines, chance), 1000.0, 1024.0, 25))
     else:
         path = folder / "x.json"
         path.write_bytes(change(made.report, chance))

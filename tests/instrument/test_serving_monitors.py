@@ -231,13 +231,13 @@ def test_the_next_training_cleans_up_after_a_killed_one_and_leaves_a_running_one
 def test_what_goes_to_all_monitors_is_encoded_once(runtime_dir: Path) -> None:
     script = """
 import collections, sys
-import llmtop, llmtop.instrument.serve.server as server
+import llmtop, llmtop.instrument.serve.news as news
 llmtop.attach()
-made, encode = collections.Counter(), server.encoded_steps
+made, encode = collections.Counter(), news.encoded_steps
 def counted(message, note):
     made[message.first_ordinal] += bool(message.steps)
     return encode(message, note)
-server.encoded_steps = counted
+news.encoded_steps = counted
 print("ready", flush=True)
 for number, _ in enumerate(sys.stdin):
     with llmtop.step(tokens=number): llmtop.log(loss=number)

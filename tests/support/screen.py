@@ -68,7 +68,7 @@ def main() -> int:
         spinning = tuple(arguments.spinning)
         return scene(gpus=arguments.gpus, ranks=arguments.ranks, spinning=spinning, seconds=90)[15:]
 
-    from tui.app import show
+    from tui.show import show
 
     return show(Ticking(moments, arguments.interval), ascii=arguments.ascii)
 

@@ -16,11 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from llmtop import recording
 from llmtop.analysis.load_report import load_report
 from llmtop.errors import UnusableInput
 from llmtop.inputs import DEFAULT, Limits
 from llmtop.recording import Reader, Writer
+from llmtop.recording_members import MAX_MEMBER_BYTES, pack
+from llmtop.snapshot import to_json
 from tests.support.processes import environment
 from tests.support.snapshots import snapshot
 from tests.support.traces import Capture, steady, write_chrome, write_sqlite
@@ -224,11 +225,11 @@ def test_a_damaged_member_of_a_recording_costs_itself(tmp_path: Path) -> None:
 def test_a_damaged_line_of_a_recording_costs_itself(tmp_path: Path) -> None:
     path = tmp_path / "r.llmtop.gz"
     Writer(path, host="node").close()
-    lines = [recording.to_json(snapshot(1000.0 + second)) for second in range(5)]
+    lines = [to_json(snapshot(1000.0 + second)) for second in range(5)]
     deep = b'{"a":' * 200_000
     bad = [b"{", lines[0].replace(b"1000.0", b"1e300"), b'{"schema":1,"time":1,"host":' + deep]
     body = b"\n".join([*lines[:2], *bad, *lines[2:]]) + b"\n"
-    path.write_bytes(path.read_bytes() + recording._pack(body, 1000.0, 1004.0, 8))
+    path.write_bytes(path.read_bytes() + pack(body, 1000.0, 1004.0, 8))
     reader = Reader(path)
     assert [one.time for _, one in reader.snapshots()] == [1000.0, 1001.0, 1002.0, 1003.0, 1004.0]
     assert reader.damage is not None
@@ -239,7 +240,7 @@ def test_a_damaged_line_of_a_recording_costs_itself(tmp_path: Path) -> None:
 def test_a_recording_that_unpacks_to_gigabytes(tmp_path: Path) -> None:
     path = tmp_path / "r.llmtop.gz"
     Writer(path, host="node").close()
-    member = recording._pack(recording.to_json(snapshot(1000.0)) + b" " * (8 << 20) + b"\n", 1000.0, 1000.0, 1)
+    member = pack(to_json(snapshot(1000.0)) + b" " * (8 << 20) + b"\n", 1000.0, 1000.0, 1)
     path.write_bytes(path.read_bytes() + member * 4)
     assert load_report(path).engine == "recording"
     with pytest.raises(UnusableInput, match=r"the limit on the unpacked size .*--no-limits"):
@@ -251,8 +252,8 @@ def test_a_piece_of_a_recording_that_is_larger_than_any_is_left_out_or_read_with
     path = tmp_path / "r.llmtop.gz"
     with contextlib.closing(Writer(path, host="node")) as writer:
         writer.write(snapshot(1000.0))
-    large = recording.to_json(snapshot(1001.0)) + b" " * recording.MAX_MEMBER_BYTES + b"\n"
-    path.write_bytes(path.read_bytes() + recording._pack(large, 1001.0, 1001.0, 1))
+    large = to_json(snapshot(1001.0)) + b" " * MAX_MEMBER_BYTES + b"\n"
+    path.write_bytes(path.read_bytes() + pack(large, 1001.0, 1001.0, 1))
     for options, times in (((), [1000.0]), (("--no-limits",), [1000.0, 1001.0])):
         done = _llmtop("replay", path, "--json", *options)
         assert done.returncode == 0, done.stderr

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def word(alert: Alert) -> str:
-    """The one word for it, in capitals, the same at every size."""
+    """The one word for an alert, in capitals, the same at every size."""
     known = bottlenecks.find(alert.id)
     return known.badge if known else fmt.printable(alert.id).replace("_", " ").upper()
 
@@ -41,12 +41,12 @@ def weight(alert: Alert) -> int:
 
 
 def ordered(alerts: tuple[Alert, ...]) -> list[Alert]:
-    """The worst first, then the oldest."""
+    """The alerts, the worst first, then the oldest."""
     return sorted(alerts, key=lambda alert: (-weight(alert), alert.since))
 
 
 def age(alert: Alert, now: float) -> str:
-    """How long it has held, in whole seconds so that its width is steady."""
+    """How long an alert has held, in whole seconds so that its width is steady."""
     return elapsed(now - alert.since)
 
 
@@ -67,7 +67,7 @@ def of_rank(snapshot: Snapshot, rank: Rank) -> Alert | None:
 
 
 def subject(alert: Alert, snapshot: Snapshot) -> str:
-    """Whom it is about: "GPU 3", "rank 1", or "this machine"."""
+    """Whom an alert is about: "GPU 3", "rank 1", or "this machine"."""
     parts = [f"GPU {gpu_names.label(gpu, snapshot.gpus)}" for gpu in snapshot.gpus if gpu.uuid == alert.gpu]
     parts += [
         f"pid {rank.pid}" if rank.rank is None else f"rank {rank.rank}"
@@ -80,18 +80,18 @@ def subject(alert: Alert, snapshot: Snapshot) -> str:
 
 
 def badge(alert: Alert, look: Look) -> Style:
-    """Its style as a filled badge."""
+    """The style of an alert as a filled badge."""
     palette = look.palette
     return (palette.info, palette.warning_badge, palette.critical_badge)[weight(alert)]
 
 
 def ink(told: Alert | Finding, look: Look) -> Style:
-    """Its style as letters or a frame."""
+    """The style of an alert or a finding as letters or a frame."""
     palette = look.palette
     return (palette.info, palette.warning, palette.critical)[gravity(told.severity)]
 
 
 def mark(told: Alert | Finding, look: Look) -> str:
-    """Its sign, one cell."""
+    """The sign for how grave an alert or a finding is, one cell wide."""
     glyphs = look.glyphs
     return (glyphs.info, glyphs.warning, glyphs.critical)[gravity(told.severity)]

@@ -20,7 +20,7 @@ def spark(levels: Iterable[int], width: int, glyphs: Glyphs) -> str:
 
 
 def area(values: Sequence[float], width: int, height: int, limit: float | None, glyphs: Glyphs) -> list[str]:
-    """The same over several rows, top first.
+    """A chart of a series over several rows, top first.
 
     Args:
         values: at most `width` of the newest are drawn; NaN is absent.
@@ -89,5 +89,5 @@ def nice_limit(value: float) -> float:
 
 
 def finite(values: array[float]) -> list[float]:
-    """Without the gaps."""
+    """The values of a series without its gaps, which are NaN."""
     return [v for v in values if v == v]  # noqa: PLR0124  (NaN)

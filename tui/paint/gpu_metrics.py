@@ -41,12 +41,12 @@ def _hundred(_: Gpu) -> float:
 
 
 def short_name(name: str) -> str:
-    """The model without the maker."""
+    """A GPU's model without its maker: "H200"."""
     return fmt.printable(name).removeprefix("NVIDIA ").removeprefix("GeForce ")
 
 
 def power_text(gpu: Gpu) -> str:
-    """Draw against limit: "686/700 W"."""
+    """Power drawn against the limit: "686/700 W"."""
     if gpu.power_limit_watts is None:
         return fmt.watts(gpu.power_watts)
     return f"{fmt.number(gpu.power_watts)}/{fmt.number(gpu.power_limit_watts)} W"

@@ -29,9 +29,9 @@ class Look(Struct, frozen=True):
     hues: dict[str, Style]
     """The style of a history, by the kind of figure (tui/paint/gpu_metrics.py, Hue)."""
     lines: dict[str, Style]
-    """The same for thin lines."""
+    """Styles of thin lines, by the kind of figure."""
     areas: dict[str, Style]
-    """The same for histories several rows high."""
+    """Styles of histories several rows high, by the kind of figure."""
 
     @classmethod
     def of(cls, palette: Palette, *, ascii_only: bool) -> Look:
@@ -62,7 +62,7 @@ class Row:
 
     @property
     def left(self) -> int:
-        """Cells that are still free."""
+        """How many cells of the row are still free."""
         return self.limit - self.used
 
     def add(self, text: str, style: Style) -> Row:
@@ -99,7 +99,7 @@ class Row:
         return row
 
     def to(self, column: int, style: Style, char: str = " ") -> Row:
-        """Fill up to a column."""
+        """Fill up to a column with `char`."""
         missing = min(column, self.limit) - self.used
         if missing > 0:
             self.segments.append(Segment(char * missing, style))
@@ -116,11 +116,11 @@ class Row:
         return self.to(self.limit, style)
 
     def plain(self) -> str:
-        """The text alone."""
+        """The text of the row without its styles."""
         return "".join(segment.text for segment in self.segments)
 
     def strip(self, *, ascii_only: bool) -> Strip:
-        """As Textual draws it."""
+        """The row as Textual draws it."""
         if ascii_only:
             return CompactStrip([Segment(to_ascii(text), style) for text, style, _ in self.segments], self.used)
         return CompactStrip(self.segments, self.used)
@@ -179,7 +179,7 @@ def flow(text: str, widths: Sequence[int]) -> list[str]:
 
 
 def blank(width: int, look: Look) -> Row:
-    """An empty row."""
+    """A row of blanks in the screen's own style."""
     return Row(width).end(look.palette.text)
 
 

@@ -39,7 +39,7 @@ class CompactStrip(Strip):
 
 @lru_cache(maxsize=4096)
 def _change(before: Style | None, style: Style, system: ColorSystem) -> str:
-    """The sequence that leads from one style to another."""
+    """The escape sequence that leads from one style to another."""
     if before == style:
         return ""
     if before is not None and _same_but_for_color(before, style):

@@ -84,7 +84,7 @@ _WIDTHS = {"sm": 4, "tensor": 4, "dram": 4, "temperature": 5, "clock": 8}
 
 
 def cell_text(gpu: Gpu, key: str) -> str:
-    """A figure in the fixed unit that its column's title names."""
+    """A figure of a GPU in the fixed unit that its column's title names."""
     metric = BY_KEY[key]
     value = metric.value(gpu)
     if key == "power":
@@ -138,7 +138,7 @@ def _plan(width: int) -> tuple[int, list[Column[Gpu]], dict[str, int]]:
 
 
 def titles(width: int, look: Look) -> Row:
-    """The line above GPUs of one line each."""
+    """The line of titles above GPUs of one line each."""
     name, columns, cells = _plan(width)
     row = Row(width).add(pad("  GPU", 5 + name), look.palette.dim)
     for column in columns:
@@ -183,7 +183,7 @@ def _said(gpu: Gpu, alert: Alert | None, view: View) -> str:
 
 
 def more(hidden: Sequence[Gpu], loud: int, width: int, look: Look) -> Row:
-    """The line that counts what is not shown."""
+    """The line that counts the GPUs for which there is no room."""
     palette = look.palette
     text = f"  +{len(hidden)} more GPU{'s' if len(hidden) > 1 else ''} {look.glyphs.more}"
     if loud:

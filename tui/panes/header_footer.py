@@ -53,7 +53,7 @@ def _machine(view: View, snapshot: Snapshot) -> list[str]:
 
 
 def host(view: View, width: int, look: Look) -> Row:
-    """CPU, memory, disk and network of this machine."""
+    """A line on CPU, memory, disk and network of this machine."""
     palette = look.palette
     row = Row(width)
     if view.snapshot is None:

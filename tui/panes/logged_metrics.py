@@ -56,7 +56,7 @@ def _span(series: Series, width: int) -> tuple[float, float]:
 
 
 def _charts(rank: Rank, view: View, width: int, height: int, look: Look) -> list[Row]:
-    """As many as fit beside each other, then a count of the others."""
+    """As many charts as fit beside each other, then a count of the others."""
     palette = look.palette
     height = min(height, MOST_CHART)
     history = view.history.rank(rank).metrics

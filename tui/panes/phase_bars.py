@@ -29,7 +29,7 @@ class Part(Struct, frozen=True):
     color: int
 
     def seconds(self, clock: Clock) -> float | None:
-        """By that clock; None when it was not measured."""
+        """How long the phase took by the clock asked for; None when that was not measured."""
         return self.phase.host_seconds if clock == "host" else self.phase.gpu_seconds
 
 

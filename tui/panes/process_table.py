@@ -22,7 +22,7 @@ def _age(process: Process, now: float) -> str:
 
 
 def _place(process: Process, around: Around) -> float | None:
-    """Where its GPU stands among all; "0:1", a MIG instance, after "0"."""
+    """Where a process's GPU stands among all; "0:1", a MIG instance, after "0"."""
     index, _, part = around.gpus.get(process.gpu_uuid or "", "").partition(":")
     return None if not index else int(index) + (int(part) + 1) / 1000 if part.isdecimal() else int(index)
 
@@ -72,7 +72,7 @@ _LEAST_COMMAND = 24
 
 
 def around(snapshot: Snapshot) -> Around:
-    """What the cells of all its processes need."""
+    """What the cells of all processes of a snapshot need besides."""
     return Around(gpu_names.labels(snapshot.gpus), snapshot.time)
 
 
@@ -121,7 +121,7 @@ def line(
     look: Look,
     chosen: bool,
 ) -> Row:
-    """One process."""
+    """The line of the table for one process."""
     palette = look.palette
     style: Style = palette.cursor if chosen else palette.text
     row = Row(width).add(look.glyphs.selected if chosen else " ", style)

@@ -33,7 +33,7 @@ _WORD = 18
 
 
 class _Table(Struct, frozen=True):
-    """What all lines have in common."""
+    """What all lines of the table have in common."""
 
     columns: tuple[Column[Rank], ...]
     bar_width: int

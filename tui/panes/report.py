@@ -104,7 +104,7 @@ def _labelled(label: str, text: str, width: int, style: Style, look: Look) -> li
 
 
 def details(report: Report, width: int, look: Look) -> list[Row]:
-    """Ceilings and all tables."""
+    """What stands below the findings of a report: the ceilings, and all its tables."""
     palette = look.palette
     rows: list[Row] = []
     if report.roofline:

@@ -28,7 +28,7 @@ _HINT_LINE = "no training attached: start it with  llmtop run -- python train.py
 LEGEND = 48
 """Cells of the table of phases."""
 _NARROW = 32
-"""The same without shares."""
+"""Cells of that table without the column of shares."""
 _MOST_DETAILS = 10
 """Rows of the table of phases and the chart of step times at most."""
 
@@ -58,7 +58,7 @@ def paint(view: View, width: int, height: int, look: Look) -> list[Row]:
 
 
 def _foot(rank: Rank, look: Look) -> list[tuple[str, Style]]:
-    """What has to be known about these figures."""
+    """A line on what has to be known about the figures above it."""
     said = [rank.note or ""]
     if rank.warmup_steps:
         said.append(f"{_first_steps(rank)} left out of rates")
@@ -272,7 +272,7 @@ def _swatch(part: Part, look: Look) -> str:
 
 
 def _chart(rank: Rank, view: View, width: int, height: int, look: Look) -> list[Row]:
-    """From each step's start to the next one's, or how long a request took; from 0, newest at the right."""
+    """A chart from each step's start to the next one's, or of how long a request took; newest at the right."""
     palette = look.palette
     if height <= 0:
         return []

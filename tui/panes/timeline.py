@@ -38,11 +38,11 @@ class ShownStretch(Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """How long the stretch is."""
         return self.end - self.start
 
     def moved(self, share: float, whole: float) -> ShownStretch:
-        """Shifted by a share of its length, within the step."""
+        """The stretch shifted by a share of its length, within a step of `whole` seconds."""
         start = min(max(self.start + share * self.seconds, 0.0), whole - self.seconds)
         return ShownStretch(start, start + self.seconds)
 
@@ -55,10 +55,10 @@ class ShownStretch(Struct, frozen=True):
 
 
 class Cell(Struct, frozen=True):
-    """One column of a row."""
+    """One column of a row of the timeline."""
 
     filled: float = 0.0
-    """Share of its time."""
+    """Share of the cell's time in which something ran."""
     kind: str = ""
     """What fills most of it."""
 
@@ -143,7 +143,7 @@ def _style(kind: str, look: Look) -> Style:
 
 
 def _phases(lane: Lane, window: ShownStretch, width: int, look: Look) -> Row:
-    """Bars with the phases' names in them."""
+    """The row of bars with the phases' names in them."""
     palette, glyphs = look.palette, look.glyphs
     row = Row(LABEL + 1 + width).add(pad(f" {fmt.printable(lane.label)}", LABEL) + " ", palette.text)
     names = list(dict.fromkeys(span.kind for span in lane.spans))

@@ -25,7 +25,7 @@ class AlertScreen(ScrollingScreen):
     MARGIN = 1
 
     def lines(self, width: int) -> list[Row]:
-        """Every alert with all there is to say of it."""
+        """Paint every alert with all there is to say of it."""
         snapshot = self.view.snapshot
         if snapshot is None or not snapshot.alerts:
             rows = [Row(width).add("No alert holds now.", self.look.palette.strong)]

@@ -37,22 +37,22 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
 
     @property
     def llmtop(self) -> ScreenContext:
-        """The app, by its own type."""
+        """The app that the screen is of, by its own type."""
         assert isinstance(self.app, ScreenContext)
         return self.app
 
     @property
     def view(self) -> View:
-        """Newest snapshot, history, and what the person chose."""
+        """The newest snapshot, the history, and what the person chose."""
         return self.llmtop.view
 
     @property
     def look(self) -> Look:
-        """Colours and characters."""
+        """The colours and characters that things are drawn with now."""
         return self.llmtop.look
 
     def compose(self) -> ComposeResult:
-        """One board over the whole screen."""
+        """Make the one board that covers the screen."""
         yield Board(self.redraw)
 
     def parts(self, width: int, height: int) -> list[Placed]:
@@ -90,7 +90,11 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
         threading.Thread(target=run, name=name, daemon=True).start()
 
     def around(self, width: int, height: int) -> tuple[list[Placed], Rect]:
-        """Header and footer, and the space between them."""
+        """Paint header and footer.
+
+        Returns:
+            Both with their places, and the space between them.
+        """
         top = 1 if height >= 5 else 0
         bottom = 1 if height >= 4 else 0
         placed = [Placed(Rect(0, 0, width, 1), [header_footer.header(self.view, width, self.look)])] if top else []
@@ -99,6 +103,6 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
         return placed, Rect(0, top, width, height - top - bottom)
 
     def footer(self, width: int) -> Row:
-        """The keys that work here."""
+        """Paint the line of keys that work here."""
         here = keys.for_screen(self.NAME, replaying=self.llmtop.replaying)
         return header_footer.footer([key for key in here if key.label], width, self.look)

@@ -16,7 +16,7 @@ _last: dict[str, Plan] = {}
 
 
 class CaptureScreen(ScrollingScreen):
-    """Asks, captures, shows."""
+    """The form of a capture, then its stages, then what came of it."""
 
     NAME = keys.CAPTURE
     CSS_PATH = "capture.tcss"
@@ -41,7 +41,7 @@ class CaptureScreen(ScrollingScreen):
             self._ask()
 
     def on_unmount(self) -> None:
-        """A capture goes on without its dialog."""
+        """Leave the capture to itself: it goes on without its dialog."""
         self._capturing.watching = None
 
     def _ask(self) -> None:
@@ -59,7 +59,7 @@ class CaptureScreen(ScrollingScreen):
         self.redraw()
 
     def keep_in_sight(self, room: int, count: int) -> None:
-        """The line that is being chosen."""
+        """Scroll so that the line that is being chosen can be seen."""
         if self._cursor is not None:
             seen = room - 1 if count > room else room  # the last line may say how much more there is
             self.top = max(min(self.top, self._cursor), self._cursor - seen + 1)
@@ -90,7 +90,7 @@ class CaptureScreen(ScrollingScreen):
         self.redraw()
 
     def action_change(self, step: int) -> None:
-        """Another value of this line."""
+        """Go to another value of the chosen line."""
         if self._asking:
             assert self._form is not None
             self._form.change(step)
@@ -127,10 +127,10 @@ class CaptureScreen(ScrollingScreen):
 
 
 class RepeatScreen(CaptureScreen):
-    """The same without the dialog: repeats the last capture at once, or asks when there was none."""
+    """A capture without the dialog: repeats the last one at once, or asks when there was none."""
 
     def on_mount(self) -> None:
-        """Begin."""
+        """Begin the last capture again; ask what to capture where there was none."""
         plan = _last.get("plan")
         self._capturing.watching = self._changed
         if plan is None:

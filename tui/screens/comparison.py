@@ -12,7 +12,7 @@ from tui.screens.scrolling import ScrollingScreen
 
 
 class ComparisonScreen(ScrollingScreen):
-    """A baseline and a later capture; scrolls."""
+    """What moved between a baseline and a later capture."""
 
     NAME = keys.COMPARISON
     CSS_PATH = "report.tcss"
@@ -27,7 +27,7 @@ class ComparisonScreen(ScrollingScreen):
             self._text.append((text, role) if zero else (line, "info"))
 
     def lines(self, width: int) -> list[Row]:
-        """What moved, line by line."""
+        """Paint what moved, line by line."""
         palette = self.look.palette
         styles: dict[str, Style] = {"title": palette.strong, "dim": palette.dim}
         return [Row(width).add(f" {text}", styles.get(role, palette.text)) for text, role in self._text]

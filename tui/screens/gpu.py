@@ -17,7 +17,7 @@ from tui.screens.base import LlmtopScreen
 
 
 class GpuScreen(LlmtopScreen):
-    """The selected GPU."""
+    """The selected GPU: its figures, and charts of them over the last minutes."""
 
     NAME = keys.GPU
     CSS_PATH = "gpu.tcss"
@@ -30,7 +30,7 @@ class GpuScreen(LlmtopScreen):
         return next((gpu for gpu in self.view.gpus() if gpu.uuid == self.view.selected), None)
 
     def parts(self, width: int, height: int) -> list[Placed]:
-        """Facts above, charts below."""
+        """Paint facts above, and charts in the room below."""
         placed, body = self.around(width, height)
         gpu = self._gpu()
         look = self.look
@@ -100,12 +100,12 @@ class GpuScreen(LlmtopScreen):
         return rows
 
     def action_marker(self) -> None:
-        """Braille or blocks: some fonts have no braille."""
+        """Change between braille and blocks: some fonts have no braille."""
         self._marker = "blocks" if self._marker == "braille" else "braille"
         self.redraw()
 
     def action_select(self, step: int) -> None:
-        """The next GPU, or the one before."""
+        """Go to the GPU that is `step` places further."""
         gpus = self.view.gpus()
         position = self.view.position()
         if gpus:
@@ -113,7 +113,7 @@ class GpuScreen(LlmtopScreen):
             self.redraw()
 
     def action_gpu_number(self, number: int) -> None:
-        """The GPU at that place."""
+        """Go to the GPU at that place."""
         gpus = self.view.gpus()
         if 1 <= number <= len(gpus):
             self.view.selected = gpus[number - 1].uuid

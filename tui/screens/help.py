@@ -43,7 +43,7 @@ class HelpScreen(ScrollingScreen):
     MARGIN = 1
 
     def lines(self, width: int) -> list[Row]:
-        """The keys, then how to read the screen."""
+        """Paint the keys, then how to read the screen."""
         palette = self.look.palette
         rows: list[Row] = []
         notes = () if self.view.snapshot is None else self.view.snapshot.host.notes

@@ -16,7 +16,7 @@ from tui.screens.base import LlmtopScreen
 
 
 class MainScreen(LlmtopScreen):
-    """Everything at one glance."""
+    """GPUs, ranks, steps, alerts and this machine at one glance."""
 
     NAME = keys.MAIN
     CSS_PATH = "main.tcss"
@@ -122,7 +122,7 @@ class MainScreen(LlmtopScreen):
                 self.redraw()
 
     def action_select(self, step: int) -> None:
-        """Move the selection among the GPUs."""
+        """Move the selection by `step` GPUs."""
         gpus = self.view.gpus()
         if not gpus:
             return
@@ -133,7 +133,7 @@ class MainScreen(LlmtopScreen):
         self.redraw()
 
     def action_next_rank(self, step: int) -> None:
-        """Show another training process's steps."""
+        """Show the steps of the training process that is `step` places further."""
         ranks_now = self.view.ranks()
         shown = self.view.rank()
         if shown is not None:

@@ -18,7 +18,7 @@ _Name = tuple[int, str | None]
 
 
 class ProcessesScreen(LlmtopScreen):
-    """One line a process and GPU."""
+    """The table of processes: one line a process and GPU."""
 
     NAME = keys.PROCESSES
     CSS_PATH = "processes.tcss"
@@ -82,7 +82,7 @@ class ProcessesScreen(LlmtopScreen):
         return row.end(palette.text)
 
     def action_move(self, step: int) -> None:
-        """Choose another process."""
+        """Choose the process that is `step` lines further."""
         rows = self._rows()
         if rows:
             self._chosen = _name(rows[min(max(self._position(rows) + step, 0), len(rows) - 1)])
@@ -96,7 +96,7 @@ class ProcessesScreen(LlmtopScreen):
         self.redraw()
 
     def action_turn(self) -> None:
-        """The other direction."""
+        """Sort in the other direction."""
         self._reverse = not self._reverse
         self.redraw()
 

@@ -27,6 +27,6 @@ class RanksScreen(LlmtopScreen):
         return [*placed, Placed(body, rows)]
 
     def action_scroll(self, step: int) -> None:
-        """Move the table."""
+        """Scroll the table by `step` lines."""
         self._top += step
         self.redraw()

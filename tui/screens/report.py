@@ -25,7 +25,7 @@ class Read(Message):
 
 
 class ReportScreen(ScrollingScreen):
-    """One report; scrolls."""
+    """The report of one capture, with the findings to choose from."""
 
     NAME = keys.REPORT
     CSS_PATH = "report.tcss"
@@ -50,15 +50,15 @@ class ReportScreen(ScrollingScreen):
         self._follow = True
 
     def on_mount(self) -> None:
-        """Read it in a thread."""
+        """Read the report in a thread."""
         report_picker.read(self.path, self._post)
 
     def _post(self, result: Loaded | LlmtopError) -> None:
-        """In the reading thread."""
+        """Called in the thread that reads: hand over what came of it."""
         self.post_message(Read(result))
 
     def on_read(self, message: Read) -> None:
-        """Show it."""
+        """Show the report, or the sentence why there is none."""
         if isinstance(message.result, LlmtopError):
             self._refusal = str(message.result)
         else:
@@ -66,7 +66,7 @@ class ReportScreen(ScrollingScreen):
         self.redraw()
 
     def keep_in_sight(self, room: int, count: int) -> None:
-        """The chosen finding, unless the person has scrolled on."""
+        """Scroll to the chosen finding, unless the person has scrolled on."""
         places = self._places
         if self._follow and places:
             end = places[self._chosen + 1] if self._chosen + 1 < len(places) else places[self._chosen] + 1
@@ -95,7 +95,7 @@ class ReportScreen(ScrollingScreen):
         return before.name, compare_reports(before.report, self._loaded.report)
 
     def action_finding(self, step: int) -> None:
-        """Choose another finding."""
+        """Choose the finding that is `step` places further."""
         if self._loaded is not None and self._loaded.report.findings:
             self._chosen = min(max(self._chosen + step, 0), len(self._loaded.report.findings) - 1)
             self._follow = True
@@ -108,7 +108,7 @@ class ReportScreen(ScrollingScreen):
         self.redraw()
 
     def action_scroll(self, step: int) -> None:
-        """Move the text."""
+        """Scroll by `step` lines, and follow the chosen finding no longer."""
         self._follow = False
         super().action_scroll(step)
 
@@ -121,7 +121,7 @@ class ReportScreen(ScrollingScreen):
             self.redraw()
 
     def action_timeline(self) -> None:
-        """One step of it, drawn."""
+        """Show one step of the capture, drawn."""
         from tui.screens.timeline import TimelineScreen
 
         if self._loaded is None:
@@ -132,7 +132,7 @@ class ReportScreen(ScrollingScreen):
         self.app.push_screen(TimelineScreen(self._loaded))
 
     def action_compare(self) -> None:
-        """Line by line against the baseline."""
+        """Show what moved from the baseline to this report."""
         from tui.screens.comparison import ComparisonScreen
 
         before = report_picker.baseline()

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Loaded(Struct, frozen=True):
-    """A report that was read."""
+    """A report that was read, and where it was read from."""
 
     path: Path
     report: Report
 
     @property
     def name(self) -> str:
-        """Of the capture: its folder, or the file."""
+        """What the capture is called: its folder, or the file."""
         return self.path.parent.name if self.path.name == "report.json" else self.path.name
 
 
@@ -37,7 +37,7 @@ def baseline() -> Loaded | None:
 
 
 def mark(loaded: Loaded | None) -> None:
-    """Hold others against this one; None: against none."""
+    """Hold other reports against this one from now on; None: against none."""
     _baseline[:] = [] if loaded is None else [loaded]
 
 

@@ -22,7 +22,7 @@ class ScrollingScreen(LlmtopScreen):
         """The first line shown."""
 
     def lines(self, width: int) -> list[Row]:
-        """All of the text."""
+        """Paint all of the text, as many lines as it takes at that width."""
         raise NotImplementedError
 
     def keep_in_sight(self, room: int, count: int) -> None:
@@ -45,6 +45,6 @@ class ScrollingScreen(LlmtopScreen):
         return [*placed, Placed(Rect(self.MARGIN, body.y, room, body.height), ended)]
 
     def action_scroll(self, step: int) -> None:
-        """Move the text."""
+        """Scroll by `step` lines."""
         self.top += step
         self.redraw()

@@ -18,7 +18,7 @@ from tui.screens.send_signal import SIGNALS, send
 
 
 class SignalScreen(ModalScreen[None]):
-    """A list that begins with "send nothing"."""
+    """Asks which signal to send to a process; the list begins with "send nothing"."""
 
     CSS_PATH = "signal.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "dismiss", "back")]

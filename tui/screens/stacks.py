@@ -19,7 +19,7 @@ REFRESH_SECONDS = 1.0
 
 
 class StacksScreen(ScrollingScreen):
-    """One process; tab goes to the next rank."""
+    """The Python stacks of one process; tab goes to the next rank."""
 
     NAME = keys.STACKS
     CSS_PATH = "stacks.tcss"
@@ -54,7 +54,7 @@ class StacksScreen(ScrollingScreen):
             self.redraw()
 
     def lines(self, width: int) -> list[Row]:
-        """The threads, main first."""
+        """Paint the stacks of the threads, the main one first, or why there are none."""
         look = self.look
         palette = look.palette
         title = Row(width).add(" Python stacks", palette.strong)
@@ -86,7 +86,7 @@ class StacksScreen(ScrollingScreen):
         self.redraw()
 
     def action_next_rank(self, step: int) -> None:
-        """The stacks of another rank."""
+        """Show the stacks of the rank that is `step` places further."""
         ranks = self.view.ranks()
         pids = [rank.pid for rank in ranks]
         if pids:

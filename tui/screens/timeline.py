@@ -13,7 +13,7 @@ from tui.screens.report_picker import Loaded
 
 
 class TimelineScreen(LlmtopScreen):
-    """The step of median length."""
+    """The step of median length of a capture, drawn over time."""
 
     NAME = keys.TIMELINE
     CSS_PATH = "report.tcss"
@@ -43,7 +43,7 @@ class TimelineScreen(LlmtopScreen):
         return [*placed, Placed(Rect(0, body.y, width, body.height), ended)]
 
     def action_pan(self, share: float) -> None:
-        """Move by a share of what is shown."""
+        """Move what is shown by a share of its length."""
         self.window = self.window.moved(share, self.timeline.seconds)
         self.redraw()
 
@@ -53,6 +53,6 @@ class TimelineScreen(LlmtopScreen):
         self.redraw()
 
     def action_whole(self) -> None:
-        """The whole step."""
+        """Show the whole step."""
         self.window = ShownStretch(0.0, self.timeline.seconds)
         self.redraw()

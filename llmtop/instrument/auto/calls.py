@@ -33,7 +33,7 @@ Call = Callable[..., Any]
 
 
 class Timer(Protocol):
-    """Who times the calls of modules."""
+    """What a timed class tells of the calls of its modules."""
 
     loop: Loop
 
@@ -44,7 +44,7 @@ class Timer(Protocol):
         """Whether an optimizer's step that never ended is given up."""
 
     def failed(self, error: BaseException) -> None:
-        """Within `except`: seeing a call has failed."""
+        """Called within `except` where seeing a call has failed: note that it cannot be seen, and why."""
 
 
 class TimedClass:
@@ -112,7 +112,7 @@ def _bound(own: Any) -> Call:
 
 
 def _homeless(function: Any, kind: type, code: CodeType) -> Call:
-    """The same function, as if it had been written where its code says, beside that class, and with no globals."""
+    """A copy of the function as if written where its code says, beside that class, and with no globals."""
     home = torch.nn.Module.__module__ if code is _IN_PLACE else kind.__module__
     made = FunctionType(
         code, {"__builtins__": __builtins__, "__name__": home}, "__call__", None, function.__closure__

@@ -33,7 +33,7 @@ NOBODY = -1
 
 
 class _Stepped:
-    """An optimizer that has stepped."""
+    """What is remembered of an optimizer that has stepped."""
 
     __slots__ = ("age", "reference", "run", "turns", "under")
 
@@ -95,7 +95,7 @@ class Closer:
         """How many times as patient as at first, since it came back after all."""
 
     def found(self, optimizers: list[Any]) -> None:
-        """These were there when the training began."""
+        """Remember the optimizers that were there when the training began."""
         self._founders = [weakref.ref(optimizer) for optimizer in optimizers]
         self._awaited = [weakref.ref(optimizer) for optimizer in optimizers if id(optimizer) not in self._seen]
 

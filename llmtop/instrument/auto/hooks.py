@@ -121,7 +121,7 @@ def _listen_to_autograd(loop: Loop, modules: Modules) -> None:
 
 
 def _meet(loop: Loop, modules: Modules, loss: Any = None) -> None:
-    """This process trains: look for what, and publish it."""
+    """Look for what this process trains, and publish it."""
     with dynamo.Paused():
         if modules.unknown:
             modules.look(loss)

@@ -42,7 +42,7 @@ class Loop(LoopState):
         return self._dataload
 
     def batch_is_asked_for(self) -> None:
-        """Of whatever loader, and before its wait begins."""
+        """A batch is asked for, of whatever loader; called before the wait for it begins."""
         if not self.here or self.stands_down():
             return
         if self._unstepped:
@@ -62,7 +62,7 @@ class Loop(LoopState):
             self._dataload.__exit__(None, None, None)
 
     def forget_pending(self) -> None:
-        """Drop the phases since the last step."""
+        """Drop the phases that were recorded since the last step."""
         self.recorder.forget_pending()
 
     def h2d(self) -> Phase | None:
@@ -84,7 +84,7 @@ class Loop(LoopState):
         return step
 
     def forward_ends(self) -> None:
-        """It has returned, or raised."""
+        """The outermost forward has returned or raised."""
         self._forward.__exit__(None, None, None)
         self.busy = False
 
@@ -105,7 +105,7 @@ class Loop(LoopState):
         return self._tentative
 
     def tentative_ends(self) -> None:
-        """It has returned, or raised."""
+        """What may have been a forward has returned or raised."""
         self._tentative_ns += perf_counter_ns()
         self.busy = False
 
@@ -132,13 +132,13 @@ class Loop(LoopState):
         self._forward.__enter__()
 
     def training_step_ends(self) -> None:
-        """It has returned, or raised."""
+        """The framework's training step has returned or raised."""
         if self._in_training_step:
             self._in_training_step = False
             self._forward.__exit__(None, None, None)
 
     def attach(self) -> None:
-        """This process trains: publish it from now on."""
+        """Publish this process from now on: it trains."""
         if not self.attached:
             self.recorder.facts.auto = True
             self._take_thread()
@@ -158,14 +158,14 @@ class Loop(LoopState):
         self._backward.__enter__()
 
     def gradients_are_computed(self) -> None:
-        """Within backward: what follows is waiting for other ranks, if this is the thread that will wait."""
+        """Called within backward: what follows waits for other ranks, if this is the thread that will wait."""
         if self.in_backward and not self._waiting and self.here:
             self._backward.__exit__(None, None, None)
             self._waiting = True
             self._communication.__enter__()
 
     def backward_ends(self) -> None:
-        """It has returned, or raised."""
+        """The backward pass has returned or raised."""
         (self._communication if self._waiting else self._backward).__exit__(None, None, None)
         self._waiting = False
         self.busy = self.in_backward = False
@@ -193,7 +193,7 @@ class Loop(LoopState):
     # --- optimizers -------------------------------------------------------------------------------
 
     def optimizer_begins(self, optimizer: Any, closure: bool) -> None:
-        """An optimizer's step begins."""
+        """An optimizer's step begins; `closure` says whether it was given one, which runs inside it."""
         if self._step is None:
             self._open_step()
         if self.in_backward:
@@ -289,7 +289,7 @@ class Loop(LoopState):
                 self.recorder.forget_step()
 
     def end_step(self) -> None:
-        """The step is over."""
+        """End the step, and set back all that is counted within one."""
         self._step = None
         self.evaluated = self._unstepped = False
         self._tentative_ns = 0

@@ -20,7 +20,7 @@ FOREIGN_PASSES = 16
 
 
 def _nothing() -> None:
-    """No parameter is known."""
+    """Stands for a reference to a parameter while none is known."""
 
 
 class LoopState:
@@ -106,7 +106,7 @@ class LoopState:
         self._be_idle()
 
     def _be_idle(self) -> None:
-        """Nothing is under way."""
+        """Set what is noted of forward, backward and optimizer to: nothing is under way."""
         self.busy = False
         """Within a forward, a backward or an optimizer step: what modules and tensors do there is part of it."""
         self.in_backward = False
@@ -127,7 +127,7 @@ class LoopState:
         self._tentative: OpenStep | None = None
 
     def lost(self, what: str, error: BaseException) -> None:
-        """Within `except`: something of ours failed in a hook, or was interrupted. The next step begins anew.
+        """Called within `except`: a hook of ours failed, or was interrupted. The next step begins anew.
 
         Raises:
             BaseException: `error`, where it is the script's.

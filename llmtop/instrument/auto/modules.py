@@ -39,7 +39,7 @@ _gradients = torch.is_grad_enabled
 
 
 class Modules:
-    """Which classes of modules are timed."""
+    """Chooses which classes of modules are timed, and tells the loop of their calls."""
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
@@ -149,11 +149,11 @@ class Modules:
                 met(MODULES, error)
 
     def failed(self, error: BaseException) -> None:
-        """Within `except`: seeing a call has failed."""
+        """Called within `except` where seeing a call has failed: note that it cannot be seen, and why."""
         self.loop.lost(MODULES, error)
 
     def recovers(self) -> bool:
-        """As `Loop.recovers`."""
+        """Whether it was a failed optimizer's step that had left the loop busy (`Loop.recovers`)."""
         try:
             return self.loop.recovers()
         except BaseException as error:  # noqa: BLE001 - the door: see guard

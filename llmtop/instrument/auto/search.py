@@ -64,7 +64,7 @@ def children(parents: Iterable[nn.Module]) -> list[nn.Module]:
 
 
 def is_trained(module: nn.Module) -> bool:
-    """Whether anything in it requires gradients."""
+    """Whether any parameter of the module requires gradients."""
     return next(_trained_parameters(module), None) is not None
 
 
@@ -78,7 +78,7 @@ def watchable(modules: Iterable[nn.Module]) -> Any:
 
 
 def parameter_of(loss: Any) -> Any:
-    """The same, of those that a loss was computed with."""
+    """A parameter that requires gradients among those that a loss was computed with; None without one."""
     node = loss.grad_fn if type(loss) is torch.Tensor else None
     waiting, seen = [node], {node}
     for node in waiting:

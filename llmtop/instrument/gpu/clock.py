@@ -54,12 +54,12 @@ class TimedSteps:
         self._kept: list[Timed | None] = [None] * KEPT
 
     def add(self, timed: Timed) -> None:
-        """Keep one more."""
+        """Keep the times of one more step; the oldest go when there are `KEPT`."""
         self._kept[self.count % KEPT] = timed
         self.count += 1
 
     def read(self, first: int) -> tuple[int, list[Timed]]:
-        """All from number `first` on that are still kept, and the number after the last of them."""
+        """The times of all steps from number `first` on that are kept, and the number after the last of them."""
         stop = self.count
         kept = [self._kept[number % KEPT] for number in range(max(first, stop - KEPT + 1, 0), stop)]
         return stop, [timed for timed in kept if timed is not None]
@@ -107,7 +107,7 @@ class GpuClock:
         self._spent_ns = 0
 
     def mark(self, slot: int, begins: bool) -> None:
-        """A boundary is reached."""
+        """Record an event where a step or the phase of that slot begins or ends."""
         if self._spoilt or slot == HIDDEN:
             return
         entered = perf_counter_ns()
@@ -134,7 +134,7 @@ class GpuClock:
             self._free.append(self._marks.pop().event)
 
     def move(self, slot: int, target: int) -> None:
-        """What was recorded for one slot belongs to another."""
+        """Count what was recorded in the open step for one slot to another."""
         self._marks = [mark._replace(slot=target) if mark.slot == slot else mark for mark in self._marks]
 
     def end(self, index: int, begun_ns: int) -> None:

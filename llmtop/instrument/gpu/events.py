@@ -20,7 +20,7 @@ class Events(Protocol):
         """Whether all work given to the stream so far is done."""
 
     def new(self) -> Any:
-        """An event."""
+        """Make an event that takes the time; nothing is recorded yet."""
 
     def record(self, event: Any) -> None:
         """Put the event behind the work given to the stream so far."""
@@ -33,7 +33,7 @@ class Events(Protocol):
 
 
 class CudaEvents:
-    """`Events` by torch.cuda."""
+    """Events of the calling thread's current stream, by torch.cuda."""
 
     def __init__(self, cuda: Any) -> None:
         self._cuda = cuda

@@ -41,12 +41,12 @@ class Channel(socket.socket):
         return Channel(self.family, self.type, self.proto, fileno=number).remember()
 
     def send(self, data: Any, flags: int = 0) -> int:
-        """As socket.send; the number is looked at first."""
+        """Send as socket.send does, once the number is known to be ours still."""
         self._check()
         return super().send(data, flags)
 
     def recv(self, size: int, flags: int = 0) -> bytes:
-        """As socket.recv; the number is looked at first."""
+        """Receive as socket.recv does, once the number is known to be ours still."""
         self._check()
         return super().recv(size, flags)
 
@@ -78,11 +78,11 @@ class Poll:
         self._poll = select.poll()
 
     def register(self, channel: socket.socket, events: int) -> None:
-        """Wake for these events of it; again: for these instead."""
+        """Wake for these events of a channel; called again, for these instead."""
         self._poll.register(channel.fileno(), events)
 
     def unregister(self, number: int) -> None:
-        """No longer; whether it was there or not."""
+        """Wake no longer for that descriptor, whether it was registered or not."""
         try:
             self._poll.unregister(number)
         except KeyError:

@@ -22,7 +22,7 @@ _OURS = frozenset({"llmtop", "torch", "msgspec", "nvtx", "numpy"})
 
 
 def _nobody_listens(what: str, why: str) -> None:
-    """No recorder is there yet."""
+    """Stands for the recorder's `cannot_see` until there is a recorder."""
 
 
 note: Callable[[str, str], None] = _nobody_listens

@@ -14,7 +14,7 @@ from typing import Any
 
 
 def raised_by_handler(error: BaseException) -> bool:
-    """Whether a signal's handler raised it; to be asked while it is being handled."""
+    """Whether a signal's handler raised this error; to be asked while it is being handled."""
     trace = error.__traceback__
     handlers: set[CodeType] | None = None
     while trace is not None:

@@ -51,7 +51,7 @@ class Thread:
             _thread.start_new_thread(self._run, ())
 
     def join(self, seconds: float) -> bool:
-        """Wait for its end, so long at most; returns whether it has ended."""
+        """Wait `seconds` at most for the thread to end; returns whether it has."""
         if not self._once.locked():
             return True
         return wait_until(lambda: not self._alive.locked(), seconds)
@@ -70,7 +70,7 @@ class Thread:
 
 
 def wait_for(event: threading.Event, seconds: float) -> bool:
-    """As `event.wait(seconds)`, by a clock that nobody sets; returns whether it is set."""
+    """Wait as `event.wait(seconds)` does, but by a clock that nobody sets; returns whether it is set."""
     return wait_until(event.is_set, seconds)
 
 

@@ -43,7 +43,7 @@ def tool_listens() -> bool:
 
 
 class Nvtx:
-    """Ranges by the nvtx package; nothing when it cannot be imported."""
+    """Ranges by the nvtx package, for nsys; nothing where it cannot be imported."""
 
     def __init__(self) -> None:
         try:
@@ -74,7 +74,7 @@ class Nvtx:
         return None if self._nvtx is None else self._nvtx.start_range(name)
 
     def end(self, handle: Any) -> None:
-        """Close what `start` opened."""
+        """Close the range that `start` opened; nothing for None."""
         if handle is not None:
             self._nvtx.end_range(handle)
 
@@ -101,7 +101,7 @@ class Watch:
         )
 
     def begin(self, node: Node) -> None:
-        """A phase begins."""
+        """Tell all who listen that a phase begins."""
         if node.slot == HIDDEN and not node.name:
             return
         if self.nvtx is not None:
@@ -114,24 +114,24 @@ class Watch:
             self.clock.mark(node.slot, True)
 
     def end(self, node: Node) -> None:
-        """A phase ends."""
+        """Tell all who listen that a phase ends."""
         if self.clock is not None:
             self.clock.mark(node.slot, False)
         self._close(node)
 
     def give_up(self, node: Node) -> None:
-        """An open phase is not counted after all."""
+        """Tell all who listen that an open phase ends and is not counted."""
         if self.clock is not None:
             self.clock.unmark(node.slot)
         self._close(node)
 
     def move(self, slot: int, target: int) -> None:
-        """What was recorded for one slot belongs to another."""
+        """Have the GPU's clock count what it recorded for one slot to another."""
         if self.clock is not None:
             self.clock.move(slot, target)
 
     def begin_step(self) -> None:
-        """A step begins."""
+        """Tell all who listen that a step begins."""
         if self.nvtx is not None and self.step_is_hooked:
             self._step_range = self.nvtx.start(STEP_RANGE)
             if self.clock is not None:
@@ -140,7 +140,7 @@ class Watch:
             self.begin(self._step)
 
     def end_step(self) -> None:
-        """A step ends."""
+        """Tell all who listen that a step ends."""
         if self._step_range is not None and self.nvtx is not None:
             if self.clock is not None:
                 self.clock.mark(STEP, False)

@@ -24,7 +24,7 @@ class OpenPhases:
     __slots__ = ("cells", "cut", "left_out", "node", "paths", "root", "watch", "zeros")
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Forget all phases, open ones and known names, as a forked child must."""
         self.paths = Paths()
         self.root = Node("", None, "", HIDDEN)
         self.node = self.root
@@ -51,7 +51,7 @@ class OpenPhases:
         return node
 
     def fit(self, slot: int) -> None:
-        """Have cells for a slot."""
+        """Make room for the time and the count of the phase with that slot."""
         while len(self.cells) < slot + 2:
             self.cells.append(0)
         while len(self.zeros) < len(self.cells):

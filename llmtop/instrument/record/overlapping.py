@@ -35,7 +35,7 @@ def _here() -> Owner:
 
 
 class _Open:
-    """A phase that is open."""
+    """An open phase of a track."""
 
     __slots__ = ("begun", "name", "path", "range", "valid")
 
@@ -76,7 +76,7 @@ class Track:
 
 
 class Tracks:
-    """All tracks of a process."""
+    """What is open in each thread and task of a process whose steps overlap."""
 
     def __init__(self, recorder: State, nvtx: Nvtx | None) -> None:
         self._recorder = recorder
@@ -91,7 +91,7 @@ class Tracks:
         return track.step if track is not None else None
 
     def enter(self, name: str) -> None:
-        """A phase begins here."""
+        """A phase begins in the calling thread or task."""
         track = self._for_phase()
         if track is None:
             return
@@ -110,7 +110,7 @@ class Tracks:
         self._recorder.worked = opened.begun
 
     def exit(self, name: str, now: int) -> None:
-        """A phase ends here."""
+        """A phase ends in the calling thread or task, at `now` (perf_counter ns)."""
         track = self._own()
         if track is None or all(opened.name != name for opened in track.stack):
             return
@@ -126,13 +126,13 @@ class Tracks:
             track.add(opened.path, now - opened.begun, opened.begun)
 
     def cancel(self, name: str) -> None:
-        """The innermost phase ends here and is not counted."""
+        """End the innermost phase of the calling thread or task without counting it."""
         track = self._own()
         if track is not None and track.stack and track.stack[-1].name == name:
             self._close_range(track.stack.pop().range)
 
     def enter_step(self, step: OpenStep) -> None:
-        """A step begins here."""
+        """A step begins in the calling thread or task."""
         recorder = self._recorder
         if step.kind != recorder.facts.kind:
             recorder.count_left_out(f"steps of another kind than {recorder.facts.kind!r}")
@@ -199,7 +199,7 @@ class Tracks:
             self._close_range(track.stack.pop().range)
 
     def _after_step(self, index: int, now: int) -> None:
-        """Chores and a capture's hook, which must always have the same thread: that of the first step."""
+        """Do the chores and a capture's hook, which must always have the same thread: that of the first step."""
         recorder = self._recorder
         if self._thread is None:
             self._thread = get_ident()

@@ -16,7 +16,7 @@ Kind = Literal["step", "request"]
 
 
 class OpenStep(Protocol):
-    """A step that is open."""
+    """A step that is open, as a context."""
 
     tokens: float | None
     samples: float | None
@@ -31,29 +31,29 @@ class OpenStep(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End it; an exception's is not counted."""
+        """End the step; one that an exception leaves is not counted."""
 
 
 class BoundaryObserver(Protocol):
-    """Who else is told when phases and steps begin and end; in the training thread."""
+    """Told when phases and steps begin and end, in the training thread."""
 
     def begin(self, node: Node) -> None:
-        """A phase begins."""
+        """Called when a phase begins."""
 
     def end(self, node: Node) -> None:
-        """A phase ends."""
+        """Called when a phase ends."""
 
     def give_up(self, node: Node) -> None:
-        """An open phase is not counted after all."""
+        """Called when an open phase ends and is not counted."""
 
     def move(self, slot: int, target: int) -> None:
-        """What was recorded for one slot belongs to another."""
+        """Count what was recorded in the open step for one slot to another."""
 
     def begin_step(self) -> None:
-        """A step begins."""
+        """Called when a step begins."""
 
     def end_step(self) -> None:
-        """A step ends."""
+        """Called when a step ends."""
 
 
 class Overlapping(Protocol):
@@ -63,16 +63,16 @@ class Overlapping(Protocol):
         """The step that the calling thread and task has open."""
 
     def enter(self, name: str) -> None:
-        """A phase begins here."""
+        """A phase begins in the calling thread or task."""
 
     def exit(self, name: str, now: int) -> None:
-        """A phase ends here, at `now` (perf_counter ns)."""
+        """A phase ends in the calling thread or task, at `now` (perf_counter ns)."""
 
     def cancel(self, name: str) -> None:
-        """The innermost phase ends here and is not counted."""
+        """End the innermost phase of the calling thread or task without counting it."""
 
     def enter_step(self, step: OpenStep) -> None:
-        """A step begins here."""
+        """A step begins in the calling thread or task."""
 
     def exit_step(self, step: OpenStep, now: int, failed: bool) -> None:
         """A step ends at `now` (perf_counter ns), in whatever thread or task."""
@@ -82,10 +82,10 @@ class PublishingServer(Protocol):
     """The thread that serves monitors."""
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Start the thread, and wait a moment until it listens."""
 
     def stop(self) -> None:
-        """Say goodbye and end; waits for the thread."""
+        """Send what is left, and wait a moment for the thread to end."""
 
     def forget_after_fork(self) -> None:
-        """In a forked child: the thread and its sockets are the parent's."""
+        """In a forked child: let go of the sockets, which are the parent's as the thread is."""

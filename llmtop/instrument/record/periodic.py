@@ -39,7 +39,11 @@ class Chores:
         self._is_timing = False
 
     def __call__(self, index: int, now: int) -> int:
-        """After step `index`, which ended at `now` (perf_counter ns)."""
+        """Do what is due after step `index`, which ended at `now` (perf_counter ns).
+
+        Returns:
+            After how many steps it wants to be called again.
+        """
         recorder = self._recorder
         self._measure_pace(recorder.ring.count, now)
         clock = recorder.clock
@@ -101,7 +105,7 @@ class Chores:
             recorder.clock = GpuClock(gpu_events.CudaEvents(cuda))
 
     def _ask_distributed(self) -> None:
-        """torch.distributed knows the rank even where no launcher put it into the environment."""
+        """Take the rank from torch.distributed, which knows it where no launcher says it."""
         dist: Any = sys.modules.get("torch.distributed")
         facts = self._recorder.facts
         if facts.rank is not None or dist is None or not dist.is_available() or not dist.is_initialized():

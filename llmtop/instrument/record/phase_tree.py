@@ -39,7 +39,7 @@ class Paths:
 
     @property
     def cells(self) -> int:
-        """How many cells a step has now."""
+        """How many cells a step's row has for the phases known now."""
         return 2 * len(self.names)
 
 

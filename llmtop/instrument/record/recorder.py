@@ -320,7 +320,7 @@ def _decorated(function: Callable[..., Any], around: Callable[[], Phase | Step])
 
 
 def prepare(recorder: Recorder, step: Step) -> None:
-    """Before a step: attach at the first one, whose kind is the process's; requests may overlap."""
+    """Called before a step: attach at the first one, whose kind is the process's; requests may overlap."""
     recorder.attach()
     if step.kind not in ("step", "request"):
         given = sanitize.shown(step.kind)
@@ -338,7 +338,7 @@ _phases: dict[str, Phase] = {}
 
 
 def get() -> Recorder:
-    """This process's recorder."""
+    """The recorder of this process; there is one from import on."""
     return _recorder
 
 

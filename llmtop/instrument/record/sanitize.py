@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def _made(make: Callable[[Any], T], value: object) -> T | None:
-    """`make(value)`, or None for what it is not to be had of."""
+    """`make(value)`, or None where that raises: the value is the script's."""
     try:
         return make(value)
     except Exception as error:  # anything may have been passed, and its own methods may raise anything
@@ -81,7 +81,7 @@ def metric_name(value: str) -> str:
 
 
 def shown(value: object) -> str:
-    """A value in a sentence: short, whatever it is."""
+    """A value of the script's as it is shown in a sentence: short and printable."""
     if type(value) is str:
         return repr(value if len(value) <= _SHOWN else value[:_SHOWN] + "…")
     if type(value) is int and value.bit_length() > 4 * _SHOWN:

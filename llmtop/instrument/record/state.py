@@ -34,7 +34,7 @@ NO_THREAD = 0
 
 
 def _nobody_waits() -> None:
-    """No server runs."""
+    """Stands for the server's `wake` while no server runs."""
 
 
 class State(OpenPhases):
@@ -177,7 +177,7 @@ class State(OpenPhases):
             self.tell()
 
     def sees(self, what: str) -> None:
-        """It can be seen after all."""
+        """Take back `cannot_see`: it can be seen after all."""
         if self.blind.pop(what, None) is not None:
             self.facts.changed()
             self.tell()

@@ -11,11 +11,11 @@ from llmtop.format import printable
 
 _COMMAND_CHARACTERS = 200
 _DIGITS = 9
-"""Of a rank, or it is none."""
+"""What has more is no rank."""
 
 
 class Identity(NamedTuple):
-    """None where no launcher says."""
+    """The rank of this process as a launcher says it; None for what it does not say."""
 
     rank: int | None
     local_rank: int | None
@@ -56,7 +56,7 @@ def _number(env: Mapping[str, str], names: tuple[str, ...]) -> int | None:
 
 
 def host() -> str:
-    """This machine's name."""
+    """This machine's name, made printable."""
     return printable(socket.gethostname())
 
 

@@ -119,11 +119,11 @@ class Pace:
         self._began = 0
 
     def begin(self) -> None:
-        """Requests are looked at from here on."""
+        """Called before the requests of a turn are looked at."""
         self._began = time.thread_time_ns()
 
     def end(self) -> None:
-        """They have been."""
+        """Called when requests have been looked at: from the CPU time of that follows when to look again."""
         now = self._clock()
         earned = (now - self._counted_at) * _SHARE
         self._saved = min(_SAVED_S, self._saved + earned) - (time.thread_time_ns() - self._began) / 1e9
@@ -132,7 +132,7 @@ class Pace:
         self._not_before = now + max(LOOK_EVERY_S, owed)
 
     def rest(self) -> float:
-        """Seconds until the next look; 0 for now."""
+        """Seconds until requests are looked at again; 0 when they may be now."""
         return max(0.0, self._not_before - self._clock())
 
 
@@ -161,7 +161,7 @@ class PauseBudget:
         return f"it has been paused for {100 * self._share:g} % of its time, which is as long as it may be: {wait}"
 
     def spend(self, seconds: float) -> None:
-        """A pause of that length has ended."""
+        """Note that the training was paused for `seconds`."""
         now = self._earn()
         self._left -= max(seconds, SHORTEST_PAUSE_S)
         self._pair_until = 0.0 if self._is_second else now + PAIR_WITHIN_S

@@ -29,7 +29,7 @@ class Facts:
         there."""
 
     def changed(self) -> None:
-        """Say Hello again soon."""
+        """Have Hello sent to all monitors again, at the next turn of the server."""
         self.version += 1
 
     def set_kind(self, kind: str) -> None:

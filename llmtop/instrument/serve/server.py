@@ -18,21 +18,20 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from llmtop import client, socket_dir, wire
 from llmtop.errors import NotPossibleHere, UnusableInput
-from llmtop.instrument.gpu.times import gpu_time
 from llmtop.instrument.guest import descriptors, threads
 from llmtop.instrument.guest.descriptors import Channel
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.record.sanitize import complain
 from llmtop.instrument.serve import limits, signs_of_life
 from llmtop.instrument.serve.connection import Monitor
-from llmtop.instrument.serve.hello import captures, hello, pausing
-from llmtop.instrument.serve.step_messages import Batch, Shared, StepReader, encoded, encoded_steps, message_of
+from llmtop.instrument.serve.hello import captures, pausing
+from llmtop.instrument.serve.news import News
 from llmtop.procfs import is_alive
 
 if TYPE_CHECKING:
@@ -58,12 +57,11 @@ OnCapture = Callable[["wire.CaptureRequest | wire.CaptureCancel", Send], None]
 
 
 class Server:
-    """Listens at ``<runtime_dir>/<pid>-<8 hex>.sock`` from `start` until `stop`."""
+    """Listens at ``<pid>-<8 hex>.sock`` in `socket_dir.runtime_dir()` from `start` until `stop`."""
 
     def __init__(self, recorder: State) -> None:
         self._recorder = recorder
-        self._reader = StepReader(recorder)
-        self._shared = Shared()
+        self._news = News(recorder, self._write)
         self._monitors: dict[int, Monitor] = {}
         self._states: deque[wire.CaptureState | wire.PauseState] = deque()
         self._stopping = False
@@ -139,8 +137,8 @@ class Server:
                 channel.close()
 
     def _listen(self) -> None:
-        directory = wire.runtime_dir()
-        wire.make_dir(directory)
+        directory = socket_dir.runtime_dir()
+        socket_dir.make_dir(directory)
         # Those of killed processes, which could not remove their own. The living are not knocked at.
         with contextlib.suppress(NotPossibleHere):
             for file in client.discover(directory):
@@ -250,7 +248,7 @@ class Server:
             else:
                 self._recorder.waiting = True
                 # A step that ended before this line was reached has woken nobody.
-                if self._states or any(self._has_news(monitor) for monitor in self._monitors.values()):
+                if self._states or any(self._news.waits_for(monitor) for monitor in self._monitors.values()):
                     self._recorder.waiting = False
                     due.append(0.0)
         if self._listen_again_at is not None or any(not monitor.subscribed for monitor in self._monitors.values()):
@@ -258,17 +256,6 @@ class Server:
         if self._monitors:
             due.append(_LOOK_AT_DESCRIPTORS_S)
         return min(due) if due else None
-
-    def _has_news(self, monitor: Monitor) -> bool:
-        # Figures of the GPU come after steps and are no reason of their own to wake.
-        return self._has_steps(monitor) or (
-            monitor.ready and monitor.facts_version != self._recorder.facts.version
-        )
-
-    def _has_steps(self, monitor: Monitor) -> bool:
-        """Whether there is what `_send_steps` sends."""
-        recorder = self._recorder
-        return monitor.ready and (monitor.cursor < recorder.ring.count or monitor.metrics != recorder.metrics)
 
     def _accept_some(self, listener: Channel) -> None:
         for _ in range(limits.ACCEPTED_AT_ONCE):
@@ -295,7 +282,7 @@ class Server:
         else:
             self._monitors[channel.fileno()] = monitor
             self._poll.register(channel, select.POLLIN)
-            self._greet(monitor)
+            self._news.greet(monitor)
 
     def _serve(self, monitor: Monitor, events: int) -> None:
         try:
@@ -347,7 +334,9 @@ class Server:
     def _capture(self, monitor: Monitor, message: wire.CaptureRequest | wire.CaptureCancel) -> None:
         if isinstance(message, wire.CaptureRequest) and not self._captures_allowed.take():
             detail = "captures are asked for too often: wait a few seconds"
-            self._write(monitor, self._encoded(wire.CaptureState(id=message.id, state="failed", detail=detail)))
+            self._write(
+                monitor, self._news.encoded(wire.CaptureState(id=message.id, state="failed", detail=detail))
+            )
             return
         try:
             if self.on_capture is None:
@@ -367,82 +356,20 @@ class Server:
 
     def _send_all(self) -> None:
         """Give every monitor that is able to take it all that is new."""
-        states = b"".join(self._encoded(self._states.popleft()) for _ in range(len(self._states)))
+        states = b"".join(self._news.encoded(self._states.popleft()) for _ in range(len(self._states)))
         for monitor in list(self._monitors.values()):
             if not monitor.subscribed:
                 continue
             if states:
                 self._write(monitor, states)
-            if monitor.ready and monitor.facts_version != self._recorder.facts.version:
-                self._greet(monitor)
-            while self._has_steps(monitor) and monitor.channel.fileno() in self._monitors:
+            self._news.greet_again(monitor)
+            while self._news.has_steps(monitor) and monitor.channel.fileno() in self._monitors:
                 # Only then: after a turn without news the next step is to wake us, not the clock.
                 self._sent_at = time.monotonic()
-                self._send_steps(monitor)
-            if monitor.ready:
-                self._send_gpu(monitor)
-            if monitor.ready and (alive := signs_of_life.news(monitor, self._recorder)) is not None:
-                self._write(monitor, wire.encode(alive))
-        self._shared.forget()
-
-    def _send_steps(self, monitor: Monitor) -> None:
-        """Send the next few steps, and the metrics if they changed."""
-        metrics = self._recorder.metrics
-        fresh = monitor.metrics != metrics
-        if fresh:
-            monitor.metrics = metrics.copy()
-        told = monitor.metrics if fresh else {}
-        cursor, lost, until = monitor.cursor, monitor.lost, max(monitor.history_until - monitor.cursor, 0)
-        key = ("steps", cursor, lost, until, *told.items())
-        batch = self._shared.get(key, lambda: self._batch(cursor, lost, cursor + until, told))
-        monitor.lost += batch.first - cursor + (0 if batch.data else batch.length)
-        monitor.cursor = batch.first + batch.length
-        self._write(monitor, batch.data)
-
-    def _batch(self, cursor: int, lost: int, history_until: int, metrics: dict[str, float]) -> Batch:
-        """The steps from number `cursor` on for a monitor that has lost so many before."""
-        first, steps = self._reader.read(cursor)
-        history = first < history_until
-        if history:
-            steps = steps[: history_until - first]
-        message = message_of(
-            steps,
-            lost=lost + first - cursor,
-            metrics=metrics,
-            history=history,
-            first_ordinal=first,
-            unix_offset_ns=self._reader.unix_offset_ns,
-        )
-        return Batch(first, len(steps), encoded_steps(message, self._recorder.count_left_out))
-
-    def _send_gpu(self, monitor: Monitor) -> None:
-        """Send what the training thread read of the GPU. It comes after the steps that it is about."""
-        recorder = self._recorder
-        memory = recorder.memory
-        if monitor.memory_version != recorder.memory_version and memory is not None:
-            monitor.memory_version = version = recorder.memory_version
-            told = self._shared.get(("memory", version), lambda: self._encoded(wire.Memory(**memory._asdict())))
-            self._write(monitor, told)
-        clock = recorder.clock
-        if clock is not None and monitor.gpu_cursor < clock.timed.count and monitor.ready:
-            cursor, ring = monitor.gpu_cursor, clock.timed
-            monitor.gpu_cursor, data = self._shared.get(
-                ("gpu", cursor), lambda: self._gpu_times(ring.read(cursor))
-            )
-            self._write(monitor, data)
-
-    def _gpu_times(self, read: tuple[int, list[Any]]) -> tuple[int, bytes]:
-        """How far was read, and the message with what was."""
-        following, timed = read
-        names = self._recorder.paths.names
-        return following, self._encoded(wire.GpuTimes(times=[gpu_time(step, names) for step in timed]))
-
-    def _greet(self, monitor: Monitor) -> None:
-        monitor.facts_version = self._recorder.facts.version
-        self._write(monitor, self._encoded(hello(self._recorder)) or self._encoded(wire.Hello(pid=os.getpid())))
-
-    def _encoded(self, message: wire.FromTraining) -> bytes:
-        return encoded(message, self._recorder.count_left_out)
+                self._news.send_steps(monitor)
+            self._news.send_gpu(monitor)
+            self._news.send_sign_of_life(monitor)
+        self._news.end_round()
 
     def _write(self, monitor: Monitor, data: bytes) -> None:
         was_behind = monitor.behind

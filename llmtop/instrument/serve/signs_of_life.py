@@ -38,7 +38,7 @@ def news(monitor: Monitor, recorder: State) -> wire.Alive | None:
 
 
 def _last_step(recorder: State) -> int:
-    """When the last finished step ended; 0 before the first."""
+    """When the last finished step ended, as perf_counter ns; 0 before the first."""
     count = recorder.ring.count
     if not count:
         return 0
@@ -47,6 +47,6 @@ def _last_step(recorder: State) -> int:
 
 
 def _last_begin(node: Node) -> int:
-    """When a phase last began."""
+    """When a phase below `node` last began, as perf_counter ns; 0 for never."""
     # Copied: the training thread may enter one for the first time meanwhile.
     return max((max(one.begun, _last_begin(one)) for one in list(node.children.values())), default=0)

@@ -125,7 +125,7 @@ def encode_steps(message: wire.Steps) -> bytes:
 
 
 def encoded(message: wire.FromTraining, note: Callable[[str], None]) -> bytes:
-    """Encode; nothing, and `note` is told, where that cannot be done: an odd value ends no more than a message."""
+    """A message as bytes with its length in front. None, and `note` is told, where it holds an odd value."""
     try:
         return wire.encode(message)
     except _ERRORS:
@@ -141,7 +141,7 @@ def encoded(message: wire.FromTraining, note: Callable[[str], None]) -> bytes:
 
 
 def encoded_steps(message: wire.Steps, note: Callable[[str], None]) -> bytes:
-    """The same for steps, which go without the metrics if those are at fault."""
+    """Steps as bytes, without the metrics if those are at fault; `note` is told of what cannot be sent."""
     try:
         return encode_steps(message)
     except _ERRORS:

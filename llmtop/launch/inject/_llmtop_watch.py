@@ -33,7 +33,7 @@ class OwnPackages:
         self._path = path
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """As importlib.abc.MetaPathFinder.find_spec."""
+        """Find llmtop's own packages where this run has them, and no other (`MetaPathFinder.find_spec`)."""
         if name not in OWN_PACKAGES:
             return None
         from importlib.machinery import PathFinder
@@ -49,7 +49,7 @@ class TorchWatcher:
         self._asking_others = False
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """As importlib.abc.MetaPathFinder.find_spec. Looking for torch without importing it changes nothing."""
+        """Find torch as others do (`MetaPathFinder.find_spec`). Looking without importing it changes nothing."""
         if name != "torch" or self._asking_others:
             return None
         self._asking_others = True

@@ -97,15 +97,15 @@ class GpuState:
 
     @property
     def key(self) -> Hashable:
-        """Its UUID."""
+        """The GPU's UUID."""
         return self.gpu.uuid
 
     def reach(self) -> frozenset[Hashable]:
-        """Itself."""
+        """What an alert about this GPU concerns: the GPU alone."""
         return frozenset((self.gpu.uuid,))
 
     def names(self) -> tuple[str | None, int | None]:
-        """Its UUID, and the attached training on it when there is exactly one."""
+        """The GPU's UUID, and the pid of the attached training on it when there is exactly one."""
         return self.gpu.uuid, self.rank_pids[0] if len(self.rank_pids) == 1 else None
 
     @property
@@ -130,7 +130,7 @@ def share_pct(part: float | None, whole: float | None) -> float | None:
 
 
 def _names(reasons: tuple[str, ...] | None) -> frozenset[str] | None:
-    """Clock-event reasons as this version spells them."""
+    """The names of clock-event reasons as this version spells them."""
     if reasons is None:
         return None
     return frozenset(map(clock_events.canonical, reasons))

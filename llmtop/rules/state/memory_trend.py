@@ -17,7 +17,7 @@ _SAMPLES: Final = 3
 
 
 class Growth(NamedTuple):
-    """A floor that has risen all the time."""
+    """How far the least memory in use has risen, where it has risen all the time."""
 
     first_bytes: int
     last_bytes: int

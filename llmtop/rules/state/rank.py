@@ -19,7 +19,7 @@ STEPS_KEPT: Final = 64
 
 
 def key_of(rank: Rank) -> RankKey:
-    """What names a training process for good."""
+    """What names a training process for as long as it lives."""
     return rank.host, rank.pid, finite(rank.attached_at) or 0.0
 
 
@@ -124,18 +124,18 @@ class RankState:
 
     @property
     def where(self) -> str:
-        """Its process and its GPU, for a sentence: "pid 1446, GPU 1"."""
+        """The process and its GPU, for a sentence: "pid 1446, GPU 1"."""
         parts = [] if self.rank.rank is None else [f"pid {self.rank.pid}"]
         if self.gpu is not None:
             parts.append(self.gpu.label)
         return ", ".join(parts)
 
     def reach(self) -> frozenset[Hashable]:
-        """Itself and its GPU."""
+        """What an alert about this process concerns: the process, and its GPU where that is known."""
         return frozenset((self.key,) if self.gpu is None else (self.key, self.gpu.key))
 
     def names(self) -> tuple[str | None, int | None]:
-        """Its GPU's UUID and its pid."""
+        """The UUID of the process's GPU, and its pid."""
         return self.rank.gpu_uuid if self.gpu is None else self.gpu.gpu.uuid, self.rank.pid
 
     def _restart(self) -> None:
@@ -184,11 +184,11 @@ class JobState:
         """What the straggler rule found when it last held: its alert stays longer than that can be seen."""
 
     def reach(self) -> frozenset[Hashable]:
-        """All its ranks and their GPUs."""
+        """What an alert about this job concerns: all its ranks and their GPUs."""
         return frozenset().union(*(state.reach() for state in self.ranks))
 
     def names(self) -> tuple[str | None, int | None]:
-        """Those of its first rank."""
+        """The GPU's UUID and the pid of the job's first rank, which stand for the job in an alert."""
         return self.ranks[0].names()
 
     @property

@@ -41,7 +41,7 @@ def _count_as(name: str) -> tuple[Role | None, Role | None]:
 
 
 class StepCosts:
-    """Seconds of one step by role."""
+    """What one step took, in seconds, by the roles of its phases."""
 
     __slots__ = ("gap", "gpu", "host", "idle", "index", "named", "phases", "total")
 

@@ -53,7 +53,7 @@ class Window:
             self._sum -= values.popleft()[1]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget all values."""
         self._values.clear()
         self._sum = 0.0
 
@@ -62,7 +62,7 @@ class Window:
         return self._sum / len(self._values) if self._values else None
 
     def since(self, time: float) -> list[float]:
-        """The values seen at `time` or later, oldest first."""
+        """The values seen at unix `time` or later, oldest first."""
         return [value for seen, value in self._values if seen >= time]
 
 

@@ -1,0 +1,82 @@
+"""The screen from start to end: the app in a terminal that is given back whatever ends it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from collectors.base import Feed
+from llmtop.crash import own_error
+from llmtop.errors import EXIT_DONE, OwnError
+from tui.app import LlmtopApp
+from tui.terminal import TerminalGuard
+
+
+def show(feed: Feed, *, ascii: bool = False, theme: str | None = None) -> int:
+    """Run the screen until it is left, and give the terminal back whatever ends it.
+
+    Args:
+        feed: where snapshots come from; started and closed here.
+        ascii: draw with ASCII characters only; also chosen when the locale is not UTF-8.
+        theme: a theme's name.
+
+    Returns:
+        The exit code: 0 when the person quit, 128 + the signal's number after a signal or a lost terminal.
+
+    Raises:
+        UnusableInput: there is no such theme.
+        OwnError: something went wrong that nobody expected; its traceback is in a log.
+    """
+    app = LlmtopApp(feed, ascii=ascii or not _unicode(), theme=theme)
+    told: list[OwnError] = []
+    with TerminalGuard(app.leave) as guard, _thread_errors_to(app):
+
+        def failed(error: BaseException) -> None:
+            if not told:
+                told.append(own_error(error))
+                guard.end_soon(told[0].exit_code, str(told[0]))
+
+        app.on_failure(failed)
+        code = app.run()
+        if app.failure is not None:
+            failed(app.failure)
+    if told:
+        raise told[0]
+    return EXIT_DONE if code is None else code
+
+
+@contextmanager
+def _thread_errors_to(app: LlmtopApp) -> Iterator[None]:
+    """An error that ends a thread ends the screen as well: it would go on with what no longer moves."""
+    before = threading.excepthook
+
+    def end(error: threading.ExceptHookArgs) -> None:
+        writer = error.thread is not None and error.thread.name == "textual-output"
+        if error.exc_value is None or (writer and isinstance(error.exc_value, OSError)):
+            return  # the terminal is gone, which the guard sees
+        app.fail(error.exc_value)
+
+    threading.excepthook = end
+    try:
+        yield
+    finally:
+        threading.excepthook = before
+
+
+def _unicode() -> bool:
+    """Whether there is more than ASCII to draw with.
+
+    The bare C locale of containers says nothing either way; the Linux console's fonts lack most of the blocks.
+    """
+    if os.environ.get("TERM") == "linux":
+        return False
+    try:  # what Python writes to the terminal with, which PYTHONIOENCODING sets whatever the locale is
+        "╭█⣿".encode(getattr(sys.__stderr__, "encoding", "utf-8"))
+    except (UnicodeEncodeError, LookupError):
+        return False
+    locale = next((os.environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name)), "")
+    charset = locale.partition(".")[2].lower()
+    return not charset or "utf" in charset
