@@ -22,7 +22,6 @@ from typing import Protocol, TypeVar, get_args
 
 import msgspec
 
-from llmtop import socket_dir
 from llmtop.errors import UnusableInput
 
 PROTOCOL = 1
@@ -32,8 +31,6 @@ MAX_FRAME = 1 << 20
 HALF_MADE_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-(?:[0-9a-f]{8}|try)\.new$")
 """Of a socket that does not listen yet, and of one that is made to see whether that can be done."""
 SOCKET_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-(?P<token>[0-9a-f]{8})\.sock$")
-runtime_dir, make_dir = socket_dir.runtime_dir, socket_dir.make_dir
-"""Where both sides meet; here too for those who come for both."""
 
 T_co = TypeVar("T_co", covariant=True)
 _LENGTH = struct.Struct("<I")

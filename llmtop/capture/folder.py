@@ -55,7 +55,7 @@ class StepTimes(msgspec.Struct, kw_only=True):
 
 
 class Info(msgspec.Struct, kw_only=True):
-    """capture.json."""
+    """What capture.json says: what was captured, of whom, with what, and how it ended."""
 
     schema: int = SCHEMA
     llmtop: str = __version__

@@ -29,7 +29,7 @@ class Cancelled(LlmtopError):
 
 @dataclass(frozen=True)
 class Target:
-    """One training process."""
+    """A training process that a capture is taken of."""
 
     pid: int
     """On this host."""
@@ -50,7 +50,7 @@ class Target:
 
     @property
     def command(self) -> str | None:
-        """Its command line."""
+        """The command line of the process; None when it cannot be read."""
         return self.hello.command if self.hello and self.hello.command else procfs.command(self.pid)
 
 

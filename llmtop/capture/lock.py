@@ -15,7 +15,7 @@ from types import TracebackType
 
 import msgspec
 
-from llmtop import wire
+from llmtop import socket_dir
 from llmtop.errors import NotPossibleHere
 
 PREFIX = "capture-"
@@ -23,7 +23,7 @@ _TRIES = 5
 
 
 class Holder(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Who captures what."""
+    """What a lock file says: which process captures which, and since when."""
 
     pid: int
     engine: str
@@ -61,8 +61,8 @@ class CaptureLock:
         Raises:
             NotPossibleHere: another llmtop has it; the sentence says which, and since when.
         """
-        directory = wire.runtime_dir()
-        wire.make_dir(directory)
+        directory = socket_dir.runtime_dir()
+        socket_dir.make_dir(directory)
         self.path = directory / f"{PREFIX}{key}.lock"
         self.leftover: Holder | None = None
         """The holder before, if it was killed in the middle."""
@@ -111,7 +111,7 @@ class CaptureLock:
 def leftovers() -> list[tuple[Path, Holder]]:
     """The captures that were cut short: lock files that say who holds them, while nobody does."""
     found = []
-    for path in sorted(wire.runtime_dir().glob(f"{PREFIX}*.lock")):
+    for path in sorted(socket_dir.runtime_dir().glob(f"{PREFIX}*.lock")):
         holder = _unheld(path)
         if holder is not None:
             found.append((path, holder))
@@ -121,7 +121,7 @@ def leftovers() -> list[tuple[Path, Holder]]:
 def current() -> list[Holder]:
     """The captures that run now, of this user."""
     found = []
-    for path in sorted(wire.runtime_dir().glob(f"{PREFIX}*.lock")):
+    for path in sorted(socket_dir.runtime_dir().glob(f"{PREFIX}*.lock")):
         if _unheld(path) is None:
             with suppress(OSError, msgspec.DecodeError):
                 found.append(_decoder.decode(path.read_bytes()))

@@ -50,7 +50,7 @@ class StepWatch:
         return frozenset(self._steps)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections to the trainings."""
         for connection in self._connections:
             connection.close()
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from llmtop import client, procfs, wire
+from llmtop import client, procfs, socket_dir
 from llmtop.capture.job import Target
 from llmtop.capture.kineto import daemon as kineto
 from llmtop.capture.kineto import engine as kineto_engine
@@ -19,7 +19,7 @@ from llmtop.nsys_cli import tool as nsys
 def attached() -> tuple[Target, ...]:
     """All trainings that answer, by rank and pid; takes up to two seconds for each that is stopped."""
     try:
-        files = client.discover(wire.runtime_dir())
+        files = client.discover(socket_dir.runtime_dir())
     except NotPossibleHere:
         return ()
     found = []

@@ -89,7 +89,7 @@ class SlowSteps:
         self._seen: dict[int, int] = {}
 
     def check(self) -> str | None:
-        """What fired, or None."""
+        """Why the condition fires now, in a sentence; None while it does not."""
         for pid, steps in self._watch.within(0).items():
             seen, offset = self._seen.get(pid, self._armed_ns), self._watch.unix_offset_ns(pid)
             for index, step in enumerate(steps):
@@ -129,7 +129,7 @@ class NewAlerts:
         return tuple(alert for alert in alerts if self._condition.id in (None, alert.id))
 
     def check(self) -> str | None:
-        """What fired, or None."""
+        """Why the condition fires now, in a sentence; None while it does not."""
         new = self._raised.new(self._alerts())
         return f"{self._condition}: {new[0].summary}" if new else None
 

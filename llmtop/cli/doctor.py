@@ -205,10 +205,10 @@ def _gpu_metrics() -> Check:
 
 
 def _runtime_dir() -> Check:
-    from llmtop import socket_dir, wire
+    from llmtop import socket_dir
 
     try:
-        directory = wire.runtime_dir()
+        directory = socket_dir.runtime_dir()
         socket_dir.check(directory)
     except LlmtopError as error:
         return Check(name="sockets", ok=False, says=str(error))

@@ -79,11 +79,11 @@ class Form:
 
     @property
     def group(self) -> tuple[Prospect, ...]:
-        """Who is chosen."""
+        """The processes that are chosen to be captured."""
         return self.groups[self.whom] if self.groups else ()
 
     def group_name(self, group: tuple[Prospect, ...]) -> str:
-        """How to call them."""
+        """What to call a choice of processes: a rank, a pid, or how many ranks."""
         if len(group) == 1:
             return group[0].target.name
         return f"all {len(group)} ranks"
@@ -127,7 +127,7 @@ class Form:
         return [*lines, (WHEN, "")]
 
     def move(self, step: int) -> None:
-        """To another line."""
+        """Move the cursor by so many lines."""
         self.at = min(max(self.at + step, 0), len(self.fields()) - 1)
 
     def change(self, step: int) -> None:

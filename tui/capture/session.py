@@ -141,7 +141,7 @@ class Capturing:
         self._app.call_later(self._changed)
 
     def _changed(self) -> None:
-        """In the app's loop."""
+        """Redraw what shows the capture; runs in the app's loop."""
         if self.watching is not None:
             self.watching()
 

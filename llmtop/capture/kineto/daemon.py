@@ -26,7 +26,7 @@ from pathlib import Path
 
 import msgspec
 
-from llmtop import procfs, wire
+from llmtop import procfs, socket_dir, wire
 from llmtop.errors import LlmtopError, NotPossibleHere
 
 DIRECTORY_VARIABLE = "KINETO_IPC_SOCKET_DIR"
@@ -67,7 +67,7 @@ class WhoIsThere(msgspec.Struct, tag="look"):
 
 
 class Poller(msgspec.Struct, kw_only=True):
-    """A process that asks."""
+    """A process whose Kineto asks this host for work."""
 
     pid: int
     """On this host."""
@@ -78,7 +78,7 @@ class Poller(msgspec.Struct, kw_only=True):
 
 
 class Pollers(msgspec.Struct, tag="pollers", kw_only=True):
-    """To a monitor."""
+    """The answer to a monitor: which processes ask this host for work."""
 
     pollers: list[Poller]
 
@@ -169,7 +169,7 @@ class FabricHost:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Answer in a thread."""
+        """Answer Kineto and monitors in a thread of its own."""
         self._thread = threading.Thread(target=self.serve, name="llmtop-kineto", daemon=True)
         self._thread.start()
 
@@ -190,7 +190,7 @@ class FabricHost:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def serve(self) -> None:
-        """Answer until `close()`."""
+        """Answer Kineto and monitors in this thread, until `close()` is called."""
         while self.serve_once(None):
             pass
 
@@ -317,8 +317,8 @@ class FabricHost:
 
 def _new_directory() -> Path:
     with contextlib.suppress(LlmtopError, OSError):
-        base = wire.runtime_dir().absolute()
-        wire.make_dir(base)
+        base = socket_dir.runtime_dir().absolute()
+        socket_dir.make_dir(base)
         if len(str(base)) + len("/k-12345678") <= MAX_DIRECTORY:
             return Path(tempfile.mkdtemp(prefix="k-", dir=base))
     try:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmtop import procfs, wire
+from llmtop import procfs, socket_dir
 from llmtop.capture.folder import MIN_FREE_BYTES, check_disk
 from llmtop.capture.job import Job, Target
 from llmtop.capture.lock import CaptureLock
@@ -155,7 +155,7 @@ def begin(
 
 def _environment() -> dict[str, str]:
     """For the shell, whose folder is /."""
-    return {**nsys_module.child_environment(), "LLMTOP_DIR": str(wire.runtime_dir().absolute())}
+    return {**nsys_module.child_environment(), "LLMTOP_DIR": str(socket_dir.runtime_dir().absolute())}
 
 
 def _scratch(pid: int) -> Path:

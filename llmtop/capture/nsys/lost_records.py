@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from llmtop import procfs, wire
+from llmtop import procfs, socket_dir
 
 REFUSAL = "an nsys capture of it lacked kernels, and nsys has crashed trainings in the captures after such a one"
 
@@ -21,13 +21,13 @@ REFUSAL = "an nsys capture of it lacked kernels, and nsys has crashed trainings 
 def remember(session: str, pids: Iterable[int]) -> None:
     """A capture in that session lacks kernels; it holds for as long as one of its processes lives."""
     path = _path(session)
-    wire.make_dir(path.parent)
+    socket_dir.make_dir(path.parent)
     known = _known(path)
     path.write_bytes(msgspec.json.encode(known | {pid: procfs.started_ticks(pid) for pid in pids}))
 
 
 def happened(session: str) -> bool:
-    """Whether one did."""
+    """Whether a capture in that nsys session has lost kernels."""
     path = _path(session)
     known = _known(path)
     if not known:
@@ -48,4 +48,4 @@ def _known(path: Path) -> dict[int, int | None]:
 
 
 def _path(session: str) -> Path:
-    return wire.runtime_dir() / f"nsys-{re.sub(r'[^A-Za-z0-9-]', '_', session)}.lost"
+    return socket_dir.runtime_dir() / f"nsys-{re.sub(r'[^A-Za-z0-9-]', '_', session)}.lost"

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from llmtop import client, procfs, wire
+from llmtop import client, procfs, socket_dir, wire
 from llmtop.capture.step_listener import duration
 from llmtop.errors import LlmtopError, NotPossibleHere
 from llmtop.nsys_cli import tool as nsys
@@ -135,7 +135,7 @@ class Pauses:
 
     @property
     def pids(self) -> frozenset[int]:
-        """Whose they are."""
+        """The pids of the trainings that are paused."""
         return frozenset(member.pid for member in self._members)
 
     @property
@@ -280,7 +280,7 @@ def _members(session_ids: frozenset[str], only_gpu: bool) -> list[_Member]:
     if not session_ids:
         return found
     with suppress(NotPossibleHere):
-        for file in client.discover(wire.runtime_dir()):
+        for file in client.discover(socket_dir.runtime_dir()):
             with suppress(LlmtopError, client.Closed):
                 connection = client.Connection.open(file.path, history=_HISTORY)
                 if _belongs(connection, session_ids, only_gpu):
