@@ -34,6 +34,7 @@ ENDING = (
 """Signals that end the screen with 128 + their number."""
 
 _BACK = (
+    "\x18\x1b\\"  # end of what the screen may have been in the middle of: a title would swallow all that follows
     "\x1b[?2026l"  # end of a synchronised update
     "\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1016l"  # mouse
     "\x1b[?1004l\x1b[?2004l\x1b[?2048l"  # focus, paste, resize

@@ -111,6 +111,10 @@ class Terminal:
         """Type what may be no text."""
         os.write(self._master, data)
 
+    def write_as_the_program(self, data: bytes) -> None:
+        """Have the terminal get this as if the command had written it."""
+        os.write(self._slave, data)
+
     def resize(self, columns: int, lines: int) -> None:
         """Change the size, as a dragged window does."""
         with self._lock:

@@ -90,6 +90,23 @@ def test_a_fault_gives_the_terminal_back_before_anybody_learns_of_it(
         wait_for(lambda: "most recent call first" in log.read_text(), what="the traceback in the log")
 
 
+@pytest.mark.parametrize("half", [b"\x1b]2;half a title", b"\x1b[38;2;1"], ids=["a title", "a colour"])
+@pytest.mark.parametrize("number", [signal.SIGBUS, signal.SIGKILL])
+def test_what_is_said_after_a_crash_is_shown_though_the_screen_died_within_a_sequence(
+    number: signal.Signals, half: bytes
+) -> None:
+    with Terminal(SCREEN, (200, 50)) as terminal:
+        terminal.shows("tokens/s")
+        terminal.process.send_signal(signal.SIGSTOP)
+        terminal.write_as_the_program(half)
+        terminal.process.send_signal(number)
+        terminal.process.send_signal(signal.SIGCONT)
+        terminal.ends()
+        assert_given_back(terminal)
+        terminal.write_as_the_program(b"\r\nwhat the shell says")
+        terminal.shows("what the shell says")
+
+
 def test_a_real_fault_in_a_librarys_thread_does_the_same(tmp_path: Path) -> None:
     program = tmp_path / "faulty.py"
     program.write_text(
