@@ -102,7 +102,7 @@ def test_what_is_said_after_a_crash_is_shown_though_the_screen_died_within_a_seq
         terminal.process.send_signal(number)
         terminal.process.send_signal(signal.SIGCONT)
         terminal.ends()
-        assert_given_back(terminal)
+        wait_for(lambda: b"\x1b[?1049l" in terminal.raw, what="the screen of before")
         terminal.write_as_the_program(b"\r\nwhat the shell says")
         terminal.shows("what the shell says")
 
