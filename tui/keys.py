@@ -1,9 +1,9 @@
 """Every key of the program in one table. Bindings, footer, help and the palette of commands are made from it.
 
-To add a screen: write `tui/screens/NAME.py` with a class derived from `tui.screens.base.LlmtopScreen`, and add one
-`Key` here with `screen="tui.screens.NAME:Class"`. It is imported when the key is pressed first, and the app pushes
-it. To add an action of an existing screen: add a `Key` with `action="…"` and write `action_…` on that screen (or,
-for a key that works everywhere, on the app).
+To add a screen: write `tui/screens/NAME.py` with a class derived from `tui.screens.base.LlmtopScreen`, and here
+its name, in `_OTHERS` and `_TITLES` too, and one `Key` with `screen="tui.screens.NAME:Class"`. It is imported when
+the key is pressed first, and the app pushes it. To add an action of an existing screen: add a `Key` with
+`action="…"` and write `action_…` on that screen (or, for a key that works everywhere, on the app).
 """
 
 from __future__ import annotations
