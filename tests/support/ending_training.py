@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 import time
@@ -28,6 +29,8 @@ def main() -> None:
     """Obey."""
     if "--fake-cuda" in sys.argv:
         _pretend_cuda()
+    # As in a terminal: what a shell starts in the background ignores SIGINT, and so do its children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(1)
     train = Training()
     if "--crash-rank" in sys.argv:
