@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 HOLD_S = 0.016
 """Steps that finish within this time of a message go into one; within 20 ms a step is to be out."""
-FEW_MONITORS = 8
-"""More than these wait longer for each other's messages, so that all together cost the training what these do."""
 MAX_MONITORS = 32
 _SUBSCRIBE_WITHIN_S = 10.0
 _MAKES_ROOM_AFTER_S = 2.0
@@ -223,7 +221,7 @@ class Server:
         if asked:
             self._pace.end()
         now = time.monotonic()
-        if now - self._sent_at >= self._hold_s():
+        if now - self._sent_at >= HOLD_S:
             self._send_all()
         if self._listen_again_at is not None and now >= self._listen_again_at:
             self._listen_again_at = None
@@ -231,10 +229,6 @@ class Server:
         for monitor in list(self._monitors.values()):
             if not monitor.subscribed and now - monitor.since > _SUBSCRIBE_WITHIN_S:
                 self._drop(monitor)
-
-    def _hold_s(self) -> float:
-        """How long steps may be kept back to go into one message."""
-        return HOLD_S * max(1.0, len(self._monitors) / FEW_MONITORS)
 
     def _events(self, timeout_s: float | None) -> list[tuple[int, int]]:
         """Sleep until the training or a socket asks for something; sockets wait for the pace of requests."""
@@ -248,7 +242,7 @@ class Server:
         due: list[float] = []
         if any(monitor.ready for monitor in self._monitors.values()):
             due.append(signs_of_life.LIFE_S)
-            rest = self._hold_s() - (time.monotonic() - self._sent_at)
+            rest = HOLD_S - (time.monotonic() - self._sent_at)
             if rest > 0:
                 due.append(rest)
             else:
