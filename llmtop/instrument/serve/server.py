@@ -218,8 +218,6 @@ class Server:
                 self._accept_some(listener)
             elif descriptor in self._monitors:
                 self._serve(self._monitors[descriptor], events)
-        if asked:
-            self._pace.end()
         now = time.monotonic()
         if now - self._sent_at >= HOLD_S:
             self._send_all()
@@ -229,6 +227,8 @@ class Server:
         for monitor in list(self._monitors.values()):
             if not monitor.subscribed and now - monitor.since > _SUBSCRIBE_WITHIN_S:
                 self._drop(monitor)
+        if asked:
+            self._pace.end()
 
     def _events(self, timeout_s: float | None) -> list[tuple[int, int]]:
         """Sleep until the training or a socket asks for something; sockets wait for the pace of requests."""
