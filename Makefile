@@ -2,8 +2,8 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-# Two tests a core: half of their time they wait for a process of theirs.
-WORKERS ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || echo 2))))
+# Five tests on two cores: half of their time they wait for a process of theirs.
+WORKERS ?= $(shell echo $$((5 * $$(nproc 2>/dev/null || echo 2) / 2)))
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .PHONY: help demo test test-all print-pytest lint format bench screenshots clean
