@@ -7,6 +7,7 @@ know each other are one file in two places: neither can be read, tried or replac
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,3 +77,22 @@ def test_a_circle_is_found(tmp_path: Path, second: str) -> None:
     (package / "a.py").write_text("from llmtop.b import y\nx = 1\n")
     (package / "b.py").write_text(second + "\n")
     assert circles(tmp_path) == [{"llmtop.a", "llmtop.b"}]
+
+
+def _floors(document: str, begins: str, ends: str) -> list[list[str]]:
+    """The rows between two marks of a document, each as the modules that stand side by side on it."""
+    block = (REPOSITORY / document).read_text().partition(begins)[2].partition(ends)[0]
+    return [re.findall(r"[a-z_][\w.]+", row) for row in block.splitlines() if row.strip()]
+
+
+def test_the_floors_that_are_held_are_those_of_the_design_and_hold_every_module() -> None:
+    held = _floors("pyproject.toml", "layers = [\n", "]\n")
+    assert held == _floors("docs/design.md", "```\n", "```\n")
+    own = {f"llmtop.{path.stem}" for path in (REPOSITORY / "llmtop").iterdir() if _is_module(path)}
+    assert {name for floor in held for name in floor} == own | {"tui", "collectors"}
+
+
+def _is_module(path: Path) -> bool:
+    if path.is_dir():
+        return (path / "__init__.py").is_file()
+    return path.suffix == ".py" and not path.stem.startswith("__")
