@@ -30,6 +30,9 @@ OUT = "FOREIGN_OUT"
 WATCHED = "FOREIGN_WATCHED"
 """Set where a monitor comes at the end of each process, and is to be waited for."""
 PATIENCE_S = 60.0
+FEEDER_ENDS_S = 2.0
+"""How long to wait for each thread that feeds a queue of multiprocessing's: where its queue is closed it ends by
+itself, soon, and closes its pipe; a plain run on a busy machine was seen with it and the next one without."""
 NOT_COMPARED = ("PYTHONPATH", "FOREIGN_", "LLMTOP_", "MASTER_PORT", "TORCHELASTIC_", "_TORCHINDUCTOR_")
 """Of the environment: what `llmtop run` sets, and what torch sets to addresses and random names."""
 _values: dict[str, str] = {}
@@ -89,6 +92,9 @@ def end(name: str = "main", *, children: bool = True) -> None:
         name: of this process, where there are several.
         children: whether to look at what a child inherits; not where a child cannot be started.
     """
+    for thread in threading.enumerate():
+        if thread.name == "QueueFeederThread":
+            thread.join(FEEDER_ENDS_S)
     found = {"values": _values, "process": _process(), "descriptors": _descriptors()}
     if children:
         found["inherited"] = _inherited()
