@@ -13,11 +13,15 @@ import msgspec
 
 from llmtop.severity import Severity
 
-SCHEMA = 1
-"""Grows when a field changes its meaning or goes; a new field does not change it."""
+SCHEMA = 2
+"""Grows when a field changes its meaning or goes; a new field does not change it.
+
+1: what a rank's steps came to was over its last 200, and a step ended where its last known phase did.
+2: a step is from its start to the next one's start, and a rank's figures are over the last seconds.
+"""
 
 Source = Literal["live", "replay"]
-RankState = Literal["running", "stopped", "stalled", "gone"]
+RankState = Literal["running", "paused", "stopped", "stalled", "gone"]
 StepKind = Literal["step", "request"]
 
 
@@ -129,8 +133,8 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
     """One phase of a step. Nested phases have the parent's path in the name: ``forward/attention``.
 
-    In `Rank.phases` the seconds are means over the rank's recent steps (the same that p50 is taken over); in
-    `Step.phases` they are that step's. A phase entered several times in a step counts once, with the sum.
+    In `Rank.phases` the seconds are means over the rank's recent steps (the same that p50 is taken over), in the
+    order in which phases follow each other in a step; in `Step.phases` they are that step's. A phase entered several times in a step counts once, with the sum.
     """
 
     name: str
@@ -148,9 +152,11 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float
     """Unix time, from the training's monotonic clock and the wall clock when it was sent."""
     seconds: float
-    """By the host's monotonic clock, from the start of this step to its end."""
+    """By the host's monotonic clock, from the start of this step to the end of its last known phase. What follows
+    until the next step starts is part of this step, too, and known when that one has come (`llmtop.whole_steps`)."""
     interval_seconds: float | None = None
-    """From the start of the previous step to the start of this one: what a step costs, gaps included."""
+    """From the start of the previous step to the start of this one: what the previous step cost in all. None for a
+    first step, and where the training was paused between the two."""
     gpu_seconds: float | None = None
     """From the training's stream arriving at the begin of this step to its arriving at the end, by CUDA events."""
     gpu_idle_seconds: float | None = None
@@ -166,12 +172,78 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     kind: StepKind = "step"
 
 
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """What a training's whole steps came to over a stretch of time, by the host's clock."""
+
+    name: str
+    """"recent": what the figures of `Rank` are over; "5 min"; or "run": all since this monitor came, with the history
+    that the training kept."""
+    seconds: float
+    """From the start of its first step to the end of its last; a mean step is this over `steps`, but where steps
+    in between were lost."""
+    steps: int
+    step_seconds: float
+    """Mean, from start to start."""
+    step_seconds_p50: float
+    step_seconds_p95: float
+    outside_seconds: float
+    """Mean a step in no phase."""
+    tokens_per_s: float | None = None
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """Since when a training's steps are of another length than before, and which part of them it is."""
+
+    since_step: int
+    """Index of the first step of the new length."""
+    since: float
+    """Unix time at which that step started."""
+    before_seconds: float
+    """Median whole step before, from start to start."""
+    after_seconds: float
+    """Median whole step since."""
+    part: str | None = None
+    """The phase, or "outside", that changed most; None where none explains half of the difference."""
+    part_before_seconds: float | None = None
+    part_after_seconds: float | None = None
+    """Medians a step of that part."""
+
+
+class RareSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps that come now and then and take much longer than the others: an evaluation, a checkpoint."""
+
+    every: float | None = None
+    """How many steps lie between them, where that is regular; None where it is not."""
+    seconds: float
+    """Their median, from start to start."""
+    usual_seconds: float
+    """The median of the others."""
+    seconds_per_hour: float
+    """What they take beyond the usual step, an hour of training."""
+    part: str | None = None
+    """The phase, or "outside", in which most of the excess is."""
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """What the host did in the time that no phase covers."""
+
+    what: str
+    """In words: "garbage collection", "torch.compile", "train.py:57 loss.item()"."""
+    seconds: float
+    """Mean a step, over the same steps as `Rank.outside_seconds`; sampled, but for what is measured."""
+    measured: bool = False
+    """Whether each piece of it was timed; else it is the share of samples that found it."""
+
+
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """One attached training process: who it is, what its last steps took, what it logged."""
 
     pid: int
     """On this host."""
     host: str
+    job: str = ""
+    """The name of the run that this process is a rank of, the same on all its nodes; a process without a launcher is
+    a job of its own. Empty in what schema 1 recorded."""
     rank: int | None = None
     local_rank: int | None = None
     world_size: int | None = None
@@ -181,13 +253,31 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None = None
     """Index of the last finished step."""
     step_seconds: float | None = None
-    """Of the last finished step, by the host's clock."""
+    """Of the last whole step, by the host's clock from its start to the start of the next."""
+    step_seconds_mean: float | None = None
     step_seconds_p50: float | None = None
     step_seconds_p95: float | None = None
     step_seconds_p99: float | None = None
+    """These, rates, phases and `outside_seconds` are over the same whole steps: those of the last
+    `window_seconds`."""
+    window_seconds: float | None = None
+    """What the recent steps' figures are over: 15 s and at least five steps, less where steps changed their length
+    since; None before the first whole step after warm-up."""
+    window_steps: int | None = None
+    windows: tuple[Window, ...] = ()
+    """The same and longer windows beside each other, the shortest first."""
+    change: Change | None = None
+    """The last change of the steps' length, for as long as steps stay so; it cuts the recent window."""
+    rare: RareSteps | None = None
     tokens_per_s: float | None = None
     samples_per_s: float | None = None
     steps_per_s: float | None = None
+    """One over the mean step."""
+    outside_seconds: float | None = None
+    """Mean a step in no phase, by the host's clock. Together with the phases that are in no other it is the mean
+    step. None where the training names no phases at all."""
+    outside_causes: tuple[Cause, ...] = ()
+    """What the host did in that time as far as it is known, the largest first."""
     phases: tuple[Phase, ...] = ()
     gpu_idle_pct: float | None = None
     """Share of the recent steps' time in which the training's stream was empty, by CUDA events; a lower bound.
@@ -202,7 +292,10 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     ooms: int | None = None
     mfu_pct: float | None = None
     mfu_note: str | None = None
-    """Why there is no MFU, or which peak it was divided by."""
+    """Why there is no MFU, or which peak it was divided by, and whether its operations are an estimate."""
+    overhead_seconds: float | None = None
+    """What llmtop costs this process a step, estimated from how often it is called and what a call was measured to
+    cost; None before that is known, and of an old version."""
     total_steps: int | None = None
     eta_seconds: float | None = None
     metrics: dict[str, float | None] = {}
