@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from collectors import pipeline
 from collectors.alarm import Alarm
 from collectors.pipeline import Stage
+from collectors.refigure import Refigure
 from llmtop.errors import UnusableInput
 from llmtop.format import duration
 from llmtop.recording import Reader
@@ -34,8 +35,9 @@ _GROWTH_SECONDS = 1.0  # how often the end of a recording is looked at again, in
 class ReplayFeed:
     """Plays a recording (`Feed` and `ReplayControls` of collectors/base.py).
 
-    The alerts that were recorded are dropped and the rules applied anew, so a recording shows what today's rules
-    say. `make_rules` is called again for each jump: rules remember, and what they remember must be of that time.
+    Figures are made anew of the steps that the recording holds, the alerts that were recorded are dropped and the
+    rules applied anew, so a recording shows what this version says. `make_rules` is called again for each jump:
+    rules remember, and what they remember must be of that time.
     """
 
     def __init__(self, reader: Reader, make_rules: Callable[[], Stage], speed: float = 1.0) -> None:
@@ -54,7 +56,7 @@ class ReplayFeed:
                 f"{reader.path} holds no snapshot" + (f": {reader.damage}" if reader.damage else "")
             )
         self._reader, self._make_rules = reader, make_rules
-        self._rules = make_rules()
+        self._stages: tuple[Stage, ...] = (Refigure(), make_rules())
         self._lock = threading.Lock()
         self._wake = Alarm()
         self._closed = self._paused = self._ended = False
@@ -158,7 +160,7 @@ class ReplayFeed:
         snapshot = replace(snapshot, source="replay", alerts=())
         for note in self._notes():
             snapshot = pipeline.with_note(snapshot, note)
-        return pipeline.run((self._rules,), snapshot)
+        return pipeline.run(self._stages, snapshot)
 
     def _notes(self) -> Iterator[str]:
         if self._hole is not None and 0 <= self._position - self._hole[0] < HOLE_TOLD_SECONDS:
@@ -202,7 +204,7 @@ class ReplayFeed:
 
     def _jump(self, target: float, on_snapshot: Callable[[Snapshot], None]) -> Iterator[tuple[float, Snapshot]]:
         """Judge what lies before the target with fresh rules, show the snapshot there, and return what follows."""
-        self._rules = self._make_rules()
+        self._stages = (Refigure(), self._make_rules())
         before: deque[tuple[float, Snapshot]] = deque(maxlen=HISTORY_SNAPSHOTS)
         upcoming = self._reader.snapshots(target - HISTORY_SECONDS)
         following: tuple[float, Snapshot] | None = None

@@ -134,7 +134,8 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     """One phase of a step. Nested phases have the parent's path in the name: ``forward/attention``.
 
     In `Rank.phases` the seconds are means over the rank's recent steps (the same that p50 is taken over), in the
-    order in which phases follow each other in a step; in `Step.phases` they are that step's. A phase entered several times in a step counts once, with the sum.
+    order in which phases follow each other in a step; in `Step.phases` they are that step's.
+    A phase entered several times in a step counts once, with the sum.
     """
 
     name: str
@@ -153,7 +154,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """Unix time, from the training's monotonic clock and the wall clock when it was sent."""
     seconds: float
     """By the host's monotonic clock, from the start of this step to the end of its last known phase. What follows
-    until the next step starts is part of this step, too, and known when that one has come (`llmtop.whole_steps`)."""
+    until the next step starts is part of this step, too, and known when that has come (`llmtop.whole_steps`)."""
     interval_seconds: float | None = None
     """From the start of the previous step to the start of this one: what the previous step cost in all. None for a
     first step, and where the training was paused between the two."""
@@ -176,8 +177,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     """What a training's whole steps came to over a stretch of time, by the host's clock."""
 
     name: str
-    """"recent": what the figures of `Rank` are over; "5 min"; or "run": all since this monitor came, with the history
-    that the training kept."""
+    """"recent": what the figures of `Rank` are over; "5 min"; or "run": all since this monitor came, with the
+    history that the training kept."""
     seconds: float
     """From the start of its first step to the end of its last; a mean step is this over `steps`, but where steps
     in between were lost."""
@@ -186,8 +187,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     """Mean, from start to start."""
     step_seconds_p50: float
     step_seconds_p95: float
-    outside_seconds: float
-    """Mean a step in no phase."""
+    outside_seconds: float | None = None
+    """Mean a step in no phase; None where the training names no phases."""
     tokens_per_s: float | None = None
 
 
@@ -242,8 +243,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """On this host."""
     host: str
     job: str = ""
-    """The name of the run that this process is a rank of, the same on all its nodes; a process without a launcher is
-    a job of its own. Empty in what schema 1 recorded."""
+    """The name of the run that this process is a rank of, the same on all its nodes; a process without a launcher
+    is a job of its own. Empty in what schema 1 recorded."""
     rank: int | None = None
     local_rank: int | None = None
     world_size: int | None = None

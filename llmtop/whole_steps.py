@@ -1,4 +1,4 @@
-"""Steps from start to start: a step is whole when the next one has begun, and what no phase covers is `outside`."""
+"""Steps from start to start: a step is whole when the next has begun, and what no phase covers is `outside`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import math
 from typing import NamedTuple
 
 from llmtop.snapshot import Phase, Step
+
+OUTSIDE = "outside"
+"""What the time in no phase is called where it stands beside phases."""
 
 
 class WholeStep(NamedTuple):

@@ -87,14 +87,13 @@ class RankHistory:
 
     def __init__(self) -> None:
         self.seconds = Series(STEPS)
-        """Of each step, start to start where that is known, gaps between steps included; of a request, its own."""
+        """Of each step, from its start to the next one's, a gap where that is not known; of a request, its own."""
         self.metrics: dict[str, Series] = {}
 
     def add(self, rank: Rank) -> None:
         """Take in what finished since the snapshot before."""
         for step in rank.new_steps:
-            own = rank.kind == "request" or step.interval_seconds is None
-            self.seconds.add(step.seconds if own else step.interval_seconds)
+            self.seconds.add(step.seconds if rank.kind == "request" else step.interval_seconds)
         if not rank.new_steps:
             return
         for name, value in rank.metrics.items():

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from collectors.trainings.pending import Pending
-from collectors.trainings.step_window import StepWindow
+from collectors.trainings.step_figures import StepFigures, steps_left
 from llmtop import wire
 from llmtop.snapshot import Phase, Step, StepKind
 
@@ -33,11 +33,10 @@ class RankStats:
         self._lost_there = 0
         self._lost_before = 0
         self._lost_here = 0
-        self._recent = StepWindow()
+        self._come_to = StepFigures()
         self._known: dict[int, Step] = {}
         self._new = Pending()
         self._updates = Pending()
-        self._figures: dict[str, Any] | None = None
 
     @property
     def lost(self) -> int:
@@ -81,13 +80,12 @@ class RankStats:
 
     def figures(self) -> dict[str, Any]:
         """Fields of `Rank` made of the recent steps: percentiles, rates, phases, the GPU's idle share."""
-        if self._figures is None:
-            self._figures = self._recent.figures()
-        return self._figures
+        return self._come_to.figures()
 
-    def seconds_a_step(self) -> float | None:
-        """Mean cost of a recent step by the host's clock, gaps between steps included."""
-        return self._recent.interval()
+    def told(self, *, running: bool) -> dict[str, Any]:
+        """These, the last step's length, and when the training will end; rates only while it is running."""
+        last = None if self.last is None else self.last.index
+        return self._come_to.told(running=running, left=steps_left(self.hello.total_steps, last))
 
     def _is_known(self, step: Step) -> bool:
         known = self._known.get(step.index)
@@ -114,25 +112,18 @@ class RankStats:
         )
 
     def _add(self, step: Step) -> None:
-        self._figures = None
         self.last = step
         self._known[step.index] = step
         if len(self._known) > HISTORY_STEPS:
             del self._known[next(iter(self._known))]
-        if not step.warmup:
-            if not self._recent and step.interval_seconds is not None and self.hello.warmup_steps:
-                # Its interval is the cost of the last warm-up step, a compilation perhaps.
-                self._recent.add(replace(step, interval_seconds=None))
-            else:
-                self._recent.add(step)
+        self._come_to.add(step)
         self._lost_here += self._new.add(step)
 
     def _update(self, step: Step) -> None:
-        self._figures = None
         self._known[step.index] = step
         if not self._new.replace(step):
             self._updates.add(step)
-        self._recent.update(step)
+        self._come_to.update(step)
 
 
 def _with_gpu_times(step: Step, times: wire.GpuTime) -> Step:

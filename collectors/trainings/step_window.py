@@ -1,7 +1,8 @@
-"""The last steps of one training, and what they come to.
+"""The whole steps of the last seconds of one training, and what they come to.
 
-Sums are kept as steps come and go: with eight trainings, adding up two hundred steps and their phases for every
-snapshot was the dearest thing that the hub did.
+Sums are kept as steps come and go: with eight trainings, adding up hundreds of steps and their phases for every
+snapshot was the dearest thing that the hub did. Steps leave the window in blocks of a few hundredths of a second,
+so that steps of a millisecond cost no more memory than those of a second; a longer one is a block of its own.
 """
 
 from __future__ import annotations
@@ -9,136 +10,259 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
-
-from msgspec.structs import replace
+from itertools import chain
+from typing import NamedTuple
 
 from llmtop.snapshot import Phase, Step
 
-RECENT_STEPS = 200
-"""Percentiles, rates and phase means are taken over the last so many steps after warm-up."""
+RECENT_SECONDS = 15.0
+"""What is called recent. A change shows within it; means over less follow every hiccup of a loader."""
+LEAST_STEPS = 5
+"""So many steps are recent, however long they are."""
+BLOCK_SECONDS = RECENT_SECONDS / 300
 
 
-class _Sum:
+class Counted(NamedTuple):
+    """A step as it counts."""
+
+    step: Step
+    length: float
+    """What percentiles are made of: seconds from start to start, or those of a request."""
+    elapsed: float | None
+    """Seconds that it took of the training's time; None where that is not known, as of a first request."""
+    outside: float | None
+    """Seconds in no phase; None of a request, and where no phases are named."""
+
+
+class Sum:
     """Adds up values that may be absent, or not a number: one NaN would never leave the sum again."""
+
+    __slots__ = ("count", "total")
 
     def __init__(self) -> None:
         self.total = 0.0
         self.count = 0
 
-    def add(self, value: float | None, sign: int) -> None:
+    def add(self, value: float | None, sign: int = 1) -> None:
+        """Take a value in, or with a sign of -1 out again."""
         if value is not None and math.isfinite(value):
             self.total += sign * value
             self.count += sign
 
+    def merge(self, other: Sum, sign: int) -> None:
+        """Take all values of another sum in, or out again."""
+        self.total += sign * other.total
+        self.count += sign * other.count
 
-class StepWindow:
-    """The last `RECENT_STEPS` steps of a training, and the means over them."""
+
+class Sums:
+    """What is added up over steps."""
+
+    __slots__ = (
+        "elapsed",
+        "gpu",
+        "gpu_of_idle",
+        "host_paced",
+        "idle",
+        "outside",
+        "phases",
+        "samples",
+        "steps",
+        "tokens",
+    )
 
     def __init__(self) -> None:
-        self._steps: deque[Step] = deque()
-        self._interval = _Sum()
-        self._seconds = _Sum()
-        self._tokens = _Sum()
-        self._samples = _Sum()
-        self._gpu = _Sum()
-        self._idle = _Sum()
-        self._host_paced = _Sum()
-        self._gpu_of_idle = _Sum()  # GPU time of the steps of which the idle time is known
-        self._phases: dict[str, tuple[_Sum, _Sum]] = {}  # host's clock, GPU's clock
+        self.steps = 0
+        self.elapsed = Sum()
+        self.outside = Sum()
+        self.tokens = Sum()
+        self.samples = Sum()
+        self.gpu = Sum()
+        self.idle = Sum()
+        self.host_paced = Sum()
+        self.gpu_of_idle = Sum()
+        """GPU time of the steps of which the idle time is known."""
+        self.phases: dict[str, tuple[Sum, Sum]] = {}
+        """By name: by the host's clock, and by the GPU's."""
+
+    def count(self, counted: Counted, sign: int = 1) -> None:
+        """Take a step in, or out again."""
+        self.steps += sign
+        self.elapsed.add(counted.elapsed, sign)
+        self.outside.add(counted.outside, sign)
+        self.tokens.add(counted.step.tokens, sign)
+        self.samples.add(counted.step.samples, sign)
+        self.count_gpu(counted.step, sign)
+        for phase in counted.step.phases:
+            host = self._of(phase.name)[0]
+            host.add(phase.host_seconds, sign)
+            if not host.count:
+                del self.phases[phase.name]
+
+    def count_gpu(self, step: Step, sign: int) -> None:
+        """Take a step's GPU times in, or out again; they may come, and come again, after the step."""
+        if step.gpu_seconds is None:
+            return
+        self.gpu.add(step.gpu_seconds, sign)
+        self.idle.add(step.gpu_idle_seconds, sign)
+        self.host_paced.add(step.gpu_host_paced_seconds, sign)
+        self.gpu_of_idle.add(None if step.gpu_idle_seconds is None else step.gpu_seconds, sign)
+        for phase in step.phases:
+            self._of(phase.name)[1].add(phase.gpu_seconds, sign)
+
+    def merge(self, other: Sums, sign: int) -> None:
+        """Take all of another in, or out again."""
+        self.steps += sign * other.steps
+        for name in ("elapsed", "outside", "tokens", "samples", "gpu", "idle", "host_paced", "gpu_of_idle"):
+            getattr(self, name).merge(getattr(other, name), sign)
+        for name, (host, gpu) in other.phases.items():
+            mine = self._of(name)
+            mine[0].merge(host, sign)
+            mine[1].merge(gpu, sign)
+            if not mine[0].count:
+                del self.phases[name]
+
+    def _of(self, name: str) -> tuple[Sum, Sum]:
+        found = self.phases.get(name)
+        if found is None:
+            found = self.phases[name] = (Sum(), Sum())
+        return found
+
+
+class _Block:
+    """Steps that come into the window and leave it together."""
+
+    __slots__ = ("last", "lengths", "only", "seconds", "sums")
+
+    def __init__(self) -> None:
+        self.lengths: list[float] = []
+        self.seconds = 0.0
+        self.last: Step | None = None
+        self.only: Counted | None = None
+        """The step of a block of one, as most are."""
+        self.sums: Sums | None = None
+        """Of more."""
+
+    def add(self, counted: Counted, seconds: float) -> None:
+        self.seconds += seconds
+        self.last = counted.step
+        self.lengths.append(counted.length)
+        if len(self.lengths) == 1:
+            self.only = counted
+            return
+        if self.sums is None:
+            self.sums = Sums()
+            if self.only is not None:
+                self.sums.count(self.only)
+                self.only = None
+        self.sums.count(counted)
+
+    def update(self, known: Step, step: Step) -> None:
+        if self.only is not None:
+            self.only = self.only._replace(step=step)
+        elif self.sums is not None:
+            self.sums.count_gpu(known, -1)
+            self.sums.count_gpu(step, 1)
+
+
+class StepWindow:
+    """The whole steps of the last `RECENT_SECONDS`, at least `LEAST_STEPS` of them."""
+
+    def __init__(self) -> None:
+        self.sums = Sums()
+        self._blocks: deque[_Block] = deque()
+        self._seconds = 0.0
+        self._place: dict[int, tuple[_Block, Step]] = {}
+        """By index the last steps, for their GPU times."""
 
     def __len__(self) -> int:
-        return len(self._steps)
+        return self.sums.steps
 
-    def add(self, step: Step) -> None:
-        """Take in the newest step; the oldest goes when there are too many."""
-        self._steps.append(step)
-        self._count(step, 1)
-        if len(self._steps) > RECENT_STEPS:
-            self._count(self._steps.popleft(), -1)
+    def add(self, counted: Counted) -> None:
+        """Take in the newest step; those that are too long ago go."""
+        seconds = counted.length if counted.elapsed is None else counted.elapsed
+        if not self._blocks or self._blocks[-1].seconds + seconds > BLOCK_SECONDS:
+            self._blocks.append(_Block())
+        block = self._blocks[-1]
+        block.add(counted, seconds)
+        self.sums.count(counted)
+        self._seconds += seconds
+        self._place[counted.step.index] = block, counted.step
+        if len(self._place) > _LATE_STEPS:
+            del self._place[next(iter(self._place))]
+        oldest = self._blocks[0]
+        while self._seconds - oldest.seconds >= RECENT_SECONDS and len(self) - len(oldest.lengths) >= LEAST_STEPS:
+            self._drop()
+            oldest = self._blocks[0]
 
     def update(self, step: Step) -> None:
         """Put GPU times to a step that is here already; another step is passed over."""
-        for place in range(len(self._steps) - 1, -1, -1):
-            known = self._steps[place]
-            if known.index == step.index and known.started_at == step.started_at:
-                self._count(known, -1)
-                self._steps[place] = replace(step, interval_seconds=known.interval_seconds)
-                self._count(self._steps[place], 1)
-                return
+        block, known = self._place.get(step.index, (None, None))
+        if block is None or known is None or known.started_at != step.started_at:
+            return
+        self._place[step.index] = block, step
+        if block.lengths:
+            block.update(known, step)
+            self.sums.count_gpu(known, -1)
+            self.sums.count_gpu(step, 1)
 
-    def interval(self) -> float | None:
-        """Mean seconds from the start of one step to the start of the next, so that time between steps counts.
+    def cut(self, first: int) -> None:
+        """Forget what was before the step of that index, by which steps have become others."""
+        while self._blocks and (last := self._blocks[0].last) is not None and last.index < first:
+            self._drop()
 
-        With a single step there is no interval yet: its own length is the best that is known.
-        """
-        known = self._interval if self._interval.count else self._seconds
-        return known.total / known.count if known.count else None
+    def clear(self) -> None:
+        """Forget all."""
+        while self._blocks:
+            self._drop()
 
-    def figures(self) -> dict[str, Any]:
-        """Fields of `Rank`: percentiles, rates, phases, the GPU's idle share."""
-        if not self._steps:
-            return {}
-        ordered = sorted(step.seconds for step in self._steps)
-        interval = self.interval()
-        return {
-            "step_seconds_p50": percentile(ordered, 50),
-            "step_seconds_p95": percentile(ordered, 95),
-            "step_seconds_p99": percentile(ordered, 99),
-            "steps_per_s": 1 / interval if interval else None,
-            "tokens_per_s": self._per_second(self._tokens, interval),
-            "samples_per_s": self._per_second(self._samples, interval),
-            "phases": self._mean_phases(),
-            "gpu_idle_pct": self._idle_pct(),
-            "gpu_host_paced_pct": self._host_paced_pct(),
-        }
+    def lengths(self) -> list[float]:
+        """The lengths of all steps in it, in ascending order."""
+        return sorted(chain.from_iterable(block.lengths for block in self._blocks))
 
-    def _per_second(self, amount: _Sum, interval: float | None) -> float | None:
-        return amount.total / len(self._steps) / interval if amount.count and interval else None
-
-    def _idle_pct(self) -> float | None:
-        """Share of GPU time in which the training's stream had nothing to do, if most measured steps tell it."""
-        if self._idle.count * 2 < max(1, self._gpu.count) or self._gpu_of_idle.total <= 0:
-            return None
-        return 100 * max(0.0, self._idle.total) / self._gpu_of_idle.total
-
-    def _host_paced_pct(self) -> float | None:
-        if self._gpu.total <= 0:
-            return None
-        return 100 * max(0.0, self._host_paced.total) / self._gpu.total
-
-    def _mean_phases(self) -> tuple[Phase, ...]:
-        """Mean seconds of each phase a step, in the order in which they first came.
+    def mean_phases(self, order: Sequence[str]) -> tuple[Phase, ...]:
+        """Mean seconds of each phase a step, in that order of names.
 
         On the host's clock a step without the phase counts as 0, so that the means add up to the mean step; on the
         GPU's clock the mean is over the steps that were measured.
         """
-        return tuple(
-            Phase(
-                name=name,
-                host_seconds=max(0.0, host.total) / len(self._steps),
-                gpu_seconds=max(0.0, gpu.total) / self._gpu.count if gpu.count and self._gpu.count else None,
-            )
-            for name, (host, gpu) in self._phases.items()
-        )
+        sums, found = self.sums, []
+        for name in order:
+            if name not in sums.phases:
+                continue
+            host, gpu = sums.phases[name]
+            measured = max(0.0, gpu.total) / sums.gpu.count if gpu.count and sums.gpu.count else None
+            found.append(Phase(name=name, host_seconds=max(0.0, host.total) / sums.steps, gpu_seconds=measured))
+        return tuple(found)
 
-    def _count(self, step: Step, sign: int) -> None:
-        self._interval.add(step.interval_seconds, sign)
-        self._seconds.add(step.seconds, sign)
-        self._tokens.add(step.tokens, sign)
-        self._samples.add(step.samples, sign)
-        self._idle.add(step.gpu_idle_seconds, sign)
-        self._gpu.add(step.gpu_seconds, sign)
-        self._host_paced.add(step.gpu_host_paced_seconds, sign)
-        self._gpu_of_idle.add(None if step.gpu_idle_seconds is None else step.gpu_seconds, sign)
-        for phase in step.phases:
-            sums = self._phases.get(phase.name)
-            if sums is None:
-                sums = self._phases[phase.name] = (_Sum(), _Sum())
-            sums[0].add(phase.host_seconds, sign)
-            sums[1].add(phase.gpu_seconds, sign)
-            if not sums[0].count:
-                del self._phases[phase.name]
+    def idle_pct(self) -> float | None:
+        """Share of GPU time in which the training's stream had nothing to do, if most measured steps tell it."""
+        sums = self.sums
+        if sums.idle.count * 2 < max(1, sums.gpu.count) or sums.gpu_of_idle.total <= 0:
+            return None
+        return 100 * max(0.0, sums.idle.total) / sums.gpu_of_idle.total
+
+    def host_paced_pct(self) -> float | None:
+        """Share of GPU time in which the host set the pace; None where no step was measured."""
+        sums = self.sums
+        if sums.gpu.total <= 0:
+            return None
+        return 100 * max(0.0, sums.host_paced.total) / sums.gpu.total
+
+    def _drop(self) -> None:
+        block = self._blocks.popleft()
+        self._seconds -= block.seconds
+        if block.only is not None:
+            self.sums.count(block.only, -1)
+        elif block.sums is not None:
+            self.sums.merge(block.sums, -1)
+        block.lengths = []  # by which a GPU time that comes later sees that the block is gone
+        if not self._blocks:
+            self.sums, self._seconds = Sums(), 0.0  # what rounding has left of it goes, too
+
+
+_LATE_STEPS = 512
+"""How many steps back a GPU time may come."""
 
 
 def percentile(ordered: Sequence[float], pct: float) -> float | None:

@@ -155,10 +155,7 @@ class Training:
         """The rank now; hands the new steps over."""
         stats, hello, last = self.stats, self.stats.hello, self.stats.last
         state = self._state()
-        figures = dict(stats.figures())
-        if state != "running":
-            # A rate is of now; what a training that does not move did before is in its percentiles.
-            figures.update(steps_per_s=None, tokens_per_s=None, samples_per_s=None)
+        figures = stats.told(running=state == "running")
         mfu_pct, mfu_note = self._mfu(figures.get("tokens_per_s"), gpu_name)
         return Rank(
             pid=self.pid,
@@ -170,9 +167,7 @@ class Training:
             command=hello.command or None,
             kind="request" if hello.kind == "request" else "step",
             step=None if last is None else last.index,
-            step_seconds=None if last is None else last.seconds,
             total_steps=hello.total_steps,
-            eta_seconds=self._eta() if state == "running" else None,
             metrics=dict(stats.metrics),
             mfu_pct=mfu_pct,
             mfu_note=mfu_note,
@@ -238,12 +233,6 @@ class Training:
             return None, "no MFU: tell step() how many tokens it works on"
         name = None if hello.gpu_uuid is None else gpu_name(hello.gpu_uuid)
         return mfu(hello.flops_per_token, tokens_per_s, name, hello.dtype)
-
-    def _eta(self) -> float | None:
-        total, last, seconds = self.stats.hello.total_steps, self.stats.last, self.stats.seconds_a_step()
-        if total is None or last is None or seconds is None:
-            return None
-        return max(0, total - last.index - 1) * seconds
 
 
 def _memory(memory: wire.Memory | None) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from llmtop.report.model import Device, Finding, MetricOverTime, PhaseMean, Repo
 from llmtop.severity import gravity
 from llmtop.snapshot import Alert, Gpu, Rank, Snapshot, Step
 from llmtop.steady import SteadyTime
+from llmtop.whole_steps import OUTSIDE, Following, WholeStep
 
 _BUCKETS = 120
 _METRICS = {
@@ -169,7 +170,7 @@ def analyze_snapshots(
         raise UnusableInput(f"{source} holds no snapshot that can be read")
     steps = {pid: _counted(own) for pid, own in seen.ranks.items()}
     main = max(steps, key=lambda pid: len(steps[pid]), default=None)
-    idle = {pid: _idle_pct(own.rank, steps[pid]) for pid, own in seen.ranks.items()}
+    idle = {pid: _idle_pct(own) for pid, own in seen.ranks.items()}
     verdict, worst = _verdict(seen, idle)
     return Report(
         source=source,
@@ -190,13 +191,20 @@ def analyze_snapshots(
     )
 
 
-def _counted(own: _Of) -> list[Step]:
-    """The steps that count: after warm-up, in order."""
-    return [own.steps[index] for index in sorted(own.steps) if not own.steps[index].warmup]
+def _counted(own: _Of) -> list[WholeStep]:
+    """The steps that count: whole ones after warm-up, in order; requests as they are."""
+    following, found = Following(), []
+    for index in sorted(own.steps):
+        step = own.steps[index]
+        whole = WholeStep(step, step.seconds) if step.kind == "request" else following.add(step)
+        if whole is not None and not whole.step.warmup:
+            found.append(whole)
+    return found
 
 
-def _idle_pct(rank: Rank, steps: list[Step]) -> float | None:
+def _idle_pct(own: _Of) -> float | None:
     """Share of the steps in which the training's stream was empty, by CUDA events; None when not measured."""
+    rank, steps = own.rank, (step for step in own.steps.values() if not step.warmup)
     measured = [step for step in steps if step.gpu_idle_seconds is not None and step.seconds > 0]
     if measured:
         return (
@@ -225,12 +233,12 @@ def _verdict(seen: _Seen, idle: dict[int, float | None]) -> tuple[Verdict, int |
 
 
 def _devices(
-    seen: _Seen, steps: dict[int, list[Step]], idle: dict[int, float | None], worst: int | None
+    seen: _Seen, steps: dict[int, list[WholeStep]], idle: dict[int, float | None], worst: int | None
 ) -> Iterable[Device]:
     """A row for each rank, with its GPU's name."""
     for pid, own in seen.ranks.items():
         gpu = seen.gpus.get(own.rank.gpu_uuid or "")
-        lengths = [step.interval_seconds or step.seconds for step in steps[pid]]
+        lengths = [whole.seconds for whole in steps[pid]]
         yield Device(
             device=gpu.index if gpu else own.rank.local_rank or 0,
             pid=pid,
@@ -248,7 +256,9 @@ def _devices(
         )
 
 
-def _phases(pid: int, steps: list[Step]) -> list[PhaseMean]:
+def _phases(pid: int, wholes: list[WholeStep]) -> list[PhaseMean]:
+    """Means a step, in the order in which phases come, and last what is in none of them."""
+    steps = [whole.step for whole in wholes]
     host: dict[str, float] = {}
     gpu: dict[str, float] = {}
     # GPU times are thinned out: their mean is over the steps that have any, for every phase the same ones.
@@ -258,22 +268,24 @@ def _phases(pid: int, steps: list[Step]) -> list[PhaseMean]:
             host[phase.name] = host.get(phase.name, 0.0) + phase.host_seconds
             if phase.gpu_seconds is not None:
                 gpu[phase.name] = gpu.get(phase.name, 0.0) + phase.gpu_seconds
-    whole = sum(step.seconds for step in steps) or 1e-9
+    if host:
+        host[OUTSIDE] = sum(whole.outside for whole in wholes)
+    total = sum(whole.seconds for whole in wholes) or 1e-9
     return [
         PhaseMean(
             name=name,
             pid=pid,
             host_seconds=seconds / len(steps),
             gpu_seconds=gpu[name] / measured if name in gpu else None,
-            share_pct=100.0 * seconds / whole,
+            share_pct=100.0 * seconds / total,
             count_per_step=1.0,
         )
         for name, seconds in host.items()
     ]
 
 
-def _step_times(steps: list[Step]) -> StepsJudged:
-    lengths = [step.interval_seconds or step.seconds for step in steps]
+def _step_times(steps: list[WholeStep]) -> StepsJudged:
+    lengths = [whole.seconds for whole in steps]
     if not lengths:
         return StepsJudged(found_by="no attached training told its steps")
     median = statistics.median(lengths)

@@ -8,6 +8,7 @@ from llmtop.analysis.device_timeline import Lane
 from llmtop.analysis.step_finder import PhaseSpans, ProcessSteps
 from llmtop.report.model import PhaseMean
 from llmtop.trace import intervals as iv
+from llmtop.whole_steps import OUTSIDE
 
 
 def phase_times(steps: ProcessSteps, phases: list[PhaseSpans], lanes: list[Lane]) -> list[PhaseMean]:
@@ -41,7 +42,27 @@ def phase_times(steps: ProcessSteps, phases: list[PhaseSpans], lanes: list[Lane]
             count_per_step=len(inside) / count,
         )
         rows.append((_place(steps, inside), row))
-    return [row for _, row in sorted(rows, key=lambda item: item[0])]
+    found = [row for _, row in sorted(rows, key=lambda item: item[0])]
+    return [*found, _outside(steps, phases, lanes)] if found else found
+
+
+def _outside(steps: ProcessSteps, phases: list[PhaseSpans], lanes: list[Lane]) -> PhaseMean:
+    """The time of whole steps in which the host was in no phase."""
+    low, high, count = int(steps.starts[0]), int(steps.ends[-1]), len(steps)
+    host = iv.rest(iv.either(*(phase.spans for phase in phases)), low, high)
+    gpu = sum(_device_time(lane, host) for lane in lanes) / count
+    idle = sum(iv.both(lane.idle, host).total for lane in lanes) / count
+    step = (high - low) / count
+    return PhaseMean(
+        name=OUTSIDE,
+        pid=steps.process,
+        host_seconds=host.total / count / 1e9,
+        gpu_seconds=gpu / 1e9 if lanes else None,
+        share_pct=100.0 * host.total / count / step,
+        gpu_share_pct=100.0 * gpu / step if lanes else None,
+        gpu_idle_seconds=idle / 1e9 if lanes else None,
+        count_per_step=1.0,
+    )
 
 
 def _place(steps: ProcessSteps, starts: iv.Ns) -> float:

@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterable
 
 from llmtop import format as fmt
-from llmtop.snapshot import Alert, Gpu, Host, Phase, Process, Rank, Snapshot
+from llmtop.snapshot import Alert, Gpu, Host, Phase, Process, Rank, Snapshot, Window
+from llmtop.whole_steps import OUTSIDE
 
 MAX_PROCESSES = 20
 """So many are listed; of more, only the number is said."""
@@ -134,11 +135,31 @@ def _rank(rank: Rank, snapshot: Snapshot, width: int) -> list[str]:
     items += [f"lost {rank.lost} {what}s"] if rank.lost else []
     lines = [_head(f"{name}  {rank.state}", f"pid {rank.pid}  GPU {gpu}", width), *_items(items, width)]
     if rank.phases:
-        lines.append("  phases, mean of recent steps: host's clock / GPU's clock")
-        lines += _items((_phase(phase) for phase in rank.phases), width, "    ")
+        over = "" if rank.window_seconds is None else f" over the last {fmt.duration(rank.window_seconds)}"
+        lines.append(f"  phases, mean a step{over}: host's clock / GPU's clock")
+        outside = rank.outside_seconds
+        rest = () if outside is None else (Phase(name=OUTSIDE, host_seconds=outside),)
+        lines += _items((_phase(phase) for phase in (*rank.phases, *rest)), width, "    ")
+        causes = (
+            f"{fmt.printable(cause.what, 60)} {fmt.duration(cause.seconds)}" for cause in rank.outside_causes
+        )
+        lines += _items(causes, width, "      ")
+    for window in rank.windows[1:]:
+        lines += _items(_window(window), width)
     for note in (rank.mfu_note if rank.mfu_pct is None else None, rank.note):
         lines += _text(note, width) if note else []
     return lines
+
+
+def _window(window: Window) -> Iterable[str]:
+    yield f"{'all of the run' if window.name == 'run' else 'last ' + fmt.duration(window.seconds)}:"
+    yield f"mean {fmt.duration(window.step_seconds)}"
+    yield f"p50 {fmt.duration(window.step_seconds_p50)}"
+    yield f"p95 {fmt.duration(window.step_seconds_p95)}"
+    if window.outside_seconds is not None:
+        yield f"outside {fmt.duration(window.outside_seconds)}"
+    if window.tokens_per_s is not None:
+        yield f"{fmt.count(window.tokens_per_s)} tokens/s"
 
 
 def _metric(value: float | None) -> str:

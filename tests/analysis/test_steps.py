@@ -161,7 +161,9 @@ def test_phases_nest_and_carry_their_parent_s_name(tmp_path: Path) -> None:
         capture.kernel(begin + 500, begin + 900, launched=begin + 450)
     report = analyze_trace(capture.trace(tmp_path))
     rows = {row.name: row for row in report.phases}
-    assert set(rows) == {"forward", "forward/attention", "backward", "backward/attention"}
+    assert set(rows) == {"forward", "forward/attention", "backward", "backward/attention", "outside"}
+    assert rows["outside"].host_seconds == pytest.approx(120e-6)
+    assert rows["outside"].share_pct == pytest.approx(12.0)
     assert rows["forward/attention"].host_seconds == pytest.approx(200e-6)
     assert rows["forward/attention"].count_per_step == 2
     assert rows["forward"].gpu_seconds == pytest.approx(100e-6)

@@ -60,7 +60,7 @@ def check(command: list[str], cwd: Path, env: dict[str, str]) -> None:
         [*command, "--once", "--json"], cwd=cwd, env=env, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads(done.stdout)["schema"] == 1
+    assert json.loads(done.stdout)["schema"] == 2
     screen = pexpect.spawn(command[0], command[1:], cwd=str(cwd), env=env, dimensions=(40, 120), timeout=60)
     screen.expect_exact("quit")
     screen.send("q")

@@ -130,7 +130,7 @@ def test_json_into_a_closed_pipe_ends_quietly(llmtop: Llmtop) -> None:
     stream = llmtop("--json", "--interval", "0.1", stdout=write)
     os.close(write)
     with os.fdopen(read) as pipe:
-        assert json.loads(pipe.readline())["schema"] == 1
+        assert json.loads(pipe.readline())["schema"] == 2
     _, err = stream.communicate(timeout=30)
     assert stream.returncode == 0
     assert err == ""

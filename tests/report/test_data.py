@@ -39,7 +39,8 @@ def test_a_healthy_training_is_gpu_bound_without_a_warning(healthy: Report) -> N
 
 def test_the_host_s_clock_and_the_gpu_s_are_told_apart(healthy: Report) -> None:
     phases = {phase.name: phase for phase in healthy.phases}
-    assert list(phases) == ["dataload", "forward", "backward", "optimizer"], "in the order of a step"
+    assert list(phases) == ["dataload", "forward", "backward", "optimizer", "outside"], "in the order of a step"
+    assert sum(phase.share_pct or 0 for phase in phases.values()) == pytest.approx(100)
     # The loader waits for the GPU: 88 % of the step by the host's clock, nothing on the GPU, which is busy then.
     assert (phases["dataload"].share_pct or 0) > 85
     assert (phases["dataload"].gpu_share_pct or 0) < 0.1

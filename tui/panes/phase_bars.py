@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from llmtop import format as fmt
 from llmtop.snapshot import Phase, Rank
+from llmtop.whole_steps import OUTSIDE
 from tui.paint.charts import split
 from tui.paint.rows import Look, Row
 
@@ -22,11 +23,16 @@ _USUAL = {
 """Phases that most trainings have keep their colour from run to run."""
 
 
+REST = -1
+"""Stands for a colour where time is in no phase."""
+
+
 class Part(Struct, frozen=True):
     """One top-level phase, with its place in the table of colours."""
 
     phase: Phase
     color: int
+    """Or `REST`."""
 
     def seconds(self, clock: Clock) -> float | None:
         """How long the phase took by the clock asked for; None when that was not measured."""
@@ -47,17 +53,37 @@ def parts(rank: Rank) -> list[Part]:
     return found
 
 
+def listed(rank: Rank, shown: Sequence[Part]) -> list[Part]:
+    """These and, last, the time in none of them, where it is known: together they are the mean step."""
+    if rank.outside_seconds is None or not shown:
+        return list(shown)
+    return [*shown, Part(Phase(name=OUTSIDE, host_seconds=rank.outside_seconds), REST)]
+
+
 def step_seconds(rank: Rank, shown: Sequence[Part]) -> float:
-    """What a whole bar stands for: the usual step, or all phases where they are longer."""
-    typical = rank.step_seconds_p50 or rank.step_seconds or 0.0
+    """What a whole bar stands for: the mean step from start to start, or all phases where they are longer."""
+    typical = rank.step_seconds_mean or rank.step_seconds_p50 or rank.step_seconds or 0.0
     sums = [sum(part.seconds(clock) or 0.0 for part in shown) for clock in ("host", "gpu")]
     return max(typical, *sums)
 
 
 def bar(
-    row: Row, shown: Sequence[Part], clock: Clock, total: float, width: int, look: Look, *, names: bool = True
+    row: Row,
+    shown: Sequence[Part],
+    clock: Clock,
+    total: float,
+    width: int,
+    look: Look,
+    *,
+    names: bool = True,
+    outside: float | None = None,
 ) -> None:
-    """Draw the phases by one clock over `width` cells that stand for `total` seconds."""
+    """Draw the phases by one clock over `width` cells that stand for `total` seconds.
+
+    Args:
+        names: whether phases are labelled where there is room.
+        outside: seconds in no phase, by the host's clock, where these are the rest of the bar.
+    """
     palette, glyphs = look.palette, look.glyphs
     seconds = [part.seconds(clock) or 0.0 for part in shown]
     cells = split(seconds, total, width)
@@ -74,7 +100,10 @@ def bar(
             row.add(
                 f" {label} ".center(length, pattern) if label else pattern * length, palette.phases[part.color]
             )
-    row.add((glyphs.shade if names else " ") * max(width - sum(cells), 0), palette.rest)
+    rest = max(width - sum(cells), 0)
+    label = _label(OUTSIDE, fmt.percent(100 * outside / total), rest) if names and outside else ""
+    shade = glyphs.shade if names else " "
+    row.add(f" {label} ".center(rest, shade) if label and rest > len(label) + 1 else shade * rest, palette.rest)
 
 
 def _label(name: str, share: str, room: int) -> str:

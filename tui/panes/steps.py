@@ -7,14 +7,14 @@ from math import ceil
 from rich.style import Style
 
 from llmtop import format as fmt
-from llmtop.snapshot import Rank
+from llmtop.snapshot import Rank, RareSteps
 from tui.layout import FRAMED_STEPS
 from tui.paint import alert_style
 from tui.paint.charts import area, finite, nice_limit
 from tui.paint.rows import Look, Row, frame, pad, rule
 from tui.panes import logged_metrics
 from tui.panes.gpu_card import short_command
-from tui.panes.phase_bars import Clock, Part, bar, parts, step_seconds
+from tui.panes.phase_bars import REST, Clock, Part, bar, listed, parts, step_seconds
 from tui.view import View
 
 _HINT = (
@@ -64,10 +64,20 @@ def _foot(rank: Rank, look: Look) -> list[tuple[str, Style]]:
         said.append(f"{_first_steps(rank)} left out of rates")
     if rank.mfu_pct is None and rank.tokens_per_s is not None:
         said.append(rank.mfu_note or "")
+    if rank.rare is not None:
+        said.append(_rare(rank.rare))
     if rank.lost:
         said.append(f"{rank.lost:,} steps not received")
     text = f" {look.glyphs.dot} ".join(fmt.printable(one) for one in said if one)
     return [(text, look.palette.dim)] if text else []
+
+
+def _rare(rare: RareSteps) -> str:
+    """What long steps that come now and then cost: "every 20 steps one takes 1.2 s (outside): 3 min an hour"."""
+    often = "now and then a step" if rare.every is None else f"every {fmt.number(rare.every)} steps one"
+    where = f" ({rare.part})" if rare.part else ""
+    lost = fmt.duration(rare.seconds_per_hour)
+    return f"{often} takes {fmt.duration(rare.seconds)}{where}: {lost} lost an hour"
 
 
 def _gauge(share: float, width: int, look: Look) -> str:
@@ -83,6 +93,8 @@ def _title(rank: Rank, view: View, look: Look) -> list[tuple[str, Style]]:
         of = f" of {count}" if count > 1 else ""
         title.append((f" {dot} rank {rank.rank}{of}", palette.text))
     name = short_command(rank.command)
+    if rank.window_seconds is not None:
+        title.append((f" {dot} last {fmt.duration(rank.window_seconds)}", palette.text))
     title.append((f" {dot} pid {rank.pid}" + (f" {dot} {name}" if name else ""), palette.dim))
     return title
 
@@ -105,7 +117,8 @@ def _content(rank: Rank, view: View, width: int, height: int, look: Look) -> lis
         both = any(part.phase.gpu_seconds is not None for part in shown)
         clocks: list[Clock] = ["host", "gpu"] if both else ["host"]
         # The host's clock alone misleads (a wait for the GPU looks like slow input), so it is the first to go.
-        rows += [_bar_row(clock, shown, total, width, look) for clock in clocks[-(height - 1) :]]
+        outside = rank.outside_seconds
+        rows += [_bar_row(clock, shown, outside, total, width, look) for clock in clocks[-(height - 1) :]]
     elif height > 2:
         rows.append(Row(width).add(_why_no_phases(rank), look.palette.dim))
     rows = rows[:height]
@@ -117,7 +130,7 @@ def _content(rank: Rank, view: View, width: int, height: int, look: Look) -> lis
             min(spare, logged_metrics.MOST_CHART) if spare >= logged_metrics.LEAST_CHART else 1 if left >= 3 else 0
         )
     details = min(left - logged_rows, _MOST_DETAILS)
-    rows += _details(rank, view, shown, total, width, details, look)
+    rows += _details(rank, view, listed(rank, shown), total, width, details, look)
     if logged_rows > 1:
         rows.append(Row(width))
     if logged_rows:
@@ -166,6 +179,10 @@ def _figures(rank: Rank) -> list[tuple[str, str, int]]:
         figures.append(("samples/s", fmt.count(rank.samples_per_s), 6))
     figures.append(("GPU idle", fmt.percent(rank.gpu_idle_pct), 4))
     figures.append(("p95", fmt.duration(rank.step_seconds_p95), 8))
+    figures += [
+        (f"p50 of {'the run' if window.name == 'run' else window.name}", fmt.duration(window.step_seconds_p50), 8)
+        for window in rank.windows[1:]
+    ]
     figures.append(("p99", fmt.duration(rank.step_seconds_p99), 8))
     if rank.mfu_pct is not None:
         figures.append(("MFU", fmt.percent(rank.mfu_pct, 1), 6))
@@ -181,11 +198,11 @@ def _figures(rank: Rank) -> list[tuple[str, str, int]]:
     return figures
 
 
-def _bar_row(clock: Clock, shown: list[Part], total: float, width: int, look: Look) -> Row:
+def _bar_row(clock: Clock, shown: list[Part], outside: float | None, total: float, width: int, look: Look) -> Row:
     palette = look.palette
     row = Row(width).add("host " if clock == "host" else "GPU  ", palette.dim)
     length = max(width - 5 - 9, 0)
-    bar(row, shown, clock, total, length, look)
+    bar(row, shown, clock, total, length, look, outside=outside if clock == "host" else None)
     if clock == "host":
         return row.add(pad(fmt.duration(total), 9, right=True), palette.strong)
     spent = sum(part.seconds(clock) or 0.0 for part in shown)
@@ -229,7 +246,7 @@ def _short_legend(shown: list[Part], width: int, columns: int, look: Look) -> li
     for place, part in enumerate(shown):
         column, line = divmod(place, len(rows) - 1)
         row = rows[1 + line].to(column * (each + 3), palette.text)
-        row.add(_swatch(part, look), palette.phases[part.color])
+        row.add(*_swatch(part, look))
         row.add(pad(fmt.printable(part.phase.name), name), palette.text)
         row.add(pad(fmt.duration(part.phase.host_seconds), 9, right=True), palette.text)
         row.add(pad(fmt.duration(part.phase.gpu_seconds), 10, right=True), palette.text)
@@ -252,7 +269,7 @@ def _legend(shown: list[Part], total: float, height: int, look: Look, unknown: i
         kept = {part.phase.name for part in largest[: max(room - 1, 0)]}
         fitting = [part for part in shown if part.phase.name in kept]
     for part in fitting:
-        row = Row(width).add(_swatch(part, look), palette.phases[part.color])
+        row = Row(width).add(*_swatch(part, look))
         row.add(pad(fmt.printable(part.phase.name), name), palette.text)
         for seconds, gap in ((part.phase.host_seconds, 9), (part.phase.gpu_seconds, 10)):
             share = None if seconds is None else 100 * seconds / total
@@ -265,10 +282,12 @@ def _legend(shown: list[Part], total: float, height: int, look: Look, unknown: i
     return rows[:height]
 
 
-def _swatch(part: Part, look: Look) -> str:
+def _swatch(part: Part, look: Look) -> tuple[str, Style]:
     """What stands for a phase in the bars: a colour, or a pattern where there is none."""
+    if part.color == REST:
+        return look.glyphs.shade + " ", look.palette.rest
     filled = look.palette.depth != "mono" and not look.glyphs.ascii
-    return look.glyphs.fills[0 if filled else part.color] + " "
+    return look.glyphs.fills[0 if filled else part.color] + " ", look.palette.phases[part.color]
 
 
 def _chart(rank: Rank, view: View, width: int, height: int, look: Look) -> list[Row]:

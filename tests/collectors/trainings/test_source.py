@@ -158,14 +158,14 @@ def test_without_tokens_there_is_no_mfu_and_the_rank_says_why(train: Start, watc
     assert "tokens" in (watch.ranks[child.pid].mfu_note or "")
 
 
-def test_gaps_between_steps_count_in_the_rate_but_not_in_the_step(train: Start, watch: Watch) -> None:
+def test_gaps_between_steps_count_in_the_rate_and_in_the_step(train: Start, watch: Watch) -> None:
     child = train("--step-ms", "10", "--gap-ms", "30", "--tokens", "1000")
     watch.until(lambda w: child.pid in w.ranks and (w.ranks[child.pid].step or 0) > 20)
     rank = watch.ranks[child.pid]
     assert rank.tokens_per_s is not None
     assert rank.tokens_per_s < 1000 / 0.040
     assert rank.step_seconds_p50 is not None
-    assert rank.step_seconds_p50 < 0.030
+    assert rank.step_seconds_p50 >= 0.040
 
 
 def test_a_server_of_requests_has_latency_percentiles_and_never_stalls(

@@ -1,0 +1,101 @@
+"""What the steps of the last minutes, and of the whole run, come to: in bounded memory, to half a percent."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from collectors.trainings.step_window import Counted, Sum
+from llmtop.snapshot import Window
+
+MINUTES_SECONDS = 300.0
+_PARTS = 60
+_RESOLUTION = math.log(1.01)
+"""Lengths are counted in classes that are 1 % apart, so percentiles are off by half of that at most."""
+
+
+class _Part:
+    """Steps that leave a window together."""
+
+    __slots__ = ("classes", "outside", "seconds", "steps", "tokens")
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.steps = 0
+        self.outside = Sum()
+        self.tokens = Sum()
+        self.classes: dict[int, int] = {}
+        """How many steps of each class of lengths."""
+
+    def merge(self, other: _Part, sign: int) -> None:
+        self.seconds += sign * other.seconds
+        self.steps += sign * other.steps
+        self.outside.merge(other.outside, sign)
+        self.tokens.merge(other.tokens, sign)
+        for place, count in other.classes.items():
+            left = self.classes.get(place, 0) + sign * count
+            if left:
+                self.classes[place] = left
+            else:
+                del self.classes[place]
+
+    def add(self, counted: Counted, place: int) -> None:
+        self.seconds += counted.length
+        self.steps += 1
+        self.outside.add(counted.outside)
+        self.tokens.add(counted.step.tokens)
+        self.classes[place] = self.classes.get(place, 0) + 1
+
+
+class LongWindow:
+    """The steps of so many seconds, or all of them."""
+
+    def __init__(self, name: str, seconds: float | None = None) -> None:
+        """Begin without a step.
+
+        Args:
+            name: what it is called on the screen and in JSON.
+            seconds: how far back it reaches, to within a sixtieth; None for all steps.
+        """
+        self._name = name
+        self._seconds = seconds
+        self._parts: deque[_Part] = deque()
+        self._all = _Part()
+
+    def add(self, counted: Counted) -> None:
+        """Take in the newest whole step."""
+        place = round(math.log(max(counted.length, 1e-9)) / _RESOLUTION)
+        self._all.add(counted, place)
+        if self._seconds is None:
+            return
+        if not self._parts or self._parts[-1].seconds >= self._seconds / _PARTS:
+            self._parts.append(_Part())
+        self._parts[-1].add(counted, place)
+        while len(self._parts) > 1 and self._all.seconds - self._parts[0].seconds >= self._seconds:
+            self._all.merge(self._parts.popleft(), -1)
+
+    def told(self) -> Window | None:
+        """What the steps come to; None without one."""
+        seen = self._all
+        if not seen.steps:
+            return None
+        mean = seen.seconds / seen.steps
+        return Window(
+            name=self._name,
+            seconds=seen.seconds,
+            steps=seen.steps,
+            step_seconds=mean,
+            step_seconds_p50=self._percentile(50),
+            step_seconds_p95=self._percentile(95),
+            outside_seconds=max(0.0, seen.outside.total) / seen.outside.count if seen.outside.count else None,
+            tokens_per_s=seen.tokens.total / seen.seconds if seen.tokens.count and seen.seconds > 0 else None,
+        )
+
+    def _percentile(self, pct: float) -> float:
+        wanted = (self._all.steps - 1) * pct / 100
+        before = 0
+        for place in sorted(self._all.classes):
+            before += self._all.classes[place]
+            if before > wanted:
+                return math.exp(place * _RESOLUTION)
+        raise AssertionError("percentiles are asked of steps only")

@@ -1,0 +1,169 @@
+"""What a training's steps come to, in one place: live, and again when a recording is played."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from collectors.trainings.long_windows import MINUTES_SECONDS, LongWindow
+from collectors.trainings.step_window import Counted, StepWindow, percentile
+from llmtop.snapshot import Step, Window
+from llmtop.whole_steps import Following, WholeStep
+
+
+def steps_left(total: int | None, last: int | None) -> int | None:
+    """How many of `total` steps come after the one of index `last`; None where either is not known."""
+    return None if total is None or last is None else max(0, total - last - 1)
+
+
+_BREAK = 5.0, 1.0
+"""Where a script counts its steps anew, another training has begun in the process if the last step before that
+lasted so many times the usual one and so many seconds: a new epoch begins at once."""
+
+
+class StepFigures:
+    """Takes the steps of one training as they finish, and says what they come to. Not safe for several threads."""
+
+    def __init__(self) -> None:
+        self._following = Following()
+        self._order: list[str] = []
+        self._newest: tuple[str, ...] = ()
+        self._figures: dict[str, Any] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._recent = StepWindow()
+        self._long = (LongWindow("5 min", MINUTES_SECONDS), LongWindow("run"))
+        self.last_seconds: float | None = None
+        """Of the last whole step, from start to start, warm-up or not; of the last request."""
+
+    def add(self, step: Step) -> None:
+        """Take in the newest step."""
+        self._figures = None
+        last = self._following.open
+        whole = self._following.add(step)
+        if step.kind == "request":
+            self.last_seconds = step.seconds
+            self._learn_order(step)
+            if not step.warmup:
+                self._recent.add(Counted(step, step.seconds, step.interval_seconds, None))
+        elif last is not None and step.index <= last.index and self._began_anew(step):
+            self._begin()
+        elif whole is not None:
+            self._take(whole)
+
+    def update(self, step: Step) -> None:
+        """Put GPU times to a step that is here already; another step is passed over."""
+        self._figures = None
+        self._following.update(step)
+        self._recent.update(step)
+
+    def mean(self) -> float | None:
+        """Mean seconds from start to start of the recent steps; None before there is a whole one."""
+        elapsed = self._recent.sums.elapsed
+        return elapsed.total / elapsed.count if elapsed.count else None
+
+    def figures(self) -> dict[str, Any]:
+        """Fields of `Rank` made of the recent steps; the same until the next step comes."""
+        if self._figures is None:
+            self._figures = self._of_recent() if len(self._recent) else {}
+        return self._figures
+
+    def told(self, *, running: bool, left: int | None) -> dict[str, Any]:
+        """Fields of `Rank`: the figures, the last step's length, and when the training will end.
+
+        Args:
+            running: whether steps go on. A rate is of now: what a training that does not move did before is in its
+                percentiles alone.
+            left: how many steps it has still to do; None if nobody knows.
+        """
+        mean = self.mean()
+        told = {"step_seconds": self.last_seconds, "eta_seconds": None, **self.figures()}
+        if not running:
+            told |= dict.fromkeys(("steps_per_s", "tokens_per_s", "samples_per_s") if self.figures() else ())
+        elif left is not None and mean is not None:
+            told["eta_seconds"] = left * mean
+        return told
+
+    def _began_anew(self, step: Step) -> bool:
+        usual, interval = self.mean(), step.interval_seconds
+        times, seconds = _BREAK
+        return interval is None or interval > max(times * (usual or 0.0), seconds)
+
+    def _take(self, whole: WholeStep) -> None:
+        self.last_seconds = whole.seconds
+        self._learn_order(whole.step)
+        if whole.step.warmup:
+            return
+        outside = whole.outside if whole.step.phases else None
+        counted = Counted(whole.step, whole.seconds, whole.seconds, outside)
+        self._recent.add(counted)
+        for window in self._long:
+            window.add(counted)
+
+    def _of_recent(self) -> dict[str, Any]:
+        recent, sums = self._recent, self._recent.sums
+        mean, lengths = self.mean(), recent.lengths()
+        known = mean * sums.steps if mean else None
+        figures: dict[str, Any] = {
+            "step_seconds_mean": mean,
+            "step_seconds_p50": percentile(lengths, 50),
+            "step_seconds_p95": percentile(lengths, 95),
+            "step_seconds_p99": percentile(lengths, 99),
+            "window_seconds": known,
+            "window_steps": sums.steps,
+            "steps_per_s": 1 / mean if mean else None,
+            "tokens_per_s": sums.tokens.total / known if sums.tokens.count and known else None,
+            "samples_per_s": sums.samples.total / known if sums.samples.count and known else None,
+            "outside_seconds": self._outside(),
+            "phases": recent.mean_phases(self._order),
+            "gpu_idle_pct": recent.idle_pct(),
+            "gpu_host_paced_pct": recent.host_paced_pct(),
+        }
+        figures["windows"] = tuple(self._windows(figures))
+        return figures
+
+    def _outside(self) -> float | None:
+        """Mean a step. Where some steps name phases, one that names none is outside of them as a whole."""
+        sums = self._recent.sums
+        if not sums.outside.count or not sums.elapsed.count:
+            return None
+        covered = sum(host.total for name, (host, _) in sums.phases.items() if "/" not in name)
+        return max(0.0, sums.elapsed.total - covered) / sums.steps
+
+    def _windows(self, figures: dict[str, Any]) -> Iterable[Window]:
+        if not self._recent.sums.elapsed.count or self._long[-1].told() is None:
+            return
+        yield Window(
+            name="recent",
+            seconds=figures["window_seconds"],
+            steps=figures["window_steps"],
+            step_seconds=figures["step_seconds_mean"],
+            step_seconds_p50=figures["step_seconds_p50"],
+            step_seconds_p95=figures["step_seconds_p95"],
+            outside_seconds=figures["outside_seconds"],
+            tokens_per_s=figures["tokens_per_s"],
+        )
+        for window in self._long:
+            told = window.told()
+            if told is not None:
+                yield told
+
+    def _learn_order(self, step: Step) -> None:
+        """Phases are told in the order of the newest step; those that it lacks stay behind whom they followed."""
+        names = tuple(phase.name for phase in step.phases)
+        if names != self._newest:
+            self._newest = names
+            self._order = _merged(names, self._order)
+
+
+def _merged(newest: Iterable[str], before: Iterable[str]) -> list[str]:
+    order = list(newest)
+    placed, following = set(order), 0
+    for name in before:
+        if name in placed:
+            following = order.index(name) + 1
+        else:
+            order.insert(following, name)
+            following += 1
+    return order
