@@ -17,51 +17,8 @@ import numpy as np
 
 from llmtop.format import printable
 from llmtop.trace import model
-
-Number = int | float | str | None
-
-
-class Args(msgspec.Struct, gc=False):
-    """Those of an event's arguments that matter here; any event may have any."""
-
-    correlation: Number = None
-    device: Number = None
-    inDevice: Number = None  # noqa: N815  # the field's name in the file
-    stream: Number = None
-    bytes: Number = None
-    name: Number = None
-
-
-class Event(msgspec.Struct, gc=False):
-    """One event, as far as it matters here."""
-
-    ph: str = ""
-    cat: str | None = None
-    name: str | None = None
-    ts: int | float | None = None
-    dur: int | float | None = None
-    pid: Number = None
-    tid: Number = None
-    args: Args | None = None
-
-
-def lenient(raw: Any) -> Event:
-    """An event of which single fields may have any type; what does not fit is dropped."""
-    if not isinstance(raw, dict):
-        return Event()
-    known: dict[str, Any] = {}
-    for field, kinds in (("ph", str), ("cat", str), ("name", str), ("ts", (int, float)), ("dur", (int, float))):
-        if isinstance(raw.get(field), kinds):
-            known[field] = raw[field]
-    for field in ("pid", "tid"):
-        if isinstance(raw.get(field), int | float | str):
-            known[field] = raw[field]
-    arguments = raw.get("args")
-    if isinstance(arguments, dict):
-        fields = {key: arguments[key] for key in Args.__struct_fields__ if key in arguments}
-        known["args"] = Args(**{k: v for k, v in fields.items() if isinstance(v, int | float | str)})
-    return Event(**known)
-
+from llmtop.trace.chrome_fields import ELEMENT_BYTES, Args, Event, Number
+from llmtop.trace.intervals import Ns
 
 _KERNEL, _MEMCPY, _MEMSET, _CALL, _OPERATOR, _RANGE, _PYTHON, _OVERHEAD = range(8)
 _KINDS = {
@@ -84,6 +41,9 @@ _KINDS = {
 _LATEST_US = 4e15
 """No clock of a capture gets there; in ns a start and a duration together still fit into 64 bits."""
 _NO_ARGS = Args()
+_HOST_COLUMNS, _OPS_COLUMNS = 6, 13
+"""Numbers that `_host` and `_ops` of a Collector hold for one row."""
+_EMPTY_LIST = len("[]")
 _COPY = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?")
 _COPY_DIRECTIONS = {
     "HtoD": model.HOST_TO_DEVICE,
@@ -128,6 +88,11 @@ class Collector:
         self._what: dict[tuple[str | None, str | None], _What] = {}
         self._threads: dict[tuple[Number, Number], tuple[int, int]] = {}
         self._ops, self._calls, self._ranges, self._host, self._overhead = (array("q") for _ in range(5))
+        self._inputs: dict[tuple[bytes, bytes], int] = {}
+        self._operators = array("q")
+        """Of operators with inputs or a sequence number, few of the rows of the host: the row, both numbers."""
+        self._groups = array("q")
+        """Of the kernels of collectives: row and size of the process group."""
         self._open: dict[tuple[Number, Number], list[Event]] = {}
         self.deepest = 0
         """How many ranges that were written as begin and end were open at once on one thread."""
@@ -186,8 +151,33 @@ class Collector:
         elif kind == _OVERHEAD:
             self._overhead.extend((start, end))
         else:
-            host = model.PYTHON if kind == _PYTHON else model.OPERATOR
+            host = model.PYTHON
+            if kind == _OPERATOR:
+                host = model.OPERATOR
+                if event.args is not None:
+                    self._operator(event.args)
             self._host.extend((start, end, *self._owner(event), what.name, host))
+
+    def _operator(self, arguments: Args) -> None:
+        """Note what the operator that comes next in `_host` was called with."""
+        sequence = _whole(arguments.sequence, -1) + 1 if arguments.sequence is not None else 0
+        inputs = 0
+        if len(arguments.dims) > _EMPTY_LIST:
+            key = (bytes(arguments.dims), bytes(arguments.types))
+            known = self._inputs.get(key)
+            inputs = self._inputs[key] = self._learn_inputs(*key) if known is None else known
+        if inputs or 0 < sequence < 1 << 31:
+            self._operators.extend((len(self._host) // _HOST_COLUMNS, inputs, sequence))
+
+    def _learn_inputs(self, dims: bytes, types: bytes) -> int:
+        """The number of the text of an operator's inputs; 0 for what is too long to be worth its memory."""
+        try:
+            shapes, kinds = (msgspec.json.format(text or b"[]", indent=-1) for text in (dims, types))
+        except msgspec.DecodeError:
+            return 0
+        if len(shapes) + len(kinds) > model.LONGEST_NAME:
+            return 0
+        return self.names.number(printable(f"{shapes.decode()} {kinds.decode()}", model.LONGEST_NAME))
 
     def _op(self, event: Event, what: _What, start: int, end: int) -> None:
         arguments = event.args or _NO_ARGS
@@ -196,6 +186,8 @@ class Collector:
             device = max(_whole(event.pid, 0), 0)
         stream = _whole(arguments.stream if arguments.stream is not None else event.tid, 0)
         size = max(_whole(arguments.bytes, 0), 0)
+        if arguments.group is not None:
+            size = self._message(arguments)
         # The order of model.DeviceOps; the process is filled in when all launches are known.
         self._ops.extend(
             (
@@ -211,6 +203,14 @@ class Collector:
             )
         )
         self._ops.extend((size, what.direction, what.source_memory, what.target_memory))
+
+    def _message(self, arguments: Args) -> int:
+        """Note the process group of the collective that comes next in `_ops`; returns the bytes of its message."""
+        ranks = _whole(arguments.group, 0)
+        if 0 < ranks < 1 << 31:
+            self._groups.extend((len(self._ops) // _OPS_COLUMNS, ranks))
+        elements = max(_whole(arguments.elements_in, 0), _whole(arguments.elements_out, 0), 0)
+        return min(elements, 1 << 50) * ELEMENT_BYTES.get(str(arguments.dtype), 0)
 
     def _learn(self, category: str | None, text: str | None) -> _What:
         """Take the first event of its category and name: what it is, is found out once."""
@@ -256,10 +256,13 @@ class Collector:
         """
         trace = model.Trace(source=source, engine="kineto", names=self.names.all)
         base = _whole(properties.get("baseTimeNanoseconds"), 0)
-        trace.ops = _table(model.DeviceOps, self._ops)
+        trace.ops = _table(model.DeviceOps, self._ops, {"ranks": self._groups})
         trace.calls = _table(model.ApiCalls, self._calls)
         trace.ranges = _table(model.Ranges, self._ranges)
-        trace.host = _table(model.HostSpans, self._host)
+        numbers = np.frombuffer(self._operators, dtype=np.int64).reshape(-1, 3)
+        trace.host = _table(
+            model.HostSpans, self._host, {"inputs": numbers[:, [0, 1]], "sequence": numbers[:, [0, 2]]}
+        )
         trace.overhead = _table(model.Table, self._overhead)
         trace.origin_unix_ns = base or None
         if self._broken:
@@ -272,11 +275,25 @@ class Collector:
         return trace
 
 
-def _table(kind: type[model.TableT], flat: array[int]) -> model.TableT:
-    """Rows that lie one after another in `flat` as columns; `flat` is emptied."""
-    names = list(kind.__dataclass_fields__)
+def _table(
+    kind: type[model.TableT], flat: array[int], sparse: dict[str, array[int] | Ns] | None = None
+) -> model.TableT:
+    """Rows that lie one after another in `flat` as columns; `flat` is emptied.
+
+    Args:
+        kind: the type of the table.
+        flat: its columns but the sparse ones.
+        sparse: columns of which few rows are not 0, by name: pairs of row and value.
+    """
+    sparse = sparse or {}
+    names = [name for name in kind.__dataclass_fields__ if name not in sparse]
     rows = np.frombuffer(flat, dtype=np.int64).reshape(-1, len(names))
-    made = model.build(kind, {name: np.array(rows[:, i]) for i, name in enumerate(names)})
+    columns = {name: np.array(rows[:, i]) for i, name in enumerate(names)}
+    for name, given in sparse.items():
+        pairs = np.asarray(given, dtype=np.int64).reshape(-1, 2)
+        columns[name] = np.zeros(len(rows), dtype=np.int32)
+        columns[name][pairs[:, 0]] = pairs[:, 1]
+    made = model.build(kind, columns)
     del rows  # an array that is looked into cannot be emptied
     del flat[:]
     return made

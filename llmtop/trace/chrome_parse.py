@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from llmtop.trace.chrome_events import Event, lenient
+from llmtop.trace.chrome_fields import Event, lenient
 
 NO_NUMBER = re.compile(rb"(?<=[:\[,\s])[-+]?(?:inf|nan|Infinity|NaN)(?=\s*[,}\]])")
 """Kineto writes what C++ prints: JSON knows no inf and no nan."""

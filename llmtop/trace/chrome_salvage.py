@@ -11,7 +11,7 @@ import json
 import re
 from typing import NamedTuple
 
-from llmtop.trace.chrome_events import Event
+from llmtop.trace.chrome_fields import Event
 from llmtop.trace.chrome_parse import NO_NUMBER, is_event, parse_loosely, parse_one
 
 _START = re.compile(rb'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp)"\s*:')

@@ -98,12 +98,15 @@ class DeviceOps(Table):
     correlation: Ns
     """Joins with `ApiCalls.correlation` within a process; -1 where the tool did not say."""
     bytes: Ns
-    """Copied or set; 0 for a kernel."""
+    """Copied or set; of a collective's kernel its message, the larger of what goes in and out of one rank; 0 for
+    other kernels and where the file does not say."""
     direction: npt.NDArray[np.int8]
     """Of a copy: a key of `DIRECTIONS`."""
     source_memory: npt.NDArray[np.int8]
     target_memory: npt.NDArray[np.int8]
     """Of a copy: keys of `MEMORIES`."""
+    ranks: npt.NDArray[np.int32]
+    """Of a collective's kernel: the size of its process group; 0 where the file does not say."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,12 @@ class HostSpans(Table):
     thread: Ns
     name: Ns
     kind: npt.NDArray[np.int8]
+    inputs: npt.NDArray[np.int32]
+    """Of an operator: the name that is the JSON of its inputs' shapes, a space, and that of their types; 0 where
+    they were not recorded."""
+    sequence: npt.NDArray[np.int32]
+    """Of an operator: one more than autograd's sequence number, which a forward operator and the backward one made
+    for it share; 0 where there is none."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +259,9 @@ def join_keys(call_process: Ns, call_correlation: Ns, op_process: Ns, op_correla
     )
 
 
-_SMALL = {"kind", "style", "direction", "source_memory", "target_memory"}
+_KINDS = dict.fromkeys(("kind", "style", "direction", "source_memory", "target_memory"), np.int8)
+_KINDS |= dict.fromkeys(("inputs", "sequence", "ranks"), np.int32)
+"""Types of columns that are no int64."""
 
 
 def empty(table: type[TableT]) -> TableT:
@@ -271,7 +282,7 @@ def build(table: type[TableT], columns: dict[str, Any]) -> TableT:
     rows = max((len(values) for values in columns.values()), default=0)
     made: dict[str, Any] = {}
     for column in fields(table):
-        kind = np.int8 if column.name in _SMALL else np.int64
+        kind = _KINDS.get(column.name, np.int64)
         values = np.asarray(columns.get(column.name, np.zeros(rows, dtype=kind)), dtype=kind)
         if len(values) != rows:
             raise ValueError(f"{table.__name__}.{column.name} has {len(values)} rows, not {rows}")

@@ -103,9 +103,10 @@ def _load(database: Database, source: str, notes: list[str]) -> model.Trace:
         calls["start"], calls["end"], process, thread, _map(calls["nameId"], number), calls["correlationId"]
     )
     process, thread = _owner(waits["globalTid"])
-    kind = np.full(len(process), model.OS_CALL, dtype=np.int8)
-    trace.host = model.HostSpans(
-        waits["start"], waits["end"], process, thread, _map(waits["nameId"], number), kind
+    trace.host = model.build(
+        model.HostSpans,
+        {"start": waits["start"], "end": waits["end"], "process": process, "thread": thread}
+        | {"name": _map(waits["nameId"], number), "kind": np.full(len(process), model.OS_CALL)},
     )
     trace.ranges = _ranges(database, names)
     overhead = database.numbers("PROFILER_OVERHEAD", {"start": NEVER, "end": NEVER})

@@ -1,0 +1,80 @@
+"""One event of a Chrome trace: the fields and arguments that matter here, whatever else it has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+Number = int | float | str | None
+_NO_TEXT = msgspec.Raw(b"")
+ELEMENT_BYTES = {
+    **dict.fromkeys(
+        ("Byte", "Char", "Bool", "Float8_e4m3fn", "Float8_e5m2", "Float8_e4m3fnuz", "Float8_e5m2fnuz"), 1
+    ),
+    **dict.fromkeys(("Half", "BFloat16", "Short"), 2),
+    **dict.fromkeys(("Float", "Int"), 4),
+    **dict.fromkeys(("Double", "Long", "ComplexFloat"), 8),
+}
+"""Bytes of one element of a collective's message, by PyTorch's name of its type (c10::ScalarType)."""
+
+
+class Args(msgspec.Struct, gc=False):
+    """Those of an event's arguments that matter here; any event may have any."""
+
+    correlation: Number = None
+    device: Number = None
+    inDevice: Number = None  # noqa: N815  # the field's name in the file
+    stream: Number = None
+    bytes: Number = None
+    name: Number = None
+    sequence: Number = msgspec.field(name="Sequence number", default=None)
+    types: msgspec.Raw = msgspec.field(name="Input type", default=_NO_TEXT)
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=_NO_TEXT)
+    """Left as text: a trace has few different ones, and most are never looked into."""
+    elements_in: Number = msgspec.field(name="In msg nelems", default=None)
+    elements_out: Number = msgspec.field(name="Out msg nelems", default=None)
+    group: Number = msgspec.field(name="Group size", default=None)
+    dtype: Number = None
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event, as far as it matters here."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str | None = None
+    ts: int | float | None = None
+    dur: int | float | None = None
+    pid: Number = None
+    tid: Number = None
+    args: Args | None = None
+
+
+def lenient(raw: Any) -> Event:
+    """An event of which single fields may have any type; what does not fit is dropped."""
+    if not isinstance(raw, dict):
+        return Event()
+    known: dict[str, Any] = {}
+    for field, kinds in (("ph", str), ("cat", str), ("name", str), ("ts", (int, float)), ("dur", (int, float))):
+        if isinstance(raw.get(field), kinds):
+            known[field] = raw[field]
+    for field in ("pid", "tid"):
+        if isinstance(raw.get(field), int | float | str):
+            known[field] = raw[field]
+    arguments = raw.get("args")
+    if isinstance(arguments, dict):
+        known["args"] = _lenient_args(arguments)
+    return Event(**known)
+
+
+def _lenient_args(arguments: dict[Any, Any]) -> Args:
+    known: dict[str, Any] = {}
+    for field, key in zip(Args.__struct_fields__, Args.__struct_encode_fields__, strict=True):
+        value = arguments.get(key)
+        if field in ("types", "dims"):
+            if isinstance(value, list):
+                known[field] = msgspec.Raw(msgspec.json.encode(value))
+        elif isinstance(value, int | float | str):
+            known[field] = value
+    return Args(**known)
