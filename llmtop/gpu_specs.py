@@ -2,8 +2,8 @@
 
 MFU (model FLOP/s utilisation) is the rate of the model's own FLOPs, 6 a parameter and token for a training step,
 over what the GPU could do at most (Chowdhery et al., "PaLM", appendix B). The peaks are the dense rates of
-NVIDIA's datasheets, in TFLOP/s, with fp32 accumulation where the datasheet tells them apart; rates "with sparsity"
-are halved.
+NVIDIA's and AMD's datasheets, in TFLOP/s, with fp32 accumulation where the datasheet tells them apart; rates "with
+sparsity" are halved.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ _PEAKS: tuple[tuple[str, str, dict[str, float]], ...] = (
     (r"\bRTX 3090\b", "GeForce RTX 3090", _rates(35.6, 35.6, 71.0)),
     (r"\bV100\b", "V100 SXM2", _VOLTA_TURING["V100"]),
     (r"\bT4\b", "T4", _VOLTA_TURING["T4"]),
+    (r"\bMI3(00|25)X\b", "Instinct MI300X, MI325X", _rates(163.4, 653.7, 1307.4, 2614.9)),
 )
 
 
@@ -86,6 +87,8 @@ _GB_PER_S: tuple[tuple[str, float], ...] = (
     (r"\bRTX 3090\b", 936.0),
     (r"\bV100\b", 900.0),
     (r"\bT4\b", 320.0),
+    (r"\bMI300X\b", 5300.0),
+    (r"\bMI325X\b", 6000.0),
 )
 """10^9 bytes a second of device memory, by the same datasheets; the more special name first."""
 
@@ -99,6 +102,17 @@ def memory_bytes_per_s(gpu_name: str) -> float | None:
     if " MIG " in gpu_name:
         return None
     return next((rate * 1e9 for pattern, rate in _GB_PER_S if re.search(pattern, gpu_name)), None)
+
+
+def has_matrix_cores(gpu_name: str) -> bool | None:
+    """Whether a GPU computes matrix products faster in a narrower type than in fp32; None if it is not known.
+
+    Args:
+        gpu_name: as NVML gives it.
+    """
+    plain = peak(gpu_name, "fp32")
+    faster = peak(gpu_name, "tf32") or peak(gpu_name, "fp16")
+    return None if plain is None else faster is not None and faster.flops_per_s > plain.flops_per_s
 
 
 _PCIE_LANE_BYTES_PER_S: Final = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}

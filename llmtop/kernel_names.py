@@ -106,6 +106,44 @@ _COLLECTIVE_KINDS: Final = tuple(
     )
 )
 
+_MATRIX_TYPES: Final = tuple(
+    (name, re.compile(pattern))
+    for name, pattern in (
+        # cuBLAS's and cuDNN's names give the types of factors, product and sums; "ffma" is the scalar instruction
+        # and "simt" CUTLASS's word for it. cuBLAS's tensor-core kernels for 4-byte values, s1688, are TF32.
+        ("fp8", r"e4m3|e5m2|(?i:fp8|f8f8)|_F8"),
+        ("tf32", r"(?i:tf32)|tensorop_s1688(?:gemm|fprop|dgrad|wgrad)|_s1688gemm_\d|_XF?32|_X_B"),
+        ("bf16", r"(?i:bf16|bfloat16)|nvjet_tst|Cijk_\w+?_BB?S?_B?H?|Cijk_\w+?_BSS_"),
+        (
+            "fp16",
+            r"(?i:fp16|half)|(?<!b)f16f16|h(?:16)?884|h1688|h16816|f16_s\w*gemm|hgemm|nvjet_hs[hs]|hcudnn|Cijk_\w+?_HH?S?_",
+        ),
+        (
+            "fp32",
+            r"ffma|_simt_s|(?:^|[\s_:])sgemm_|_sgemm_\d|scudnn|convolve_sgemm|Cijk_\w+?_SB_|Cijk_\w+?_S_B_"
+            r"|(?:conv\w*|gemm\w*|wgrad\w*|dgrad\w*|winograd\w*|fft2d\w*)<(?:int, )?float\b",
+        ),
+    )
+)
+"""The first that matches is taken."""
+
+_FUNCTOR_TEMPLATES: Final = re.compile(
+    r"^(?:void )?(?:at::native::)?(?:\(anonymous namespace\)::|<unnamed>::)?"
+    r"(\w*elementwise_kernel\w*|reduce_kernel|multi_tensor_apply_kernel|index_elementwise_kernel"
+    r"|unrolled_elementwise_kernel\w*)<"
+)
+_FUNCTOR: Final = re.compile(r"(?:\w+::|\(anonymous namespace\)::|<unnamed>::)+(\w+)|\b(\w*Functor\w*)")
+_ARGUMENT_TYPES: Final = re.compile(
+    r"c10::BFloat16|c10::Half|c10::complex<\w+>|\b(?:float|double|long|int|bool|short)\b"
+)
+_GIVEN: Final = re.compile(r".*?\b(?:AUnary|BUnary|Binary)Functor<")
+_CARRIERS: Final = re.compile(
+    r"^gpu_kernel|^(?:AUnary|BUnary|Binary)Functor$|elementwise_kernel|^(?:multi_tensor_apply|reduce)_kernel$|^ReduceOp$"
+    r"|^func_wrapper_t$|[aA]rray$|^TensorIterator|^TensorListMetadata|^opmath_|^(?:BFloat16|Half|complex|Scalar|Tensor)$"
+    r"|^(?:LoadWith|StoreWith)|OffsetCalculator$|^operator$|^compare_"
+)
+"""What stands around the functor that says what is computed."""
+
 
 def is_collective(name: str) -> bool:
     """Whether a kernel moves data between the ranks of a job: an all-reduce and its kin, whoever wrote it."""
@@ -147,3 +185,42 @@ def _kind_of_inductor_kernel(how: str, name: str) -> KernelKind:
 def collective_of(name: str) -> str:
     """The collective a kernel carries out: AllReduce for ncclDevKernel_AllReduce_Sum_f32_RING_LL, or "other"."""
     return next((kind for kind, pattern in _COLLECTIVE_KINDS if pattern.search(name)), "other")
+
+
+@functools.lru_cache(maxsize=4096)
+def matrix_type(name: str) -> str | None:
+    """The type of numbers that a matrix product or convolution computes in: "fp32" is without tensor cores.
+
+    Args:
+        name: the full name.
+
+    Returns:
+        fp8, tf32, bf16, fp16 or fp32; None where the name does not say it.
+    """
+    head = name[:_HEAD]
+    return next((kind for kind, pattern in _MATRIX_TYPES if pattern.search(head)), None)
+
+
+@functools.lru_cache(maxsize=4096)
+def functor_of(name: str) -> str | None:
+    """What PyTorch's templates for values, reductions and lists of tensors compute: they share a few short names.
+
+    Args:
+        name: the full name.
+
+    Returns:
+        The functor with the type that it works on, "CUDAFunctor_add<float>"; None for other kernels.
+    """
+    head = name[: 3 * _HEAD]
+    template = _FUNCTOR_TEMPLATES.match(head)
+    if template is None:
+        return None
+    inside = head[template.end() :]
+    found = next((one for one in _FUNCTOR.finditer(inside) if not _CARRIERS.search(one[1] or one[2])), None)
+    if found is None:
+        return None
+    # A functor of two values may compute in float on narrower ones; what carries it names those that it is given.
+    carrier = _GIVEN.match(inside)
+    kind = _ARGUMENT_TYPES.search(inside, carrier.end() if carrier else found.end())
+    words = found[1] or found[2]
+    return f"{words}<{kind[0].removeprefix('c10::')}>" if kind else words

@@ -1,56 +1,92 @@
-"""Kernels by short name, with what each computes."""
+"""Kernels by short name and functor, with what each computes and which operator launched it."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from llmtop.kernel_names import KernelKind, kind_of
+from llmtop.analysis.operators import launched
+from llmtop.kernel_names import KernelKind, functor_of, kind_of
 from llmtop.report.model import KernelTime, KernelVariant
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns
 
 
 def kernel_times(trace: model.Trace) -> tuple[KernelTime, ...]:
-    """All kernels by short name, whole file, all devices; most time first."""
-    kernels = trace.ops.where(trace.ops.kind == model.KERNEL)
-    if not len(kernels):
+    """All kernels by short name and functor, whole file, all devices; most time first."""
+    mine = np.flatnonzero(trace.ops.kind == model.KERNEL)
+    if not len(mine):
         return ()
+    kernels = trace.ops.where(mine)
     took = kernels.end - kernels.start
     everything = max(int(took.sum()), 1)
-    variants = _variants(trace, kernels, took)
+    group, names = _groups(trace, kernels)
+    variants = _variants(trace, kernels, group, took)
+    operators = _operators(trace, mine, group, took)
+    order = np.argsort(group, kind="stable")
+    edges = np.searchsorted(group[order], np.arange(len(names) + 1))
     rows = []
-    names, of_name = np.unique(kernels.name, return_inverse=True)
-    order = np.argsort(of_name.reshape(-1), kind="stable")
-    edges = np.searchsorted(of_name.reshape(-1)[order], np.arange(len(names) + 1))
-    for index, name in enumerate(names.tolist()):
+    for index, (short, functor) in enumerate(names):
         times = took[order[edges[index] : edges[index + 1]]]
         total = int(times.sum())
         rows.append(
             KernelTime(
-                name=trace.names[name],
-                kind=kind_of(variants[name][0].name),
+                name=f"{short}: {functor}" if functor else short,
+                short_name=short,
+                functor=functor,
+                operator=operators.get(index, ""),
+                kind=kind_of(variants[index][0].name),
                 count=len(times),
                 seconds=total / 1e9,
                 share_pct=100.0 * total / everything,
                 mean_us=total / 1e3 / len(times),
                 min_us=int(times.min()) / 1e3,
                 max_us=int(times.max()) / 1e3,
-                variants=tuple(variants[name]),
+                variants=tuple(variants[index]),
             )
         )
     return tuple(sorted(rows, key=lambda row: -row.seconds))
 
 
-def _variants(trace: model.Trace, kernels: model.DeviceOps, took: Ns) -> dict[int, list[KernelVariant]]:
-    """The full names behind each short one, most time first."""
-    pair, which = np.unique(kernels.name * (len(trace.names) + 1) + kernels.full_name, return_inverse=True)
+def _groups(trace: model.Trace, kernels: model.DeviceOps) -> tuple[Ns, list[tuple[str, str]]]:
+    """For each kernel the number of its group, and short name and functor of each group."""
+    width = len(trace.names) + 1
+    pairs, which = np.unique(kernels.name * width + kernels.full_name, return_inverse=True)
+    names: dict[tuple[str, str], int] = {}
+    numbers = []
+    for pair in pairs.tolist():
+        short, full = divmod(pair, width)
+        key = (trace.names[short], functor_of(trace.names[full]) or "")
+        numbers.append(names.setdefault(key, len(names)))
+    return np.array(numbers, dtype=np.int64)[which.reshape(-1)], list(names)
+
+
+def _operators(trace: model.Trace, mine: Ns, group: Ns, took: Ns) -> dict[int, str]:
+    """The operator that launched most of each group; a group without one is left out."""
+    row = launched(trace).row[mine]
+    known = row >= 0
+    if not known.any():
+        return {}
+    width = len(trace.names) + 1
+    keys, which = np.unique(group[known] * width + trace.host.name[row[known]], return_inverse=True)
+    sums = np.bincount(which.reshape(-1), weights=took[known])
+    found: dict[int, str] = {}
+    for place in np.argsort(sums).tolist():
+        own, name = divmod(int(keys[place]), width)
+        found[own] = trace.names[name]
+    return found
+
+
+def _variants(trace: model.Trace, kernels: model.DeviceOps, group: Ns, took: Ns) -> dict[int, list[KernelVariant]]:
+    """The full names in each group, most time first."""
+    width = len(trace.names) + 1
+    pair, which = np.unique(group * width + kernels.full_name, return_inverse=True)
     counts = np.bincount(which.reshape(-1))
     sums = np.bincount(which.reshape(-1), weights=took)
     found: dict[int, list[KernelVariant]] = {}
     for index, key in enumerate(pair.tolist()):
-        short, full = divmod(key, len(trace.names) + 1)
+        own, full = divmod(key, width)
         row = KernelVariant(name=trace.names[full], count=int(counts[index]), seconds=float(sums[index]) / 1e9)
-        found.setdefault(short, []).append(row)
+        found.setdefault(own, []).append(row)
     for rows in found.values():
         rows.sort(key=lambda row: -row.seconds)
     return found

@@ -1,0 +1,143 @@
+"""Matrix products by size: the rates they reached, beside what the GPU can do. A roofline without counters.
+
+FLOPs follow from the recorded shapes; bytes are the least that a product must move, so a point lies right of where
+counters would put it, never left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmtop.analysis.operators import launched
+from llmtop.analysis.tensor_shapes import BYTES, Gemm, gemm_of
+from llmtop.gpu_specs import memory_bytes_per_s, peak
+from llmtop.kernel_names import kind_of, matrix_type
+from llmtop.report.model import GemmTime, Roof
+from llmtop.trace import model
+from llmtop.trace.intervals import Ns
+
+_MOST = 64
+_TYPES = ("fp32", "tf32", "bf16", "fp16", "fp8")
+
+
+def roofs(trace: model.Trace) -> tuple[Roof, ...]:
+    """What each GPU of the capture with device work can do; none for those that are in no table."""
+    found = []
+    for device in np.unique(trace.ops.device).tolist():
+        gpu = trace.gpus.get(device)
+        if gpu is None or not gpu.name:
+            continue
+        peaks = [peak(gpu.name, dtype) for dtype in _TYPES]
+        roof = Roof(
+            device=device,
+            name=gpu.name,
+            bytes_per_s=gpu.dram_bytes_per_s or memory_bytes_per_s(gpu.name),
+            flops_per_s={one.dtype: one.flops_per_s for one in peaks if one is not None},
+        )
+        if roof.bytes_per_s is not None or roof.flops_per_s:
+            found.append(roof)
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Calls of one operator with the same inputs on GPUs of one kind."""
+
+    operator: str
+    gemm: Gemm
+    calls: Ns
+    """Rows of `Trace.host`."""
+
+
+def gemm_times(trace: model.Trace, known: tuple[Roof, ...]) -> tuple[GemmTime, ...]:
+    """The matrix products of the whole file whose shapes were recorded, most time first.
+
+    Args:
+        trace: what was read of a capture.
+        known: what its GPUs can do; rates are set against a roof only where all of them have the same.
+    """
+    # Of the kernels alone: some libraries set a few bytes of workspace before each product.
+    row = np.where(trace.ops.kind == model.KERNEL, launched(trace).row, -1)
+    used = np.unique(row[row >= 0])
+    groups = _groups(trace, used[trace.host.inputs[used] > 0])
+    if not groups:
+        return ()
+    width = len(trace.host) + 1
+    took = trace.ops.end - trace.ops.start
+    seconds = np.bincount(row[row >= 0], weights=took[row >= 0], minlength=width)
+    alike = {(roof.bytes_per_s, tuple(roof.flops_per_s.items())) for roof in known}
+    devices = len(np.unique(trace.ops.device))
+    roof = known[0] if len(alike) == 1 and len(known) == devices else None
+    order = np.argsort(row, kind="stable")
+    rows = [
+        _row(group, float(seconds[group.calls].sum()), _kernel(trace, group.calls, row, order), roof)
+        for group in groups
+    ]
+    return tuple(sorted(rows, key=lambda one: -one.seconds)[:_MOST])
+
+
+def _groups(trace: model.Trace, used: Ns) -> list[_Group]:
+    host, width = trace.host, len(trace.names) + 1
+    keys, which = np.unique(host.name[used] * width + host.inputs[used], return_inverse=True)
+    found = []
+    for place, key in enumerate(keys.tolist()):
+        name, inputs = divmod(key, width)
+        gemm = gemm_of(trace.names[name], trace.names[inputs])
+        if gemm is not None:
+            found.append(_Group(trace.names[name], gemm, used[which.reshape(-1) == place]))
+    return found
+
+
+def _row(group: _Group, total_ns: float, kernel: str, roof: Roof | None) -> GemmTime:
+    gemm, calls = group.gemm, len(group.calls)
+    dtype = _computes_in(gemm.dtype, kernel)
+    value = BYTES.get(gemm.dtype or dtype or "")
+    size = None if value is None else gemm.bytes(2 if value == 1 else value, value)
+    flops_per_s = calls * gemm.flops / max(total_ns, 1.0) * 1e9
+    bytes_per_s = None if size is None else calls * size / max(total_ns, 1.0) * 1e9
+    intensity = None if size is None else gemm.flops / size
+    most = roof.flops_per_s.get(dtype or "") if roof is not None else None
+    moves = roof.bytes_per_s if roof is not None else None
+    lower = min(most, intensity * moves) if most and moves and intensity else None
+    return GemmTime(
+        operator=group.operator,
+        m=gemm.m,
+        n=gemm.n,
+        k=gemm.k,
+        batch=gemm.batch,
+        dtype=dtype,
+        calls=calls,
+        seconds=total_ns / 1e9,
+        mean_us=total_ns / 1e3 / calls,
+        flops=gemm.flops,
+        bytes=size,
+        tflops_per_s=flops_per_s / 1e12,
+        tb_per_s=None if bytes_per_s is None else bytes_per_s / 1e12,
+        peak_pct=100.0 * flops_per_s / most if most else None,
+        bandwidth_pct=100.0 * bytes_per_s / moves if moves and bytes_per_s is not None else None,
+        flops_per_byte=intensity,
+        roof_pct=100.0 * flops_per_s / lower if lower else None,
+        limit=None if lower is None else "compute" if lower == most else "memory",
+        kernel=kernel,
+    )
+
+
+def _kernel(trace: model.Trace, calls: Ns, row: Ns, order: Ns) -> str:
+    """The full name of the kernel with the most time in these calls."""
+    ordered = row[order]
+    low, high = np.searchsorted(ordered, calls, side="left"), np.searchsorted(ordered, calls, side="right")
+    ops = np.concatenate([order[a:b] for a, b in zip(low.tolist(), high.tolist(), strict=True)])
+    names, which = np.unique(trace.ops.full_name[ops], return_inverse=True)
+    sums = np.bincount(which.reshape(-1), weights=trace.ops.end[ops] - trace.ops.start[ops])
+    return trace.names[int(names[int(np.argmax(sums))])]
+
+
+def _computes_in(dtype: str | None, kernel: str) -> str | None:
+    """The type that it computes in: four-byte factors may go through the tensor cores as TF32, which the kernel's
+    name says; where it does not, it is not known."""
+    said = matrix_type(kernel) if kind_of(kernel) in ("GEMM", "convolution") else None
+    if dtype == "fp32":
+        return said if said in ("fp32", "tf32") else None
+    return dtype or said

@@ -1,0 +1,335 @@
+"""Device time by the framework's operator that launched it, with module, source line and shapes where recorded.
+
+A piece of device work belongs to the innermost operator that was open on the launching thread when its launch
+began. torch.profiler writes that as an "External id"; the two agree to the ns wherever the ids are there, and some
+versions wrote none, or those of others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from llmtop.analysis.nesting import Nesting
+from llmtop.analysis.tensor_shapes import moved_bytes, shape_text
+from llmtop.kernel_names import kind_of
+from llmtop.report.model import OperatorPart, OperatorTime
+from llmtop.trace import model
+from llmtop.trace.intervals import Ns
+
+GRAPH, OUTSIDE, UNKNOWN = "(CUDA graph)", "(no operator)", "(launch not recorded)"
+"""What stands in place of an operator: launched by a replayed graph; by a call outside of any operator; by one
+that is not in the capture, which for work at its beginning lies before it."""
+_MOST_PARTS = 8
+_BACKWARD = re.compile(r"^autograd::engine::evaluate_function|^torch::autograd::|Backward\d*$")
+_NODE = re.compile(r"^(?:autograd::engine::evaluate_function: )?(?:.*::)?(\w+?)Backward\d*$")
+_GRAPH = re.compile(r"GraphLaunch")
+_MODULE = "nn.Module: "
+_LIBRARIES = re.compile(
+    r"^(torch/|<|nn\.Module|threading\.py|contextlib\.py|functools\.py|runpy\.py|typing\.py|weakref\.py|inspect\.py"
+    r"|triton/|accelerate/hooks\.py|accelerate/utils/operations\.py|importlib)|/lib/python3[^/]*/"
+)
+
+
+@dataclass(frozen=True)
+class Launched:
+    """Device work with the operators that launched it."""
+
+    row: Ns
+    """For each of `Trace.ops` a row of `Trace.host`; -1 where no operator launched it."""
+    operators: Nesting
+    """All operators."""
+
+    @property
+    def used(self) -> Ns:
+        """The rows of operators that launched something, ascending."""
+        return np.unique(self.row[self.row >= 0])
+
+
+def launched(trace: model.Trace) -> Launched:
+    """The operator of each piece of device work, worked out once for a trace."""
+    return trace.once("operators", None, lambda: _launched(trace))
+
+
+def _launched(trace: model.Trace) -> Launched:
+    operators = Nesting(trace.host, np.flatnonzero(trace.host.kind == model.OPERATOR))
+    row = np.full(len(trace.ops), -1, dtype=np.int64)
+    known = np.flatnonzero(trace.launched_by >= 0)
+    if len(operators) and len(known):
+        calls, which = np.unique(trace.launched_by[known], return_inverse=True)
+        by = trace.calls
+        at = operators.around(by.process[calls], by.thread[calls], by.start[calls])
+        row[known] = np.where(at >= 0, operators.rows[at], -1)[which.reshape(-1)]
+    return Launched(row, operators)
+
+
+def named(trace: model.Trace, matches: Callable[[str], object]) -> npt.NDArray[np.bool_]:
+    """For each name of a trace whether it matches; only names of the host's rows are tried."""
+    fits = np.zeros(len(trace.names), dtype=bool)
+    for number in np.unique(trace.host.name).tolist():
+        fits[number] = bool(matches(trace.names[number]))
+    return fits
+
+
+def in_backward(trace: model.Trace, rows: Ns) -> Ns:
+    """For each row of `Trace.host` the row of autograd's operator around it, or itself; -1 where there is none."""
+    like = trace.once("backward names", None, lambda: named(trace, _BACKWARD.search))
+    host = trace.host
+    chosen = np.flatnonzero((host.kind == model.OPERATOR) & like[host.name])
+    around = trace.once("backward", None, lambda: Nesting(host, chosen))
+    at = around.around(host.process[rows], host.thread[rows], host.start[rows])
+    return np.where(at >= 0, around.rows[at], -1) if len(around) else np.full(len(rows), -1, dtype=np.int64)
+
+
+def recomputed(trace: model.Trace, rows: Ns, backward: Ns) -> npt.NDArray[np.bool_]:
+    """Which operators are a forward pass that backward runs again (activation checkpointing).
+
+    Autograd counts them, or an operator around them, as it does any forward operator; what a backward operator
+    calls itself it does not count.
+
+    Args:
+        trace: what was read of a capture.
+        rows: rows of `Trace.host`, operators.
+        backward: what `in_backward` says of them.
+    """
+    host = trace.host
+    chosen = np.flatnonzero((host.kind == model.OPERATOR) & (host.sequence > 0))
+    if not len(chosen):
+        return np.zeros(len(rows), dtype=bool)
+    counted = trace.once("counted", None, lambda: Nesting(host, chosen))
+    at = counted.around(host.process[rows], host.thread[rows], host.start[rows])
+    inner = np.where(at >= 0, counted.rows[at], -1)
+    like = trace.once("backward names", None, lambda: named(trace, _BACKWARD.search))
+    return (backward >= 0) & (inner >= 0) & ~like[host.name[inner]] & (host.start[inner] >= host.start[backward])
+
+
+def graph_launched(trace: model.Trace) -> npt.NDArray[np.bool_]:
+    """For each piece of device work whether a replayed graph launched it."""
+    used = np.unique(trace.calls.name)
+    fits = np.zeros(len(trace.names), dtype=bool)
+    fits[used] = [bool(_GRAPH.search(trace.names[number])) for number in used.tolist()]
+    by = trace.launched_by
+    return (by >= 0) & fits[trace.calls.name[by]] if len(trace.calls) else np.zeros(len(by), dtype=bool)
+
+
+def operator_times(trace: model.Trace) -> tuple[OperatorTime, ...]:
+    """Self device time by operator, whole file, all devices, most first; empty where no operator launched any."""
+    found = launched(trace)
+    used = found.used
+    if not len(used):
+        return ()
+    took = trace.ops.end - trace.ops.start
+    everything = max(int(took.sum()), 1)
+    by_operator = found.row >= 0
+    call = np.searchsorted(used, found.row[by_operator])
+    seconds = np.bincount(call, weights=took[by_operator], minlength=len(used)).astype(np.float64)
+    launches = np.bincount(call, minlength=len(used))
+    backward = in_backward(trace, used)
+    modules, sources = _places(trace, used, backward)
+    kernels = _kernels_by_name(trace, by_operator, trace.host.name[found.row], took)
+    autograd = bool((backward >= 0).any())
+    rows = []
+    names = trace.host.name[used]
+    for number in np.unique(names).tolist():
+        mine = np.flatnonzero(names == number)
+        total = float(seconds[mine].sum())
+        in_modules = _parts(modules.label, modules.of[mine], seconds[mine])
+        in_sources = _parts(sources.label, sources.of[mine], seconds[mine])
+        rows.append(
+            OperatorTime(
+                name=trace.names[number],
+                calls=len(mine),
+                launches=int(launches[mine].sum()),
+                seconds=total / 1e9,
+                share_pct=100.0 * total / everything,
+                mean_us=total / 1e3 / len(mine),
+                backward_pct=100.0 * float(seconds[mine][backward[mine] >= 0].sum()) / max(total, 1.0)
+                if autograd
+                else None,
+                module=next((part.name for part in in_modules), ""),
+                source=next((part.name for part in in_sources), ""),
+                modules=in_modules,
+                sources=in_sources,
+                shapes=_shapes(trace, number, used[mine], seconds[mine], kernels[number]),
+                kernels=kernels[number],
+            )
+        )
+    rows += _without(trace, ~by_operator, took, everything)
+    return tuple(sorted(rows, key=lambda row: -row.seconds))
+
+
+def _kernels_by_name(
+    trace: model.Trace, chosen: npt.NDArray[np.bool_], group: Ns, took: Ns
+) -> dict[int, tuple[OperatorPart, ...]]:
+    """The device work of each group by its full name, most time first."""
+    width = len(trace.names) + 1
+    keys, which = np.unique(group[chosen] * width + trace.ops.full_name[chosen], return_inverse=True)
+    counts = np.bincount(which.reshape(-1))
+    sums = np.bincount(which.reshape(-1), weights=took[chosen])
+    found: dict[int, list[OperatorPart]] = {}
+    for place, key in enumerate(keys.tolist()):
+        own, name = divmod(key, width)
+        part = OperatorPart(name=trace.names[name], calls=int(counts[place]), seconds=float(sums[place]) / 1e9)
+        found.setdefault(own, []).append(part)
+    return {own: _most(parts) for own, parts in found.items()}
+
+
+def _most(parts: list[OperatorPart]) -> tuple[OperatorPart, ...]:
+    return tuple(sorted(parts, key=lambda part: -part.seconds)[:_MOST_PARTS])
+
+
+def _parts(labels: list[str], of: Ns, seconds: npt.NDArray[np.float64]) -> tuple[OperatorPart, ...]:
+    """Calls and seconds (given in ns) by label; calls without one are left out."""
+    counts = np.bincount(of[of >= 0], minlength=1)
+    sums = np.bincount(of[of >= 0], weights=seconds[of >= 0], minlength=1)
+    return _most(
+        [
+            OperatorPart(name=labels[place], calls=int(counts[place]), seconds=float(sums[place]) / 1e9)
+            for place in np.flatnonzero(counts).tolist()
+        ]
+    )
+
+
+def _shapes(
+    trace: model.Trace,
+    name: int,
+    calls: Ns,
+    seconds: npt.NDArray[np.float64],
+    kernels: tuple[OperatorPart, ...],
+) -> tuple[OperatorPart, ...]:
+    """The calls by the shapes of their inputs; with the rate where they only move data."""
+    inputs = trace.host.inputs[calls].astype(np.int64)
+    moves = bool(kernels) and kind_of(kernels[0].name) == "elementwise"
+    found = []
+    for number in np.unique(inputs[inputs > 0]).tolist():
+        mine = inputs == number
+        total, text = float(seconds[mine].sum()), trace.names[number]
+        size = moved_bytes(trace.names[name], text) if moves else None
+        rate = size * int(mine.sum()) / total / 1e3 if size and total else None
+        part = OperatorPart(name=shape_text(text), calls=int(mine.sum()), seconds=total / 1e9, tb_per_s=rate)
+        found.append(part)
+    return _most(found)
+
+
+def _without(trace: model.Trace, chosen: npt.NDArray[np.bool_], took: Ns, everything: int) -> list[OperatorTime]:
+    """What no operator launched, by how it was launched."""
+    group = np.where(trace.launched_by < 0, 2, np.where(graph_launched(trace), 0, 1))
+    kernels = _kernels_by_name(trace, chosen, group, took)
+    rows = []
+    for number, name in enumerate((GRAPH, OUTSIDE, UNKNOWN)):
+        mine = chosen & (group == number)
+        if not mine.any():
+            continue
+        total, calls = int(took[mine].sum()), trace.launched_by[mine]
+        launches = int(mine.sum())
+        many = len(np.unique(calls)) if number != 2 else launches
+        rows.append(
+            OperatorTime(
+                name=name,
+                is_operator=False,
+                calls=many,
+                launches=launches,
+                seconds=total / 1e9,
+                share_pct=100.0 * total / everything,
+                mean_us=total / 1e3 / many,
+                kernels=kernels[number],
+            )
+        )
+    return rows
+
+
+@dataclass(frozen=True)
+class _Labels:
+    label: list[str]
+    of: Ns
+    """For each call a place in `label`; -1 for none."""
+
+
+def _places(trace: model.Trace, used: Ns, backward: Ns) -> tuple[_Labels, _Labels]:
+    """The module and the source line of each call; of a backward one those of its forward."""
+    host = trace.host
+    again = recomputed(trace, used, backward)
+    where = np.where((backward >= 0) & ~again, _forward_of(trace, backward), used)
+    known = where >= 0
+    process, thread, start = host.process[where], host.thread[where], host.start[where]
+    python = host.kind == model.PYTHON
+    is_module = named(trace, lambda name: name.startswith(_MODULE))[host.name] & python
+    of_user = named(trace, lambda name: ".py(" in name and not _LIBRARIES.search(name))[host.name] & python
+    modules = Nesting(host, np.flatnonzero(is_module))
+    at = np.where(known, modules.around(process, thread, start), -1)
+    frames = Nesting(host, np.flatnonzero(of_user))
+    line = np.where(known, frames.around(process, thread, start), -1)
+    names = np.where(line >= 0, host.name[frames.rows[line]], -1) if len(frames) else line
+    different, which = np.unique(names, return_inverse=True)
+    sources = [trace.names[number] if number >= 0 else "" for number in different.tolist()]
+    which = np.where(names >= 0, which.reshape(-1), -1)
+    return _Labels(*_module_paths(trace, modules, at)), _Labels(sources, which)
+
+
+def _module_paths(trace: model.Trace, modules: Nesting, at: Ns) -> tuple[list[str], Ns]:
+    """The classes of the modules around each position, outermost first, as places in a list."""
+    paths: dict[int, str] = {-1: ""}
+    parents = modules.parents
+
+    def path(position: int) -> str:
+        chain = []
+        while position not in paths:
+            chain.append(position)
+            position = int(parents[position])
+        for inner in reversed(chain):
+            name = trace.names[trace.host.name[modules.rows[inner]]].removeprefix(_MODULE)
+            own = re.sub(r"_\d+$", "", name)
+            paths[inner] = f"{paths[position]}/{own}" if paths[position] else own
+            position = inner
+        return paths[position]
+
+    different, which = np.unique(at, return_inverse=True)
+    labels: dict[str, int] = {}
+    number = [
+        labels.setdefault(path(position), len(labels)) if position >= 0 else -1 for position in different.tolist()
+    ]
+    return list(labels), np.array(number, dtype=np.int64)[which.reshape(-1)]
+
+
+def _forward_of(trace: model.Trace, backward: Ns) -> Ns:
+    """For each row of an operator of autograd's the row of the forward operator that it was made for; -1 for none.
+
+    Both have one sequence number. Threads count for themselves, so the names must agree too: AddmmBackward0 is of
+    aten::addmm.
+    """
+    host = trace.host
+    candidates = np.flatnonzero((host.sequence > 0) & (host.kind == model.OPERATOR))
+    candidates = candidates[in_backward(trace, candidates) < 0]
+    found = np.full(len(backward), -1, dtype=np.int64)
+    asked = np.flatnonzero((backward >= 0) & (host.sequence[backward] > 0))
+    if not len(candidates) or not len(asked):
+        return found
+    plain = {number: _plain(trace.names[number]) for number in np.unique(host.name[candidates]).tolist()}
+    made_for: dict[tuple[int, int, str], int] = {}
+    candidates = candidates[np.isin(host.sequence[candidates], host.sequence[backward[asked]])]
+    order = candidates[np.argsort(host.start[candidates], kind="stable")]
+    for row, process, sequence, name in zip(
+        order.tolist(),
+        host.process[order].tolist(),
+        host.sequence[order].tolist(),
+        host.name[order].tolist(),
+        strict=True,
+    ):
+        made_for[(process, sequence, plain[name])] = row
+    rows, which = np.unique(backward[asked], return_inverse=True)
+    answers = []
+    for row in rows.tolist():
+        node = _NODE.match(trace.names[host.name[row]])
+        key = (int(host.process[row]), int(host.sequence[row]), _plain(node[1]) if node else "")
+        answers.append(made_for.get(key, -1))
+    found[asked] = np.array(answers, dtype=np.int64)[which.reshape(-1)]
+    return found
+
+
+def _plain(name: str) -> str:
+    """An operator's name as autograd's nodes are named after it: aten::_to_copy and ToCopy are "tocopy"."""
+    return name.rpartition("::")[2].replace("_", "").lower()
