@@ -13,10 +13,13 @@ from llmtop.analysis.collectives import collective_times, exposed_pct, uneven
 from llmtop.analysis.copies import copy_times
 from llmtop.analysis.device_timeline import Lane, lanes_of
 from llmtop.analysis.findings import Measured, findings, launch_calls
+from llmtop.analysis.gemms import gemm_times, roofs
 from llmtop.analysis.idle_causes import CAUSES, Gaps, attribute
 from llmtop.analysis.kernels import kernel_times
 from llmtop.analysis.longest_gaps import longest_gaps
+from llmtop.analysis.makeup import makeup
 from llmtop.analysis.missing_kernels import unrecorded
+from llmtop.analysis.operators import operator_times
 from llmtop.analysis.phase_times import phase_times
 from llmtop.analysis.roofline import roofline
 from llmtop.analysis.step_finder import PhaseSpans, ProcessSteps, cut, deepest, find_phases, find_steps
@@ -114,7 +117,11 @@ def analyze_trace(
         waits=measured.waits,
         ranges=_ranges(trace),
         metrics=_metrics(trace),
-        roofline=roofline(trace, judgement, measured.kernels),
+        roofline=roofline(trace, judgement, measured.kernels, measured.gemms, measured.makeup),
+        operators=measured.operators,
+        gemms=measured.gemms,
+        roofs=measured.roofs,
+        makeup=measured.makeup,
         timeline=_timeline(judgement, lanes, gaps, phases),
         notes=tuple(_notes(trace, lanes, per_process)),
     )
@@ -141,6 +148,7 @@ def _measure(
     judgement = judge(lanes, gaps, missing)
     main = judgement.lane
     own = steps[main.process] if main is not None else _longest(steps)
+    ceilings = roofs(trace)
     return Measured(
         judgement=judgement,
         lanes=lanes,
@@ -156,6 +164,10 @@ def _measure(
         ranks={rank.process: rank.rank for rank in trace.ranks},
         missing=missing,
         tool=f"{trace.engine} {trace.version}".strip(),
+        operators=operator_times(trace),
+        gemms=gemm_times(trace, ceilings),
+        roofs=ceilings,
+        makeup=makeup(trace),
     )
 
 

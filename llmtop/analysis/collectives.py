@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 
@@ -10,6 +12,7 @@ from llmtop.analysis.device_timeline import Lane
 from llmtop.kernel_names import collective_of
 from llmtop.report.model import CollectiveTime
 from llmtop.trace import intervals as iv
+from llmtop.trace import model
 
 UNEVEN_PCT = 5.0
 """Of a step. The exposed NCCL time of the two ranks of a healthy run differed by 0.2 points on two H200s, that of
@@ -23,7 +26,8 @@ def collective_times(lanes: list[Lane]) -> tuple[CollectiveTime, ...]:
         ops = lane.ops.where(lane.is_nccl & (lane.ops.start >= lane.low) & (lane.ops.start < lane.high))
         if not len(ops):
             continue
-        used, which = np.unique(ops.name, return_inverse=True)
+        said = np.where(ops.collective > 0, ops.collective, ops.name)
+        used, which = np.unique(said, return_inverse=True)
         names = np.array([collective_of(lane.trace.names[number]) for number in used.tolist()])[which.reshape(-1)]
         for name in np.unique(names).tolist():
             mine = ops.where(names == name)
@@ -39,9 +43,43 @@ def collective_times(lanes: list[Lane]) -> tuple[CollectiveTime, ...]:
                     ms_per_step=spans.total / 1e6 / steps,
                     exposed_ms_per_step=exposed / 1e6 / steps,
                     share_pct=lane.share(spans.total),
+                    **_bandwidth(name, mine),
                 )
             )
     return tuple(rows)
+
+
+_BUS_FACTORS: Final[dict[str, Callable[[float], float]]] = {
+    "AllReduce": lambda ranks: 2 * (ranks - 1) / ranks,
+    **dict.fromkeys(
+        ("AllGather", "ReduceScatter", "AllToAll", "Gather", "Scatter"), lambda ranks: (ranks - 1) / ranks
+    ),
+    **dict.fromkeys(("Broadcast", "Reduce", "SendRecv"), lambda ranks: 1.0),
+}
+"""What a link carries for each byte of a message among so many ranks (github.com/NVIDIA/nccl-tests,
+doc/PERFORMANCE.md, "Bus bandwidth"). The message is what nccl-tests calls size: all that one rank sends or
+receives, whichever is more."""
+_LARGE = 0.1
+
+
+def _bandwidth(name: str, ops: model.DeviceOps) -> dict[str, Any]:
+    """Sizes and rates of one collective's kernels; nothing where the file does not say the sizes."""
+    known = ops.where((ops.ranks > 1) & (ops.bytes > 0) & (ops.end > ops.start))
+    if not len(known):
+        return {}
+    took = known.end - known.start
+    # The same kernel may serve several groups: each message counts with the ranks of its own.
+    factor = _BUS_FACTORS.get(name)
+    bus = None if factor is None else known.bytes * np.array([factor(ranks) for ranks in known.ranks.tolist()])
+    large = known.bytes >= _LARGE * known.bytes.max()
+    groups = np.unique(known.ranks)
+    return {
+        "message_bytes": float(known.bytes.mean()),
+        "ranks": int(groups[0]) if len(groups) == 1 else None,
+        "algorithm_gb_per_s": float(known.bytes.sum() / took.sum()),
+        "bus_gb_per_s": None if bus is None else float(bus.sum() / took.sum()),
+        "fastest_bus_gb_per_s": None if bus is None else float((bus / took)[large].max()),
+    }
 
 
 @dataclass(frozen=True)

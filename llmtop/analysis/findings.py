@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,12 +10,14 @@ import numpy as np
 from llmtop.analysis import cuda_calls as cuda
 from llmtop.analysis.collectives import Uneven
 from llmtop.analysis.device_timeline import Lane
+from llmtop.analysis.first_looks import first_looks
 from llmtop.analysis.idle_causes import Gaps
 from llmtop.analysis.missing_kernels import Unrecorded
 from llmtop.analysis.verdict import BORDER_PCT, CAUSE_OF, NEAR_PCT, Judgement
 from llmtop.bottlenecks import BOTTLENECKS, LossId
 from llmtop.format import count, duration, percent, rate, rounded
-from llmtop.report.advice import ADVICE, FindingId
+from llmtop.report.advice import FindingId, Situation, advice_for
+from llmtop.report.device_time import GemmTime, Makeup, OperatorTime, Roof
 from llmtop.report.model import ApiTime, CopyTime, Finding, KernelTime, PhaseMean, StepsJudged, WaitPlace
 from llmtop.severity import Severity, gravity
 from llmtop.trace import model
@@ -51,6 +51,16 @@ class Measured:
     """By pid, kernels that are not in the capture."""
     tool: str = ""
     """What recorded the capture."""
+    operators: tuple[OperatorTime, ...] = ()
+    gemms: tuple[GemmTime, ...] = ()
+    roofs: tuple[Roof, ...] = ()
+    makeup: Makeup | None = None
+
+    @property
+    def situation(self) -> Situation:
+        """What advice must fit."""
+        made = self.makeup
+        return Situation(made.vendor, made.workload, made.graph_launches > 0) if made is not None else Situation()
 
 
 def findings(measured: Measured) -> tuple[Finding, ...]:
@@ -62,7 +72,19 @@ def findings(measured: Measured) -> tuple[Finding, ...]:
         _allocations(measured),
         _pageable(measured),
         _unsteady(measured),
-        _hot_kernel(measured),
+    ]
+    found += [
+        _advised(
+            look.kind,
+            look.severity,
+            look.share_pct,
+            look.summary,
+            look.evidence,
+            where=measured.situation,
+            saves=look.saves_ms,
+            **look.fills,
+        )
+        for look in first_looks(measured)
     ]
     kept = [finding for finding in found if finding is not None]
     kept.sort(key=lambda finding: (-gravity(finding.severity), -(finding.share_pct or 0.0)))
@@ -73,7 +95,7 @@ def _advised(
     kind: FindingId, severity: Severity, share: float | None, summary: str, evidence: dict[str, Any], **more: Any
 ) -> Finding:
     """A finding with its advice; `more` fills the templates, `saves` is what it saves at most, ms a step."""
-    advice = ADVICE[kind]
+    advice = advice_for(kind, more.pop("where", None) or Situation())
     saves = more.pop("saves", None)
     return Finding(
         id=kind,
@@ -111,7 +133,11 @@ def _records_lost(measured: Measured) -> list[Finding]:
             "launched_by_threads": threads,
         }
         severity: Severity = "critical" if judged is None or judged.process == row.process else "warning"
-        found.append(_advised(RECORDS_LOST, severity, None, summary, evidence, command=measured.command))
+        found.append(
+            _advised(
+                RECORDS_LOST, severity, None, summary, evidence, command=measured.command, where=measured.situation
+            )
+        )
     return found
 
 
@@ -137,7 +163,11 @@ def _lost(measured: Measured) -> list[Finding]:
         if saves is not None:
             words += f", {duration(saves / 1e3)} of {duration(lane.length / 1e9 / lane.counted)}"
         more = {"pid": lane.process, "device": lane.device, "command": measured.command}
-        found.append(_advised(verdict, severity, share, f"{words}.", evidence, saves=saves, **more))
+        found.append(
+            _advised(
+                verdict, severity, share, f"{words}.", evidence, saves=saves, where=measured.situation, **more
+            )
+        )
     return found
 
 
@@ -247,7 +277,7 @@ def _straggler(measured: Measured) -> Finding | None:
     saves = apart / 100 * waiting.length / 1e6 / waiting.counted if waiting.counted else None
     severity: Severity = "critical" if apart >= 20.0 else "warning"  # docs/measurements.md, Thresholds
     more = {"device": culprit.device, "pid": culprit.process, "saves": saves}
-    return _advised("straggler", severity, apart, summary, evidence, **more)
+    return _advised("straggler", severity, apart, summary, evidence, where=measured.situation, **more)
 
 
 def _slower_phase(phases: list[PhaseMean], culprit: int, waiting: int) -> str | None:
@@ -277,7 +307,9 @@ def _small_kernels(measured: Measured) -> Finding | None:
         f"{percent(small, 1)} of {count(evidence['kernels'])} kernels are shorter than 10 µs "
         f"(median {duration(evidence['kernel_median_us'] / 1e6)}), {count(evidence['kernels_per_step'])} a step."
     )
-    return _advised("small_kernels", "info", None, summary, evidence, command=measured.command)
+    return _advised(
+        "small_kernels", "info", None, summary, evidence, command=measured.command, where=measured.situation
+    )
 
 
 def _allocations(measured: Measured) -> Finding | None:
@@ -291,7 +323,7 @@ def _allocations(measured: Measured) -> Finding | None:
     summary = f"{count(a_step)} calls a step allocate or free device memory, mostly {rows[0].name}."
     evidence = {"calls_per_step": a_step, "host_ms": sum(row.seconds for row in rows) * 1e3, "idle_pct": share}
     severity: Severity = "warning" if share >= TOLD_PCT else "info"
-    return _advised("allocations", severity, share, summary, evidence)
+    return _advised("allocations", severity, share, summary, evidence, where=measured.situation)
 
 
 def _pageable(measured: Measured) -> Finding | None:
@@ -307,7 +339,7 @@ def _pageable(measured: Measured) -> Finding | None:
         f"{count(row.count)} copies {row.direction} from or to pageable memory, {rate((row.gb_per_s or 0) * 1e9)}."
     )
     evidence = {"count": row.count, "bytes": row.bytes, "gb_per_s": row.gb_per_s, "copies_pct": share}
-    return _advised("pageable_copies", "info", share, summary, evidence)
+    return _advised("pageable_copies", "info", share, summary, evidence, where=measured.situation)
 
 
 def _unsteady(measured: Measured) -> Finding | None:
@@ -320,30 +352,4 @@ def _unsteady(measured: Measured) -> Finding | None:
     )
     evidence = {"median_ms": steps.seconds_p50 * 1e3, "slowest_ms": steps.seconds_max * 1e3}
     evidence |= {"spread_pct": steps.spread_pct or 0.0}
-    return _advised("unsteady_steps", "info", None, summary, evidence)
-
-
-def _hot_kernel(measured: Measured) -> Finding | None:
-    """The kernel with the most time, with the ncu line that looks at some launches of it in a later step."""
-    compute = [row for row in measured.kernels if row.kind != "NCCL"]
-    lane = measured.judgement.lane
-    if not compute or lane is None:
-        return None
-    top = compute[0]
-    steps = max(sum(other.counted for other in measured.lanes), 1)
-    a_step = max(1, round(top.count / steps))
-    summary = (
-        f"{top.name} ({top.kind}) takes {percent(top.share_pct, 1)} of kernel time: "
-        f"{count(top.count)} launches of {duration(top.mean_us / 1e6)} on average."
-    )
-    evidence = {"kernel": top.name, "kind": top.kind, "kernel_time_pct": top.share_pct, "count": top.count}
-    evidence |= {"mean_us": top.mean_us, "launches_per_step": a_step}
-    # Three steps warm up; five launches are enough to see the same ceiling five times, and ncu replays each.
-    more = {
-        "kernel_regex": shlex.quote(f"regex:^{re.escape(top.name)}$"),
-        "skip": 3 * a_step,
-        "count": min(5, a_step),
-        "file": "llmtop-kernel",
-        "command": measured.command,
-    }
-    return _advised("hot_kernel", "info", None, summary, evidence, **more)
+    return _advised("unsteady_steps", "info", None, summary, evidence, where=measured.situation)

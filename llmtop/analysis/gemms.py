@@ -14,7 +14,7 @@ from llmtop.analysis.operators import launched
 from llmtop.analysis.tensor_shapes import BYTES, Gemm, gemm_of
 from llmtop.gpu_specs import memory_bytes_per_s, peak
 from llmtop.kernel_names import kind_of, matrix_type
-from llmtop.report.model import GemmTime, Roof
+from llmtop.report.device_time import GemmTime, Roof
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from llmtop.analysis.nesting import Nesting
 from llmtop.analysis.tensor_shapes import moved_bytes, shape_text
 from llmtop.kernel_names import kind_of
-from llmtop.report.model import OperatorPart, OperatorTime
+from llmtop.report.device_time import OperatorPart, OperatorTime
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns
 

@@ -7,6 +7,7 @@ from llmtop.analysis.verdict import Judgement
 from llmtop.format import percent
 from llmtop.gpu_specs import memory_bytes_per_s, peak
 from llmtop.kernel_names import KernelKind
+from llmtop.report.device_time import GemmTime, Makeup
 from llmtop.report.model import KernelTime
 from llmtop.trace import model
 
@@ -14,8 +15,26 @@ _MATH: tuple[KernelKind, ...] = ("GEMM", "convolution", "attention")
 """What the tensor cores are for."""
 
 
-def roofline(trace: model.Trace, judgement: Judgement, kernels: tuple[KernelTime, ...]) -> str:
-    """A few sentences on how near the kernels come to the GPU's peaks; empty without kernels."""
+_NEAR_PCT = 60.0
+"""Of the roof: large products of cuBLAS reach 60 to 80 % of the datasheet's dense peak."""
+
+
+def roofline(
+    trace: model.Trace,
+    judgement: Judgement,
+    kernels: tuple[KernelTime, ...],
+    gemms: tuple[GemmTime, ...] = (),
+    makeup: Makeup | None = None,
+) -> str:
+    """A few sentences on how near the kernels come to the GPU's peaks; empty without kernels.
+
+    Args:
+        trace: what was read of a capture.
+        judgement: which device is judged, and what was found.
+        kernels: all kernels by name.
+        gemms: its matrix products, where their shapes were recorded.
+        makeup: whose GPUs they are.
+    """
     lane = judgement.lane
     if lane is None or not kernels:
         return ""
@@ -29,10 +48,33 @@ def roofline(trace: model.Trace, judgement: Judgement, kernels: tuple[KernelTime
     text = f"Kernel time without NCCL: {shares}. {_ceiling(judgement, math)}"
     text += _measured(trace, lane.device)
     text += _balance(trace, lane.device)
-    return text + (
-        " Whether a kernel itself is at the memory or the compute roof only ncu can tell: it counts its bytes and "
-        "FLOPs (ncu --set full, section GPU Speed Of Light Roofline)."
+    return text + _reached(gemms) + _counted(makeup, bool(gemms))
+
+
+def _reached(gemms: tuple[GemmTime, ...]) -> str:
+    """How near the matrix products come to their roofs, by the recorded shapes."""
+    known = [row for row in gemms if row.roof_pct is not None]
+    total = sum(row.seconds for row in known)
+    if not total:
+        return ""
+    near = sum(row.seconds for row in known if (row.roof_pct or 0.0) >= _NEAR_PCT)
+    top = known[0]
+    return (
+        f" By their shapes, {percent(100 * near / total)} of the time of the matrix products is within "
+        f"{100 - _NEAR_PCT:.0f} % of their roof; the largest, {top.operator} of {top.m}x{top.n}x{top.k} in "
+        f"{top.dtype}, does {top.tflops_per_s:.1f} TFLOP/s, {percent(top.peak_pct)} of the peak."
     )
+
+
+def _counted(makeup: Makeup | None, shapes: bool) -> str:
+    """What only counters can tell, and which tool reads them."""
+    if makeup is not None and makeup.vendor == "AMD":
+        tool = "rocprof-compute can tell: it counts its bytes and FLOPs (rocprof-compute profile --roof-only)"
+    else:
+        tool = "ncu can tell: it counts its bytes and FLOPs (ncu --set full, section GPU Speed Of Light Roofline)"
+    capture = "llmtop capture --engine torch.profiler --option shapes"
+    how = "" if shapes else f" Recorded with shapes ({capture}), matrix products show their rates here."
+    return f"{how} At which roof any other kernel is, only {tool}."
 
 
 def _ceiling(judgement: Judgement, math: float) -> str:

@@ -31,8 +31,13 @@ FindingId = Literal[
     "allocations",
     "pageable_copies",
     "unsteady_steps",
+    "fp32_matrix",
+    "copies_casts",
 ]
 """What the report on a capture can find; on a recording the findings are its alerts."""
+
+_STACKS = "llmtop capture --engine py-spy --seconds 10   # while it runs"
+"""Names no process: the one in the capture may be gone by the time that somebody reads the report."""
 
 ADVICE: Final[Mapping[FindingId, Advice]] = {
     "records_lost": Advice(
@@ -53,7 +58,7 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
             "micro-batch gives each kernel more to do; move Python work out of the step."
         ),
         confirm="launches a step and the share of launching fall, kernels under 10 µs become fewer",
-        next="py-spy record -p {pid} -d 10 -r 200 --nonblocking -o launch-{pid}.svg",
+        next=_STACKS,
     ),
     "kernel_gaps": Advice(
         fix=(
@@ -70,7 +75,7 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
             "decode ahead of time; read from local disk or memory-mapped files; move CPU augmentation to the GPU."
         ),
         confirm="the dataload phase shrinks on the GPU's clock, idle time by input goes",
-        next="py-spy record -p {pid} -d 10 -r 200 --nonblocking --subprocesses -o input-{pid}.svg",
+        next=_STACKS,
     ),
     "sync_bound": Advice(
         fix=(
@@ -80,7 +85,7 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
             "out. torch.cuda.set_sync_debug_mode('warn') prints each place."
         ),
         confirm="calls that wait fall to about one a step",
-        next="py-spy dump -p {pid}   # several times: the line that calls .item() or .cpu() is on top",
+        next=_STACKS + ": the line that calls .item() or .cpu() is on top",
     ),
     "h2d_bound": Advice(
         fix=(
@@ -89,7 +94,7 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
             "masks made on the GPU); keep what does not change on the GPU; offload less."
         ),
         confirm="copies become pinned, run while kernels run, and reach the rate of the PCIe link",
-        next="py-spy dump -p {pid}   # the line that calls .to() or .cuda() is on top",
+        next=_STACKS + ": the line that calls .to() or .cuda() is on top",
     ),
     "communication_bound": Advice(
         fix=(
@@ -108,7 +113,7 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
             "Balance by tokens, not by samples."
         ),
         confirm="exposed NCCL becomes even over the ranks",
-        next="nvidia-smi -i {device} -q -d CLOCK,PERFORMANCE,TEMPERATURE && py-spy dump -p {pid}",
+        next="nvidia-smi -i {device} -q -d CLOCK,PERFORMANCE,TEMPERATURE",
     ),
     "idle": Advice(
         fix=(
@@ -117,7 +122,7 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
             "(gc.freeze(), gc.disable() between steps) are the usual ones."
         ),
         confirm="the same capture names a cause",
-        next="py-spy record -p {pid} -d 10 -r 200 --nonblocking -o idle-{pid}.svg",
+        next=_STACKS,
     ),
     "unknown": Advice(
         fix="Capture again with the CUDA trace on the host's side: nsys --trace=cuda,nvtx, or "
@@ -129,7 +134,7 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
         fix="",
         confirm="the kernel's mean time falls",
         next=(
-            "ncu --target-processes all --kernel-name {kernel_regex} --launch-skip {skip} --launch-count {count} "
+            "ncu --target-processes all {kernel_filter} --launch-skip {skip} --launch-count {count} "
             "--set full -o {file} {command}"
         ),
     ),
@@ -163,5 +168,135 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
         confirm="the spread of the steps falls",
         next="llmtop capture --when 'step > 1.5x'",
     ),
+    "fp32_matrix": Advice(
+        fix=(
+            "Let the tensor cores work. From Ampere on: torch.set_float32_matmul_precision('high') turns TF32 "
+            "on for "
+            "matrix products and torch.backends.cudnn.allow_tf32 = True for convolutions (10 bits of mantissa "
+            "instead "
+            "of 23), and torch.autocast('cuda', torch.bfloat16) or a model in bf16 is faster again and halves the "
+            "bytes. On V100 and T4: autocast in fp16 with a GradScaler."
+        ),
+        confirm="the names of the matrix kernels lose ffma, sgemm and simt",
+        next="{try_it}",
+    ),
+    "copies_casts": Advice(
+        fix=(
+            "Find who converts and who copies: .to(dtype) in the forward pass, autocast over weights that stay "
+            "fp32 (keep a bf16 copy, or torch.compile, which fuses casts into what follows), .contiguous(), "
+            ".clone() and "
+            "transposes before views; channels_last for convolutions; write into place (out=, copy_ into a buffer "
+            "that stays)."
+        ),
+        confirm="the share of aten::copy_ falls",
+        next=("llmtop capture --engine torch.profiler --option stacks --option shapes   # which lines"),
+    ),
 }
-"""By the id of a finding."""
+"""By the id of a finding: for a training on a GPU of NVIDIA's."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What advice must fit besides the finding."""
+
+    vendor: str | None = None
+    """"NVIDIA", "AMD" or None."""
+    workload: str | None = None
+    """"training", "inference" or None."""
+    graphs: bool = False
+    """Whether CUDA graphs are replayed already."""
+
+
+_SERVING_FIX: Final[Mapping[str, str]] = {
+    "launch_bound": (
+        "Launch less: replay each decode step as a CUDA graph (vLLM: without --enforce-eager; SGLang: "
+        "--cuda-graph-max-bs up to the batches that come; transformers: a static cache and torch.compile(mode="
+        "'reduce-overhead')); let more requests share a batch; move Python work (sampling, detokenising, "
+        "scheduling) out of the loop."
+    ),
+    "input_bound": (
+        "The GPU waits for requests or for what prepares them: tokenise, detokenise and decode images in other "
+        "processes; schedule the next batch while this one runs (vLLM: --async-scheduling; SGLang's overlap "
+        "scheduler); batch continuously; send more requests at once."
+    ),
+    "sync_bound": (
+        "Do not wait for each token: sample on the GPU and read the tokens back a step later; replace .item(), "
+        ".cpu(), .tolist() and `if tensor:` in the loop; non_blocking copies into pinned memory."
+    ),
+    "h2d_bound": (
+        "Copy from pinned memory and beside the work (non_blocking, a stream of its own); make masks, "
+        "positions and "
+        "block tables on the GPU; keep weights and the cache of keys and values there; offload less."
+    ),
+    "communication_bound": (
+        "Split less: fewer ranks a model (tensor parallel size), pipeline or data parallel instead; the "
+        "server's own "
+        "all-reduce for small messages; larger batches; check the path: NCCL_DEBUG=INFO names links and NICs."
+    ),
+    "pageable_copies": (
+        "Pinned buffers (tensor.pin_memory() once), then .to(device, non_blocking=True): a pageable copy goes "
+        "through a staging buffer, blocks the host and does not overlap."
+    ),
+    "unsteady_steps": (
+        "Look at the slow ones: prefill among decode steps (chunked prefill evens them), batch sizes without a "
+        "captured graph, compiling for a new shape, garbage collection."
+    ),
+    "idle": (
+        "Find out what the host does there: waiting for requests, scheduling, detokenising and logging are the "
+        "usual ones. Mark its parts with llmtop.phase(…) or NVTX ranges."
+    ),
+    "allocations": (
+        "cudaMalloc and cudaFree stop the GPU: reserve the cache of keys and values at the start, pad to "
+        "buckets of shapes, no torch.cuda.empty_cache() in the loop."
+    ),
+}
+_GRAPHS_FIX: Final[Mapping[str, str]] = {
+    "launch_bound": (
+        "CUDA graphs are replayed already; what is launched outside of them costs: take it into the graph "
+        "(sampling, "
+        "the optimizer, gradient clipping, static shapes), capture the batch sizes that still run without one, "
+        "and move Python work out of the step."
+    ),
+    "kernel_gaps": (
+        "CUDA graphs are replayed already; within one each kernel still costs about 1 µs to start: fewer, longer "
+        "kernels (torch.compile, fused norms, losses and optimizers, larger batches)."
+    ),
+    "small_kernels": "Fuse them: torch.compile, fused norms, losses and optimizers, larger batches.",
+}
+_AMD_NEXT: Final[Mapping[str, str]] = {
+    "hot_kernel": "rocprof-compute profile --name llmtop-kernel --kernel {kernel} -- {command}",
+    "straggler": "rocm-smi -d {device} --showclocks --showtemp --showperflevel",
+    "fp32_matrix": "",
+    "records_lost": "llmtop capture --engine torch.profiler --steps 5",
+}
+_AMD_WORDS: Final = (
+    ("cudaMalloc and cudaFree", "hipMalloc and hipFree"),
+    ("cudaMalloc", "hipMalloc"),
+    ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"),
+    ("nvidia-smi topo -m", "rocm-smi --showtopo"),
+    ("names NVLink, P2P or SHM", "names XGMI, P2P or SHM"),
+    ("the tensor cores", "the matrix cores"),
+    ("CUDA graph", "HIP graph"),
+    ("nsys --trace=cuda,nvtx, or torch.profiler", "torch.profiler"),
+)
+"""RCCL reads NCCL's variables, and PyTorch's own calls keep the name torch.cuda."""
+
+
+def advice_for(kind: FindingId, situation: Situation) -> Advice:
+    """What to do about a finding, where it was found.
+
+    Args:
+        kind: the finding's id.
+        situation: on whose GPU, in which work.
+    """
+    plain = ADVICE[kind]
+    fix, following, confirm = plain.fix, plain.next, plain.confirm
+    if situation.workload == "inference":
+        fix = _SERVING_FIX.get(kind, fix)
+    if situation.graphs:
+        fix = _GRAPHS_FIX.get(kind, fix)
+    if situation.vendor == "AMD":
+        following = _AMD_NEXT.get(kind, following)
+        for theirs, own in _AMD_WORDS:
+            fix, following, confirm = (text.replace(theirs, own) for text in (fix, following, confirm))
+    return Advice(fix=fix, confirm=confirm, next=following)

@@ -92,7 +92,7 @@ class Collector:
         self._operators = array("q")
         """Of operators with inputs or a sequence number, few of the rows of the host: the row, both numbers."""
         self._groups = array("q")
-        """Of the kernels of collectives: row and size of the process group."""
+        """Of the kernels of collectives: row, size of the process group, number of the name."""
         self._open: dict[tuple[Number, Number], list[Event]] = {}
         self.deepest = 0
         """How many ranges that were written as begin and end were open at once on one thread."""
@@ -208,7 +208,8 @@ class Collector:
         """Note the process group of the collective that comes next in `_ops`; returns the bytes of its message."""
         ranks = _whole(arguments.group, 0)
         if 0 < ranks < 1 << 31:
-            self._groups.extend((len(self._ops) // _OPS_COLUMNS, ranks))
+            name = self.names.number(printable(str(arguments.collective or ""), model.LONGEST_NAME))
+            self._groups.extend((len(self._ops) // _OPS_COLUMNS, ranks, name))
         elements = max(_whole(arguments.elements_in, 0), _whole(arguments.elements_out, 0), 0)
         return min(elements, 1 << 50) * ELEMENT_BYTES.get(str(arguments.dtype), 0)
 
@@ -256,7 +257,10 @@ class Collector:
         """
         trace = model.Trace(source=source, engine="kineto", names=self.names.all)
         base = _whole(properties.get("baseTimeNanoseconds"), 0)
-        trace.ops = _table(model.DeviceOps, self._ops, {"ranks": self._groups})
+        groups = np.frombuffer(self._groups, dtype=np.int64).reshape(-1, 3)
+        trace.ops = _table(
+            model.DeviceOps, self._ops, {"ranks": groups[:, [0, 1]], "collective": groups[:, [0, 2]]}
+        )
         trace.calls = _table(model.ApiCalls, self._calls)
         trace.ranges = _table(model.Ranges, self._ranges)
         numbers = np.frombuffer(self._operators, dtype=np.int64).reshape(-1, 3)
@@ -275,9 +279,7 @@ class Collector:
         return trace
 
 
-def _table(
-    kind: type[model.TableT], flat: array[int], sparse: dict[str, array[int] | Ns] | None = None
-) -> model.TableT:
+def _table(kind: type[model.TableT], flat: array[int], sparse: dict[str, Ns] | None = None) -> model.TableT:
     """Rows that lie one after another in `flat` as columns; `flat` is emptied.
 
     Args:
@@ -290,9 +292,8 @@ def _table(
     rows = np.frombuffer(flat, dtype=np.int64).reshape(-1, len(names))
     columns = {name: np.array(rows[:, i]) for i, name in enumerate(names)}
     for name, given in sparse.items():
-        pairs = np.asarray(given, dtype=np.int64).reshape(-1, 2)
         columns[name] = np.zeros(len(rows), dtype=np.int32)
-        columns[name][pairs[:, 0]] = pairs[:, 1]
+        columns[name][given[:, 0]] = given[:, 1]
     made = model.build(kind, columns)
     del rows  # an array that is looked into cannot be emptied
     del flat[:]

@@ -34,6 +34,7 @@ class Args(msgspec.Struct, gc=False):
     """Left as text: a trace has few different ones, and most are never looked into."""
     elements_in: Number = msgspec.field(name="In msg nelems", default=None)
     elements_out: Number = msgspec.field(name="Out msg nelems", default=None)
+    collective: Number = msgspec.field(name="Collective name", default=None)
     group: Number = msgspec.field(name="Group size", default=None)
     dtype: Number = None
 

@@ -55,7 +55,7 @@ def merge(traces: list[model.Trace], source: str) -> model.Trace:
 def _moved(table: model.Table, shift: int, number: Ns, apart: int) -> model.Table:
     changed: dict[str, Ns] = {"start": table.start + shift}
     changed["end"] = np.where(table.end == model.OPEN, model.OPEN, table.end + shift)
-    for field in ("name", "full_name", "domain", "inputs"):
+    for field in ("name", "full_name", "domain", "inputs", "collective"):
         if hasattr(table, field):
             changed[field] = number[getattr(table, field)].astype(getattr(table, field).dtype)
     if hasattr(table, "process"):

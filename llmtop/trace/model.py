@@ -107,6 +107,9 @@ class DeviceOps(Table):
     """Of a copy: keys of `MEMORIES`."""
     ranks: npt.NDArray[np.int32]
     """Of a collective's kernel: the size of its process group; 0 where the file does not say."""
+    collective: npt.NDArray[np.int32]
+    """Of a collective's kernel: a name, what PyTorch calls it; 0 where the file does not say. The kernels of RCCL
+    share one name."""
 
 
 @dataclass(frozen=True)
@@ -260,7 +263,7 @@ def join_keys(call_process: Ns, call_correlation: Ns, op_process: Ns, op_correla
 
 
 _KINDS = dict.fromkeys(("kind", "style", "direction", "source_memory", "target_memory"), np.int8)
-_KINDS |= dict.fromkeys(("inputs", "sequence", "ranks"), np.int32)
+_KINDS |= dict.fromkeys(("inputs", "sequence", "ranks", "collective"), np.int32)
 """Types of columns that are no int64."""
 
 

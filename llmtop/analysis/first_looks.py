@@ -1,0 +1,201 @@
+"""What an expert looks for first: the kernel with the most time, fp32 on tensor cores, time spent copying."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from llmtop.analysis.device_timeline import Lane
+from llmtop.analysis.verdict import Judgement
+from llmtop.format import count, duration, percent
+from llmtop.gpu_specs import peak
+from llmtop.kernel_names import kind_of, matrix_type
+from llmtop.report.advice import FindingId
+from llmtop.report.device_time import Makeup, OperatorTime
+from llmtop.report.model import KernelTime
+from llmtop.severity import Severity
+from llmtop.trace import model
+
+TOLD_PCT = 10.0
+"""Of device time. What a change of less gains is in the noise of most comparisons, 3 % of a step."""
+_MUCH_PCT = 30.0
+_WARM_UP_STEPS = 3
+_LOOKED_AT = 5
+"""Launches that ncu replays: enough to see the same ceiling five times."""
+_LONGEST_REGEX = 160
+
+
+class Figures(Protocol):
+    """What of a measured capture is looked at."""
+
+    @property
+    def judgement(self) -> Judgement:
+        """Which device is judged."""
+
+    @property
+    def kernels(self) -> tuple[KernelTime, ...]:
+        """All kernels, most time first."""
+
+    @property
+    def operators(self) -> tuple[OperatorTime, ...]:
+        """All operators, most time first."""
+
+    @property
+    def makeup(self) -> Makeup | None:
+        """What the device time is made of."""
+
+    @property
+    def command(self) -> str:
+        """The training's."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """One thing seen, without its advice."""
+
+    kind: FindingId
+    severity: Severity
+    share_pct: float | None
+    summary: str
+    evidence: dict[str, Any]
+    saves_ms: float | None = None
+    """At most, a step."""
+    fills: dict[str, Any] = field(default_factory=dict)
+    """What the templates of the advice are filled with."""
+
+
+def first_looks(measured: Figures) -> list[Look]:
+    """Those that hold for the capture."""
+    lane = measured.judgement.lane
+    if lane is None:
+        return []
+    found = [_fp32(measured, lane), _copies(measured), _hot_kernel(measured, lane)]
+    return [look for look in found if look is not None]
+
+
+def _fp32(measured: Figures, lane: Lane) -> Look | None:
+    """Matrix products in full fp32 on a GPU whose tensor cores do TF32 or half precision several times as fast."""
+    made = measured.makeup
+    share = made.fp32_matrix_pct if made is not None else None
+    gpu = lane.trace.gpus.get(lane.device)
+    if share is None or share < TOLD_PCT or gpu is None or not gpu.name:
+        return None
+    plain = peak(gpu.name, "fp32")
+    faster = [one for one in (peak(gpu.name, "tf32"), peak(gpu.name, "bf16") or peak(gpu.name, "fp16")) if one]
+    if plain is None or not faster:
+        return None
+    times = " and ".join(f"{one.flops_per_s / plain.flops_per_s:.1f} times in {one.dtype}" for one in faster)
+    best = max(one.flops_per_s for one in faster)
+    rows = [row for row in measured.kernels if kind_of(_full(row)) in ("GEMM", "convolution")]
+    top = next((row for row in rows if matrix_type(_full(row)) == "fp32"), None)
+    summary = (
+        f"{percent(share, 1)} of device time is matrix products and convolutions in full fp32, which use no "
+        f"tensor cores: by its datasheet {gpu.name} does {times} as many FLOP/s as in fp32."
+    )
+    evidence = {
+        "fp32_matrix_pct": share,
+        "kernel": top.name if top is not None else None,
+        "fp32_peak_tflops": plain.flops_per_s / 1e12,
+    }
+    evidence |= {f"{one.dtype}_peak_tflops": one.flops_per_s / 1e12 for one in faster}
+    severity: Severity = "warning" if share >= _MUCH_PCT else "info"
+    gained = share * (1 - plain.flops_per_s / best)
+    tf32 = peak(gpu.name, "tf32") is not None
+    try_it = f"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 {measured.command}   # TF32 without a change to the script"
+    fills = {"try_it": try_it if tf32 else ""}
+    return Look("fp32_matrix", severity, share, summary, evidence, _of_step(lane, gained), fills)
+
+
+def _full(row: KernelTime) -> str:
+    return row.variants[0].name if row.variants else row.name
+
+
+def _of_step(lane: Lane, device_pct: float) -> float | None:
+    """That share of the device time of a step, in ms: what goes away when that work does."""
+    return device_pct / 100 * lane.within(lane.busy) / 1e6 / lane.counted if lane.counted else None
+
+
+def _copies(measured: Figures) -> Look | None:
+    """Copies and conversions within the device, which compute nothing."""
+    made, lane = measured.makeup, measured.judgement.lane
+    share = made.copy_cast_pct if made is not None else None
+    if share is None or share < TOLD_PCT or lane is None:
+        return None
+    row = next((row for row in measured.operators if row.name == "aten::copy_"), None)
+    where = f", mostly in {row.module}" if row is not None and row.module else ""
+    summary = (
+        f"{percent(share, 1)} of device time copies or converts tensors within the device (what .to(), "
+        f".contiguous(), .clone() and autocast's casts come down to){where}."
+    )
+    evidence: dict[str, Any] = {"copy_cast_pct": share}
+    if row is not None:
+        evidence |= {
+            "operator": row.name,
+            "calls": row.calls,
+            "mean_us": row.mean_us,
+            "source": row.source or None,
+        }
+        if row.shapes:
+            evidence["most_time_with"] = row.shapes[0].name
+    return Look("copies_casts", "info", share, summary, evidence, _of_step(lane, share))
+
+
+def _hot_kernel(measured: Figures, lane: Lane) -> Look | None:
+    """The kernel with the most time, with the line that looks at some launches of it in a later step."""
+    compute = [row for row in measured.kernels if row.kind != "NCCL"]
+    if not compute:
+        return None
+    top = compute[0]
+    a_step, skip = _launches(lane, top)
+    by = f" by {top.operator}" if top.operator else ""
+    summary = (
+        f"{top.name} ({top.kind}){by} takes {percent(top.share_pct, 1)} of kernel time: "
+        f"{count(top.count)} launches of {duration(top.mean_us / 1e6)} on average."
+    )
+    evidence: dict[str, Any] = {"kernel": top.name, "kind": top.kind, "operator": top.operator or None}
+    evidence |= {"kernel_time_pct": top.share_pct, "count": top.count, "mean_us": top.mean_us}
+    evidence |= {"launches_per_step": a_step}
+    fills = {
+        "kernel_filter": _kernel_filter(top),
+        "kernel": shlex.quote(top.short_name),
+        "skip": skip,
+        "count": min(_LOOKED_AT, max(1, round(a_step))) if a_step is not None else _LOOKED_AT,
+        "file": "llmtop-kernel",
+        "command": measured.command,
+    }
+    return Look("hot_kernel", "info", None, summary, evidence, None, fills)
+
+
+def _launches(lane: Lane, row: KernelTime) -> tuple[float | None, int]:
+    """(launches of a kernel in a whole step of the judged process, launches to skip before looking at one).
+
+    ncu counts the launches that its filter lets through, in each process: those of three steps, which warm up, are
+    skipped. Without whole steps it is half of what the capture has, since no number is known that would be better.
+    """
+    wanted = {variant.name for variant in row.variants}
+    numbers = [number for number in np.unique(lane.ops.full_name).tolist() if lane.trace.names[number] in wanted]
+    mine = (lane.ops.kind == model.KERNEL) & np.isin(lane.ops.full_name, numbers)
+    if not lane.counted:
+        return None, int(mine.sum()) // 2
+    inside = mine & (lane.ops.start >= lane.low) & (lane.ops.start < lane.high)
+    a_step = float(inside.sum()) / lane.counted
+    return a_step, _WARM_UP_STEPS * max(1, round(a_step))
+
+
+def _kernel_filter(row: KernelTime) -> str:
+    """ncu's options that let this kernel through and no other.
+
+    By its short name where that is enough. A template of many functors is told from its kin by the demangled name:
+    all that it says up to the functor, which may stand in it several times.
+    """
+    if not row.functor:
+        return f"--kernel-name {shlex.quote(f'regex:^{re.escape(row.short_name)}$')}"
+    functor, _, kind = row.functor.partition("<")
+    pattern = rf"\b{re.escape(row.short_name)}<.*\b{re.escape(functor)}\b"
+    if kind:
+        pattern += rf".*\b{re.escape(kind.rstrip('>'))}\b"
+    return f"--kernel-name-base demangled --kernel-name {shlex.quote(f'regex:{pattern}')}"

@@ -1,0 +1,125 @@
+"""Parts of the report: device time by operator, matrix products beside their roofs, and what it is all made of."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class OperatorPart(msgspec.Struct, frozen=True, kw_only=True):
+    """What of an operator's device time is of one module, source line, shape of its inputs, or kernel."""
+
+    name: str
+    calls: int
+    """Of the operator; of a kernel, how often it ran."""
+    seconds: float
+    tb_per_s: float | None = None
+    """Of a shape, where the operator only moves data: 10^12 bytes a second, reading each input and writing the
+    result once. More than the memory can do means that caches served it."""
+
+
+class OperatorTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Self device time of one operator: of the work that it launched itself and no operator within it; whole file,
+    all devices, as torch's key_averages() counts it."""
+
+    name: str
+    is_operator: bool = True
+    """False for what no operator launched; the name then says how it was launched, in brackets."""
+    calls: int
+    """How many calls launched device work themselves."""
+    launches: int
+    """Pieces of device work: kernels, copies, memsets."""
+    seconds: float
+    share_pct: float
+    """In percent of the time of all device work."""
+    mean_us: float
+    """Device time a call."""
+    backward_pct: float | None = None
+    """Which part of it autograd launched; None without any sign of autograd in the file."""
+    module: str = ""
+    """The module it is mostly of, outermost first, layers of one class taken together: Decoder/MLP/Linear. A
+    backward operator is of the module whose forward it belongs to."""
+    source: str = ""
+    """The line of a Python function that is not PyTorch's around most of it."""
+    modules: tuple[OperatorPart, ...] = ()
+    sources: tuple[OperatorPart, ...] = ()
+    shapes: tuple[OperatorPart, ...] = ()
+    kernels: tuple[OperatorPart, ...] = ()
+
+
+class GemmTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Matrix products of one operator, size and type, with the rates that they reached."""
+
+    operator: str
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    dtype: str | None = None
+    """fp32, tf32, bf16, fp16, fp8 or fp64: the type it computes in."""
+    calls: int
+    seconds: float
+    mean_us: float
+    flops: int
+    """Of one call: 2 m n k, times the batch."""
+    bytes: int | None = None
+    """Of one call: both factors read and the product written once, which is the least."""
+    tflops_per_s: float
+    tb_per_s: float | None = None
+    peak_pct: float | None = None
+    """Of the dense peak of this GPU in that type."""
+    bandwidth_pct: float | None = None
+    """Of the most that this GPU's memory moves."""
+    flops_per_byte: float | None = None
+    roof_pct: float | None = None
+    """Of the lower of both roofs at that many FLOPs a byte (Williams, Waterman, Patterson, Roofline, 2009)."""
+    limit: Literal["compute", "memory"] | None = None
+    """Which of the roofs is the lower one."""
+    kernel: str = ""
+    """The one with the most time in it."""
+
+
+class Roof(msgspec.Struct, frozen=True, kw_only=True):
+    """What a GPU can do at most, by its datasheet."""
+
+    device: int
+    name: str
+    bytes_per_s: float | None = None
+    flops_per_s: dict[str, float] = {}
+    """Dense, by type of number."""
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """One part of all device time."""
+
+    name: str
+    seconds: float
+    share_pct: float
+
+
+class Makeup(msgspec.Struct, frozen=True, kw_only=True):
+    """What the device time of a capture is made of, whole file."""
+
+    vendor: Literal["NVIDIA", "AMD"] | None = None
+    workload: Literal["training", "inference"] | None = None
+    """None where nothing in the capture tells."""
+    told_by: str = ""
+    """In words: what told the workload."""
+    passes: tuple[Part, ...] = ()
+    """Forward, backward, optimizer, communication and other, in a training."""
+    backward_to_forward: float | None = None
+    stages: tuple[Part, ...] = ()
+    """Prefill and decode, in inference."""
+    stages_by: str = ""
+    """In words: what told them apart."""
+    graph_launches: int = 0
+    """Calls that replay a CUDA graph."""
+    graph_pct: float | None = None
+    """Of device time, what such calls launched."""
+    copy_cast_pct: float | None = None
+    """Of device time, what copies and conversions of type within the device take (aten::copy_, of which .to(),
+    .contiguous() and .clone() are made)."""
+    fp32_matrix_pct: float | None = None
+    """Of device time, matrix products and convolutions in full fp32, without tensor cores; None on GPUs that have
+    none, or that are in no table."""
