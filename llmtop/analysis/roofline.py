@@ -60,8 +60,8 @@ def _reached(gemms: tuple[GemmTime, ...]) -> str:
     near = sum(row.seconds for row in known if (row.roof_pct or 0.0) >= _NEAR_PCT)
     top = known[0]
     return (
-        f" By their shapes, {percent(100 * near / total)} of the time of the matrix products is within "
-        f"{100 - _NEAR_PCT:.0f} % of their roof; the largest, {top.operator} of {top.m}x{top.n}x{top.k} in "
+        f" By their shapes, {percent(100 * near / total)} of the time of the matrix products reaches "
+        f"{_NEAR_PCT:.0f} % of its roof or more; the largest, {top.operator} of {top.m}x{top.n}x{top.k} in "
         f"{top.dtype}, does {top.tflops_per_s:.1f} TFLOP/s, {percent(top.peak_pct)} of the peak."
     )
 

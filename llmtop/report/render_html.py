@@ -10,7 +10,9 @@ from html import escape
 
 from llmtop.format import duration, printable
 from llmtop.report.model import Finding, Report, Timeline, TimelineRow
-from llmtop.report.tables import Text, evidence_text, headline, shown_notes, step_lines, tables
+from llmtop.report.roofline_plot import roofline_plot
+from llmtop.report.tables import evidence_text, headline, shown_notes, step_lines, tables
+from llmtop.report.text_table import Text
 
 COLORS = {
     "GEMM": "#4c78a8",
@@ -104,7 +106,7 @@ def render(report: Report) -> str:
         parts.append("<h2>Findings</h2>")
         parts += [_finding(finding) for finding in report.findings]
     if report.roofline:
-        parts.append(f"<h2>Ceilings</h2><p>{_text(report.roofline)}</p>")
+        parts.append(f"<h2>Ceilings</h2><p>{_text(report.roofline)}</p>{roofline_plot(report)}")
     parts += [_table(table) for table in tables(report, name_width=120)]
     if report.notes:
         parts.append(

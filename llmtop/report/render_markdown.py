@@ -6,7 +6,8 @@ import re
 
 from llmtop.format import duration, printable
 from llmtop.report.model import Finding, Report
-from llmtop.report.tables import Text, evidence_text, headline, shown_notes, step_lines, tables
+from llmtop.report.tables import evidence_text, headline, shown_notes, step_lines, tables
+from llmtop.report.text_table import Text
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
 

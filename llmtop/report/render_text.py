@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from llmtop.format import duration, printable
 from llmtop.report.model import Finding, Report
-from llmtop.report.tables import Text, evidence_text, headline, shown_notes, step_lines, tables
+from llmtop.report.tables import evidence_text, headline, shown_notes, step_lines, tables
+from llmtop.report.text_table import Text
 
 SIGNS = {"critical": "!!", "warning": "!", "info": "·"}
 """Before a finding; never colour alone."""

@@ -5,42 +5,10 @@ Every cell has passed `printable`: names come from capture files, and a report m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-from llmtop.format import DASH, count, duration, figure, number, padded, percent, printable, size, width_of
+from llmtop.format import DASH, count, duration, figure, number, percent, printable, size
+from llmtop.report.device_time_tables import gemm_table, makeup_table, operator_table
 from llmtop.report.model import Finding, Report
-
-
-@dataclass(frozen=True)
-class Text:
-    """One table of a report as cells of text."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    left: int = 1
-    """How many columns from the left hold words; the others hold numbers."""
-    most: int = 12
-    """How many rows are worth showing where space is short."""
-
-    @property
-    def shown(self) -> Sequence[tuple[str, ...]]:
-        """The first rows, which are the most important ones."""
-        return self.rows[: self.most]
-
-    @property
-    def more(self) -> int:
-        """How many rows are left out of `shown`."""
-        return len(self.rows) - len(self.shown)
-
-    def lines(self) -> list[tuple[str, ...]]:
-        """The header, then `shown`, all cells as wide as their column; numbers at its right end."""
-        cells = [self.header, *self.shown]
-        widths = [max(map(width_of, column)) for column in zip(*cells, strict=True)]
-        return [
-            tuple(padded(cell, widths[i], right=i >= self.left) for i, cell in enumerate(row)) for row in cells
-        ]
+from llmtop.report.text_table import Text
 
 
 def tables(report: Report, name_width: int = 60) -> list[Text]:
@@ -50,6 +18,9 @@ def tables(report: Report, name_width: int = 60) -> list[Text]:
         _phases(report, name_width),
         _gaps(report),
         _longest(report, name_width),
+        makeup_table(report),
+        operator_table(report, name_width),
+        gemm_table(report),
         _kernels(report, name_width),
         _collectives(report),
         _waits(report, name_width),
@@ -204,10 +175,12 @@ def _longest(report: Report, width: int) -> Text:
 
 
 def _kernels(report: Report, width: int) -> Text:
+    launched = any(row.operator for row in report.kernels)
     rows = [
         (
             printable(row.name, width),
             printable(row.kind, 20),
+            *((printable(row.operator or DASH, 40),) if launched else ()),
             percent(row.share_pct, 1),
             count(row.count),
             duration(row.mean_us / 1e6),
@@ -215,13 +188,16 @@ def _kernels(report: Report, width: int) -> Text:
         )
         for row in report.kernels
     ]
-    header = ("kernel, whole capture", "kind", "of kernels", "count", "mean", "total")
-    return Text("Kernels", header, rows, left=2)
+    by = ("by operator",) if launched else ()
+    header = ("kernel, whole capture", "kind", *by, "of kernels", "count", "mean", "total")
+    return Text("Kernels", header, rows, left=2 + launched)
 
 
 def _collectives(report: Report) -> Text:
-    rows = [
-        (
+    sized = any(row.message_bytes for row in report.collectives)
+    rows: list[tuple[str, ...]] = []
+    for row in report.collectives:
+        cells: tuple[str, ...] = (
             f"GPU {row.device}",
             printable(row.name, 30),
             number(row.count_per_step, 1),
@@ -229,9 +205,15 @@ def _collectives(report: Report) -> Text:
             duration(row.exposed_ms_per_step / 1e3),
             percent(row.share_pct, 1),
         )
-        for row in report.collectives
-    ]
-    return Text("NCCL", ("GPU", "collective", "a step", "time", "exposed", "of step"), rows, left=2, most=32)
+        if sized:
+            rate = number(row.bus_gb_per_s, 1, " GB/s")
+            fastest = number(row.fastest_bus_gb_per_s, 1, " GB/s")
+            cells += (size(row.message_bytes), number(row.algorithm_gb_per_s, 1, " GB/s"), rate, fastest)
+        rows.append(cells)
+    header: tuple[str, ...] = ("GPU", "collective", "a step", "time", "exposed", "of step")
+    if sized:
+        header += ("message", "algorithm", "bus", "fastest bus")
+    return Text("NCCL", header, rows, left=2, most=32)
 
 
 def _waits(report: Report, width: int) -> Text:
