@@ -26,7 +26,7 @@ _DTYPES: Final = {
     "signed char": "int8",
 }
 """PyTorch's names of types, as C++ prints them."""
-BYTES: Final[dict[str, int]] = {
+BYTES: Final[dict[str, int]] = {"bool": 1, "tf32": 4} | {
     "fp64": 8,
     "int64": 8,
     "fp32": 4,
@@ -37,7 +37,6 @@ BYTES: Final[dict[str, int]] = {
     "uint8": 1,
     "int8": 1,
 }
-BYTES["bool"] = 1
 _LONGEST_TEXT: Final = 120
 
 Shape = tuple[int, ...]

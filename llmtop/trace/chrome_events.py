@@ -58,8 +58,8 @@ _COPY_DIRECTIONS = {
     "DtoA": 7,
 }
 _MEMORIES = {text.title().replace("-", " "): number for number, text in model.MEMORIES.items()}
-# Annotations that older versions wrote as operators.
-_RANGE_NAMES = re.compile(r"ProfilerStep#|Optimizer\.(step|zero_grad)#|enumerate\(DataLoader\)#|\[pl\]\[profile\]")
+RANGE_NAMES = re.compile(r"ProfilerStep#|Optimizer\.(step|zero_grad)#|enumerate\(DataLoader\)#|\[pl\]\[profile\]")
+"""Annotations that some versions wrote as operators."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class Collector:
     def _learn(self, category: str | None, text: str | None) -> _What:
         """Take the first event of its category and name: what it is, is found out once."""
         kind = _KINDS.get((category or "").lower().replace(" ", "_"), -1)
-        if kind == _OPERATOR and _RANGE_NAMES.match(text or ""):
+        if kind == _OPERATOR and RANGE_NAMES.match(text or ""):
             kind = _RANGE
         number = self.names.number
         if kind == _MEMCPY:

@@ -13,7 +13,8 @@ import numpy as np
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
 from llmtop.inputs import DEFAULT, Limits
-from llmtop.trace import model
+from llmtop.trace import model, nvtx_operators
+from llmtop.trace.chrome_events import RANGE_NAMES
 from llmtop.trace.intervals import Ns
 from llmtop.trace.nsys_database import BLOCK_ROWS, NEVER, Database, name_of, whole
 
@@ -108,7 +109,8 @@ def _load(database: Database, source: str, notes: list[str]) -> model.Trace:
         {"start": waits["start"], "end": waits["end"], "process": process, "thread": thread}
         | {"name": _map(waits["nameId"], number), "kind": np.full(len(process), model.OS_CALL)},
     )
-    trace.ranges = _ranges(database, names)
+    trace.ranges, operators = _ranges(database, names)
+    trace.host = model.joined([trace.host, operators])
     overhead = database.numbers("PROFILER_OVERHEAD", {"start": NEVER, "end": NEVER})
     trace.overhead = model.Table(overhead["start"], overhead["end"])
     trace.names = names.all
@@ -175,26 +177,23 @@ def _common(rows: dict[str, Ns]) -> dict[str, Ns]:
     }
 
 
-def _ranges(database: Database, names: model.Names) -> model.Ranges:
-    """NVTX ranges. A name stands in `text`, or is registered and stands in StringIds under `textId`."""
+def _ranges(database: Database, names: model.Names) -> tuple[model.Ranges, model.HostSpans]:
+    """NVTX ranges, and the operators among them that PyTorch marked.
+
+    A name stands in `text`, or is registered and stands in StringIds under `textId`.
+    """
     table = "NVTX_EVENTS"
     columns = {"start": NEVER, "end": NEVER, "eventType": 0, "globalTid": 0, "textId": NEVER, "domainId": 0}
     kinds = f"WHERE eventType IN ({_PUSH_POP}, {_START_END}, {_NVTXT_PUSH_POP}, {_NVTXT_START_END})"
+    none = model.empty(model.Ranges), model.empty(model.HostSpans)
     if not {"start", "eventType"} <= database.columns.get(table, set()):
-        return model.empty(model.Ranges)
+        return none
     rows = database.numbers(table, {"rowid": 0} | columns, kinds)
     if not len(rows["start"]):
-        return model.empty(model.Ranges)
+        return none
     number = database.names([rows["textId"]], names)
     name = _map(rows["textId"], number)
-    texts: dict[int, int] = {}
-    if "text" in database.columns[table]:
-        query = f"SELECT rowid, text FROM {table} {kinds} AND text IS NOT NULL"
-        for row, text in database.stream(query, table):
-            texts[row] = names.number(name_of(text))
-            if not len(texts) % BLOCK_ROWS:
-                database.check_names(names)
-        database.check_names(names)
+    texts, marked = _texts(database, kinds, names)
     if texts:
         name = np.where(name > 0, name, _map(rows["rowid"], texts))
     process, thread = _owner(rows["globalTid"])
@@ -202,7 +201,45 @@ def _ranges(database: Database, names: model.Names) -> model.Ranges:
     end = np.where(rows["end"] == NEVER, model.OPEN, rows["end"])
     domain = _domains(database, process, rows["domainId"], names)
     style = np.where(push_pop, model.PUSH_POP, model.START_END).astype(np.int8)
-    return model.Ranges(rows["start"], end, process, thread, name, domain, style)
+    ranges = model.Ranges(rows["start"], end, process, thread, name, domain, style)
+    if not marked:
+        return ranges, none[1]
+    at = np.flatnonzero(np.isin(rows["rowid"], np.fromiter(marked, dtype=np.int64, count=len(marked))))
+    inputs, sequence = (
+        np.array([marked[row] for row in rows["rowid"][at].tolist()], dtype=np.int64).reshape(-1, 2).T
+    )
+    operators = model.build(
+        model.HostSpans,
+        {"start": rows["start"][at], "end": end[at], "process": process[at], "thread": thread[at]}
+        | {"name": name[at], "kind": np.full(len(at), model.OPERATOR), "inputs": inputs, "sequence": sequence},
+    )
+    others = np.ones(len(end), dtype=bool)
+    others[at] = False
+    return ranges.where(others), operators.where(operators.end != model.OPEN)
+
+
+def _texts(
+    database: Database, kinds: str, names: model.Names
+) -> tuple[dict[int, int], dict[int, tuple[int, int]]]:
+    """(number of the name by rowid, numbers of inputs and sequence by rowid for operators that PyTorch marked)."""
+    table = "NVTX_EVENTS"
+    texts: dict[int, int] = {}
+    marked: dict[int, tuple[int, int]] = {}
+    if "text" not in database.columns[table]:
+        return texts, marked
+    query = f"SELECT rowid, text FROM {table} {kinds} AND text IS NOT NULL"
+    for row, text in database.stream(query, table):
+        name = name_of(text)
+        operator = nvtx_operators.parse(name)
+        if operator is not None:
+            name = operator.name
+            if not RANGE_NAMES.match(name):
+                marked[row] = (names.number(operator.inputs), operator.sequence)
+        texts[row] = names.number(name)
+        if not len(texts) % BLOCK_ROWS:
+            database.check_names(names)
+    database.check_names(names)
+    return texts, marked
 
 
 def _domains(database: Database, process: Ns, domain: Ns, names: model.Names) -> Ns:

@@ -43,12 +43,14 @@ class Capture:
         stream: int = 7,
         tid: int | None = None,
         took: float = 5,
+        by: str = "cudaLaunchKernel",
+        **arguments: Any,
     ) -> None:
-        """A kernel and the call that launched it, which began at `launched` and took `took`."""
-        correlation = self._launch("cudaLaunchKernel", launched, took, tid)
-        self.ops.append(
-            self._event(name, start, end, tid) | {"kind": "kernel", "stream": stream, "corr": correlation}
-        )
+        """A kernel and the call that launched it, which began at `launched` and took `took`; `arguments` are
+        written into Chrome JSON only."""
+        correlation = self._launch(by, launched, took, tid)
+        extra = {"kind": "kernel", "stream": stream, "corr": correlation, "arguments": arguments}
+        self.ops.append(self._event(name, start, end, tid) | extra)
 
     def copy(
         self,
@@ -79,9 +81,13 @@ class Capture:
         """An NVTX range or annotation."""
         self.ranges.append(self._event(name, start, end, tid) | {"domain": domain})
 
-    def operator(self, name: str, start: float, end: float, tid: int | None = None) -> None:
-        """An operator of the framework (Chrome JSON only)."""
-        self.host.append(self._event(name, start, end, tid))
+    def operator(self, name: str, start: float, end: float, tid: int | None = None, **arguments: Any) -> None:
+        """An operator of the framework (Chrome JSON only), with the arguments that the file gives it."""
+        self.host.append(self._event(name, start, end, tid) | {"arguments": arguments})
+
+    def frame(self, name: str, start: float, end: float, tid: int | None = None) -> None:
+        """A frame of Python, or a module's forward (Chrome JSON only)."""
+        self.host.append(self._event(name, start, end, tid) | {"category": "python_function"})
 
     def wait(self, name: str, start: float, end: float, tid: int | None = None) -> None:
         """A call into the C library (nsys only)."""
@@ -101,9 +107,9 @@ class Capture:
         """As nsys would write it, read back."""
         return open_trace(write_sqlite(folder / f"made-{self.pid}.sqlite", [self]))
 
-    def chrome_trace(self, folder: Path) -> model.Trace:
-        """As torch.profiler would write it, read back."""
-        path = write_chrome(folder / f"made-{self.pid}.json", self)
+    def chrome_trace(self, folder: Path, **properties: Any) -> model.Trace:
+        """As torch.profiler would write it, read back; `properties` are the file's own."""
+        path = write_chrome(folder / f"made-{self.pid}.json", self, **properties)
         with path.open("rb") as stream:
             return clean(chrome_json.load(stream, str(path)))
 
@@ -196,6 +202,7 @@ def write_chrome(path: Path, capture: Capture, zero_us: float = 0.0, **propertie
         elif op["kind"] == "memset":
             op = op | {"name": "Memset (Device)"}
         category = "kernel" if op["kind"] == "kernel" else f"gpu_{op['kind']}"
+        arguments |= op.get("arguments", {})
         add(category, op, op["device"], op["stream"], **arguments, bytes=op.get("bytes", 0))
     for call in capture.calls:
         add("cuda_runtime", call, call["pid"], call["tid"], correlation=call["correlation"])
@@ -203,7 +210,8 @@ def write_chrome(path: Path, capture: Capture, zero_us: float = 0.0, **propertie
         if mark["end"] is not None:
             add("user_annotation", mark, mark["pid"], mark["tid"])
     for operator in capture.host:
-        add("cpu_op", operator, operator["pid"], operator["tid"])
+        category = operator.get("category", "cpu_op")
+        add(category, operator, operator["pid"], operator["tid"], **operator.get("arguments", {}))
     path.write_text(
         json.dumps({"schemaVersion": 1, **properties, "traceEvents": events, "traceName": str(path.name)})
     )
