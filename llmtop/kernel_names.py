@@ -113,10 +113,10 @@ _MATRIX_TYPES: Final = tuple(
         # and "simt" CUTLASS's word for it. cuBLAS's tensor-core kernels for 4-byte values, s1688, are TF32.
         ("fp8", r"e4m3|e5m2|(?i:fp8|f8f8)|_F8"),
         ("tf32", r"(?i:tf32)|tensorop_s1688(?:gemm|fprop|dgrad|wgrad)|_s1688gemm_\d|_XF?32|_X_B"),
-        ("bf16", r"(?i:bf16|bfloat16)|nvjet_tst|Cijk_\w+?_BB?S?_B?H?|Cijk_\w+?_BSS_"),
+        ("bf16", r"(?i:bf16|bfloat16)|nvjet_(?:sm\d+_)?tst|Cijk_\w+?_BB?S?_B?H?|Cijk_\w+?_BSS_"),
         (
             "fp16",
-            r"(?i:fp16|half)|(?<!b)f16f16|h(?:16)?884|h1688|h16816|f16_s\w*gemm|hgemm|nvjet_hs[hs]|hcudnn|Cijk_\w+?_HH?S?_",
+            r"(?i:fp16|half)|(?<!b)f16f16|h(?:16)?884|h1688|h16816|f16_s\w*gemm|hgemm|nvjet_(?:sm\d+_)?hs[hs]|hcudnn|Cijk_\w+?_HH?S?_",
         ),
         (
             "fp32",
@@ -139,7 +139,7 @@ _ARGUMENT_TYPES: Final = re.compile(
 _GIVEN: Final = re.compile(r".*?\b(?:AUnary|BUnary|Binary)Functor<")
 _CARRIERS: Final = re.compile(
     r"^gpu_kernel|^(?:AUnary|BUnary|Binary)Functor$|elementwise_kernel|^(?:multi_tensor_apply|reduce)_kernel$|^ReduceOp$"
-    r"|^func_wrapper_t$|[aA]rray$|^TensorIterator|^TensorListMetadata|^opmath_|^(?:BFloat16|Half|complex|Scalar|Tensor)$"
+    r"|^func_wrapper_t$|[aA]rray$|^TensorIterator|ListMetadata$|^opmath_|^(?:BFloat16|Half|complex|Scalar|Tensor)$"
     r"|^(?:LoadWith|StoreWith)|OffsetCalculator$|^operator$|^compare_"
 )
 """What stands around the functor that says what is computed."""

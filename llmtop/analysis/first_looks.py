@@ -26,7 +26,6 @@ _MUCH_PCT = 30.0
 _WARM_UP_STEPS = 3
 _LOOKED_AT = 5
 """Launches that ncu replays: enough to see the same ceiling five times."""
-_LONGEST_REGEX = 160
 
 
 class Figures(Protocol):
@@ -150,7 +149,8 @@ def _hot_kernel(measured: Figures, lane: Lane) -> Look | None:
     if not compute:
         return None
     top = compute[0]
-    a_step, skip = _launches(lane, top)
+    wanted = _filter(top, measured.kernels)
+    a_step, skip = _launches(lane, wanted)
     by = f" by {top.operator}" if top.operator else ""
     summary = (
         f"{top.name} ({top.kind}){by} takes {percent(top.share_pct, 1)} of kernel time: "
@@ -160,7 +160,7 @@ def _hot_kernel(measured: Figures, lane: Lane) -> Look | None:
     evidence |= {"kernel_time_pct": top.share_pct, "count": top.count, "mean_us": top.mean_us}
     evidence |= {"launches_per_step": a_step}
     fills = {
-        "kernel_filter": _kernel_filter(top),
+        "kernel_filter": wanted.options,
         "kernel": shlex.quote(top.short_name),
         "skip": skip,
         "count": min(_LOOKED_AT, max(1, round(a_step))) if a_step is not None else _LOOKED_AT,
@@ -170,32 +170,59 @@ def _hot_kernel(measured: Figures, lane: Lane) -> Look | None:
     return Look("hot_kernel", "info", None, summary, evidence, None, fills)
 
 
-def _launches(lane: Lane, row: KernelTime) -> tuple[float | None, int]:
-    """(launches of a kernel in a whole step of the judged process, launches to skip before looking at one).
+@dataclass(frozen=True)
+class _Filter:
+    """What ncu lets through."""
 
-    ncu counts the launches that its filter lets through, in each process: those of three steps, which warm up, are
-    skipped. Without whole steps it is half of what the capture has, since no number is known that would be better.
+    pattern: str
+    demangled: bool
+    """Whether it is searched in the name with all its template arguments, and not in the function's alone."""
+
+    @property
+    def options(self) -> str:
+        """As ncu's options."""
+        base = "--kernel-name-base demangled " if self.demangled else ""
+        return f"{base}--kernel-name {shlex.quote(f'regex:{self.pattern}')}"
+
+
+def _filter(row: KernelTime, kernels: tuple[KernelTime, ...]) -> _Filter:
+    """What lets this kernel through and, as far as names go, no other of the capture.
+
+    By the function's name where that is enough. The kernels of one template are told apart by words of the
+    demangled name: tools write the rest of it differently (4 and (int)4).
     """
-    wanted = {variant.name for variant in row.variants}
-    numbers = [number for number in np.unique(lane.ops.full_name).tolist() if lane.trace.names[number] in wanted]
-    mine = (lane.ops.kind == model.KERNEL) & np.isin(lane.ops.full_name, numbers)
+    if not row.functor:
+        return _Filter(f"^{re.escape(row.short_name)}$", demangled=False)
+    functor, _, kind = row.functor.rstrip(">").partition("<")
+    template = rf"\b{re.escape(row.short_name)}<"
+    tried = [rf"{template}.*\b{re.escape(functor)}\b"]
+    if kind:
+        typed = rf"\b{re.escape(kind)}\b"
+        tried += [
+            rf"{tried[0]}.*{typed}",
+            rf"{template}.*(?:Unary|Binary)Functor<[^,]*{typed}.*\b{re.escape(functor)}\b",
+        ]
+    own = [variant.name for variant in row.variants]
+    others = [variant.name for other in kernels if other is not row for variant in other.variants]
+    for pattern in tried:
+        found = re.compile(pattern)
+        if all(map(found.search, own)) and not any(map(found.search, others)):
+            return _Filter(pattern, demangled=True)
+    return _Filter(tried[min(1, len(tried) - 1)], demangled=True)
+
+
+def _launches(lane: Lane, wanted: _Filter) -> tuple[float | None, int]:
+    """(launches that the filter lets through in a whole step of the judged process, launches to skip).
+
+    ncu counts those that its filter lets through, in each process: those of three steps, which warm up, are
+    skipped. Without whole steps it is half of what the capture has, since no better number is known.
+    """
+    column = lane.ops.full_name if wanted.demangled else lane.ops.name
+    found = re.compile(wanted.pattern)
+    numbers = [number for number in np.unique(column).tolist() if found.search(lane.trace.names[number])]
+    mine = (lane.ops.kind == model.KERNEL) & np.isin(column, numbers)
     if not lane.counted:
         return None, int(mine.sum()) // 2
     inside = mine & (lane.ops.start >= lane.low) & (lane.ops.start < lane.high)
     a_step = float(inside.sum()) / lane.counted
     return a_step, _WARM_UP_STEPS * max(1, round(a_step))
-
-
-def _kernel_filter(row: KernelTime) -> str:
-    """ncu's options that let this kernel through and no other.
-
-    By its short name where that is enough. A template of many functors is told from its kin by the demangled name:
-    all that it says up to the functor, which may stand in it several times.
-    """
-    if not row.functor:
-        return f"--kernel-name {shlex.quote(f'regex:^{re.escape(row.short_name)}$')}"
-    functor, _, kind = row.functor.partition("<")
-    pattern = rf"\b{re.escape(row.short_name)}<.*\b{re.escape(functor)}\b"
-    if kind:
-        pattern += rf".*\b{re.escape(kind.rstrip('>'))}\b"
-    return f"--kernel-name-base demangled --kernel-name {shlex.quote(f'regex:{pattern}')}"

@@ -267,7 +267,6 @@ _AMD_NEXT: Final[Mapping[str, str]] = {
     "hot_kernel": "rocprof-compute profile --name llmtop-kernel --kernel {kernel} -- {command}",
     "straggler": "rocm-smi -d {device} --showclocks --showtemp --showperflevel",
     "fp32_matrix": "",
-    "records_lost": "llmtop capture --engine torch.profiler --steps 5",
 }
 _AMD_WORDS: Final = (
     ("cudaMalloc and cudaFree", "hipMalloc and hipFree"),

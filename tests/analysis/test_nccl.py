@@ -9,7 +9,7 @@ import pytest
 from llmtop.analysis.analyze import analyze, analyze_trace
 from llmtop.report.model import Report
 from llmtop.trace.open import open_trace
-from tests.support.traces import Capture, write_chrome, write_sqlite
+from tests.support.traces import Capture, steady, write_chrome, write_sqlite
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
@@ -99,3 +99,52 @@ def test_ranks_are_named_where_the_files_name_them(tmp_path: Path) -> None:
     finding = next(finding for finding in report.findings if finding.id == "straggler")
     assert finding.summary.startswith("rank 5 (GPU 1)")
     assert finding.evidence["culprit_rank"] == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "torch_name", "elements", "dtype", "ranks", "factor"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "allreduce", (1_000_000, 1_000_000), "BFloat16", 8, 1.75),
+        ("ncclDevKernel_AllGather_RING_LL", "_allgather_base", (125_000, 1_000_000), "BFloat16", 8, 0.875),
+        ("ncclDevKernel_ReduceScatter_Sum", "_reduce_scatter_base", (500_000, 125_000), "Float", 4, 0.75),
+        ("ncclDevKernel_SendRecv", "send", (1_000, 1_000), "Half", 2, 1.0),
+        ("ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)", "allreduce", (500, 500), "Float", 2, 1.0),
+    ],
+)
+def test_bus_bandwidth_is_as_nccl_tests_counts_it(
+    tmp_path: Path,
+    name: str,
+    torch_name: str,
+    elements: tuple[int, int],
+    dtype: str,
+    ranks: int,
+    factor: float,
+) -> None:
+    made = steady()
+    size = max(elements) * {"BFloat16": 2, "Half": 2, "Float": 4}[dtype]
+    what = {"Collective name": torch_name, "In msg nelems": elements[0], "Out msg nelems": elements[1]}
+    for step in range(6):
+        begin = step * 10_000.0
+        for took in (100, 300):  # the second waited for somebody
+            begin += 1_000
+            more = what | {"Group size": ranks, "dtype": dtype}
+            made.kernel(begin, begin + took, launched=step * 10_000 + 20, name=name, stream=9, **more)
+    rows = analyze_trace(made.chrome_trace(tmp_path)).collectives
+    assert len(rows) == 1
+    row = rows[0]
+    assert row.ranks == ranks
+    assert row.message_bytes == size
+    assert row.algorithm_gb_per_s == pytest.approx(2 * size / 400e-6 / 1e9)
+    assert row.bus_gb_per_s == pytest.approx(factor * 2 * size / 400e-6 / 1e9)
+    assert row.fastest_bus_gb_per_s == pytest.approx(factor * size / 100e-6 / 1e9)
+    if torch_name == "allreduce":
+        assert row.name == "AllReduce"
+
+
+def test_without_sizes_there_is_no_bandwidth(tmp_path: Path) -> None:
+    made = steady()
+    for step in range(6):
+        begin = step * 10_000.0 + 1_000
+        made.kernel(begin, begin + 100, launched=begin - 900, name="ncclDevKernel_AllReduce_Sum_f32", stream=9)
+    row = analyze_trace(made.chrome_trace(tmp_path)).collectives[0]
+    assert (row.message_bytes, row.ranks, row.bus_gb_per_s) == (None, None, None)

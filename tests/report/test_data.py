@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from llmtop.analysis.analyze import analyze
@@ -118,8 +120,8 @@ def test_kernels_are_grouped_and_classed(two_gpus: Report) -> None:
     assert kinds["ncclDevKernel_AllReduce_Sum_f32_RING_LL"] == "NCCL"
     assert kinds["nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT"] == "GEMM"
     assert kinds["layer_norm_grad_input_kernel_vectorized"] == "normalisation"
-    assert kinds["vectorized_elementwise_kernel"] == "elementwise"
-    assert kinds["multi_tensor_apply_kernel"] == "optimizer"
+    assert kinds["vectorized_elementwise_kernel: MulFunctor<float>"] == "elementwise"
+    assert kinds["multi_tensor_apply_kernel: FusedAdamMathFunctor<float>"] == "optimizer"
     assert sum(kernel.share_pct for kernel in two_gpus.kernels) == pytest.approx(100)
     for kernel in two_gpus.kernels:
         assert sum(variant.count for variant in kernel.variants) == kernel.count
@@ -127,9 +129,13 @@ def test_kernels_are_grouped_and_classed(two_gpus: Report) -> None:
 
 def test_the_next_command_for_a_hot_kernel_is_exact(launch_bound: Report) -> None:
     hot = next(finding for finding in launch_bound.findings if finding.id == "hot_kernel")
-    assert "--kernel-name 'regex:^vectorized_elementwise_kernel$'" in hot.next
-    assert "--launch-skip 9387 --launch-count 5" in hot.next, "three steps of 3129 launches are skipped"
-    assert launch_bound.findings[0].next.startswith("py-spy record -p 672 ")
+    assert r"--kernel-name-base demangled --kernel-name 'regex:\bvectorized_elementwise_kernel<" in hot.next
+    pattern = re.search(r"regex:([^']*)'", hot.next)
+    assert pattern is not None
+    by_hot = [row for row in launch_bound.kernels if any(re.search(pattern[1], v.name) for v in row.variants)]
+    assert [row.name for row in by_hot] == [hot.evidence["kernel"]], "ncu lets no other kernel through"
+    assert "--launch-skip 2610 --launch-count 5" in hot.next, "three steps of 870 launches are skipped"
+    assert all("-p 672" not in finding.next for finding in launch_bound.findings), "the process is gone by then"
 
 
 def test_the_timeline_shows_one_median_step(two_gpus: Report) -> None:

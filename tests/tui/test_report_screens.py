@@ -112,9 +112,9 @@ async def test_enter_unfolds_the_evidence_and_folds_it_again(captures: Path) -> 
         await pilot.pause()
         shown = " ".join(text(app).split())
         assert "kernels_per_step 3683" in shown
-        assert "py-spy record -p 672" in shown
+        assert "llmtop capture --engine py-spy" in shown
         assert "at most 55.2 ms a step" in shown
-        await pilot.press("enter", "down", "down", "enter")
+        await pilot.press("enter", "down", "down", "down", "enter")
         await pilot.pause()
         assert "ncu --target-processes all" in " ".join(text(app).split())
 
