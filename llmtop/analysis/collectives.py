@@ -26,9 +26,8 @@ def collective_times(lanes: list[Lane]) -> tuple[CollectiveTime, ...]:
         ops = lane.ops.where(lane.is_nccl & (lane.ops.start >= lane.low) & (lane.ops.start < lane.high))
         if not len(ops):
             continue
-        said = np.where(ops.collective > 0, ops.collective, ops.name)
-        used, which = np.unique(said, return_inverse=True)
-        names = np.array([collective_of(lane.trace.names[number]) for number in used.tolist()])[which.reshape(-1)]
+        used, which = np.unique(np.stack([ops.collective, ops.name], axis=1), axis=0, return_inverse=True)
+        names = np.array([_collective(lane.trace.names, *pair) for pair in used.tolist()])[which.reshape(-1)]
         for name in np.unique(names).tolist():
             mine = ops.where(names == name)
             spans = iv.clip(iv.union(mine.start, mine.end), lane.low, lane.high)
@@ -47,6 +46,12 @@ def collective_times(lanes: list[Lane]) -> tuple[CollectiveTime, ...]:
                 )
             )
     return tuple(rows)
+
+
+def _collective(names: list[str], said: int, kernel: int) -> str:
+    """By what PyTorch calls it and, where that is none (send, recv), by the kernel."""
+    found = collective_of(names[said]) if said else "other"
+    return collective_of(names[kernel]) if found == "other" else found
 
 
 _BUS_FACTORS: Final[dict[str, Callable[[float], float]]] = {
