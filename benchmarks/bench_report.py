@@ -32,7 +32,13 @@ def run() -> Iterable[Result]:
         if nsys is not None:
             theirs = min(_nsys_stats(nsys, real) for _ in range(2))
             yield Result("the same beside nsys stats, three reports", ours / theirs, "x", None, f"{theirs:.2f} s")
-        for kind, made in (("nsys SQLite", _made_sqlite(folder)), ("Chrome JSON", _made_json(folder))):
+        kinds = (
+            ("nsys SQLite", _made_sqlite),
+            ("Chrome JSON", _made_json),
+            ("Chrome JSON, half of them operators", _made_json_with_operators),
+        )
+        for kind, make in kinds:
+            made = make(folder)
             seconds, peak = _report(made)
             size = made.stat().st_size >> 20
             yield Result(f"two million events of {kind}", seconds, "s", 10.0, f"{size} MiB")
@@ -97,6 +103,41 @@ def _steps(thread: int) -> Iterator[tuple[int, int, int]]:
     length = (MILLIONS // 2) * 10_000 // _STEPS
     for step in range(_STEPS):
         yield step * length, (step + 1) * length, thread
+
+
+def _made_json_with_operators(folder: Path) -> Path:
+    """As with record_shapes=True: two operators around each launch, of a hundred sizes."""
+    path = folder / "made-operators.json"
+    with path.open("w") as file:
+        file.write('{"schemaVersion": 1, "traceEvents": [')
+        for step, (start, end, thread) in enumerate(_steps(500)):
+            mark = {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "pid": thread}
+            file.write(json.dumps(mark | {"tid": thread, "ts": start / 1e3, "dur": (end - start) / 1e3}) + ",\n")
+        for i, (at, start, end, name) in zip(range(MILLIONS // 4), _kernels(), strict=False):
+            outer = _operator("aten::linear", at - 400, 4_900, i, name)
+            inner = _operator("aten::mm", at - 200, 4_500, i, name)
+            file.write(
+                f"{outer},\n{inner},\n"
+                f'{{"ph": "X", "cat": "kernel", "name": "kernel_{name}_name", "pid": 0, "tid": 7, '
+                f'"ts": {start / 1e3}, "dur": {(end - start) / 1e3}, '
+                f'"args": {{"External id": {i}, "queued": 0, "device": 0, "context": 1, "stream": 7, '
+                f'"correlation": {i}, "grid": [32, 1, 1], "block": [128, 1, 1]}}}},\n'
+                f'{{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 500, "tid": 500, '
+                f'"ts": {at / 1e3}, "dur": 4.0, "args": {{"External id": {i}, "cbid": 211, "correlation": {i}}}}}'
+            )
+            file.write(",\n" if i < MILLIONS // 4 - 1 else "")
+        file.write("]}")
+    return path
+
+
+def _operator(name: str, start: int, took: int, number: int, size: int) -> str:
+    return (
+        f'{{"ph": "X", "cat": "cpu_op", "name": "{name}", "pid": 500, "tid": 500, "ts": {start / 1e3}, '
+        f'"dur": {took / 1e3}, "args": {{"External id": {number}, "Record function id": 0, '
+        f'"Sequence number": {number}, "Fwd thread id": 0, "Ev Idx": {number}, "Input Strides": [[1024, 1]], '
+        f'"Input type": ["c10::BFloat16", "c10::BFloat16"], '
+        f'"Input Dims": [[{64 + size}, 1024], [1024, {size}]]}}}}'
+    )
 
 
 def _made_json(folder: Path) -> Path:

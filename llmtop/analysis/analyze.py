@@ -43,6 +43,7 @@ from llmtop.report.model import (
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
 from llmtop.trace.file_kind import Examined, examine
+from llmtop.trace.groups import distinct, grouped
 from llmtop.trace.intervals import Spans
 from llmtop.trace.open import open_trace
 
@@ -191,11 +192,11 @@ def _within(trace: model.Trace, limits: Limits) -> None:
     Raises:
         UnusableInput: there are too many of them.
     """
-    lanes = np.unique(np.stack([trace.ops.device, trace.ops.process], axis=1), axis=0)
+    lanes = grouped(trace.ops.device, trace.ops.process)[0]
     limits.check_number(trace.source, "devices", len(lanes))
-    callers, calls = np.unique(trace.calls.process, return_counts=True)
-    made = dict(zip(callers.tolist(), calls.tolist(), strict=True))
-    pairs = sum(made.get(process, 0) for process in lanes[:, 1].tolist())
+    callers, which = grouped(trace.calls.process)
+    made = dict(zip(callers, np.bincount(which).tolist(), strict=True))
+    pairs = sum(made.get((process,), 0) for _, process in lanes)
     limits.check_number(trace.source, "device_calls", pairs)
     limits.check_number(trace.source, "processes", len(_processes(trace)))
     limits.check_number(trace.source, "depth", deepest(trace.ranges))
@@ -203,7 +204,7 @@ def _within(trace: model.Trace, limits: Limits) -> None:
 
 def _processes(trace: model.Trace) -> list[int]:
     tables = (trace.ops.process, trace.ranges.process, trace.calls.process, trace.host.process)
-    return [int(pid) for pid in np.unique(np.concatenate(tables))]
+    return sorted({pid for pids in tables for pid in distinct(pids).tolist()})
 
 
 def _longest(steps: dict[int, ProcessSteps]) -> ProcessSteps | None:

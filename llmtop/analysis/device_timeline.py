@@ -12,6 +12,7 @@ from llmtop.analysis.step_finder import ProcessSteps
 from llmtop.kernel_names import is_collective
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
+from llmtop.trace.groups import grouped
 from llmtop.trace.intervals import Ns, Spans
 
 _BETWEEN_HOST_AND_DEVICE = (model.HOST_TO_DEVICE, model.DEVICE_TO_HOST)
@@ -134,7 +135,8 @@ class Lane:
         called = self.launched_by[(self.ops.kind == model.KERNEL) & ~self.is_nccl & (self.launched_by >= 0)]
         if not len(called):
             called = self.launched_by[self.launched_by >= 0]
-        threads, counts = np.unique(self.trace.calls.thread[called], return_counts=True)
+        found, which = grouped(self.trace.calls.thread[called])
+        threads, counts = np.array(found, dtype=np.int64).reshape(-1), np.bincount(which)
         kept = threads[counts >= 0.05 * counts.sum()] if len(threads) else threads
         if self.steps.thread is not None:
             kept = np.unique(np.append(kept, self.steps.thread))
@@ -145,11 +147,11 @@ def lanes_of(trace: model.Trace, steps: dict[int, ProcessSteps]) -> list[Lane]:
     """Every (process, GPU) with device work, in order of GPU and pid."""
     ops = trace.ops
     order = np.lexsort((ops.start, ops.process, ops.device))
-    pairs, first = np.unique(np.stack([ops.device[order], ops.process[order]], axis=1), axis=0, return_index=True)
+    devices, processes = ops.device[order], ops.process[order]
+    new = np.flatnonzero((np.diff(devices) != 0) | (np.diff(processes) != 0)) + 1
     lanes = []
-    for (device, process), rows in zip(
-        pairs.tolist(), np.split(order, first[1:]) if len(order) else [], strict=True
-    ):
+    for rows in np.split(order, new) if len(order) else []:
+        device, process = int(ops.device[rows[0]]), int(ops.process[rows[0]])
         own = steps[process]
         bounds, counted = _bounds(trace, rows, own)
         slow_first = counted >= 3 and _first_is_slow(bounds)

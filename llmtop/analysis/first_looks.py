@@ -19,6 +19,7 @@ from llmtop.report.device_time import Makeup, OperatorTime
 from llmtop.report.model import KernelTime
 from llmtop.severity import Severity
 from llmtop.trace import model
+from llmtop.trace.groups import distinct
 
 TOLD_PCT = 10.0
 """Of device time. What a change of less gains is in the noise of most comparisons, 3 % of a step."""
@@ -219,7 +220,7 @@ def _launches(lane: Lane, wanted: _Filter) -> tuple[float | None, int]:
     """
     column = lane.ops.full_name if wanted.demangled else lane.ops.name
     found = re.compile(wanted.pattern)
-    numbers = [number for number in np.unique(column).tolist() if found.search(lane.trace.names[number])]
+    numbers = [number for number in distinct(column).tolist() if found.search(lane.trace.names[number])]
     mine = (lane.ops.kind == model.KERNEL) & np.isin(column, numbers)
     if not lane.counted:
         return None, int(mine.sum()) // 2

@@ -16,6 +16,7 @@ from llmtop.gpu_specs import memory_bytes_per_s, peak
 from llmtop.kernel_names import kind_of, matrix_type
 from llmtop.report.device_time import GemmTime, Roof
 from llmtop.trace import model
+from llmtop.trace.groups import distinct
 from llmtop.trace.intervals import Ns
 
 _MOST = 64
@@ -25,7 +26,7 @@ _TYPES = ("fp32", "tf32", "bf16", "fp16", "fp8")
 def roofs(trace: model.Trace) -> tuple[Roof, ...]:
     """What each GPU of the capture with device work can do; none for those that are in no table."""
     found = []
-    for device in np.unique(trace.ops.device).tolist():
+    for device in distinct(trace.ops.device).tolist():
         gpu = trace.gpus.get(device)
         if gpu is None or not gpu.name:
             continue
@@ -60,7 +61,7 @@ def gemm_times(trace: model.Trace, known: tuple[Roof, ...]) -> tuple[GemmTime, .
     """
     # Of the kernels alone: some libraries set a few bytes of workspace before each product.
     row = np.where(trace.ops.kind == model.KERNEL, launched(trace).row, -1)
-    used = np.unique(row[row >= 0])
+    used = distinct(row[row >= 0])
     groups = _groups(trace, used[trace.host.inputs[used] > 0])
     if not groups:
         return ()
@@ -68,7 +69,7 @@ def gemm_times(trace: model.Trace, known: tuple[Roof, ...]) -> tuple[GemmTime, .
     took = trace.ops.end - trace.ops.start
     seconds = np.bincount(row[row >= 0], weights=took[row >= 0], minlength=width)
     alike = {(roof.bytes_per_s, tuple(roof.flops_per_s.items())) for roof in known}
-    devices = len(np.unique(trace.ops.device))
+    devices = len(distinct(trace.ops.device))
     roof = known[0] if len(alike) == 1 and len(known) == devices else None
     order = np.argsort(row, kind="stable")
     rows = [

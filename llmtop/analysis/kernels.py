@@ -8,6 +8,7 @@ from llmtop.analysis.operators import launched
 from llmtop.kernel_names import KernelKind, functor_of, kind_of
 from llmtop.report.model import KernelTime, KernelVariant
 from llmtop.trace import model
+from llmtop.trace.groups import grouped
 from llmtop.trace.intervals import Ns
 
 
@@ -49,15 +50,13 @@ def kernel_times(trace: model.Trace) -> tuple[KernelTime, ...]:
 
 def _groups(trace: model.Trace, kernels: model.DeviceOps) -> tuple[Ns, list[tuple[str, str]]]:
     """For each kernel the number of its group, and short name and functor of each group."""
-    width = len(trace.names) + 1
-    pairs, which = np.unique(kernels.name * width + kernels.full_name, return_inverse=True)
+    pairs, which = grouped(kernels.name, kernels.full_name)
     names: dict[tuple[str, str], int] = {}
     numbers = []
-    for pair in pairs.tolist():
-        short, full = divmod(pair, width)
+    for short, full in pairs:
         key = (trace.names[short], functor_of(trace.names[full]) or "")
         numbers.append(names.setdefault(key, len(names)))
-    return np.array(numbers, dtype=np.int64)[which.reshape(-1)], list(names)
+    return np.array(numbers, dtype=np.int64)[which], list(names)
 
 
 def _operators(trace: model.Trace, mine: Ns, group: Ns, took: Ns) -> dict[int, str]:
@@ -66,25 +65,22 @@ def _operators(trace: model.Trace, mine: Ns, group: Ns, took: Ns) -> dict[int, s
     known = row >= 0
     if not known.any():
         return {}
-    width = len(trace.names) + 1
-    keys, which = np.unique(group[known] * width + trace.host.name[row[known]], return_inverse=True)
-    sums = np.bincount(which.reshape(-1), weights=took[known])
+    keys, which = grouped(group[known], trace.host.name[row[known]])
+    sums = np.bincount(which, weights=took[known])
     found: dict[int, str] = {}
     for place in np.argsort(sums).tolist():
-        own, name = divmod(int(keys[place]), width)
+        own, name = keys[place]
         found[own] = trace.names[name]
     return found
 
 
 def _variants(trace: model.Trace, kernels: model.DeviceOps, group: Ns, took: Ns) -> dict[int, list[KernelVariant]]:
     """The full names in each group, most time first."""
-    width = len(trace.names) + 1
-    pair, which = np.unique(group * width + kernels.full_name, return_inverse=True)
-    counts = np.bincount(which.reshape(-1))
-    sums = np.bincount(which.reshape(-1), weights=took)
+    pairs, which = grouped(group, kernels.full_name)
+    counts = np.bincount(which)
+    sums = np.bincount(which, weights=took)
     found: dict[int, list[KernelVariant]] = {}
-    for index, key in enumerate(pair.tolist()):
-        own, full = divmod(key, width)
+    for index, (own, full) in enumerate(pairs):
         row = KernelVariant(name=trace.names[full], count=int(counts[index]), seconds=float(sums[index]) / 1e9)
         found.setdefault(own, []).append(row)
     for rows in found.values():

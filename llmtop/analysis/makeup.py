@@ -16,6 +16,7 @@ from llmtop.phase_names import is_optimizer_step, role_of
 from llmtop.report.device_time import Makeup, Part
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
+from llmtop.trace.groups import distinct
 from llmtop.trace.intervals import Ns
 
 Chosen = npt.NDArray[np.bool_]
@@ -57,7 +58,7 @@ def makeup(trace: model.Trace) -> Makeup | None:
         return 100.0 * int(took[chosen].sum()) / everything
 
     row = launched(trace).row
-    used = np.unique(row[row >= 0])
+    used = distinct(row[row >= 0])
     backward = in_backward(trace, used)
     workload, told_by = _workload(trace, used, backward)
     passes = _passes(trace, row, used, backward) if workload == "training" else {}
@@ -87,7 +88,7 @@ def makeup(trace: model.Trace) -> Makeup | None:
 
 def matrix_cores(trace: model.Trace) -> bool:
     """Whether all GPUs of the capture are known to be faster at matrix products in narrower types than fp32."""
-    used = [trace.gpus.get(device) for device in np.unique(trace.ops.device).tolist()]
+    used = [trace.gpus.get(device) for device in distinct(trace.ops.device).tolist()]
     return all(gpu is not None and bool(gpu.name) and has_matrix_cores(gpu.name or "") for gpu in used)
 
 
@@ -95,7 +96,7 @@ def _by_name(trace: model.Trace, fits: Callable[[str], object]) -> Chosen:
     """Kernels whose full name fits."""
     kernels = trace.ops.kind == model.KERNEL
     like = np.zeros(len(trace.names), dtype=bool)
-    for number in np.unique(trace.ops.full_name[kernels]).tolist():
+    for number in distinct(trace.ops.full_name[kernels]).tolist():
         like[number] = bool(fits(trace.names[number]))
     return np.asarray(kernels & like[trace.ops.full_name])
 
@@ -106,7 +107,7 @@ def _vendor(trace: model.Trace) -> Literal["NVIDIA", "AMD"] | None:
         return "AMD"
     if trace.engine == "nsys" or any(map(_NVIDIA.search, names)):
         return "NVIDIA"
-    called = [trace.names[number] for number in np.unique(trace.calls.name).tolist()]
+    called = [trace.names[number] for number in distinct(trace.calls.name).tolist()]
     if any(name.startswith("hip") for name in called):
         return "AMD"
     return "NVIDIA" if any(name.startswith("cu") for name in called) else None
@@ -139,7 +140,7 @@ def _workload(trace: model.Trace, used: Ns, backward: Ns) -> tuple[Literal["trai
 
 
 def _names(trace: model.Trace, numbers: Ns) -> list[str]:
-    return [trace.names[number] for number in np.unique(numbers).tolist()]
+    return [trace.names[number] for number in distinct(numbers).tolist()]
 
 
 def _within(trace: model.Trace, fits: Callable[[str], object], functions: bool = False) -> Chosen:
@@ -147,7 +148,7 @@ def _within(trace: model.Trace, fits: Callable[[str], object], functions: bool =
     backward pass runs on one of autograd's."""
     chosen = np.zeros(len(trace.ops), dtype=bool)
     like = np.zeros(len(trace.names), dtype=bool)
-    for number in np.unique(trace.ranges.name).tolist():
+    for number in distinct(trace.ranges.name).tolist():
         like[number] = bool(fits(trace.names[number]))
     closed = like[trace.ranges.name] & (trace.ranges.end != model.OPEN)
     tables: list[tuple[model.Ranges | model.HostSpans, Chosen]] = [(trace.ranges, closed)]
@@ -159,7 +160,7 @@ def _within(trace: model.Trace, fits: Callable[[str], object], functions: bool =
     known = np.flatnonzero(trace.launched_by >= 0)
     launched_at = trace.calls.start[trace.launched_by[known]] if len(known) else known
     process = trace.ops.process[known]
-    for pid in np.unique(process).tolist():
+    for pid in distinct(process).tolist():
         spans = [
             iv.union(table.start[mine & (table.process == pid)], table.end[mine & (table.process == pid)])
             for table, mine in tables
@@ -216,7 +217,7 @@ def _stages(trace: model.Trace) -> dict[str, Chosen]:
 
 
 def _graph_launches(trace: model.Trace) -> int:
-    names = np.unique(trace.calls.name)
+    names = distinct(trace.calls.name)
     graphs = names[[bool(re.search(r"GraphLaunch", trace.names[number])) for number in names.tolist()]]
     return int(np.isin(trace.calls.name, graphs).sum()) if len(graphs) else 0
 

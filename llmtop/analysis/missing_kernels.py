@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from llmtop.analysis import cuda_calls as cuda
 from llmtop.trace import model
+from llmtop.trace.groups import distinct
 from llmtop.trace.intervals import Ns
 
 FEWEST = 20
@@ -59,7 +60,7 @@ def unrecorded(trace: model.Trace) -> dict[int, Unrecorded]:
     has_kernel = np.zeros(len(calls), dtype=bool) if keys is None else np.isin(*keys)
     launches = _named(trace, _LAUNCHES_KERNEL) & ~_into_a_graph(trace)
     found = {}
-    for process in np.unique(calls.process[launches]).tolist():
+    for process in distinct(calls.process[launches]).tolist():
         own = (launched_by >= 0) & (kernels.process == process)
         mine = launches & (calls.process == process)
         if own.any():
@@ -68,7 +69,7 @@ def unrecorded(trace: model.Trace) -> dict[int, Unrecorded]:
             mine &= calls.start < _last_waited_for(trace, process)
         missing = mine & ~has_kernel
         # A runtime call and the driver's within it are one launch where they share their correlation.
-        launched, lost = (len(np.unique(calls.correlation[chosen])) for chosen in (mine, missing))
+        launched, lost = (len(distinct(calls.correlation[chosen])) for chosen in (mine, missing))
         row = Unrecorded(process, launched, lost, _by_count(calls.thread[missing]))
         if row.missing >= FEWEST and row.missing_pct >= LEAST_PCT:
             found[process] = row
@@ -99,7 +100,7 @@ def _into_a_graph(trace: model.Trace) -> npt.NDArray[np.bool_]:
     calls = trace.calls
     begins, ends = _named(trace, _BEGINS_GRAPH), _named(trace, _ENDS_GRAPH)
     inside = np.zeros(len(calls), dtype=bool)
-    for process in np.unique(calls.process[begins | ends]).tolist():
+    for process in distinct(calls.process[begins | ends]).tolist():
         mine = calls.process == process
         opened, closed = np.sort(calls.start[mine & begins]), np.sort(calls.start[mine & ends])
         more_opened = np.searchsorted(opened, calls.start, side="right")

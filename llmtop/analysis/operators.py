@@ -19,6 +19,7 @@ from llmtop.analysis.tensor_shapes import moved_bytes, shape_text
 from llmtop.kernel_names import kind_of
 from llmtop.report.device_time import OperatorPart, OperatorTime
 from llmtop.trace import model
+from llmtop.trace.groups import distinct, grouped
 from llmtop.trace.intervals import Ns
 
 GRAPH, OUTSIDE, UNKNOWN = "(CUDA graph)", "(no operator)", "(launch not recorded)"
@@ -47,7 +48,7 @@ class Launched:
     @property
     def used(self) -> Ns:
         """The rows of operators that launched something, ascending."""
-        return np.unique(self.row[self.row >= 0])
+        return distinct(self.row[self.row >= 0])
 
 
 def launched(trace: model.Trace) -> Launched:
@@ -60,17 +61,18 @@ def _launched(trace: model.Trace) -> Launched:
     row = np.full(len(trace.ops), -1, dtype=np.int64)
     known = np.flatnonzero(trace.launched_by >= 0)
     if len(operators) and len(known):
-        calls, which = np.unique(trace.launched_by[known], return_inverse=True)
-        by = trace.calls
+        by, calls = trace.calls, distinct(trace.launched_by[known])
         at = operators.around(by.process[calls], by.thread[calls], by.start[calls])
-        row[known] = np.where(at >= 0, operators.rows[at], -1)[which.reshape(-1)]
+        row_of = np.full(len(by), -1, dtype=np.int64)
+        row_of[calls] = np.where(at >= 0, operators.rows[at], -1)
+        row[known] = row_of[trace.launched_by[known]]
     return Launched(row, operators)
 
 
 def named(trace: model.Trace, matches: Callable[[str], object]) -> npt.NDArray[np.bool_]:
     """For each name of a trace whether it matches; only names of the host's rows are tried."""
     fits = np.zeros(len(trace.names), dtype=bool)
-    for number in np.unique(trace.host.name).tolist():
+    for number in distinct(trace.host.name).tolist():
         fits[number] = bool(matches(trace.names[number]))
     return fits
 
@@ -109,7 +111,7 @@ def recomputed(trace: model.Trace, rows: Ns, backward: Ns) -> npt.NDArray[np.boo
 
 def graph_launched(trace: model.Trace) -> npt.NDArray[np.bool_]:
     """For each piece of device work whether a replayed graph launched it."""
-    used = np.unique(trace.calls.name)
+    used = distinct(trace.calls.name)
     fits = np.zeros(len(trace.names), dtype=bool)
     fits[used] = [bool(_GRAPH.search(trace.names[number])) for number in used.tolist()]
     by = trace.launched_by
@@ -166,13 +168,11 @@ def _kernels_by_name(
     trace: model.Trace, chosen: npt.NDArray[np.bool_], group: Ns, took: Ns
 ) -> dict[int, tuple[OperatorPart, ...]]:
     """The device work of each group by its full name, most time first."""
-    width = len(trace.names) + 1
-    keys, which = np.unique(group[chosen] * width + trace.ops.full_name[chosen], return_inverse=True)
-    counts = np.bincount(which.reshape(-1))
-    sums = np.bincount(which.reshape(-1), weights=took[chosen])
+    keys, which = grouped(group[chosen], trace.ops.full_name[chosen])
+    counts = np.bincount(which)
+    sums = np.bincount(which, weights=took[chosen])
     found: dict[int, list[OperatorPart]] = {}
-    for place, key in enumerate(keys.tolist()):
-        own, name = divmod(key, width)
+    for place, (own, name) in enumerate(keys):
         part = OperatorPart(name=trace.names[name], calls=int(counts[place]), seconds=float(sums[place]) / 1e9)
         found.setdefault(own, []).append(part)
     return {own: _most(parts) for own, parts in found.items()}
@@ -226,7 +226,7 @@ def _without(trace: model.Trace, chosen: npt.NDArray[np.bool_], took: Ns, everyt
             continue
         total, calls = int(took[mine].sum()), trace.launched_by[mine]
         launches = int(mine.sum())
-        many = len(np.unique(calls)) if number != 2 else launches
+        many = len(distinct(calls)) if number != 2 else launches
         rows.append(
             OperatorTime(
                 name=name,

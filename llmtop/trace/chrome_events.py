@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ import numpy as np
 from llmtop.format import printable
 from llmtop.trace import model
 from llmtop.trace.chrome_fields import ELEMENT_BYTES, Args, Event, Number
+from llmtop.trace.groups import grouped
 from llmtop.trace.intervals import Ns
 
 _KERNEL, _MEMCPY, _MEMSET, _CALL, _OPERATOR, _RANGE, _PYTHON, _OVERHEAD = range(8)
@@ -41,8 +42,13 @@ _KINDS = {
 _LATEST_US = 4e15
 """No clock of a capture gets there; in ns a start and a duration together still fit into 64 bits."""
 _NO_ARGS = Args()
-_HOST_COLUMNS, _OPS_COLUMNS = 6, 13
+_LARGEST = 1 << 62
+_HOST_COLUMNS, _OPS_COLUMNS = 6, 7
 """Numbers that `_host` and `_ops` of a Collector hold for one row."""
+_ROW_OF_WORK = ("start", "end", "device", "stream", "correlation", "bytes")
+_SHARED_BY_WORK = {"name": np.int64, "full_name": np.int64} | dict.fromkeys(
+    ("kind", "direction", "source_memory", "target_memory"), np.int8
+)
 _EMPTY_LIST = len("[]")
 _COPY = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?")
 _COPY_DIRECTIONS = {
@@ -73,6 +79,8 @@ class _What:
     direction: int = 0
     source_memory: int = model.MEMORY_UNKNOWN
     target_memory: int = model.MEMORY_UNKNOWN
+    number: int = 0
+    """Its place among those of device work."""
 
 
 class Collector:
@@ -86,6 +94,8 @@ class Collector:
         self.names = model.Names()
         self._broken = 0
         self._what: dict[tuple[str | None, str | None], _What] = {}
+        self._of_work: list[_What] = []
+        """Of device work; a row of `_ops` has the place of its own."""
         self._threads: dict[tuple[Number, Number], tuple[int, int]] = {}
         self._ops, self._calls, self._ranges, self._host, self._overhead = (array("q") for _ in range(5))
         self._inputs: dict[tuple[bytes, bytes], int] = {}
@@ -144,7 +154,9 @@ class Collector:
         if kind <= _MEMSET:
             self._op(event, what, start, end)
         elif kind == _CALL:
-            correlation = _whole(event.args.correlation, -1) if event.args else -1
+            correlation = event.args.correlation if event.args else -1
+            if type(correlation) is not int or not 0 <= correlation < _LARGEST:
+                correlation = _whole(correlation, -1)
             self._calls.extend((start, end, *self._owner(event), what.name, correlation))
         elif kind == _RANGE:
             self._ranges.extend((start, end, *self._owner(event), what.name, 0, model.PUSH_POP))
@@ -181,28 +193,21 @@ class Collector:
 
     def _op(self, event: Event, what: _What, start: int, end: int) -> None:
         arguments = event.args or _NO_ARGS
-        device = _whole(arguments.device if arguments.device is not None else arguments.inDevice, -1)
-        if device < 0:
-            device = max(_whole(event.pid, 0), 0)
-        stream = _whole(arguments.stream if arguments.stream is not None else event.tid, 0)
-        size = max(_whole(arguments.bytes, 0), 0)
+        device, stream, size = arguments.device, arguments.stream, arguments.bytes
+        if type(device) is not int or not 0 <= device < _LARGEST:
+            device = _whole(device if device is not None else arguments.inDevice, -1)
+            if device < 0:
+                device = max(_whole(event.pid, 0), 0)
+        if type(stream) is not int or not 0 <= stream < _LARGEST:
+            stream = _whole(stream if stream is not None else event.tid, 0)
+        size = 0 if size is None else max(_whole(size, 0), 0)
         if arguments.group is not None:
             size = self._message(arguments)
-        # The order of model.DeviceOps; the process is filled in when all launches are known.
-        self._ops.extend(
-            (
-                start,
-                end,
-                what.kind,
-                device,
-                -1,
-                stream,
-                what.name,
-                what.full_name,
-                _whole(arguments.correlation, -1),
-            )
-        )
-        self._ops.extend((size, what.direction, what.source_memory, what.target_memory))
+        correlation = arguments.correlation
+        if type(correlation) is not int or not 0 <= correlation < _LARGEST:
+            correlation = _whole(correlation, -1)
+        # The process is filled in when all launches are known; the rest all of one name have in common.
+        self._ops.extend((start, end, device, stream, correlation, size, what.number))
 
     def _message(self, arguments: Args) -> int:
         """Note the process group of the collective that comes next in `_ops`; returns the bytes of its message."""
@@ -228,6 +233,9 @@ class Collector:
             what = _What(kind, number(short_kernel_name(full)), number(full))
         else:
             what = _What(kind, number(printable(text or "", model.LONGEST_NAME)) if kind >= 0 else 0)
+        if 0 <= kind <= _MEMSET:
+            what = replace(what, number=len(self._of_work))
+            self._of_work.append(what)
         self._what[(category, text)] = what
         return what
 
@@ -248,6 +256,22 @@ class Collector:
             owner = self._threads[key] = (_whole(event.pid, invented), _whole(event.tid, invented))
         return owner
 
+    def _device_ops(self) -> model.DeviceOps:
+        """The rows of `_ops`, with what all of one name have in common; `_ops` is emptied."""
+        rows = np.frombuffer(self._ops, dtype=np.int64).reshape(-1, _OPS_COLUMNS)
+        columns: dict[str, Any] = {name: np.array(rows[:, place]) for place, name in enumerate(_ROW_OF_WORK)}
+        what = np.array(rows[:, -1])
+        del rows  # an array that is looked into cannot be emptied
+        del self._ops[:]
+        for name, kind in _SHARED_BY_WORK.items():
+            columns[name] = np.array([getattr(one, name) for one in self._of_work], dtype=kind)[what]
+        columns["process"] = np.full(len(what), -1, dtype=np.int64)
+        groups = np.frombuffer(self._groups, dtype=np.int64).reshape(-1, 3)
+        for place, name in enumerate(("ranks", "collective"), 1):
+            columns[name] = np.zeros(len(what), dtype=np.int32)
+            columns[name][groups[:, 0]] = groups[:, place]
+        return model.build(model.DeviceOps, columns)
+
     def trace(self, source: str, properties: dict[str, Any]) -> model.Trace:
         """Everything taken so far.
 
@@ -257,10 +281,7 @@ class Collector:
         """
         trace = model.Trace(source=source, engine="kineto", names=self.names.all)
         base = _whole(properties.get("baseTimeNanoseconds"), 0)
-        groups = np.frombuffer(self._groups, dtype=np.int64).reshape(-1, 3)
-        trace.ops = _table(
-            model.DeviceOps, self._ops, {"ranks": groups[:, [0, 1]], "collective": groups[:, [0, 2]]}
-        )
+        trace.ops = self._device_ops()
         trace.calls = _table(model.ApiCalls, self._calls)
         trace.ranges = _table(model.Ranges, self._ranges)
         numbers = np.frombuffer(self._operators, dtype=np.int64).reshape(-1, 3)
@@ -306,8 +327,8 @@ def _give_processes(trace: model.Trace) -> None:
     if not len(ops):
         return
     owners = calls.process if len(calls) else trace.host.process
-    different, counts = np.unique(owners, return_counts=True)
-    usual = int(different[np.argmax(counts)]) if len(different) else 0
+    different, which = grouped(owners)
+    usual = different[int(np.argmax(np.bincount(which)))][0] if different else 0
     process = np.full(len(ops), usual, dtype=np.int64)
     if len(different) > 1 and len(calls):
         order = np.argsort(calls.correlation, kind="stable")
@@ -345,7 +366,7 @@ def _whole(value: Any, default: int) -> int:
             value = int(value)
         except (TypeError, ValueError, OverflowError):
             return default
-    return value if -(1 << 62) < value < (1 << 62) else default
+    return value if -_LARGEST < value < _LARGEST else default
 
 
 _PLAIN = re.compile(r"^[A-Za-z_]\w*$")

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from llmtop.trace.groups import distinct
 from llmtop.trace.intervals import Ns
 
 KERNEL, MEMCPY, MEMSET = 0, 1, 2
@@ -255,7 +256,7 @@ def join_keys(call_process: Ns, call_correlation: Ns, op_process: Ns, op_correla
     """One number for (process, correlation), the same on both sides; correlation ids are unsigned 32 bit."""
     if not len(call_process) or not len(op_process):
         return None
-    processes = np.unique(np.concatenate([call_process, op_process]))
+    processes = np.union1d(distinct(call_process), distinct(op_process))
     return (
         (np.searchsorted(processes, call_process) << 33) + call_correlation,
         (np.searchsorted(processes, op_process) << 33) + op_correlation,

@@ -15,6 +15,7 @@ from llmtop.format import printable
 from llmtop.inputs import DEFAULT, Limits
 from llmtop.trace import model, nvtx_operators
 from llmtop.trace.chrome_events import RANGE_NAMES
+from llmtop.trace.groups import grouped
 from llmtop.trace.intervals import Ns
 from llmtop.trace.nsys_database import BLOCK_ROWS, NEVER, Database, name_of, whole
 
@@ -120,8 +121,8 @@ def _load(database: Database, source: str, notes: list[str]) -> model.Trace:
 
 
 def _map(ids: Ns, number: dict[int, int]) -> Ns:
-    different, inverse = np.unique(ids, return_inverse=True)
-    return np.array([number.get(i, 0) for i in different.tolist()], dtype=np.int64)[inverse.reshape(-1)]
+    different, which = grouped(ids)
+    return np.array([number.get(i, 0) for (i,) in different], dtype=np.int64)[which]
 
 
 def _owner(global_tid: Ns) -> tuple[Ns, Ns]:

@@ -1,0 +1,58 @@
+"""Which values, and which combinations of values, columns have: by counting, since most have few.
+
+`numpy.unique` sorts, which for a million rows takes a tenth of a second each time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from llmtop.trace.intervals import Ns
+
+_SPARE = 1 << 20
+"""So many more places than rows may be counted in: 8 MiB."""
+
+
+def distinct(column: npt.NDArray[np.signedinteger]) -> Ns:
+    """The different values of a column, ascending."""
+    return _ranked(column, inverse=False)[0]
+
+
+def grouped(*columns: npt.NDArray[np.signedinteger]) -> tuple[list[tuple[int, ...]], Ns]:
+    """The different combinations of the values of columns of equal length, ascending, and which each row has."""
+    key = np.zeros(len(columns[0]), dtype=np.int64)
+    values: list[Ns] = []
+    sizes: list[int] = []
+    for column in columns:
+        own, rank = _ranked(column)
+        values.append(own)
+        sizes.append(len(own))
+        # Ranks are less than the number of rows, so three columns of two million rows fit into 64 bits.
+        key = key * max(len(own), 1) + rank
+    found, which = _ranked(key)
+    rows = []
+    for number in found.tolist():
+        row, left = [], number
+        for own, size in zip(reversed(values), reversed(sizes), strict=True):
+            left, place = divmod(left, max(size, 1))
+            row.append(int(own[place]))
+        rows.append(tuple(reversed(row)))
+    return rows, which
+
+
+def _ranked(column: npt.NDArray[np.signedinteger], inverse: bool = True) -> tuple[Ns, Ns]:
+    """(different values, which of them each row has)."""
+    if not len(column):
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    low, high = int(column.min()), int(column.max())
+    if high - low > 2 * len(column) + _SPARE:
+        values, which = np.unique(column, return_inverse=True)
+        return values.astype(np.int64), which.reshape(-1).astype(np.int64)
+    shifted = column.astype(np.int64) - low if low else column
+    present = np.bincount(shifted, minlength=high - low + 1) > 0
+    values = np.flatnonzero(present) + low
+    if not inverse:
+        return values, values
+    rank = np.cumsum(present) - 1
+    return values, rank[shifted]
