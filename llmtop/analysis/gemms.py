@@ -16,7 +16,7 @@ from llmtop.gpu_specs import memory_bytes_per_s, peak
 from llmtop.kernel_names import kind_of, matrix_type
 from llmtop.report.device_time import GemmTime, Roof
 from llmtop.trace import model
-from llmtop.trace.groups import distinct
+from llmtop.trace.groups import distinct, grouped
 from llmtop.trace.intervals import Ns
 
 _MOST = 64
@@ -65,29 +65,41 @@ def gemm_times(trace: model.Trace, known: tuple[Roof, ...]) -> tuple[GemmTime, .
     groups = _groups(trace, used[trace.host.inputs[used] > 0])
     if not groups:
         return ()
-    width = len(trace.host) + 1
-    took = trace.ops.end - trace.ops.start
-    seconds = np.bincount(row[row >= 0], weights=took[row >= 0], minlength=width)
     alike = {(roof.bytes_per_s, tuple(roof.flops_per_s.items())) for roof in known}
     devices = len(distinct(trace.ops.device))
     roof = known[0] if len(alike) == 1 and len(known) == devices else None
-    order = np.argsort(row, kind="stable")
     rows = [
-        _row(group, float(seconds[group.calls].sum()), _kernel(trace, group.calls, row, order), roof)
-        for group in groups
+        _row(group, total, kernel, roof)
+        for group, (total, kernel) in zip(groups, _times(trace, groups, row), strict=True)
     ]
     return tuple(sorted(rows, key=lambda one: -one.seconds)[:_MOST])
 
 
+def _times(trace: model.Trace, groups: list[_Group], row: Ns) -> list[tuple[float, str]]:
+    """For each group ns of kernel time, and the full name of the kernel with most of it."""
+    group_of = np.full(len(trace.host) + 1, -1, dtype=np.int64)  # the last place is for the row -1
+    for number, group in enumerate(groups):
+        group_of[group.calls] = number
+    ops = np.flatnonzero(group_of[row] >= 0)
+    pairs, which = grouped(group_of[row[ops]], trace.ops.full_name[ops])
+    sums = np.bincount(which, weights=trace.ops.end[ops] - trace.ops.start[ops])
+    totals, most = [0.0] * len(groups), [(-1.0, "")] * len(groups)
+    for (number, name), total in zip(pairs, sums.tolist(), strict=True):
+        totals[number] += total
+        most[number] = max(most[number], (total, trace.names[name]))
+    return [(total, name) for total, (_, name) in zip(totals, most, strict=True)]
+
+
 def _groups(trace: model.Trace, used: Ns) -> list[_Group]:
-    host, width = trace.host, len(trace.names) + 1
-    keys, which = np.unique(host.name[used] * width + host.inputs[used], return_inverse=True)
+    host = trace.host
+    pairs, which = grouped(host.name[used], host.inputs[used])
+    order = np.argsort(which, kind="stable")
+    calls = np.split(used[order], np.cumsum(np.bincount(which))[:-1]) if len(used) else []
     found = []
-    for place, key in enumerate(keys.tolist()):
-        name, inputs = divmod(key, width)
+    for (name, inputs), own in zip(pairs, calls, strict=True):
         gemm = gemm_of(trace.names[name], trace.names[inputs])
         if gemm is not None:
-            found.append(_Group(trace.names[name], gemm, used[which.reshape(-1) == place]))
+            found.append(_Group(trace.names[name], gemm, own))
     return found
 
 
@@ -123,16 +135,6 @@ def _row(group: _Group, total_ns: float, kernel: str, roof: Roof | None) -> Gemm
         limit=None if lower is None else "compute" if lower == most else "memory",
         kernel=kernel,
     )
-
-
-def _kernel(trace: model.Trace, calls: Ns, row: Ns, order: Ns) -> str:
-    """The full name of the kernel with the most time in these calls."""
-    ordered = row[order]
-    low, high = np.searchsorted(ordered, calls, side="left"), np.searchsorted(ordered, calls, side="right")
-    ops = np.concatenate([order[a:b] for a, b in zip(low.tolist(), high.tolist(), strict=True)])
-    names, which = np.unique(trace.ops.full_name[ops], return_inverse=True)
-    sums = np.bincount(which.reshape(-1), weights=trace.ops.end[ops] - trace.ops.start[ops])
-    return trace.names[int(names[int(np.argmax(sums))])]
 
 
 def _computes_in(dtype: str | None, kernel: str) -> str | None:

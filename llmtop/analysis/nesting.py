@@ -51,7 +51,11 @@ class Nesting:
         start, end, process, thread = (
             column[rows] for column in (table.start, table.end, table.process, table.thread)
         )
-        order = np.lexsort((-end, start, thread, process))
+        one = len(rows) and (process == process[0]).all() and (thread == thread[0]).all()
+        if one and (start[1:] > start[:-1]).all():
+            order = np.arange(len(rows))  # as files have them, as a rule
+        else:
+            order = np.lexsort((-end, start) if one else (-end, start, thread, process))
         self.rows: Ns = rows[order]
         self._starts, self._ends = start[order], end[order]
         process, thread = process[order], thread[order]

@@ -157,7 +157,8 @@ class Collector:
             correlation = event.args.correlation if event.args else -1
             if type(correlation) is not int or not 0 <= correlation < _LARGEST:
                 correlation = _whole(correlation, -1)
-            self._calls.extend((start, end, *self._owner(event), what.name, correlation))
+            owner = self._threads.get((event.pid, event.tid)) or self._owner(event)
+            self._calls.extend((start, end, *owner, what.name, correlation))
         elif kind == _RANGE:
             self._ranges.extend((start, end, *self._owner(event), what.name, 0, model.PUSH_POP))
         elif kind == _OVERHEAD:
@@ -168,17 +169,21 @@ class Collector:
                 host = model.OPERATOR
                 if event.args is not None:
                     self._operator(event.args)
-            self._host.extend((start, end, *self._owner(event), what.name, host))
+            owner = self._threads.get((event.pid, event.tid)) or self._owner(event)
+            self._host.extend((start, end, *owner, what.name, host))
 
     def _operator(self, arguments: Args) -> None:
         """Note what the operator that comes next in `_host` was called with."""
-        sequence = _whole(arguments.sequence, -1) + 1 if arguments.sequence is not None else 0
+        sequence = arguments.sequence
+        sequence = (sequence if type(sequence) is int else _whole(sequence, -1)) + 1
         inputs = 0
         if len(arguments.dims) > _EMPTY_LIST:
             key = (bytes(arguments.dims), bytes(arguments.types))
             known = self._inputs.get(key)
             inputs = self._inputs[key] = self._learn_inputs(*key) if known is None else known
-        if inputs or 0 < sequence < 1 << 31:
+        if not 0 < sequence < 1 << 31:
+            sequence = 0
+        if inputs or sequence:
             self._operators.extend((len(self._host) // _HOST_COLUMNS, inputs, sequence))
 
     def _learn_inputs(self, dims: bytes, types: bytes) -> int:
