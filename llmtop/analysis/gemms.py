@@ -60,7 +60,7 @@ def gemm_times(trace: model.Trace, known: tuple[Roof, ...]) -> tuple[GemmTime, .
         known: what its GPUs can do; rates are set against a roof only where all of them have the same.
     """
     # Of the kernels alone: some libraries set a few bytes of workspace before each product.
-    row = np.where(trace.ops.kind == model.KERNEL, launched(trace).row, -1)
+    row = np.where(trace.ops.kind == model.KERNEL, launched(trace), -1)
     used = distinct(row[row >= 0])
     groups = _groups(trace, used[trace.host.inputs[used] > 0])
     if not groups:

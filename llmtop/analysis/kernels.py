@@ -61,7 +61,7 @@ def _groups(trace: model.Trace, kernels: model.DeviceOps) -> tuple[Ns, list[tupl
 
 def _operators(trace: model.Trace, mine: Ns, group: Ns, took: Ns) -> dict[int, str]:
     """The operator that launched most of each group; a group without one is left out."""
-    row = launched(trace).row[mine]
+    row = launched(trace)[mine]
     known = row >= 0
     if not known.any():
         return {}

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from llmtop.analysis.operators import graph_launched, in_backward, launched, named, recomputed
+from llmtop.analysis.operators import Calls, graph_launched, launched, named, operator_calls
 from llmtop.gpu_specs import has_matrix_cores
 from llmtop.kernel_names import is_collective, kind_of, matrix_type
 from llmtop.phase_names import is_optimizer_step, role_of
@@ -57,11 +57,9 @@ def makeup(trace: model.Trace) -> Makeup | None:
     def share(chosen: Chosen) -> float:
         return 100.0 * int(took[chosen].sum()) / everything
 
-    row = launched(trace).row
-    used = distinct(row[row >= 0])
-    backward = in_backward(trace, used)
-    workload, told_by = _workload(trace, used, backward)
-    passes = _passes(trace, row, used, backward) if workload == "training" else {}
+    row, calls = launched(trace), operator_calls(trace)
+    workload, told_by = _workload(trace, calls)
+    passes = _passes(trace, row, calls) if workload == "training" else {}
     stages = _stages(trace) if workload == "inference" else {}
     parts = {
         name: Part(name=name, seconds=int(took[c].sum()) / 1e9, share_pct=share(c)) for name, c in passes.items()
@@ -113,13 +111,13 @@ def _vendor(trace: model.Trace) -> Literal["NVIDIA", "AMD"] | None:
     return "NVIDIA" if any(name.startswith("cu") for name in called) else None
 
 
-def _workload(trace: model.Trace, used: Ns, backward: Ns) -> tuple[Literal["training", "inference"] | None, str]:
+def _workload(trace: model.Trace, calls: Calls) -> tuple[Literal["training", "inference"] | None, str]:
     """Training or inference, and what told it; (None, "") where nothing does."""
     kernels = _names(trace, trace.ops.full_name[trace.ops.kind == model.KERNEL])
     ranges = _names(trace, trace.ranges.name)
     matrix_work = any(kind_of(name) in ("GEMM", "convolution", "attention") for name in kernels)
     evidence: tuple[tuple[Literal["training", "inference"], str, object], ...] = (
-        ("training", "operators of autograd's backward pass", (backward >= 0).any()),
+        ("training", "operators of autograd's backward pass", (calls.backward >= 0).any()),
         ("training", "the optimizer's range", any(map(is_optimizer_step, ranges))),
         (
             "inference",
@@ -133,7 +131,7 @@ def _workload(trace: model.Trace, used: Ns, backward: Ns) -> tuple[Literal["trai
         (
             "inference",
             "no operator was recorded for autograd",
-            matrix_work and len(used) and not trace.host.sequence.any() and trace.engine == "kineto",
+            matrix_work and len(calls.rows) and not trace.host.sequence.any() and trace.engine == "kineto",
         ),
     )
     return next(((workload, words) for workload, words, told in evidence if told), (None, ""))
@@ -170,7 +168,7 @@ def _within(trace: model.Trace, fits: Callable[[str], object], functions: bool =
     return chosen
 
 
-def _passes(trace: model.Trace, row: Ns, used: Ns, backward: Ns) -> dict[str, Chosen]:
+def _passes(trace: model.Trace, row: Ns, calls: Calls) -> dict[str, Chosen]:
     """Disjoint parts of all device work, in the order of a step."""
     ops, rest = trace.ops, np.ones(len(trace.ops), dtype=bool)
     found: dict[str, Chosen] = {}
@@ -184,11 +182,11 @@ def _passes(trace: model.Trace, row: Ns, used: Ns, backward: Ns) -> dict[str, Ch
     take("unknown", trace.launched_by < 0)
     optimizer = _within(trace, lambda name: role_of(name) == "optimizer" or is_optimizer_step(name))
     take("optimizer", optimizer | _by_name(trace, lambda name: kind_of(name) == "optimizer"))
-    if (backward >= 0).any():
+    if (calls.backward >= 0).any():
         again = np.zeros(len(trace.host), dtype=bool)
-        again[used[recomputed(trace, used, backward)]] = True
+        again[calls.rows[calls.again]] = True
         back = np.zeros(len(trace.host), dtype=bool)
-        back[used[backward >= 0]] = True
+        back[calls.rows[calls.backward >= 0]] = True
         take("recomputed forward", (row >= 0) & again[row])
         take("backward", (row >= 0) & back[row])
         take("copies and memsets", ops.kind != model.KERNEL)

@@ -36,27 +36,12 @@ _LIBRARIES = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Launched:
-    """Device work with the operators that launched it."""
-
-    row: Ns
-    """For each of `Trace.ops` a row of `Trace.host`; -1 where no operator launched it."""
-    operators: Nesting
-    """All operators."""
-
-    @property
-    def used(self) -> Ns:
-        """The rows of operators that launched something, ascending."""
-        return distinct(self.row[self.row >= 0])
-
-
-def launched(trace: model.Trace) -> Launched:
-    """The operator of each piece of device work, worked out once for a trace."""
+def launched(trace: model.Trace) -> Ns:
+    """For each of `Trace.ops` a row of `Trace.host`, the operator that launched it; -1 where none did."""
     return trace.once("operators", None, lambda: _launched(trace))
 
 
-def _launched(trace: model.Trace) -> Launched:
+def _launched(trace: model.Trace) -> Ns:
     operators = Nesting(trace.host, np.flatnonzero(trace.host.kind == model.OPERATOR))
     row = np.full(len(trace.ops), -1, dtype=np.int64)
     known = np.flatnonzero(trace.launched_by >= 0)
@@ -66,7 +51,31 @@ def _launched(trace: model.Trace) -> Launched:
         row_of = np.full(len(by), -1, dtype=np.int64)
         row_of[calls] = np.where(at >= 0, operators.rows[at], -1)
         row[known] = row_of[trace.launched_by[known]]
-    return Launched(row, operators)
+    return row
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The operators that launched something themselves."""
+
+    rows: Ns
+    """Of `Trace.host`, ascending."""
+    backward: Ns
+    """For each the row of autograd's operator around it, or itself; -1 where there is none."""
+    again: npt.NDArray[np.bool_]
+    """Which are of a forward pass that backward runs again (activation checkpointing)."""
+
+
+def operator_calls(trace: model.Trace) -> Calls:
+    """The operators that launched something, worked out once for a trace."""
+    return trace.once("operator calls", None, lambda: _operator_calls(trace))
+
+
+def _operator_calls(trace: model.Trace) -> Calls:
+    row = launched(trace)
+    rows = distinct(row[row >= 0])
+    backward = _in_backward(trace, rows)
+    return Calls(rows, backward, _recomputed(trace, rows, backward))
 
 
 def named(trace: model.Trace, matches: Callable[[str], object]) -> npt.NDArray[np.bool_]:
@@ -77,7 +86,7 @@ def named(trace: model.Trace, matches: Callable[[str], object]) -> npt.NDArray[n
     return fits
 
 
-def in_backward(trace: model.Trace, rows: Ns) -> Ns:
+def _in_backward(trace: model.Trace, rows: Ns) -> Ns:
     """For each row of `Trace.host` the row of autograd's operator around it, or itself; -1 where there is none."""
     like = trace.once("backward names", None, lambda: named(trace, _BACKWARD.search))
     host = trace.host
@@ -87,26 +96,27 @@ def in_backward(trace: model.Trace, rows: Ns) -> Ns:
     return np.where(at >= 0, around.rows[at], -1) if len(around) else np.full(len(rows), -1, dtype=np.int64)
 
 
-def recomputed(trace: model.Trace, rows: Ns, backward: Ns) -> npt.NDArray[np.bool_]:
-    """Which operators are a forward pass that backward runs again (activation checkpointing).
+def _recomputed(trace: model.Trace, rows: Ns, backward: Ns) -> npt.NDArray[np.bool_]:
+    """Which operators are a forward pass that backward runs again.
 
     Autograd counts them, or an operator around them, as it does any forward operator; what a backward operator
     calls itself it does not count.
-
-    Args:
-        trace: what was read of a capture.
-        rows: rows of `Trace.host`, operators.
-        backward: what `in_backward` says of them.
     """
     host = trace.host
-    chosen = np.flatnonzero((host.kind == model.OPERATOR) & (host.sequence > 0))
-    if not len(chosen):
-        return np.zeros(len(rows), dtype=bool)
-    counted = trace.once("counted", None, lambda: Nesting(host, chosen))
-    at = counted.around(host.process[rows], host.thread[rows], host.start[rows])
+    again = np.zeros(len(rows), dtype=bool)
+    asked = np.flatnonzero(backward >= 0)
+    if not len(asked):
+        return again
+    counted = Nesting(host, np.flatnonzero((host.kind == model.OPERATOR) & (host.sequence > 0)))
+    if not len(counted):
+        return again
+    own = rows[asked]
+    at = counted.around(host.process[own], host.thread[own], host.start[own])
     inner = np.where(at >= 0, counted.rows[at], -1)
     like = trace.once("backward names", None, lambda: named(trace, _BACKWARD.search))
-    return (backward >= 0) & (inner >= 0) & ~like[host.name[inner]] & (host.start[inner] >= host.start[backward])
+    inside = host.start[inner] >= host.start[backward[asked]]
+    again[asked] = (inner >= 0) & ~like[host.name[inner]] & inside
+    return again
 
 
 def graph_launched(trace: model.Trace) -> npt.NDArray[np.bool_]:
@@ -120,19 +130,18 @@ def graph_launched(trace: model.Trace) -> npt.NDArray[np.bool_]:
 
 def operator_times(trace: model.Trace) -> tuple[OperatorTime, ...]:
     """Self device time by operator, whole file, all devices, most first; empty where no operator launched any."""
-    found = launched(trace)
-    used = found.used
+    row, calls = launched(trace), operator_calls(trace)
+    used, backward = calls.rows, calls.backward
     if not len(used):
         return ()
     took = trace.ops.end - trace.ops.start
     everything = max(int(took.sum()), 1)
-    by_operator = found.row >= 0
-    call = np.searchsorted(used, found.row[by_operator])
+    by_operator = row >= 0
+    call = np.searchsorted(used, row[by_operator])
     seconds = np.bincount(call, weights=took[by_operator], minlength=len(used)).astype(np.float64)
     launches = np.bincount(call, minlength=len(used))
-    backward = in_backward(trace, used)
-    modules, sources = _places(trace, used, backward)
-    kernels = _kernels_by_name(trace, by_operator, trace.host.name[found.row], took)
+    modules, sources = _places(trace, calls)
+    kernels = _kernels_by_name(trace, by_operator, trace.host.name[row], took)
     autograd = bool((backward >= 0).any())
     rows = []
     names = trace.host.name[used]
@@ -249,11 +258,11 @@ class _Labels:
     """For each call a place in `label`; -1 for none."""
 
 
-def _places(trace: model.Trace, used: Ns, backward: Ns) -> tuple[_Labels, _Labels]:
+def _places(trace: model.Trace, calls: Calls) -> tuple[_Labels, _Labels]:
     """The module and the source line of each call; of a backward one those of its forward."""
     host = trace.host
-    again = recomputed(trace, used, backward)
-    where = np.where((backward >= 0) & ~again, _forward_of(trace, backward), used)
+    made_for = _forward_of(trace, calls.backward)
+    where = np.where((calls.backward >= 0) & ~calls.again, made_for, calls.rows)
     known = where >= 0
     process, thread, start = host.process[where], host.thread[where], host.start[where]
     python = host.kind == model.PYTHON
@@ -303,7 +312,7 @@ def _forward_of(trace: model.Trace, backward: Ns) -> Ns:
     """
     host = trace.host
     candidates = np.flatnonzero((host.sequence > 0) & (host.kind == model.OPERATOR))
-    candidates = candidates[in_backward(trace, candidates) < 0]
+    candidates = candidates[_in_backward(trace, candidates) < 0]
     found = np.full(len(backward), -1, dtype=np.int64)
     asked = np.flatnonzero((backward >= 0) & (host.sequence[backward] > 0))
     if not len(candidates) or not len(asked):

@@ -20,21 +20,21 @@ ELEMENT_BYTES = {
 
 
 class Args(msgspec.Struct, gc=False):
-    """Those of an event's arguments that matter here; any event may have any."""
+    """Those of an event's arguments that matter here, in the order of files; any event may have any."""
 
-    correlation: Number = None
-    device: Number = None
-    inDevice: Number = None  # noqa: N815  # the field's name in the file
-    stream: Number = None
-    bytes: Number = None
-    name: Number = None
     sequence: Number = msgspec.field(name="Sequence number", default=None)
     types: msgspec.Raw = msgspec.field(name="Input type", default=_NO_TEXT)
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=_NO_TEXT)
     """Left as text: a trace has few different ones, and most are never looked into."""
+    device: Number = None
+    stream: Number = None
+    correlation: Number = None
+    bytes: Number = None
+    inDevice: Number = None  # noqa: N815  # the field's name in the file
+    name: Number = None
+    collective: Number = msgspec.field(name="Collective name", default=None)
     elements_in: Number = msgspec.field(name="In msg nelems", default=None)
     elements_out: Number = msgspec.field(name="Out msg nelems", default=None)
-    collective: Number = msgspec.field(name="Collective name", default=None)
     group: Number = msgspec.field(name="Group size", default=None)
     dtype: Number = None
 
@@ -45,10 +45,10 @@ class Event(msgspec.Struct, gc=False):
     ph: str = ""
     cat: str | None = None
     name: str | None = None
-    ts: int | float | None = None
-    dur: int | float | None = None
     pid: Number = None
     tid: Number = None
+    ts: int | float | None = None
+    dur: int | float | None = None
     args: Args | None = None
 
 
