@@ -179,7 +179,7 @@ def _passes(trace: model.Trace, row: Ns, calls: Calls) -> dict[str, Chosen]:
         rest = rest & ~chosen
 
     take("communication", _by_name(trace, is_collective))
-    take("unknown", trace.launched_by < 0)
+    take("launch not recorded", trace.launched_by < 0)
     optimizer = _within(trace, lambda name: role_of(name) == "optimizer" or is_optimizer_step(name))
     take("optimizer", optimizer | _by_name(trace, lambda name: kind_of(name) == "optimizer"))
     if (calls.backward >= 0).any():
@@ -197,7 +197,7 @@ def _passes(trace: model.Trace, row: Ns, calls: Calls) -> dict[str, Chosen]:
         take("forward", _within(trace, lambda name: role_of(name) == "compute"))
         take("other", rest)
     order = ("forward", "recomputed forward", "backward", "optimizer", "communication", "copies and memsets")
-    return {name: found[name] for name in (*order, "other", "unknown") if name in found}
+    return {name: found[name] for name in (*order, "other", "launch not recorded") if name in found}
 
 
 def _stages(trace: model.Trace) -> dict[str, Chosen]:
