@@ -116,9 +116,10 @@ class Collector:
     def add(self, events: list[Event]) -> None:
         """Take some events; what is neither timed nor known is counted or passed over."""
         self.seen += len(events)
+        timed = self._timed
         for event in events:
             if event.ph == "X":
-                self._timed(event, event.ts, event.dur)
+                timed(event, event.ts, event.dur)
             elif event.ph in ("B", "E"):
                 self._half(event)
             elif event.ph == "M" and event.name == "process_name" and event.args is not None:
@@ -157,8 +158,8 @@ class Collector:
             correlation = event.args.correlation if event.args else -1
             if type(correlation) is not int or not 0 <= correlation < _LARGEST:
                 correlation = _whole(correlation, -1)
-            owner = self._threads.get((event.pid, event.tid)) or self._owner(event)
-            self._calls.extend((start, end, *owner, what.name, correlation))
+            process, thread = self._threads.get((event.pid, event.tid)) or self._owner(event)
+            self._calls.extend((start, end, process, thread, what.name, correlation))
         elif kind == _RANGE:
             self._ranges.extend((start, end, *self._owner(event), what.name, 0, model.PUSH_POP))
         elif kind == _OVERHEAD:
@@ -169,8 +170,8 @@ class Collector:
                 host = model.OPERATOR
                 if event.args is not None:
                     self._operator(event.args)
-            owner = self._threads.get((event.pid, event.tid)) or self._owner(event)
-            self._host.extend((start, end, *owner, what.name, host))
+            process, thread = self._threads.get((event.pid, event.tid)) or self._owner(event)
+            self._host.extend((start, end, process, thread, what.name, host))
 
     def _operator(self, arguments: Args) -> None:
         """Note what the operator that comes next in `_host` was called with."""
