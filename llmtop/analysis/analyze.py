@@ -19,7 +19,7 @@ from llmtop.analysis.kernels import kernel_times
 from llmtop.analysis.longest_gaps import longest_gaps
 from llmtop.analysis.makeup import makeup
 from llmtop.analysis.missing_kernels import unrecorded
-from llmtop.analysis.operators import operator_times
+from llmtop.analysis.operators import operator_calls, operator_times
 from llmtop.analysis.phase_times import phase_times
 from llmtop.analysis.roofline import roofline
 from llmtop.analysis.step_finder import PhaseSpans, ProcessSteps, cut, deepest, find_phases, find_steps
@@ -144,6 +144,7 @@ def _measure(
         steps: its whole steps, by pid.
         phases: their phases, by pid.
     """
+    operator_calls(trace)  # kept by the trace; first, since it needs much memory for a moment
     gaps = [attribute(lane, _others(lane, lanes), phases[lane.process]) for lane in lanes]
     missing = unrecorded(trace)
     judgement = judge(lanes, gaps, missing)

@@ -48,19 +48,17 @@ class Nesting:
             rows: which of its rows; those without a length are passed over, since nothing lies in them.
         """
         rows = rows[table.end[rows] > table.start[rows]]
-        start, end, process, thread = (
-            column[rows] for column in (table.start, table.end, table.process, table.thread)
-        )
+        process, thread = table.process[rows], table.thread[rows]
+        start, end = table.start[rows], table.end[rows]
         one = len(rows) and (process == process[0]).all() and (thread == thread[0]).all()
-        if one and (start[1:] > start[:-1]).all():
-            order = np.arange(len(rows))  # as files have them, as a rule
-        else:
+        if not one or (start[1:] <= start[:-1]).any():  # else they are in order, as files have them as a rule
             order = np.lexsort((-end, start) if one else (-end, start, thread, process))
-        self.rows: Ns = rows[order]
-        self._starts, self._ends = start[order], end[order]
-        process, thread = process[order], thread[order]
+            rows, start, end = rows[order], start[order], end[order]
+            process, thread = process[order], thread[order]
+        self.rows: Ns = rows
+        self._starts, self._ends = start, end
         new = np.flatnonzero((np.diff(process) != 0) | (np.diff(thread) != 0)) + 1
-        edges = np.concatenate([[0], new, [len(order)]]).tolist() if len(order) else [0]
+        edges = np.concatenate([[0], new, [len(rows)]]).tolist() if len(rows) else [0]
         self._of_thread = {
             (int(process[low]), int(thread[low])): (low, high) for low, high in itertools.pairwise(edges)
         }
@@ -80,9 +78,9 @@ class Nesting:
     @staticmethod
     def _parents_on(starts: Ns, ends: Ns) -> Ns:
         """As `parents`, on one thread: the last span before that lies one level higher."""
-        places = np.arange(len(starts))
         # How many are open where each begins: those that began before, less those that have ended.
-        depth = places - np.searchsorted(np.sort(ends), starts, side="right")
+        depth = np.arange(len(starts), dtype=np.int32)
+        depth -= np.searchsorted(np.sort(ends), starts, side="right").astype(np.int32)
         order = np.argsort(depth, kind="stable")
         levels = np.split(order, np.flatnonzero(np.diff(depth[order])) + 1)
         parents = np.full(len(starts), -1, dtype=np.int64)
