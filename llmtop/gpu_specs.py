@@ -138,7 +138,7 @@ _NVLINK_GB_PER_S: tuple[tuple[str, float], ...] = (
     (r"\bV100-SXM[23]\b", 150.0),
 )
 """10^9 bytes a second over all links in one direction: half of what the datasheets name, which count both.
-Bridges between cards count as links: by them the H200 NVL has 900 GB/s, the H100's cards 600, the A30 200, the A40 112.5."""
+Bridges between cards count as links: by them the H200 NVL has 900 GB/s, the H100's cards 600, the A30 200."""
 
 
 @lru_cache(64)  # a screen asks at every drawing
