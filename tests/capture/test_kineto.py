@@ -16,6 +16,7 @@ from llmtop.capture.kineto import engine as kineto_engine
 from llmtop.capture.kineto import spawn as kineto_spawn
 from llmtop.errors import NotPossibleHere
 from tests.capture.conftest import Start, Training
+from tests.support.installed import needs
 from tests.support.processes import wait_for
 
 BEHIND = (sys.executable, str(Path(__file__).with_name("launch_with_kineto.py")))
@@ -24,7 +25,7 @@ BEHIND = (sys.executable, str(Path(__file__).with_name("launch_with_kineto.py"))
 @pytest.fixture(scope="module")
 def training(start_once: Start) -> Training:
     """A script that imports nothing of llmtop; one for all tests that must leave it running."""
-    pytest.importorskip("torch")
+    needs("torch")
     training = start_once("--torch", "--plain", "--step-ms", "50", behind=BEHIND)
     wait_for(lambda: _asks(training), what="the first question to the host")
     return training
