@@ -4,7 +4,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # Five tests on two cores: half of their time they wait for a process of theirs.
 WORKERS ?= $(shell echo $$((5 * $$(nproc 2>/dev/null || echo 2) / 2)))
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# Tests start processes by the hundred: each would compile anew what it imports where no bytecode may be kept.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .PHONY: help demo test test-all print-pytest lint format bench screenshots clean
 

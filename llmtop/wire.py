@@ -266,17 +266,28 @@ def encode(message: FromTraining | FromMonitor) -> bytes:
     Raises:
         UnusableInput: larger than `MAX_FRAME`.
     """
-    body = _encoder.encode(message)
+    return framed(_encoder.encode(message))
+
+
+def framed(body: bytes) -> bytes:
+    """Put the length of a body in front of it.
+
+    Raises:
+        UnusableInput: larger than `MAX_FRAME`.
+    """
     if len(body) > MAX_FRAME:
         raise UnusableInput(f"a message of {len(body)} bytes is over the {MAX_FRAME} that a frame may have")
     return _LENGTH.pack(len(body)) + body
 
 
-class _Decoder(Protocol[T_co]):
-    def decode(self, body: bytes | memoryview, /) -> T_co: ...
+class Decoder(Protocol[T_co]):
+    """What msgspec has for msgpack and for JSON."""
+
+    def decode(self, body: bytes | memoryview, /) -> T_co:
+        """Decode one message."""
 
 
-def _decoded(decoder: _Decoder[T_co], body: bytes | memoryview) -> T_co:
+def decoded(decoder: Decoder[T_co], body: bytes | memoryview) -> T_co:
     """Decode, and raise nothing but DecodeError.
 
     Raises:
@@ -299,7 +310,7 @@ def decode_from_training(body: bytes | memoryview) -> FromTraining:
     Raises:
         msgspec.DecodeError: garbage, or a message of an unknown type.
     """
-    return _decoded(_from_training, body)
+    return decoded(_from_training, body)
 
 
 def decode_from_monitor(body: bytes | memoryview) -> FromMonitor:
@@ -311,7 +322,7 @@ def decode_from_monitor(body: bytes | memoryview) -> FromMonitor:
     Raises:
         msgspec.DecodeError: garbage, or a message of an unknown type.
     """
-    return _decoded(_from_monitor, body)
+    return decoded(_from_monitor, body)
 
 
 class _Opening(msgspec.Struct):
@@ -331,7 +342,7 @@ def opening(body: bytes | memoryview) -> tuple[str, int, str]:
     Raises:
         msgspec.DecodeError: not a message of llmtop at all.
     """
-    found = _decoded(_opening, body)
+    found = decoded(_opening, body)
     return found.type, found.protocol, found.version
 
 

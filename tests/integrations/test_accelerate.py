@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.installed import needs
 from tests.support.steps import train
 
-pytest.importorskip("accelerate")
+needs("accelerate")
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("runtime_dir")]
 
 TRAINING = """

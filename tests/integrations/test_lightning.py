@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.installed import needs
 from tests.support.processes import environment
 from tests.support.steps import train
 
-pytest.importorskip("lightning")
+needs("lightning")
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("runtime_dir")]
 
 TRAINING = """
@@ -99,7 +100,7 @@ def test_a_fit_publishes_its_steps(profiler: bool, tmp_path: Path) -> None:
 
 
 def test_manual_optimisation_under_the_other_name(tmp_path: Path) -> None:
-    pytest.importorskip("pytorch_lightning")
+    needs("pytorch_lightning")
     start = "import pytorch_lightning as pl\nMORE = {}\n"
     more = "\nassert isinstance(trainer.profiler, pl.profilers.Profiler)\n"
     found = train(

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.installed import needs
 from tests.support.steps import train
 
-pytest.importorskip("transformers")
+needs("transformers")
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("runtime_dir")]
 
 TRAINING = """
