@@ -173,6 +173,19 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     kind: StepKind = "step"
 
 
+class CollectiveCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a process is in the collectives of one process group, as torch counts them in it."""
+
+    group: str
+    """The process group's name, the same in all its ranks: "0 default_pg"."""
+    enqueued: int
+    """The number of the last one that the process has called."""
+    completed: int | None = None
+    """The number of the last one that has ended; None where nobody knows."""
+    operation: str | None = None
+    """What the last one that was called is: "nccl:all_reduce"."""
+
+
 class Window(msgspec.Struct, frozen=True, kw_only=True):
     """What a training's whole steps came to over a stretch of time, by the host's clock."""
 
@@ -321,6 +334,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     `gpu_updates`."""
     gpu_updates: tuple[Step, ...] = ()
     """Earlier steps again, now with their GPU times, which are read after the GPU has got there."""
+    collectives: tuple[CollectiveCount, ...] = ()
+    """Told only while no step ends and these counts stand still: where it hangs, if it does."""
     phases_left_out: int = 0
     """Names of phases beside those in `phases`: a monitor takes 128 of a process. A lower bound if very many."""
     metrics_left_out: int = 0

@@ -163,6 +163,25 @@ class Alive(msgspec.Struct, tag="alive", kw_only=True):
     """How long before this message the last of it was seen."""
 
 
+class CollectiveCount(msgspec.Struct, array_like=True):
+    """How far a process is in the collectives of one process group, as torch counts them."""
+
+    group: str
+    """The process group's name, the same in all its ranks: "0 default_pg"."""
+    enqueued: int
+    """The number of the last one that the process has called."""
+    completed: int | None = None
+    """The number of the last one that has ended."""
+    operation: str | None = None
+    """What the last one that was called is: "nccl:all_reduce"."""
+
+
+class Collectives(msgspec.Struct, tag="collectives", kw_only=True):
+    """From the training: no step has ended for a while, and these counts stand still; empty: that is over."""
+
+    counts: list[CollectiveCount] = []
+
+
 class CaptureState(msgspec.Struct, tag="capture_state", kw_only=True, omit_defaults=True):
     """From the training: how a capture that it was asked for goes."""
 
@@ -248,7 +267,7 @@ class Refused(msgspec.Struct, tag="refused", kw_only=True):
     reason: str
 
 
-FromTraining = Hello | Steps | GpuTimes | Memory | Alive | CaptureState | PauseState | Refused
+FromTraining = Hello | Steps | GpuTimes | Memory | Alive | Collectives | CaptureState | PauseState | Refused
 FromMonitor = Subscribe | CaptureRequest | CaptureCancel | Pause | Resume | Refused
 
 _KNOWN_TYPES = frozenset(

@@ -19,6 +19,8 @@ MAX_PHASES = 128
 MAX_METRICS = 128
 MAX_NAME = 1100
 """Characters: sixteen nested phases of 64."""
+MAX_GROUPS = 128
+"""Process groups."""
 MAX_STEPS = 4096
 """Steps, and GPU times, of one message."""
 _COUNTED = 20_000
@@ -96,6 +98,15 @@ class Bounds:
                 case wire.Memory():
                     if min(message.allocated_bytes, message.reserved_bytes) >= 0:
                         yield message
+                case wire.Collectives():
+                    message.counts = [
+                        replace(
+                            count, group=count.group[:MAX_NAME], operation=(count.operation or "")[:256] or None
+                        )
+                        for count in message.counts[:MAX_GROUPS]
+                        if 0 <= count.enqueued <= _LARGEST_COUNT
+                    ]
+                    yield message
                 case wire.Hello():
                     yield hello(message)
                 case _:

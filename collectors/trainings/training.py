@@ -13,7 +13,7 @@ from collectors.trainings.bounds import Bounds, hello
 from collectors.trainings.rank_stats import RankStats
 from llmtop import client, wire
 from llmtop.gpu_specs import mfu
-from llmtop.snapshot import Rank, RankState
+from llmtop.snapshot import CollectiveCount, Rank, RankState
 from llmtop.wall_clock import TOLERANCE_NS, WallClock
 
 STALLED_SECONDS = 60.0
@@ -45,6 +45,7 @@ class Training:
         """When the last step ended, in monotonic seconds."""
         self._worked_at: float | None = None
         """When work that ends no step was last seen, in monotonic seconds."""
+        self._collectives: list[wire.CollectiveCount] = []
         self._wall_clock = WallClock()
         self._capturable: tuple[str, ...] = ()
         self._asked_engines = False
@@ -70,6 +71,7 @@ class Training:
         if self._connected_at is not None:
             self.stats.reconnected()
         self.connection = connection
+        self._collectives = []
         self._connected_at = time.monotonic()
         self._gone_at = None
         self._ask_engines_at = 0.0
@@ -85,8 +87,11 @@ class Training:
                 case wire.Steps():
                     self.stats.add_steps(message)
                     self._stepped(message)
+                    self._collectives = [] if message.steps else self._collectives
                 case wire.Alive():
                     self._worked_at = time.monotonic() - max(0, message.ago_ns) / 1e9
+                case wire.Collectives():
+                    self._collectives = message.counts
                 case wire.GpuTimes():
                     self.stats.add_gpu_times(message)
                 case wire.Memory():
@@ -180,6 +185,12 @@ class Training:
             attached_at=hello.started_at or None,
             new_steps=stats.take_new(),
             gpu_updates=stats.take_updates(),
+            collectives=tuple(
+                CollectiveCount(
+                    group=one.group, enqueued=one.enqueued, completed=one.completed, operation=one.operation
+                )
+                for one in self._collectives
+            ),
             phases_left_out=self._bounds.phases.left_out,
             metrics_left_out=self._bounds.metrics.left_out,
             note="; ".join(filter(None, (self._bounds.note(), hello.note))) or None,

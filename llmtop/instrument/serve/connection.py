@@ -9,6 +9,7 @@ import time
 from llmtop import wire
 from llmtop.instrument.guest.descriptors import Channel
 from llmtop.instrument.serve import limits
+from llmtop.instrument.serve.collectives import Watched
 
 _CHUNK = 1 << 16
 
@@ -21,6 +22,7 @@ class Monitor:
         "_framer",
         "_intake",
         "channel",
+        "collectives",
         "cursor",
         "facts_version",
         "gone",
@@ -54,6 +56,7 @@ class Monitor:
         """When it was last looked whether it is to be told of a sign of life; monotonic seconds."""
         self.lively_ns = 0
         """The last sign of life that it was told of, as perf_counter."""
+        self.collectives = Watched()
         self.facts_version = -1
         self.gpu_cursor = 0
         self.memory_version = 0

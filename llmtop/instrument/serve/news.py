@@ -118,6 +118,11 @@ class News:
         if monitor.ready and (alive := signs_of_life.news(monitor, self._recorder)) is not None:
             self._write(monitor, wire.encode(alive))
 
+    def send_collectives(self, monitor: Monitor) -> None:
+        """Tell how far the training is in its collectives, if it does not go on."""
+        if monitor.ready and (counts := monitor.collectives.news(self._recorder)) is not None:
+            self._write(monitor, self.encoded(counts))
+
     def end_round(self) -> None:
         """Forget what was encoded for all monitors of this round of sending."""
         self._shared.forget()

@@ -28,7 +28,7 @@ from llmtop.instrument.guest import descriptors, threads
 from llmtop.instrument.guest.descriptors import Channel
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.record.sanitize import complain
-from llmtop.instrument.serve import limits, signs_of_life
+from llmtop.instrument.serve import collectives, limits, signs_of_life
 from llmtop.instrument.serve.connection import Monitor
 from llmtop.instrument.serve.hello import captures, pausing
 from llmtop.instrument.serve.news import News
@@ -241,7 +241,7 @@ class Server:
         """Seconds to sleep at most; asks the training thread to wake us when there is nothing to be sent yet."""
         due: list[float] = []
         if any(monitor.ready for monitor in self._monitors.values()):
-            due.append(signs_of_life.LIFE_S)
+            due.append(min(signs_of_life.LIFE_S, collectives.LOOK_S))
             rest = HOLD_S - (time.monotonic() - self._sent_at)
             if rest > 0:
                 due.append(rest)
@@ -369,6 +369,7 @@ class Server:
                 self._news.send_steps(monitor)
             self._news.send_gpu(monitor)
             self._news.send_sign_of_life(monitor)
+            self._news.send_collectives(monitor)
         self._news.end_round()
 
     def _write(self, monitor: Monitor, data: bytes) -> None:
