@@ -38,13 +38,18 @@ $(VENV)/nsys: tests/fetch_nsys.sh $(VENV)/app
 	@PYTHON=$(abspath $(BIN))/python tests/fetch_nsys.sh
 	@touch $@
 
+# A real browser for the tests of a report's page, likewise.
+$(VENV)/browser: tests/fetch_browser.sh $(VENV)/app
+	@tests/fetch_browser.sh
+	@touch $@
+
 demo: $(VENV)/app
 	$(BIN)/llmtop demo
 
-test: $(VENV)/dev $(VENV)/nsys
+test: $(VENV)/dev $(VENV)/nsys $(VENV)/browser
 	$(PYTEST) -m "not slow"
 
-test-all: $(VENV)/dev $(VENV)/nsys
+test-all: $(VENV)/dev $(VENV)/nsys $(VENV)/browser
 	$(PYTEST) -m "slow or not slow"
 
 # For .ci/run, which wants pytest's exit code.
