@@ -1,8 +1,8 @@
 """A report as one HTML page that needs nothing else: no network, no other file, works from a mail attachment.
 
-The page, its style and its script are files in `page/`. Jinja2 fills them and escapes what comes from a report. The
-page forbids itself to load or send anything, and to run any script but its own, so even a name that got through
-could do nothing.
+The page, its style and its script are files in `page/`. Jinja2 fills them and escapes what comes from a report.
+The page forbids itself to load or send anything, and to run any script but its own, so even a name that got
+through could do nothing.
 """
 
 from __future__ import annotations
