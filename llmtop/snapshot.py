@@ -344,6 +344,38 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """A word about this process that is not an alert: an old version, auto instrumentation off, …"""
 
 
+class CommunicatorRank(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank of an NCCL communicator, on whatever node."""
+
+    rank: int
+    host: str
+    pid: int
+    """As its own process knows it."""
+    called: int | None = None
+    """How many of the operation it has called; None where it does not answer."""
+
+
+class StuckCommunicator(msgspec.Struct, frozen=True, kw_only=True):
+    """An NCCL communicator in which no rank has called anything between two looks, as NCCL's RAS told it."""
+
+    id: str
+    """NCCL's hash of it."""
+    size: int
+    operation: str | None = None
+    """What not all have called equally often: "AllReduce"; None where they are level."""
+    number: int | None = None
+    """How often the others have."""
+    waiting_count: int
+    behind_count: int = 0
+    behind: tuple[CommunicatorRank, ...] = ()
+    """The first of those that have called it less often, the furthest behind first."""
+    missing_count: int = 0
+    missing: tuple[CommunicatorRank, ...] = ()
+    """The first of those whose process does not answer NCCL."""
+    pids: tuple[int, ...] = ()
+    """This host's processes of it that do not go on."""
+
+
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """A rule that holds now. The ids are part of the contract (docs/design.md)."""
 
@@ -388,6 +420,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[Gpu, ...] = ()
     processes: tuple[Process, ...] = ()
     ranks: tuple[Rank, ...] = ()
+    stuck_communicators: tuple[StuckCommunicator, ...] = ()
+    """Asked for only while a training does not go on."""
     alerts: tuple[Alert, ...] = ()
 
 

@@ -10,12 +10,12 @@ import pytest
 from llmtop.analysis.verdict import CAUSE_OF
 from llmtop.bottlenecks import BOTTLENECKS, AlertId, BottleneckId, BoundId, LossId, Verdict, find
 from llmtop.report.advice import ADVICE, FindingId
-from llmtop.rules import GPU_RULES, JOB_RULES, RANK_RULES
+from llmtop.rules import COMMUNICATOR_RULES, GPU_RULES, JOB_RULES, RANK_RULES
 from llmtop.severity import SEVERITIES, Severity, gravity
 from llmtop.snapshot import Alert
 from tui.paint import alert_style
 
-RULES = (*GPU_RULES, *RANK_RULES, *JOB_RULES)
+RULES = (*GPU_RULES, *RANK_RULES, *JOB_RULES, *COMMUNICATOR_RULES)
 HERE = Path(__file__).parents[1]
 
 

@@ -11,8 +11,9 @@ from typing import Final, NamedTuple
 from llmtop import format as fmt
 from llmtop.rules.hang import is_at_other_work, seconds_without_step
 from llmtop.rules.rule import Rule, RuleText, Told
+from llmtop.rules.state.communicator import CommunicatorState
 from llmtop.rules.state.rank import JobState, RankState
-from llmtop.snapshot import CollectiveCount
+from llmtop.snapshot import CollectiveCount, CommunicatorRank
 
 
 class Hang(NamedTuple):
@@ -72,6 +73,12 @@ def _is_hung(job: JobState, up: bool) -> bool:
     return hang.behind is None or not is_at_other_work(hang.behind)
 
 
+def names_a_rank(job: JobState) -> bool:
+    """Whether the ranks' own counts tell who is behind."""
+    hang = find(job)
+    return hang is not None and hang.behind is not None
+
+
 def _tell(job: JobState) -> Told:
     hang = find(job)
     named = hang.behind or hang.waiting[0] if hang else job.ranks[0]
@@ -123,9 +130,72 @@ HUNG_COLLECTIVE: Final = Rule[JobState](
         "not end. The rank that is named is behind and waits for nobody itself.",
         condition="no step for 5 s and for 5 times the median step, the counts of collectives stand still for 2 s "
         "meanwhile, and one that was called has not ended; not while the rank behind is seen at other work, as in "
-        "a validation of its own",
-        source="the counts of torch's flight recorder in each process (NCCL, gloo); on 2 H100 with one rank that "
-        "never joined an all-reduce they were 40 and 39",
+        "a validation of its own. Where these name nobody: ranks of an NCCL communicator are behind the others or "
+        "do not answer, in two answers of NCCL's RAS",
+        source="the counts of torch's flight recorder in each process (NCCL, gloo), and of NCCL 2.24 and later in "
+        "all processes of the job; on 2 H100 with one rank that never joined an all-reduce they were 40 and 39",
         fields=("step_seconds", "util_pct", "power_watts"),
     ),
+)
+
+
+# ---- as NCCL tells it, of ranks that are attached or not, on whatever node ----
+
+
+def _is_stuck(state: CommunicatorState, up: bool) -> bool:
+    stuck = state.stuck
+    return not state.known and bool(stuck.behind_count or stuck.missing_count)
+
+
+def _tell_stuck(state: CommunicatorState) -> Told:
+    stuck = state.stuck
+    late = (*stuck.missing, *stuck.behind)
+    seconds = max(
+        (s for one in state.ranks if (s := seconds_without_step(one, state.now)) is not None), default=None
+    )
+    return Told(
+        severity="critical",
+        summary=_stuck_sentence(state, seconds),
+        evidence={
+            "rank": late[0].rank,
+            "host": late[0].host,
+            "rank_pid": late[0].pid,
+            "communicator": stuck.id,
+            "communicator_size": stuck.size,
+            "operation": stuck.operation,
+            "collective": stuck.number,
+            "last_called": late[0].called,
+            "behind_by": None if late[0].called is None or stuck.number is None else stuck.number - late[0].called,
+            "waiting_ranks": stuck.waiting_count,
+            "behind_ranks": stuck.behind_count,
+            "missing_ranks": stuck.missing_count,
+            "seconds_without_step": seconds,
+        },
+        next=f"on {late[0].host}: py-spy dump --pid {late[0].pid}, and its log; the job cannot go on without it",
+    )
+
+
+def _stuck_sentence(state: CommunicatorState, seconds: float | None) -> str:
+    stuck = state.stuck
+    since = "Nothing goes on" if seconds is None else f"No step for {fmt.duration(float(round(seconds)))}"
+    who = []
+    if stuck.missing:
+        who.append(f"{_listed(stuck.missing, stuck.missing_count)} not answering")
+    if stuck.behind:
+        late = f"{_listed(stuck.behind, stuck.behind_count)} at {stuck.operation} {stuck.behind[0].called}"
+        who.append(f"{late}, the others at {stuck.number}")
+    return f"{since}: in NCCL's communicator of {stuck.size} ranks {'; '.join(who)}."
+
+
+def _listed(ranks: tuple[CommunicatorRank, ...], count: int) -> str:
+    first = ", ".join(f"{one.rank} ({one.host}, pid {one.pid})" for one in ranks[:2])
+    more = f" and {count - 2} more" if count > 2 else ""
+    return f"rank{'s' if count > 1 else ''} {first}{more} {'are' if count > 1 else 'is'}"
+
+
+HUNG_COMMUNICATOR: Final = Rule[CommunicatorState](
+    id="hung_collective",
+    holds=_is_stuck,
+    tell=_tell_stuck,
+    text=HUNG_COLLECTIVE.text,
 )
