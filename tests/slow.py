@@ -23,7 +23,6 @@ THINNED: dict[str, tuple[str, ...]] = {
         "9-inside a call that hangs",
     ),
     "test_at_a_long_interval_values_are_of_the_instant_that_they_are_stamped_with": ("0.4",),
-    "test_a_process_with_calls_that_hang_still_ends_by_itself": ("not closed",),
     "test_any_work_that_is_seen_is_life_and_a_hang_after_it_is_none": ("hooks, a DataLoader",),
     "test_lost_kernels_are_told_of_and_only_where_nsys_lost_some": ("tuning",),
     "test_it_does_not_notice": (

@@ -6,6 +6,8 @@ import os
 import socket
 import time
 from collections import deque
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -183,6 +185,22 @@ class KinetoEngine(Engine):
         if target.pid not in asking:
             return Refusal("it has not imported torch, or its torch is built without Kineto")
         return sessions.tracer_refusal(target, self.restart(target))
+
+    def unattached(self, pids: Collection[int]) -> dict[int, bool]:
+        """See `Engine.unattached`."""
+        asking: dict[Path, list[int]] = {}
+        for pid in pids:
+            with suppress(NotPossibleHere):
+                directory = directory_of(pid)
+                if directory is not None:
+                    asking.setdefault(directory, []).append(pid)
+        found = {}
+        for directory, those in asking.items():
+            training: list[int] = []
+            with suppress(NotPossibleHere):
+                training = trainings(directory)
+            found.update({pid: pid in training for pid in those})
+        return found
 
     def record(self, job: Job) -> Recorded:
         """See `Engine.record`."""
