@@ -8,6 +8,10 @@ from typing import NamedTuple
 from llmtop.snapshot import Phase, Step
 
 
+OUTSIDE = "outside"
+"""What a step's time in no phase is called beside the names of phases."""
+
+
 class WholeStep(NamedTuple):
     """A step with all that it took."""
 
