@@ -8,21 +8,24 @@ Two tests of logarithms of whole steps (a factor is a difference there), each ag
 - Moving medians (MOSUM over several windows: Eichinger and Kirch, 2018) for small ones: the last 2, 4, … 64 blocks
   of eight steps against the four times as many before them.
 
+The second looks at each part of a step, too (a phase, or what is in none): where batches differ in length a step
+says little, and the wait for data that has come to it much. It counts only if the step is longer with it.
+
 Steps are not independent: other programs take the CPUs for seconds, and batches come sorted by length. A threshold
-for independent noise would be passed all the time. So each test's own values of the past, which hold such stretches,
-set its threshold, and theory only the least one. How often either is wrong, and how late, is in
-docs/measurements.md; tests/test_step_changes.py holds it.
+for independent noise would be passed all the time. So each test's own values of the past, which hold such
+stretches, set its threshold, and theory only the least one. tests/test_step_changes.py measures how often either
+is wrong, and how late.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
 from itertools import islice
-from typing import NamedTuple
 
+from llmtop.change_point import NORMAL_AFTER_SECONDS, ChangePoint
 from llmtop.rare_steps import RareStepFinder
+from llmtop.snapshot import Change, RareSteps
 from llmtop.step_blocks import (
     KEPT_VALUES,
     Block,
@@ -35,23 +38,22 @@ from llmtop.step_blocks import (
     split_of,
     spread_of,
 )
-from llmtop.snapshot import Change, RareSteps
 from llmtop.whole_steps import WholeStep
 
 BLOCK_STEPS = 8
 BLOCK_SECONDS = 0.5
-"""A block is so many steps and lasts so long at least: what is over sooner is nobody's concern, and a training of a
-thousand steps a second is looked at no more often than one of thirty."""
+"""A block is so many steps and lasts so long at least: a training of a thousand steps a second is looked at no
+more often than one of sixteen."""
 BASE_BLOCKS = 32
 """Blocks that say what is usual now."""
 SINCE_BLOCKS = 64
-"""Blocks after a change that say what steps came to."""
+"""Blocks that say what steps came to since a change."""
 FIRST_BLOCKS = 3
 """Blocks without which nothing is usual yet."""
 
 RUN_STEPS = 8
 RUN_SECONDS = 1.0
-"""A run above the level is told when it is so long; with both, 50 ms that become 250 are told after eight steps."""
+"""A run above the level is told when it has both: 50 ms that become 250 are told after eight steps."""
 RUN_PENALTY = 3
 RUN_LEAST = math.log(2.0)
 RUN_LEAST_AT_FIRST = math.log(2.5)
@@ -65,42 +67,21 @@ SCALES = ((2, 2.0, 2.0), (4, 1.5, 4.0), (8, 1.3, 8.0), (16, 1.15, 15.0), (32, 1.
 BEFORE = 4
 """So many windows before are compared with."""
 ENOUGH = 16
+"""Values of a test by which its noise is known; before, the noise of shorter windows counts too."""
 FEW = 2.0
+"""How much more a change must be at first: three times as much as a logarithm, twice after 32 blocks."""
 MOST_PARTS = 16
+"""Parts of a step that are looked at one by one."""
 WITH_THE_STEP = 0.5
+"""What the step must be longer by, of what a part is: CUDA is asynchronous, and a wait moves between phases."""
 LASTING_SHARE = 0.8
+"""Of the blocks on either side that must lie on theirs."""
 ABRUPT_SHARE = 0.6
 """Of the change, that must lie between the blocks next to the change point: a drift has a fifth."""
 
-SPREAD_OUT = 0.3
-"""Share of the change, as a logarithm, that the rest of the step has too where all of it got slower."""
-HELD_SECONDS = 60.0
-HELD_SECONDS_LARGE = 15.0
-LARGE = math.log(4.0)
-MORE_SPREAD = 1.5
-"""If all parts of a step are slower at once, the machine is busy with something else, most often for a moment: that
-is told when it lasts, and sooner when it is large and steps are as even as before: programs that take turns on a CPU
-make them uneven."""
-NORMAL_AFTER_SECONDS = 1800.0
-"""Of steps at a new length, after which that is the normal one."""
-
-
-class _Found(NamedTuple):
-    """A change point."""
-
-    ordinal: int
-    """The first step of the new length, as counted here."""
-    step: int
-    started_at: float
-    before: float
-    """Logarithm of the usual step before."""
-    before_parts: dict[str, float]
-    before_spread: float
-    """Between what one step in eight is below and above, as logarithms, in a block before."""
-
 
 class StepChanges:
-    """Follows one training's steps, oldest first, without warm-up. Bounded memory; not safe for several threads."""
+    """Follows one training's whole steps, oldest first, without warm-up. Memory is bounded; for one thread."""
 
     def __init__(self) -> None:
         self.restart()
@@ -122,10 +103,10 @@ class StepChanges:
         self._run_seconds = 0.0
         self._score = 0
         self._values: dict[str | None, tuple[PastValues, ...]] = {}
-        self._held: _Found | None = None
-        self._found: _Found | None = None
-        self._slow_since: _Found | None = None
-        self._told: _Found | None = None
+        self._held: ChangePoint | None = None
+        self._found: ChangePoint | None = None
+        self._slow_since: ChangePoint | None = None
+        self._told: ChangePoint | None = None
         self._rare = RareStepFinder()
 
     @property
@@ -194,7 +175,7 @@ class StepChanges:
             return False
         if sorted([whole.seconds for whole in run])[len(run) // 2] <= self._level:
             return False  # many of them are no longer than before
-        found = _Found(
+        found = ChangePoint(
             first, run[0].step.index, run[0].step.started_at, level_of(before), parts_of(before), spread_of(before)
         )
         return self._weigh(found, run)
@@ -270,53 +251,40 @@ class StepChanges:
     def _changed(
         self, blocks: list[Block], values: list[float], name: str | None, scale: int, least: float
     ) -> bool:
-        place = split_of(values)
+        """Whether the shift stands up to a closer look, and is told."""
+        place, width = split_of(values), SCALES[scale][0]
         before, after = values[:place], values[place:]
-        width = SCALES[scale][0]
         if len(before) < max(4, width // 2) or len(after) < max(2, width * 3 // 4):
             return False
         shift = median_of(after) - median_of(before)
-        if abs(shift) < max(least, self._usual_shift(name, scale, self._closed - len(after))):
+        usual = self._usual_shift(name, scale, self._closed - len(after))
+        if abs(shift) < max(least, usual) or not _is_step(before, after, max(2, width)):
             return False
-        middle = median_of(before) + shift / 2
-        if sum((value > middle) == (shift > 0) for value in after) < LASTING_SHARE * len(after):
-            return False
-        if sum((value < middle) == (shift > 0) for value in before) < LASTING_SHARE * len(before):
-            return False
-        near = median_of(after[: max(2, width)]) - median_of(before[-max(2, width) :])
-        if near / shift < ABRUPT_SHARE:
-            return False
-        if name is not None and (level_of(blocks[place:]) - level_of(blocks[:place])) / shift < WITH_THE_STEP:
+        earlier, first = blocks[:place], blocks[place]
+        if (level_of(blocks[place:]) - level_of(earlier)) / shift < WITH_THE_STEP:
             return False  # time that moved from one part to another
-        first = blocks[place]
-        earlier = blocks[:place]
-        found = _Found(
-            first.ordinal, first.step, first.started_at, level_of(earlier), parts_of(earlier), spread_of(earlier)
-        )
-        return self._weigh(found, None)
+        level, parts, spread = level_of(earlier), parts_of(earlier), spread_of(earlier)
+        return self._weigh(ChangePoint(first.ordinal, first.step, first.started_at, level, parts, spread), None)
 
     # ---- what was found ----
 
-    def _weigh(self, found: _Found, run: list[WholeStep] | None) -> bool:
+    def _weigh(self, found: ChangePoint, run: list[WholeStep] | None) -> bool:
         """Tell it now, or hold it back until it has lasted."""
         since = self._since(found)
         after = block_of(run, 0) if run else None
         level = after.level if after else level_of(since)
         parts = after.parts if after else parts_of(since)
-        shift = level - found.before
-        if shift > 0 and _is_everywhere(found, level, parts):
-            spread = after.high - after.low if after else spread_of(since)
-            if self._elapsed_since(found) < _holds_back(found, shift, spread):
-                if self._held is None:
-                    self._held = found
-                return False
+        spread = after.high - after.low if after else spread_of(since)
+        if self._elapsed_since(found) < found.seconds_to_last(level, parts, spread):
+            self._held = self._held or found
+            return False
         self._establish(found, level, parts)
         return True
 
-    def _since(self, found: _Found) -> list[Block]:
+    def _since(self, found: ChangePoint) -> list[Block]:
         return [block for block in self._blocks if block.ordinal >= found.ordinal]
 
-    def _elapsed_since(self, found: _Found) -> float:
+    def _elapsed_since(self, found: ChangePoint) -> float:
         return sum(block.seconds for block in self._since(found)) + self._open_seconds
 
     def _hold_on(self) -> bool:
@@ -334,9 +302,8 @@ class StepChanges:
             self._held = None
             return False
         parts = parts_of(since)
-        if _is_everywhere(held, level, parts):
-            if self._elapsed_since(held) < _holds_back(held, shift, spread_of(since)):
-                return False
+        if self._elapsed_since(held) < held.seconds_to_last(level, parts, spread_of(since)):
+            return False
         lasting = sum(block.level > held.before + shift / 2 for block in since)
         if lasting < LASTING_SHARE * len(since):
             self._held = None
@@ -344,7 +311,7 @@ class StepChanges:
         self._establish(held, level, parts)
         return True
 
-    def _establish(self, found: _Found, level: float, parts: dict[str, float]) -> None:
+    def _establish(self, found: ChangePoint, level: float, parts: dict[str, float]) -> None:
         slow = self._slow_since
         if slow is not None and found.started_at - slow.started_at > NORMAL_AFTER_SECONDS:
             slow = None
@@ -359,7 +326,7 @@ class StepChanges:
         self._slow_since = slow
         self._told = told
         self._found = found
-        self._change = _change(told, level, parts)
+        self._change = told.change(level, parts)
         blocks = self._since(found)
         self._blocks.clear()
         self._blocks.extend(blocks)
@@ -373,47 +340,17 @@ class StepChanges:
         self._usual = math.inf
 
     def _bring_up_to_date(self) -> None:
-        since = list(islice(self._blocks, SINCE_BLOCKS))
+        since = list(islice(reversed(self._blocks), SINCE_BLOCKS))
         if self._told is not None and self._closed % 4 == 0 and since:
-            self._change = _change(self._told, level_of(since), parts_of(since))
+            self._change = self._told.change(level_of(since), parts_of(since))
 
 
-def _holds_back(found: _Found, shift: float, spread: float) -> float:
-    """Seconds that it must last if all of the step got slower."""
-    if shift < LARGE or spread > max(MORE_SPREAD * found.before_spread, 0.1):
-        return HELD_SECONDS
-    return HELD_SECONDS_LARGE
-
-
-def _grown(found: _Found, parts: dict[str, float]) -> tuple[str, float, float] | None:
-    """The part that changed most, with its seconds before and after."""
-    names = found.before_parts.keys() | parts.keys()
-    each = [(name, found.before_parts.get(name, 0.0), parts.get(name, 0.0)) for name in names]
-    return max(each, key=lambda one: abs(one[2] - one[1]), default=None)
-
-
-def _is_everywhere(found: _Found, level: float, parts: dict[str, float]) -> bool:
-    """Whether the rest of the step got slower as well, beside the part that grew most."""
-    part = _grown(found, parts)
-    if part is None:
+def _is_step(before: list[float], after: list[float], near: int) -> bool:
+    """Whether nearly all values lie on their side, and the change is between those next to each other."""
+    low, high = median_of(before), median_of(after)
+    shift, middle = high - low, (low + high) / 2
+    if sum((value > middle) == (shift > 0) for value in after) < LASTING_SHARE * len(after):
         return False
-    before, after = math.exp(found.before) - part[1], math.exp(level) - part[2]
-    if before <= 0.1 * math.exp(found.before) or after <= 0:
-        return False  # there is no rest
-    return math.log(after / before) >= SPREAD_OUT * (level - found.before)
-
-
-def _change(found: _Found, level: float, parts: dict[str, float]) -> Change:
-    before, after = math.exp(found.before), math.exp(level)
-    part = _grown(found, parts)
-    if part is not None and (part[2] - part[1]) / (after - before or 1.0) < 0.5:
-        part = None
-    return Change(
-        since_step=found.step,
-        since=found.started_at,
-        before_seconds=before,
-        after_seconds=after,
-        part=part[0] if part else None,
-        part_before_seconds=part[1] if part else None,
-        part_after_seconds=part[2] if part else None,
-    )
+    if sum((value < middle) == (shift > 0) for value in before) < LASTING_SHARE * len(before):
+        return False
+    return (median_of(after[:near]) - median_of(before[-near:])) / shift >= ABRUPT_SHARE

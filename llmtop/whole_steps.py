@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from llmtop.snapshot import Phase, Step
 
-
 OUTSIDE = "outside"
 """What a step's time in no phase is called beside the names of phases."""
 

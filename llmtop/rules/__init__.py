@@ -7,6 +7,7 @@ from typing import Final
 from llmtop.rules import gpu, memory
 from llmtop.rules.hang import STALLED
 from llmtop.rules.rule import Rule, RuleText
+from llmtop.rules.slower import SLOWER
 from llmtop.rules.state.gpu import GpuState
 from llmtop.rules.state.rank import JobState, RankState
 from llmtop.rules.step_bound import STEP_RULES
@@ -14,7 +15,7 @@ from llmtop.rules.straggler import STRAGGLER
 
 GPU_RULES: Final[tuple[Rule[GpuState], ...]] = gpu.GPU_RULES
 RANK_RULES: Final[tuple[Rule[RankState], ...]] = (*STEP_RULES, memory.MEMORY_PRESSURE, memory.MEMORY_GROWTH)
-JOB_RULES: Final[tuple[Rule[JobState], ...]] = (STALLED, STRAGGLER)
+JOB_RULES: Final[tuple[Rule[JobState], ...]] = (STALLED, STRAGGLER, SLOWER)
 
 _TEXTS: Final[dict[str, RuleText]] = {
     rule.id: rule.text for rules in (GPU_RULES, RANK_RULES, JOB_RULES) for rule in rules
