@@ -17,8 +17,8 @@ HELD_SECONDS_LARGE = 15.0
 LARGE = math.log(4.0)
 MORE_SPREAD = 1.5, 0.1
 """If all parts of a step are slower at once, the machine is busy with something else, most often for a moment:
-that is told when it has lasted. Sooner when it is large and steps are as even as before, since programs that take turns
-on a CPU make them uneven: in their spread by this factor, and to more than this logarithm."""
+that is told when it has lasted. Sooner when it is large and steps are as even as before, since programs that take
+turns on a CPU make them uneven: in their spread by this factor, and to more than this logarithm."""
 NORMAL_AFTER_SECONDS = 1800.0
 """After so long the new length is the normal one: longer sequences after an hour of short ones are meant. Half an
 hour leaves time to come back to the screen and read it."""

@@ -63,7 +63,7 @@ RUN_MOST = math.log(4.0)
 BURST_MARGIN = 1.25
 
 SCALES = ((2, 2.0, 2.0), (4, 1.5, 4.0), (8, 1.3, 8.0), (16, 1.15, 15.0), (32, 1.12, 20.0), (64, 1.10, 30.0))
-"""Blocks in a window, the least factor that is told of it, and the seconds that it lasts at least."""
+"""Blocks in a window, the least factor told of it, and the seconds that slower steps must last at least."""
 BEFORE = 4
 """So many windows before are compared with."""
 ENOUGH = 16
@@ -74,6 +74,8 @@ MOST_PARTS = 16
 """Parts of a step that are looked at one by one."""
 WITH_THE_STEP = 0.5
 """What the step must be longer by, of what a part is: CUDA is asynchronous, and a wait moves between phases."""
+HELD_SHARE = 0.6
+"""Of the change that was held back, that must still be there."""
 LASTING_SHARE = 0.8
 """Of the blocks on either side that must lie on theirs."""
 ABRUPT_SHARE = 0.6
@@ -103,7 +105,7 @@ class StepChanges:
         self._run_seconds = 0.0
         self._score = 0
         self._values: dict[str | None, tuple[PastValues, ...]] = {}
-        self._held: ChangePoint | None = None
+        self._held: tuple[ChangePoint, float] | None = None
         self._found: ChangePoint | None = None
         self._slow_since: ChangePoint | None = None
         self._told: ChangePoint | None = None
@@ -224,7 +226,7 @@ class StepChanges:
                 shift = median_of(values[-width:]) - median_of(values[:-width])
                 if now % width == 0:
                     self._past(name)[scale].add(now, shift)
-                if abs(shift) < least or short:
+                if abs(shift) < least or (short and shift > 0):
                     continue
                 if self._changed([*before, *after], values, name, scale, least):
                     return True
@@ -276,7 +278,7 @@ class StepChanges:
         parts = after.parts if after else parts_of(since)
         spread = after.high - after.low if after else spread_of(since)
         if self._elapsed_since(found) < found.seconds_to_last(level, parts, spread):
-            self._held = self._held or found
+            self._held = self._held or (found, level - found.before)
             return False
         self._establish(found, level, parts)
         return True
@@ -289,16 +291,16 @@ class StepChanges:
 
     def _hold_on(self) -> bool:
         """Whether what was held back has lasted; it is dropped when steps are back."""
-        held = self._held
-        if held is None:
+        if self._held is None:
             return False
+        held, first_shift = self._held
         since = self._since(held)
         if len(since) < 2:
             return False
         level = level_of(since)
         shift = level - held.before
         recent = level_of(since[-4:]) - held.before
-        if shift < math.log(1.1) or recent < shift / 2:
+        if min(shift, recent) < HELD_SHARE * first_shift:
             self._held = None
             return False
         parts = parts_of(since)

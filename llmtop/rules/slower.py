@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from llmtop import format as fmt
+from llmtop.change_point import NORMAL_AFTER_SECONDS
 from llmtop.phase_names import Role, role_of
 from llmtop.rules.rule import Rule, RuleText, Told
 from llmtop.rules.state.rank import JobState, RankState
@@ -14,8 +15,6 @@ from llmtop.whole_steps import OUTSIDE
 
 LEAST_FACTOR: Final = 1.1
 """What a person would act on; changes of less are not looked for either."""
-NORMAL_AFTER_SECONDS: Final = 1800.0
-"""Longer sequences after an hour of short ones are meant. Half an hour leaves time to come back and read it."""
 
 _NEXT: Final[dict[Role, str]] = {
     "input": "press s for the stacks of the loading thread; look at the disk or network that the data comes from, "
@@ -30,12 +29,9 @@ _NEXT_OUTSIDE: Final = (
 _NEXT_EVERYWHERE: Final = "look what else runs on this machine's CPUs and GPU (top, nvidia-smi)"
 _NEXT_COMPUTE: Final = "press c to capture some steps; look for longer sequences, recompilation and lower clocks"
 _CAUSE_FIRST: Final[dict[Role, int]] = {
-    "compute": 1,
-    "optimizer": 1,
-    "step": 1,
+    **dict.fromkeys(("compute", "optimizer", "step"), 1),
     "backward": 2,
-    "sync": 3,
-    "comm": 3,
+    **dict.fromkeys(("sync", "comm"), 3),
 }
 """All ranks of a job get slower together. The one whose data comes late is the cause; those that wait for it see
 their communication grow, or the backward pass that hides it."""
@@ -102,8 +98,8 @@ def _what(change: Change) -> str:
     if change.part is None:
         before, after = change.before_seconds, change.after_seconds
         return f"the step {fmt.duration(before)} → {fmt.duration(after)}, in several parts of it"
-    before, after = fmt.duration(change.part_before_seconds), fmt.duration(change.part_after_seconds)
-    return f"{fmt.printable(change.part, 40)} {before} → {after}"
+    grown = f"{fmt.duration(change.part_before_seconds)} → {fmt.duration(change.part_after_seconds)}"
+    return f"{fmt.printable(change.part, 40)} {grown}"
 
 
 def _next(change: Change) -> str:
@@ -122,11 +118,12 @@ SLOWER: Final = Rule[JobState](
     text=RuleText(
         meaning="Something changed at that step, for good: the data, the machine, or what the script does. An "
         "evaluation or a checkpoint now and then does not count.",
-        condition=f"steps from start to start take at least {LEAST_FACTOR} times what they took before: eight in a "
-        "row above what the training's own bursts reached (twice as long at least, four times at most), or the "
-        "median of 16 to 512 steps and 2 to 30 s (the smaller the change, the more) beyond what such medians did "
-        "before; if all parts of the step are longer together, only after 15 s or a minute; never within the first "
-        f"24 steps after warm-up; for {NORMAL_AFTER_SECONDS / 60:.0f} minutes, or until steps are nearly as before",
+        condition=f"steps from start to start take at least {LEAST_FACTOR} times what they took before: eight in "
+        "a row above what the training's own bursts reached (twice as long at least, four times at most), or the "
+        "median of 16 to 512 steps and 1 to 32 s (the smaller the change, the more) beyond what such medians did "
+        "before; if all parts of the step are longer together, only after 15 s or a minute; never within the "
+        f"first 24 steps after warm-up; for {NORMAL_AFTER_SECONDS / 60:.0f} minutes, or until steps are nearly as "
+        "before",
         source="the training's own earlier steps; checked on healthy CPU trainings on a busy machine and on GPU "
         "ones, resampled in blocks, with changes of 15 % to five times planted in them",
         fields=("step_seconds_mean", "step_seconds_p50"),
