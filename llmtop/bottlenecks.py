@@ -30,6 +30,7 @@ AlertId = Literal[
     "memory_pressure",
     "memory_growth",
     "gpu_error",
+    "slower",
 ]
 """What a live rule can raise."""
 BottleneckId = Literal[Verdict, LossId, AlertId]
@@ -90,6 +91,7 @@ BOTTLENECKS: Final[Mapping[BottleneckId, Bottleneck]] = {
     "memory_pressure": Bottleneck("MEMORY FULL", "retried allocations", "device memory runs out"),
     "memory_growth": Bottleneck("MEMORY GROWS", "growing memory", "memory grows with every step"),
     "gpu_error": Bottleneck("GPU ERROR", "a fault of the GPU", "the driver reports a fault"),
+    "slower": Bottleneck("SLOWER", "longer steps than before", "steps take longer than they did"),
 }
 
 

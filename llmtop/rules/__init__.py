@@ -8,6 +8,7 @@ from llmtop.rules import gpu, memory
 from llmtop.rules.collective_hang import HUNG_COLLECTIVE, HUNG_COMMUNICATOR
 from llmtop.rules.hang import STALLED
 from llmtop.rules.rule import Rule, RuleText
+from llmtop.rules.slower import SLOWER
 from llmtop.rules.state.communicator import CommunicatorState
 from llmtop.rules.state.gpu import GpuState
 from llmtop.rules.state.rank import JobState, RankState
@@ -16,7 +17,7 @@ from llmtop.rules.straggler import STRAGGLER
 
 GPU_RULES: Final[tuple[Rule[GpuState], ...]] = gpu.GPU_RULES
 RANK_RULES: Final[tuple[Rule[RankState], ...]] = (*STEP_RULES, memory.MEMORY_PRESSURE, memory.MEMORY_GROWTH)
-JOB_RULES: Final[tuple[Rule[JobState], ...]] = (HUNG_COLLECTIVE, STALLED, STRAGGLER)
+JOB_RULES: Final[tuple[Rule[JobState], ...]] = (HUNG_COLLECTIVE, STALLED, STRAGGLER, SLOWER)
 COMMUNICATOR_RULES: Final[tuple[Rule[CommunicatorState], ...]] = (HUNG_COMMUNICATOR,)
 
 _TEXTS: Final[dict[str, RuleText]] = {

@@ -92,6 +92,11 @@ class RankState:
         """When it was last seen at other work than a step's, by the clock of `now`; None if it never was."""
         return self._judged(self.rank.last_work_at)
 
+    @property
+    def changed_at(self) -> float | None:
+        """When its steps last changed their length, by the clock of `now`; None if they never did."""
+        return None if self.rank.change is None else self._judged(self.rank.change.since)
+
     def _judged(self, unix: float | None) -> float | None:
         unix = finite(unix)
         return None if unix is None else unix - self._set_by
