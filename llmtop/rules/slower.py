@@ -114,7 +114,7 @@ SLOWER: Final = Rule[JobState](
     tell=_tell,
     # Not by power_capped, in which a healthy GPU is all the time, nor by what bounds the step: that says what it
     # waits for, and this since when.
-    covered_by=frozenset({"stalled", "straggler", "throttled"}),
+    covered_by=frozenset({"stalled", "hung_collective", "straggler", "throttled"}),
     text=RuleText(
         meaning="Something changed at that step, for good: the data, the machine, or what the script does. An "
         "evaluation or a checkpoint now and then does not count.",
