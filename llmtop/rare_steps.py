@@ -13,7 +13,7 @@ from llmtop.whole_steps import OUTSIDE, WholeStep
 LONG = 2.0
 """Times the usual step, and longer than what one step in eight exceeds by half: a long step."""
 SPREAD = 1.5
-KEPT = 512
+KEPT = 256
 """Long steps that are remembered."""
 PAID_BACK_STEPS = 4
 PAID_BACK = 0.8
@@ -124,6 +124,8 @@ class RareStepFinder:
         """Long steps of one part and of like length."""
         by_part: dict[str | None, list[tuple[_Long, float]]] = {}
         for long, cost in zip(self._long, self._costs, strict=True):
+            if long.seconds <= LONG * self._usual:
+                continue  # steps have become as long as that since
             by_part.setdefault(long.part, []).append((long, cost))
         kinds = []
         for members in by_part.values():

@@ -79,7 +79,7 @@ HELD_SHARE = 0.6
 LASTING_SHARE = 0.8
 """Of the blocks on either side that must lie on theirs."""
 ABRUPT_SHARE = 0.6
-"""Of the change, that must lie between the blocks next to the change point: a drift has a fifth."""
+"""Of the change, that must lie between the blocks next to the change point: a drift has far less."""
 
 
 class StepChanges:
@@ -260,7 +260,7 @@ class StepChanges:
             return False
         shift = median_of(after) - median_of(before)
         usual = self._usual_shift(name, scale, self._closed - len(after))
-        if abs(shift) < max(least, usual) or not _is_step(before, after, max(2, width)):
+        if abs(shift) < max(least, usual) or not _is_step(before, after, max(min(4, width), width // 4)):
             return False
         earlier, first = blocks[:place], blocks[place]
         if (level_of(blocks[place:]) - level_of(earlier)) / shift < WITH_THE_STEP:

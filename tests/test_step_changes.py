@@ -159,6 +159,14 @@ def test_long_steps_at_random_have_no_period() -> None:
     assert changes.rare.seconds_per_hour == pytest.approx(3600 * 0.3 * 0.02 / (0.05 + 0.3 * 0.02), rel=0.3)
 
 
+def test_what_was_long_is_not_rare_once_steps_are_as_long() -> None:
+    steps = with_long(steady(2000), 50, "outside", 0.1)
+    changes = StepChanges()
+    assert len(list(ws.followed(steps + [ws.longer(one, "dataload", 0.1) for one in steady(1000)], changes))) == 1
+    assert changes.change is not None
+    assert changes.rare is None
+
+
 def test_a_step_that_waits_for_the_gpu_costs_nothing_if_the_next_are_shorter_for_it() -> None:
     """Each 20th step of the demo prints the loss: it takes 125 ms, and the next two 10 and 34 instead of 57."""
     changes = StepChanges()
@@ -180,6 +188,12 @@ def test_a_step_that_waits_for_the_gpu_costs_nothing_if_the_next_are_shorter_for
 def test_what_is_usual_for_a_training_is_no_change(factors: list[float]) -> None:
     turn = itertools.cycle(factors)
     assert slower([ws.slowed(one, next(turn)) for one in steady(6000)]) == []
+
+
+@pytest.mark.parametrize("doubles_in", [5000, 1500])
+def test_a_drift_that_begins_is_no_change(doubles_in: int) -> None:
+    drift = [ws.slowed(one, 2 ** (place / doubles_in)) for place, one in enumerate(steady(3000, seed=1))]
+    assert slower(steady(2000) + drift) == []
 
 
 def test_batches_of_random_length_are_no_change() -> None:
