@@ -33,9 +33,10 @@ trainer.train()
 CALLBACK = "from llmtop.integrations.transformers import LlmtopCallback\nCALLBACKS = [LlmtopCallback()]\n"
 
 
-@pytest.mark.parametrize("callback", [False, True], ids=["no change", "callback"])
-def test_a_trainer_publishes_its_steps(callback: bool, tmp_path: Path) -> None:
-    options = ("--no-auto", "--no-kineto") if callback else ()  # the callback alone is enough
+@pytest.mark.parametrize("how", ["no change", "callback", "both"])
+def test_a_trainer_publishes_its_steps(how: str, tmp_path: Path) -> None:
+    callback = how != "no change"
+    options = ("--no-auto", "--no-kineto") if how == "callback" else ()  # the callback alone is enough
     found = train(tmp_path / "train.py", (CALLBACK if callback else "CALLBACKS = []\n") + TRAINING, *options)
     assert found["auto"]
     assert found["left_out"] == {}

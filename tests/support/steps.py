@@ -51,6 +51,9 @@ def show() -> None:
         "auto": r.facts.auto,
         "total_steps": r.facts.steps_in_all(),
         "metrics": r.metrics,
+        "flops_per_token": r.facts.seen_flops_per_token,
+        "flops_unknown": r.facts.flops_unknown,
+        "dtype": r.facts.seen_dtype,
         "attached": r.attached,
     }
     print(_MARK + json.dumps({"steps": steps, "left_out": r.left_out, "blind": r.blind, **facts}), flush=True)
