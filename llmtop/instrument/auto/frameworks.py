@@ -34,7 +34,7 @@ class Framework(Protocol):
 
     def steps_done(self) -> int | None:
         """How many optimizer steps it has counted in the fit under way; None when that is over, and where it does
-        not count them as llmtop does."""
+        not count them as llmtop does. Asked at each step."""
 
     def total_steps(self) -> int | None:
         """How many it will have, by its own limits; None for none."""
@@ -52,7 +52,7 @@ class HuggingFaceTrainer:
     lr_name = "learning_rate"
 
     def __init__(self, trainer: Any) -> None:
-        self._trainer = weakref.ref(trainer)
+        self._trainer = _weak(trainer)
         self._state = _weak(getattr(trainer, "state", None))
         self._read = 0
         self._values: dict[str, Any] = {}
@@ -63,10 +63,10 @@ class HuggingFaceTrainer:
 
     def steps_done(self) -> int | None:
         """See `Framework`."""
-        if getattr(self._trainer(), "is_in_train", True) is False:
-            return None
-        done = getattr(self._state(), "global_step", None)
-        return done if type(done) is int else None
+        try:
+            return self._state().global_step if self._trainer().is_in_train else None
+        except AttributeError:
+            return None  # either is no more
 
     def total_steps(self) -> int | None:
         """See `Framework`."""
@@ -97,7 +97,7 @@ class LightningTrainer:
     lr_name = "lr"
 
     def __init__(self, trainer: Any) -> None:
-        self._trainer = weakref.ref(trainer)
+        self._trainer = _weak(trainer)
         self._state = _weak(getattr(trainer, "state", None))
         self._progress = _weak(_progress_of(trainer))
 
@@ -107,10 +107,10 @@ class LightningTrainer:
 
     def steps_done(self) -> int | None:
         """See `Framework`."""
-        if getattr(self._state(), "stage", "") is None:
-            return None
-        done = getattr(self._progress(), "completed", None)
-        return done if type(done) is int else None
+        try:
+            return None if self._state().stage is None else self._progress().completed
+        except AttributeError:
+            return None  # either is no more, or was not to be counted
 
     def total_steps(self) -> int | None:
         """See `Framework`.

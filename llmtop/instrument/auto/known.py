@@ -99,19 +99,23 @@ class Known:
         the script itself), or counts something else.
         """
         try:
-            framework = self.framework
-            done = None if framework is None else framework.steps_done()
+            done = self.framework.steps_done()  # type: ignore[union-attr]  # there is one while it numbers
             if done is None or done == self._last:
-                self._find()
-                self.numbers = self.numbers and self.framework is not framework
-                self._tell()
-                done = self.framework.steps_done() if self.numbers and self.framework is not None else None
+                done = self._find_another()
             self._last = done
         except BaseException as error:  # noqa: BLE001 - the door
             self._give_up()
             met(WHAT_IT_KNOWS, error)
             return None
         return done
+
+    def _find_another(self) -> int | None:
+        """What numbers the steps now, as `index` says it; None for nothing."""
+        before = self.framework
+        self._find()
+        self.numbers = self.numbers and self.framework is not before
+        self._tell()
+        return self.framework.steps_done() if self.numbers and self.framework is not None else None
 
     def _give_up(self) -> None:
         self.framework, self.numbers = None, False
@@ -123,7 +127,7 @@ class Known:
             return
         self.framework = found
         self._last = None
-        self.numbers = found is not None and found.steps_done() is not None
+        self.numbers = found is not None and type(found.steps_done()) is int
         if not self._listens and isinstance(found, frameworks.Accelerated):
             self._listens = frameworks.listen_to_accelerate(self._passes)
 
