@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from llmtop.instrument.auto import frameworks
 from llmtop.instrument.auto.model_facts import ModelFacts
@@ -23,8 +23,9 @@ from llmtop.instrument.record import sanitize
 from llmtop.instrument.record.recorder import get
 
 if TYPE_CHECKING:
+    from llmtop.instrument.auto.closer import Closer
     from llmtop.instrument.auto.frameworks import Framework
-    from llmtop.instrument.auto.loop_state import LoopState
+    from llmtop.instrument.record.recorder import Recorder
 
 MOST_NAMES = 32
 """Metrics that are taken from a library; some log the norm of each parameter's gradient. The others are left for
@@ -35,6 +36,21 @@ GPU_EVERY_S = 1.0
 WHAT_IT_KNOWS = "what the training library knows"
 WHAT_IT_LOGS = "what the training library logs"
 _LEARNING_RATE = re.compile(r"(^|[^a-z])(lr|learning[ _-]?rate)([^a-z]|$)", re.IGNORECASE)
+
+
+class TrainingLoop(Protocol):
+    """What is asked of the loop that this belongs to."""
+
+    recorder: Recorder
+    closer: Closer
+
+    @property
+    def here(self) -> bool:
+        """Whether the calling thread is the one that trains."""
+
+    @property
+    def most_passes(self) -> int:
+        """How many backward passes a step has had at most."""
 
 
 class Known:
@@ -57,7 +73,7 @@ class Known:
         "numbers",
     )
 
-    def __init__(self, loop: LoopState) -> None:
+    def __init__(self, loop: TrainingLoop) -> None:
         self._loop = loop
         self.model = ModelFacts(loop.recorder)
         self.framework: Framework | None = None
@@ -237,7 +253,7 @@ def _learning_rate(optimizer: Any) -> Any:
     return first.get("lr") if type(first) is dict else None
 
 
-def make(loop: LoopState) -> Known:
+def make(loop: TrainingLoop) -> Known:
     """What is known of that loop's training, which the recorder is to ask for from now on."""
     known = Known(loop)
     recorder = get()
