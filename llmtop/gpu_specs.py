@@ -169,3 +169,33 @@ def mfu(
         return None, f"no MFU: the peak of {gpu_name} in {dtype} is not known"
     share = 100 * flops_per_token * tokens_per_s / limit.flops_per_s
     return share, f"of {limit.flops_per_s / 1e12:g} TFLOP/s ({limit.gpu}, {dtype}, dense)"
+
+
+def estimated_mfu(
+    flops_per_token: float | None,
+    tokens_per_s: float | None,
+    gpu_name: str | None,
+    dtype: str | None,
+    why_not: str | None,
+) -> tuple[float | None, str | None]:
+    """As `mfu`, of operations that were made of the number of parameters: nobody has asked for it.
+
+    So nothing is said (None, None) where there are no tokens or no GPU to speak of.
+
+    Args:
+        flops_per_token: six a parameter, where that may be said.
+        tokens_per_s: of this process.
+        gpu_name: as NVML gives it.
+        dtype: in what the model was seen to compute.
+        why_not: why there are no `flops_per_token`.
+    """
+    if tokens_per_s is None or gpu_name is None:
+        return None, None
+    if flops_per_token is None:
+        return None, f"no MFU estimate: {why_not}; attach(flops_per_token=) would tell"
+    if dtype is None:
+        return None, "no MFU estimate: in which dtype the model computes is not known; attach(dtype=) would tell"
+    share, note = mfu(flops_per_token, tokens_per_s, gpu_name, dtype)
+    if share is None:
+        return None, note
+    return share, f"an estimate: 6 operations a parameter and token, without attention's own; {note}"

@@ -307,10 +307,14 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     mfu_pct: float | None = None
     mfu_note: str | None = None
     """Why there is no MFU, or which peak it was divided by, and whether its operations are an estimate."""
+    mfu_estimated: bool = False
+    """Whether the operations are an estimate from the number of parameters; else the script told them."""
     overhead_seconds: float | None = None
     """What llmtop costs this process a step, estimated from how often it is called and what a call was measured to
     cost; None before that is known, and of an old version."""
     total_steps: int | None = None
+    accumulation_steps: int | None = None
+    """How many batches make a step, by the training library's own setting."""
     eta_seconds: float | None = None
     metrics: dict[str, float | None] = {}
     """What the script passed to log(); None for what is not finite, which JSON cannot say."""

@@ -59,8 +59,14 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
     """How many first steps are left out of rates and percentiles."""
     flops_per_token: float | None = None
     """Floating-point operations, forward and backward, on this process."""
+    flops_estimated: bool = False
+    """Whether hooks made `flops_per_token` of the number of parameters; else the script told it."""
+    flops_unknown: str | None = None
+    """Why hooks, which have seen the model, could make none of it: "25 M of 7 B parameters are frozen"."""
     dtype: str | None = None
     """Which peak MFU is measured against: "bf16", "fp16", "fp8", "tf32", "fp32"."""
+    accumulation_steps: int | None = None
+    """How many batches make a step, by the training library's own setting."""
     torch: str | None = None
     """torch's version; None while the process has not imported it."""
     auto: bool = False

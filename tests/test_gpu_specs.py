@@ -2,7 +2,7 @@
 
 import pytest
 
-from llmtop.gpu_specs import mfu, nvlink_bytes_per_s, pcie_bytes_per_s, peak
+from llmtop.gpu_specs import estimated_mfu, mfu, nvlink_bytes_per_s, pcie_bytes_per_s, peak
 from llmtop.rules.state.gpu import GpuState
 from tests.support.snapshots import gpu
 from tui.paint.gpu_metrics import nvlink_limit, pcie_limit
@@ -111,3 +111,17 @@ def test_a_gpu_without_nvlink_has_no_rate() -> None:
 
 def test_a_card_of_which_sources_disagree_has_no_rate() -> None:
     assert nvlink_bytes_per_s("NVIDIA H800 PCIe") is None
+
+
+def test_an_estimate_says_that_it_is_one_or_why_there_is_none() -> None:
+    share, note = estimated_mfu(6 * 350e6, 200_000, "NVIDIA H200", "bf16", None)
+    assert share == mfu(6 * 350e6, 200_000, "NVIDIA H200", "bf16")[0]
+    assert note is not None
+    assert "an estimate" in note
+    assert "989.5 TFLOP/s" in note
+    assert estimated_mfu(None, 1.0, "NVIDIA H200", "bf16", "experts are routed (num_experts 8)")[1] == (
+        "no MFU estimate: experts are routed (num_experts 8); attach(flops_per_token=) would tell"
+    )
+    assert "dtype" in (estimated_mfu(1e9, 1.0, "NVIDIA H200", None, None)[1] or "")
+    assert estimated_mfu(1e9, None, "NVIDIA H200", "bf16", None) == (None, None), "a model without tokens"
+    assert estimated_mfu(1e9, 1.0, None, None, "x") == (None, None), "a training on the CPU"

@@ -36,6 +36,7 @@ _TEXTS = {
     "gpu_uuid": 128,
     "kind": 16,
     "dtype": 32,
+    "flops_unknown": 200,
     "torch": 64,
     "note": 400,
 }
@@ -154,6 +155,7 @@ def hello(told: wire.Hello) -> wire.Hello:
         world_size=_place(told.world_size),
         total_steps=None if told.total_steps is None or told.total_steps < 0 else _within(told.total_steps),
         warmup_steps=_within(told.warmup_steps),
+        accumulation_steps=None if told.accumulation_steps is None else _within(told.accumulation_steps) or None,
         flops_per_token=told.flops_per_token if _is_amount(told.flops_per_token) else None,
         started_at=told.started_at if _is_amount(told.started_at) else 0.0,
         engines=[engine[:32] for engine in told.engines[:16]],

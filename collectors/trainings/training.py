@@ -12,7 +12,7 @@ import psutil
 from collectors.trainings.bounds import Bounds, hello
 from collectors.trainings.rank_stats import RankStats
 from llmtop import client, wire
-from llmtop.gpu_specs import mfu
+from llmtop.gpu_specs import estimated_mfu, mfu
 from llmtop.snapshot import CollectiveCount, Rank, RankState
 from llmtop.wall_clock import TOLERANCE_NS, WallClock
 
@@ -173,9 +173,11 @@ class Training:
             kind="request" if hello.kind == "request" else "step",
             step=None if last is None else last.index,
             total_steps=hello.total_steps,
+            accumulation_steps=hello.accumulation_steps,
             metrics=dict(stats.metrics),
             mfu_pct=mfu_pct,
             mfu_note=mfu_note,
+            mfu_estimated=mfu_pct is not None and hello.flops_estimated,
             lost=stats.lost,
             warmup_steps=hello.warmup_steps,
             capturable=() if state == "gone" else self._capturable,
@@ -240,9 +242,11 @@ class Training:
         self, tokens_per_s: float | None, gpu_name: Callable[[str], str | None]
     ) -> tuple[float | None, str | None]:
         hello, last = self.stats.hello, self.stats.last
+        name = None if hello.gpu_uuid is None else gpu_name(hello.gpu_uuid)
+        if hello.flops_estimated or (hello.flops_per_token is None and hello.flops_unknown is not None):
+            return estimated_mfu(hello.flops_per_token, tokens_per_s, name, hello.dtype, hello.flops_unknown)
         if hello.flops_per_token is not None and last is not None and last.tokens is None:
             return None, "no MFU: tell step() how many tokens it works on"
-        name = None if hello.gpu_uuid is None else gpu_name(hello.gpu_uuid)
         return mfu(hello.flops_per_token, tokens_per_s, name, hello.dtype)
 
 

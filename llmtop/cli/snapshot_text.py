@@ -126,11 +126,12 @@ def _rank(rank: Rank, snapshot: Snapshot, width: int) -> list[str]:
         f"{fmt.count(rank.tokens_per_s)} tokens/s",
         f"{fmt.count(rank.samples_per_s)} samples/s",
         f"{fmt.number(rank.steps_per_s, 2)} {what}s/s",
-        f"MFU {fmt.percent(rank.mfu_pct, 1)}",
+        f"MFU {'~' if rank.mfu_estimated else ''}{fmt.percent(rank.mfu_pct, 1)}",
         f"GPU idle {fmt.percent(rank.gpu_idle_pct)}",
         f"memory allocated {fmt.size(rank.memory_allocated_bytes)}",
         f"reserved {fmt.size(rank.memory_reserved_bytes)}",
     ]
+    items += [f"{rank.accumulation_steps} batches a step"] if rank.accumulation_steps else []
     items += [f"{fmt.printable(key, 40)} {_metric(value)}" for key, value in rank.metrics.items()]
     items += [f"lost {rank.lost} {what}s"] if rank.lost else []
     lines = [_head(f"{name}  {rank.state}", f"pid {rank.pid}  GPU {gpu}", width), *_items(items, width)]
@@ -146,7 +147,7 @@ def _rank(rank: Rank, snapshot: Snapshot, width: int) -> list[str]:
         lines += _items(causes, width, "      ")
     for window in rank.windows[1:]:
         lines += _items(_window(window), width)
-    for note in (rank.mfu_note if rank.mfu_pct is None else None, rank.note):
+    for note in (rank.mfu_note if rank.mfu_pct is None or rank.mfu_estimated else None, rank.note):
         lines += _text(note, width) if note else []
     return lines
 

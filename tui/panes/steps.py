@@ -185,7 +185,7 @@ def _figures(rank: Rank) -> list[tuple[str, str, int]]:
     ]
     figures.append(("p99", fmt.duration(rank.step_seconds_p99), 8))
     if rank.mfu_pct is not None:
-        figures.append(("MFU", fmt.percent(rank.mfu_pct, 1), 6))
+        figures.append(("MFU", f"{'~' if rank.mfu_estimated else ''}{fmt.percent(rank.mfu_pct, 1)}", 6))
     figures.append(("steps/s", fmt.count(rank.steps_per_s), 6))
     if rank.memory_reserved_bytes is not None:
         figures.append(

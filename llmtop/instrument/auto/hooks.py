@@ -100,6 +100,8 @@ def _listen_to_autograd(loop: Loop, modules: Modules) -> None:
                 usual = recorder.attached and modules.called and loop.steps_without_forward < STEPS_WITHOUT
                 if not usual and (not recorder.attached or modules.unknown):
                     _meet(loop, modules, tensors)
+                if loop.known.model.curious:
+                    loop.known.model.sees_loss(tensors)
                 loop.backward_begins()
                 mark = communication.mark_end_of(tensors, loop) if is_distributed() else None
                 begun = True
@@ -126,6 +128,7 @@ def _meet(loop: Loop, modules: Modules, loss: Any = None) -> None:
         if modules.unknown:
             modules.look(loss)
         loop.attach()
+        loop.known.look()
         dynamo.keep_out()  # also of what has been loaded to publish
 
 

@@ -304,10 +304,13 @@ class Loop(LoopState):
             self.recorder.next_index = max(self.recorder.next_index, 1)
         self._started = True
         r = self.recorder
-        if r.open_step is not None and r.tracks is None:
+        step = r.open_step
+        if step is not None and r.tracks is None:
             if r.node is not r.root:
                 r.cut_open()
-            r.open_step.__exit__(None, None, None)
+            if self.known.numbers and step.index is None:
+                step.index = self.known.index()
+            step.__exit__(None, None, None)
         else:
             r.end_step()
 

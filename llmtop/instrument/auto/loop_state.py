@@ -7,6 +7,7 @@ from _thread import get_ident
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from llmtop.instrument.auto import known
 from llmtop.instrument.auto.closer import Closer
 from llmtop.instrument.guest.guard import met
 from llmtop.instrument.record import recorder
@@ -60,6 +61,7 @@ class LoopState:
         "closer",
         "evaluated",
         "in_backward",
+        "known",
         "optimizing",
         "recorder",
         "steps_without_forward",
@@ -103,6 +105,7 @@ class LoopState:
         self._torch_steps = False
         """Whether an optimizer of torch's has stepped, as hooks see it: then nothing else ends a step."""
         self._passes = self._most_passes = self._foreign = self._foreign_since = 0
+        self.known = known.make(self)
         self._be_idle()
 
     def _be_idle(self) -> None:
@@ -150,6 +153,11 @@ class LoopState:
     def attached(self) -> bool:
         """Whether this process has trained (and not only loaded data, or a model)."""
         return self.recorder.attached
+
+    @property
+    def most_passes(self) -> int:
+        """How many backward passes a step has had at most."""
+        return self._most_passes
 
     @property
     def here(self) -> bool:

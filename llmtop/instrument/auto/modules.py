@@ -190,6 +190,8 @@ class Modules:
         step = loop.forward_begins()
         if step is not None:
             called = id(module)
+            if called not in loop.known.model.seen:
+                loop.known.model.sees(module)
             if loop.batch_of in (0, called):
                 guess(step, args, kwargs, first=loop.batch_of == 0)
                 loop.batch_of = called

@@ -82,6 +82,8 @@ class Chores:
         recorder = self._recorder
         keep_untraced()
         self._ask_distributed()
+        if recorder.look is not None:
+            recorder.look()
         if self._cuda is None:
             self._cuda = gpu_events.initialised_cuda()
             if self._cuda is None:

@@ -53,6 +53,7 @@ class State(OpenPhases):
         "go_concurrent_next",
         "gpu_metrics",
         "held",
+        "look",
         "manual_used",
         "memory",
         "memory_version",
@@ -65,6 +66,7 @@ class State(OpenPhases):
         "paused",
         "pending",
         "previous",
+        "refresh",
         "ring",
         "run_chores",
         "server",
@@ -121,6 +123,12 @@ class State(OpenPhases):
         self.gpu_metrics: GpuMetrics | None = None
         self.memory: Reading | None = None
         self.memory_version = 0
+        self.look: Callable[[], None] | None = None
+        """Called in the training thread some times a second, after a step: find out what hooks can know beside
+        the steps."""
+        self.refresh: Callable[[bool], None] | None = None
+        """Called in the server thread while a monitor is there: take in the numbers of the moment; True: those of
+        the last moment. Lets nothing out."""
         self.waiting = False
         """Set by the server thread when it has sent all there is and wants to be woken."""
         self.wake: Callable[[], None] = _nobody_waits

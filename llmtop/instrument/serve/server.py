@@ -356,6 +356,8 @@ class Server:
 
     def _send_all(self) -> None:
         """Give every monitor that is able to take it all that is new."""
+        if self._monitors and self._recorder.refresh is not None:
+            self._recorder.refresh(self._stopping)
         states = b"".join(self._news.encoded(self._states.popleft()) for _ in range(len(self._states)))
         for monitor in list(self._monitors.values()):
             if not monitor.subscribed:
