@@ -37,6 +37,23 @@ _LENGTH = struct.Struct("<I")
 _PEERCRED = struct.Struct("3i")  # pid, uid, gid of struct ucred
 
 
+class Launch(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How a training process was started: what all ranks of its run have in common. Empty is what nobody says."""
+
+    program: str = ""
+    """The script: "train.py"."""
+    launcher: str = ""
+    """"torchrun", "srun", "mpirun", "mpiexec"; "env": the variables of torchrun, set by something else."""
+    run_id: str = ""
+    """What the launcher calls the run, torchrun's --rdzv-id for one."""
+    slurm_job_id: str = ""
+    """As squeue shows it: "4711", or "4711_3" of an array."""
+    slurm_step_id: str = ""
+    """Of a task that srun started."""
+    master: str = ""
+    """Where the ranks meet: "node:29500", or "file:" and a path."""
+
+
 class Hello(msgspec.Struct, tag="hello", kw_only=True):
     """From the training: who it is. Sent first, and again whenever one of these facts changes."""
 
@@ -51,6 +68,8 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
     rank: int | None = None
     local_rank: int | None = None
     world_size: int | None = None
+    launch: Launch | None = None
+    """None from a version that does not say it."""
     gpu_uuid: str | None = None
     kind: str = "step"
     """What a step is: "step" of a training, or "request" of a server."""
@@ -163,6 +182,13 @@ class Alive(msgspec.Struct, tag="alive", kw_only=True):
     """How long before this message the last of it was seen."""
 
 
+class Overhead(msgspec.Struct, tag="overhead", kw_only=True):
+    """From the training: what llmtop costs it, estimated anew every few seconds."""
+
+    step_ns: int
+    """A step, on average since the last of these messages."""
+
+
 class CaptureState(msgspec.Struct, tag="capture_state", kw_only=True, omit_defaults=True):
     """From the training: how a capture that it was asked for goes."""
 
@@ -248,7 +274,7 @@ class Refused(msgspec.Struct, tag="refused", kw_only=True):
     reason: str
 
 
-FromTraining = Hello | Steps | GpuTimes | Memory | Alive | CaptureState | PauseState | Refused
+FromTraining = Hello | Steps | GpuTimes | Memory | Alive | Overhead | CaptureState | PauseState | Refused
 FromMonitor = Subscribe | CaptureRequest | CaptureCancel | Pause | Resume | Refused
 
 _KNOWN_TYPES = frozenset(

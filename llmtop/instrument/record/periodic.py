@@ -6,13 +6,13 @@ graph.
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from llmtop.instrument import torch_allocator
 from llmtop.instrument.gpu import events as gpu_events
 from llmtop.instrument.gpu.clock import GpuClock
 from llmtop.instrument.gpu.logged_tensors import GpuMetrics
+from llmtop.instrument.serve import process_group
 from llmtop.instrument.torch_compile import keep_untraced
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class Chores:
         self._memory_at_ns = 0
         self._since_timed = 0
         self._is_timing = False
+        self._knows_group = False
 
     def __call__(self, index: int, now: int) -> int:
         """Do what is due after step `index`, which ended at `now` (perf_counter ns).
@@ -81,7 +82,8 @@ class Chores:
     def _look(self, now: int) -> None:
         recorder = self._recorder
         keep_untraced()
-        self._ask_distributed()
+        if not self._knows_group:
+            self._knows_group = process_group.learn(recorder.facts)
         if self._cuda is None:
             self._cuda = gpu_events.initialised_cuda()
             if self._cuda is None:
@@ -103,12 +105,3 @@ class Chores:
         recorder.gpu_metrics = GpuMetrics(cuda)
         if recorder.tracks is None:  # steps that overlap share the stream: their GPU times cannot be told apart
             recorder.clock = GpuClock(gpu_events.CudaEvents(cuda))
-
-    def _ask_distributed(self) -> None:
-        """Take the rank from torch.distributed, which knows it where no launcher says it."""
-        dist: Any = sys.modules.get("torch.distributed")
-        facts = self._recorder.facts
-        if facts.rank is not None or dist is None or not dist.is_available() or not dist.is_initialized():
-            return
-        facts.rank, facts.world_size = dist.get_rank(), dist.get_world_size()
-        facts.changed()
