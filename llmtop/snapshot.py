@@ -107,6 +107,8 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     """The machine that the monitor runs on."""
 
     name: str
+    user: str | None = None
+    """Who runs the monitor, by the same names as `Process.user`: all other users' processes are not his."""
     cpu_pct: float | None = None
     """Of all cores together, 0 to 100."""
     cpu_per_core_pct: tuple[float, ...] | None = None
