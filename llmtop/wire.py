@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import socket
 import struct
 from typing import Protocol, TypeVar, get_args
@@ -30,6 +31,8 @@ MAX_FRAME = 1 << 20
 """Bytes in the largest frame that either side accepts."""
 HALF_MADE_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-(?:[0-9a-f]{8}|try)\.new$")
 """Of a socket that does not listen yet, and of one that is made to see whether that can be done."""
+TOLD_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-[0-9a-f]{8}\.told$")
+"""Of the empty file that says that a process of a run has said its line; the pid is that of `llmtop run`."""
 SOCKET_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-(?P<token>[0-9a-f]{8})\.sock$")
 
 T_co = TypeVar("T_co", covariant=True)
@@ -296,6 +299,11 @@ def encode(message: FromTraining | FromMonitor) -> bytes:
     if len(body) > MAX_FRAME:
         raise UnusableInput(f"a message of {len(body)} bytes is over the {MAX_FRAME} that a frame may have")
     return _LENGTH.pack(len(body)) + body
+
+
+def told_name(pid: int) -> str:
+    """A name as in `TOLD_NAME` that no other run has."""
+    return f"{pid}-{secrets.token_hex(4)}.told"
 
 
 class _Decoder(Protocol[T_co]):
