@@ -117,7 +117,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _one_line(said: str, of: Outcome) -> Iterator[str]:
-    """What `llmtop run` says is that it has attached, where it has, exactly once; else at most why it could not."""
+    """What `llmtop run` says: where it has attached that it has, exactly once; else at most why it has not."""
     published = any(heard.hello is not None for heard in of.heard.values())
     lines = said.splitlines(keepends=True)
     if published and not (len(lines) == 1 and ATTACHED.fullmatch(lines[0])):

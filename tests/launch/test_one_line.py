@@ -1,4 +1,4 @@
-"""What `llmtop run` says on stderr: one line, that it has attached or why it cannot, whoever of its processes it is."""
+"""What `llmtop run` says on stderr: one line, that it has attached or why it cannot, for all its processes."""
 
 from __future__ import annotations
 
@@ -155,9 +155,7 @@ def test_an_exception_is_its_own_reason(runtime_dir: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(
-    ("options", "variables"), [(("--quiet",), {}), (("-q",), {}), ((), {"LLMTOP_QUIET": "1"})]
-)
+@pytest.mark.parametrize(("options", "variables"), [(("-q",), {}), ((), {"LLMTOP_QUIET": "1"})])
 @pytest.mark.parametrize("source", [TRAINS, "print(1)"], ids=["attached", "not attached"])
 def test_a_quiet_run_says_nothing(
     runtime_dir: Path, tmp_path: Path, options: tuple[str, ...], variables: dict[str, str], source: str
