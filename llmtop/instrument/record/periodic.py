@@ -6,6 +6,7 @@ graph.
 
 from __future__ import annotations
 
+from time import perf_counter_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any
 
 from llmtop.instrument import torch_allocator
@@ -22,6 +23,8 @@ LOOK_EVERY_NS = 250_000_000
 MOST_STEPS = 1024
 """Steps may become longer all of a sudden."""
 LOOK_AT_EVENTS_AFTER = 4
+COSTS_AFTER = 3
+"""The first steps are no usual ones."""
 
 
 class Chores:
@@ -45,6 +48,16 @@ class Chores:
         Returns:
             After how many steps it wants to be called again.
         """
+        began, spent = perf_counter_ns(), thread_time_ns()
+        wait = self._do(index, now)
+        recorder, costs = self._recorder, self._recorder.costs
+        if costs is not None:
+            if recorder.tracks is None and recorder.ring.count >= COSTS_AFTER:
+                costs.sample(recorder, began, began - now)
+            costs.chores_ns += thread_time_ns() - spent
+        return wait
+
+    def _do(self, index: int, now: int) -> int:
         recorder = self._recorder
         self._measure_pace(recorder.ring.count, now)
         clock = recorder.clock

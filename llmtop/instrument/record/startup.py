@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from llmtop.errors import NotPossibleHere
 from llmtop.instrument.guest import ending, threads
 from llmtop.instrument.record.boundary_observers import Nvtx, Watch, tool_listens
+from llmtop.instrument.record.costs import Costs
 from llmtop.instrument.record.periodic import Chores
 from llmtop.instrument.serve import launcher_env, process_group
 from llmtop.instrument.torch_compile import keep_untraced
@@ -32,6 +33,7 @@ def start(recorder: State, watch: Watch) -> None:
     facts.rank, facts.local_rank, facts.world_size = launcher_env.from_environment()
     facts.launch = launcher_env.launch()
     process_group.learn(facts)
+    recorder.costs = Costs()
     recorder.run_chores = Chores(recorder)
     watch.step_is_hooked = facts.auto
     if tool_listens():

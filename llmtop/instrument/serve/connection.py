@@ -31,6 +31,7 @@ class Monitor:
         "lost",
         "memory_version",
         "metrics",
+        "overhead_version",
         "since",
         "subscribed",
     )
@@ -57,6 +58,7 @@ class Monitor:
         self.facts_version = -1
         self.gpu_cursor = 0
         self.memory_version = 0
+        self.overhead_version = 0
         self.metrics: dict[str, float] = {}
 
     @property

@@ -371,6 +371,7 @@ class Server:
                 self._news.send_steps(monitor)
             self._news.send_gpu(monitor)
             self._news.send_sign_of_life(monitor)
+            self._news.send_overhead(monitor)
         self._news.end_round()
 
     def _write(self, monitor: Monitor, data: bytes) -> None:
