@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from llmtop import jobs
-from llmtop.snapshot import Host, Process, Rank, Snapshot
+from llmtop.snapshot import Alert, Host, Process, Rank, Snapshot
 from tests.support.snapshots import gpu, rank, snapshot
 from tests.tui.driving import Held, running, text
+from tui.paint import alert_style
 from tui.view import View
 
 LOOKED_AT = 0.3
@@ -81,6 +82,13 @@ def test_totals_leave_out_who_has_ended_and_are_not_made_up() -> None:
     (job,) = jobs.totals([ended])
     assert (job.state, job.ranks_seen, job.pids) == ("gone", 0, (9,))
     assert jobs.totals([rank(1)]) == (), "what schema 1 recorded names no jobs"
+
+
+def test_an_alert_says_which_job_s_rank_it_means() -> None:
+    alert = Alert(id="stalled", severity="critical", pid=300, since=0.0, summary="")
+    assert alert_style.subject(alert, THREE) == "rank 0 of train_gpt.py · :29500"
+    one = snapshot(ranks=THREE.ranks, jobs=THREE.jobs[:1])
+    assert alert_style.subject(alert, one) == "rank 0"
 
 
 def test_ranks_come_job_by_job() -> None:
