@@ -68,8 +68,6 @@ def run(
     program = shutil.which(command[0], os.F_OK, environment.get("PATH"))
     if program is None:
         raise not_started(command[0], FileNotFoundError())  # before anything is started for it
-    if auto:
-        environment = _speaking(environment, command, program, quiet=quiet)
     if nsys:
         environment.update(_nsys_session(environment, extras))
     if kineto or (kineto is None and not auto and not nsys):
@@ -78,6 +76,8 @@ def run(
         from llmtop.capture.kineto.spawn import start_host
 
         start_host(environment, os.getpid())
+    if auto:
+        environment = _speaking(environment, command, program, quiet=quiet)
     exec_in_place(command, environment)
 
 
