@@ -18,6 +18,7 @@ from collectors.malloc import give_back, share_one_heap
 from collectors.nvml.selection import GpuSelection, with_whole_uuids
 from collectors.periodic_thread import last_tick
 from collectors.pipeline import Stage
+from llmtop import jobs
 from llmtop.snapshot import Host, Process, Snapshot
 
 ONCE_SECONDS = 4.0
@@ -220,6 +221,7 @@ class Hub:
             if hidden
             else processes,
             ranks=ranks.ranks,
+            jobs=jobs.totals(ranks.ranks),
         )
 
     def _run(self, on_snapshot: Callable[[Snapshot], None]) -> None:

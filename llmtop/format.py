@@ -87,6 +87,15 @@ def duration(seconds: float | None) -> str:
     raise AssertionError("unreachable: the last unit takes every rest")
 
 
+def overhead(seconds: float | None, step_seconds: float | None) -> str:
+    """What llmtop costs a step, "12.0 µs a step (0.02%)"; the share only where the step's length is known."""
+    text = f"{duration(seconds)} a step"
+    if seconds is None or _absent(seconds) or step_seconds is None or _absent(step_seconds) or step_seconds <= 0:
+        return text
+    share = 100 * seconds / step_seconds
+    return f"{text} ({percent(share, 2 if share < 1 else 1) if share >= 0.01 else '<0.01%'})"
+
+
 def _long(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:

@@ -107,6 +107,8 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     """The machine that the monitor runs on."""
 
     name: str
+    user: str | None = None
+    """Who runs the monitor, by the same names as `Process.user`: all other users' processes are not his."""
     cpu_pct: float | None = None
     """Of all cores together, 0 to 100."""
     cpu_per_core_pct: tuple[float, ...] | None = None
@@ -258,6 +260,13 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     job: str = ""
     """The name of the run that this process is a rank of, the same on all its nodes; a process without a launcher
     is a job of its own. Empty in what schema 1 recorded."""
+    launcher: str | None = None
+    """Who started it as a rank: "torchrun", "srun", "mpirun", "mpiexec"; "env": the variables of torchrun, set by
+    something else. None where nobody did, and of an old version."""
+    run_id: str | None = None
+    """What the launcher calls the run: torchrun's --rdzv-id."""
+    slurm_job_id: str | None = None
+    """As squeue shows it: "4711", or "4711_3" of an array."""
     rank: int | None = None
     local_rank: int | None = None
     world_size: int | None = None
@@ -380,6 +389,39 @@ class StuckCommunicator(msgspec.Struct, frozen=True, kw_only=True):
     """This host's processes of it that do not go on."""
 
 
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One run: the ranks of it that this monitor sees, and what they do together (`llmtop.jobs.totals`)."""
+
+    name: str
+    """`Rank.job` of its ranks."""
+    kind: StepKind = "step"
+    state: RankState = "running"
+    """Of its ranks that have not ended, the one that most needs a look; "gone" once all have."""
+    launcher: str | None = None
+    run_id: str | None = None
+    slurm_job_id: str | None = None
+    world_size: int | None = None
+    """How many ranks it has on all machines, as its launcher says."""
+    ranks_seen: int = 0
+    """How many of them are attached here and have not ended."""
+    ranks: tuple[int, ...] = ()
+    """Their numbers, where they have any."""
+    hosts: tuple[str, ...] = ()
+    pids: tuple[int, ...] = ()
+    """Of the processes seen, in the order of their ranks; once all have ended, of those that were."""
+    step: int | None = None
+    """Index of the last step that all of them have finished."""
+    steps_per_s: float | None = None
+    """Of a training the median of its ranks, which step together; of servers the sum of their requests."""
+    tokens_per_s: float | None = None
+    samples_per_s: float | None = None
+    """Sums over the ranks seen; None as long as not all of them tell, so that no part is taken for the whole."""
+    overhead_seconds: float | None = None
+    """What llmtop costs a step: the most that it costs any of the ranks, for which the others wait."""
+    attached_at: float | None = None
+    """Unix time at which the first of them began to publish."""
+
+
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """A rule that holds now. The ids are part of the contract (docs/design.md)."""
 
@@ -424,6 +466,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[Gpu, ...] = ()
     processes: tuple[Process, ...] = ()
     ranks: tuple[Rank, ...] = ()
+    jobs: tuple[Job, ...] = ()
+    """What `ranks` come to together, the job that attached first coming first. Empty in what older versions
+    recorded."""
     stuck_communicators: tuple[StuckCommunicator, ...] = ()
     """Asked for only while a training does not go on."""
     alerts: tuple[Alert, ...] = ()

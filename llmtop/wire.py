@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import socket
 import struct
 from typing import Protocol, TypeVar, get_args
@@ -30,11 +31,30 @@ MAX_FRAME = 1 << 20
 """Bytes in the largest frame that either side accepts."""
 HALF_MADE_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-(?:[0-9a-f]{8}|try)\.new$")
 """Of a socket that does not listen yet, and of one that is made to see whether that can be done."""
+TOLD_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-[0-9a-f]{8}\.told$")
+"""Of the empty file that says that a process of a run has said its line; the pid is that of `llmtop run`."""
 SOCKET_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-(?P<token>[0-9a-f]{8})\.sock$")
 
 T_co = TypeVar("T_co", covariant=True)
 _LENGTH = struct.Struct("<I")
 _PEERCRED = struct.Struct("3i")  # pid, uid, gid of struct ucred
+
+
+class Launch(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How a training process was started: what all ranks of its run have in common. Empty is what nobody says."""
+
+    program: str = ""
+    """The script: "train.py"."""
+    launcher: str = ""
+    """"torchrun", "srun", "mpirun", "mpiexec"; "env": the variables of torchrun, set by something else."""
+    run_id: str = ""
+    """What the launcher calls the run, torchrun's --rdzv-id for one."""
+    slurm_job_id: str = ""
+    """As squeue shows it: "4711", or "4711_3" of an array."""
+    slurm_step_id: str = ""
+    """Of a task that srun started."""
+    master: str = ""
+    """Where the ranks meet: "node:29500", or "file:" and a path."""
 
 
 class Hello(msgspec.Struct, tag="hello", kw_only=True):
@@ -51,6 +71,8 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
     rank: int | None = None
     local_rank: int | None = None
     world_size: int | None = None
+    launch: Launch | None = None
+    """None from a version that does not say it."""
     gpu_uuid: str | None = None
     kind: str = "step"
     """What a step is: "step" of a training, or "request" of a server."""
@@ -188,6 +210,13 @@ class Collectives(msgspec.Struct, tag="collectives", kw_only=True):
     counts: list[CollectiveCount] = []
 
 
+class Overhead(msgspec.Struct, tag="overhead", kw_only=True):
+    """From the training: what llmtop costs it, estimated anew every few seconds."""
+
+    step_ns: int
+    """A step, on average since the last of these messages."""
+
+
 class CaptureState(msgspec.Struct, tag="capture_state", kw_only=True, omit_defaults=True):
     """From the training: how a capture that it was asked for goes."""
 
@@ -273,7 +302,9 @@ class Refused(msgspec.Struct, tag="refused", kw_only=True):
     reason: str
 
 
-FromTraining = Hello | Steps | GpuTimes | Memory | Alive | Collectives | CaptureState | PauseState | Refused
+FromTraining = (
+    Hello | Steps | GpuTimes | Memory | Alive | Collectives | Overhead | CaptureState | PauseState | Refused
+)
 FromMonitor = Subscribe | CaptureRequest | CaptureCancel | Pause | Resume | Refused
 
 _KNOWN_TYPES = frozenset(
@@ -303,6 +334,11 @@ def framed(body: bytes) -> bytes:
     if len(body) > MAX_FRAME:
         raise UnusableInput(f"a message of {len(body)} bytes is over the {MAX_FRAME} that a frame may have")
     return _LENGTH.pack(len(body)) + body
+
+
+def told_name(pid: int) -> str:
+    """A name as in `TOLD_NAME` that no other run has."""
+    return f"{pid}-{secrets.token_hex(4)}.told"
 
 
 class Decoder(Protocol[T_co]):

@@ -116,6 +116,9 @@ LEFT_OUT: dict[str, str] = {
     "test_the_exit_codes_are_those_of_the_same_training_without_llmtop": (
         "test_a_captured_training_ends_as_it_would_without"
     ),
+    "test_seven_processes_of_three_jobs_that_know_nothing_of_llmtop": (
+        "test_torchrun_s_two_ranks_beside_a_process_of_its_own"
+    ),
     "test_sixty_four_trainings_attach_at_once": ("test_many_processes_at_once"),
 }
 """By the test, the one of `make test` that catches its fault as well."""

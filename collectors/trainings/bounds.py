@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import replace
 
 from llmtop import wire
+from llmtop.format import printable
 
 MAX_PHASES = 128
 """Names, and phases of one step."""
@@ -40,6 +41,9 @@ _TEXTS = {
     "torch": 64,
     "note": 400,
 }
+
+
+_LAUNCH_TEXT = 128
 
 
 class KnownNames:
@@ -110,6 +114,9 @@ class Bounds:
                     yield message
                 case wire.Hello():
                     yield hello(message)
+                case wire.Overhead():
+                    if 0 <= message.step_ns < _LARGEST_COUNT:
+                        yield message
                 case _:
                     yield message
 
@@ -153,6 +160,7 @@ def hello(told: wire.Hello) -> wire.Hello:
         rank=_place(told.rank),
         local_rank=_place(told.local_rank),
         world_size=_place(told.world_size),
+        launch=None if told.launch is None else _launch(told.launch),
         total_steps=None if told.total_steps is None or told.total_steps < 0 else _within(told.total_steps),
         warmup_steps=_within(told.warmup_steps),
         accumulation_steps=None if told.accumulation_steps is None else _within(told.accumulation_steps) or None,
@@ -160,6 +168,11 @@ def hello(told: wire.Hello) -> wire.Hello:
         started_at=told.started_at if _is_amount(told.started_at) else 0.0,
         engines=[engine[:32] for engine in told.engines[:16]],
     )
+
+
+def _launch(told: wire.Launch) -> wire.Launch:
+    """The same in a line: these texts become names."""
+    return wire.Launch(**{name: printable(getattr(told, name), _LAUNCH_TEXT) for name in told.__struct_fields__})
 
 
 def _within(number: int) -> int:

@@ -36,6 +36,8 @@ class Training:
         self.pid = pid
         self.connection: client.Connection | None = None
         self.stats = RankStats()
+        self.overhead_seconds: float | None = None
+        """What llmtop costs a step, as it says."""
         self._bounds = Bounds()
         self._process = _process(pid)
         self._status: str | None = None
@@ -92,6 +94,8 @@ class Training:
                     self._worked_at = time.monotonic() - max(0, message.ago_ns) / 1e9
                 case wire.Collectives():
                     self._collectives = message.counts
+                case wire.Overhead():
+                    self.overhead_seconds = message.step_ns / 1e9
                 case wire.GpuTimes():
                     self.stats.add_gpu_times(message)
                 case wire.Memory():
@@ -180,6 +184,7 @@ class Training:
             mfu_estimated=mfu_pct is not None and hello.flops_estimated,
             lost=stats.lost,
             warmup_steps=hello.warmup_steps,
+            overhead_seconds=self.overhead_seconds,
             capturable=() if state == "gone" else self._capturable,
             state=state,
             last_step_at=self._last_step_at(),

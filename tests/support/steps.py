@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 
 from tests.support.processes import environment
 
+_ATTACHED = re.compile(r"llmtop: attached; watch with: .*\n")
 _MARK = "recorded: "
 
 
@@ -92,8 +94,9 @@ def train(path: Path, source: str, *options: str, **variables: str) -> dict[str,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "llmtop:" not in done.stderr, done.stderr
-    return {**read(done.stdout), "stdout": done.stdout, "stderr": done.stderr}
+    said = _ATTACHED.sub("", done.stderr)
+    assert "llmtop:" not in said, done.stderr
+    return {**read(done.stdout), "stdout": done.stdout, "stderr": said}
 
 
 class Zygote:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.cells import cell_len
 
+from llmtop.jobs import totals
 from llmtop.snapshot import Alert, Gpu, Host, Phase, Process, Rank, Snapshot, Step
 from screenshots.scenes import scene
 from tui.app import LlmtopApp
@@ -92,6 +93,9 @@ def ranks(draw: st.DrawFn, index: int) -> Rank:
         pid=1000 + index,
         host=draw(names),
         rank=draw(st.none() | st.just(index)),
+        job=draw(names | st.sampled_from(["train.py · :29500", "train.py · run nightly-7"])),
+        world_size=draw(st.none() | st.integers(0, 10**6)),
+        overhead_seconds=draw(numbers),
         gpu_uuid=draw(st.none() | st.just(f"GPU-{index}")),
         command=draw(st.none() | names),
         step=draw(st.none() | st.integers(0, 10**12)),
@@ -126,9 +130,15 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     )
     return Snapshot(
         time=1e9,
-        host=Host(name=draw(names), cpu_pct=draw(numbers), notes=tuple(draw(st.lists(names, max_size=2)))),
+        host=Host(
+            name=draw(names),
+            user=draw(st.none() | names),
+            cpu_pct=draw(numbers),
+            notes=tuple(draw(st.lists(names, max_size=2))),
+        ),
         gpus=tuple(shown),
         ranks=tuple(attached),
+        jobs=totals(attached),
         processes=tuple(
             Process(
                 pid=1000 + i, user=draw(names), command=draw(names), gpu_uuid=f"GPU-{i}", started_at=draw(numbers)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.phase_tree import Node
+    from llmtop.instrument.record.state import State
 
 Kind = Literal["step", "request"]
 
@@ -54,6 +55,26 @@ class BoundaryObserver(Protocol):
 
     def end_step(self) -> None:
         """Called when a step ends."""
+
+
+class MeasuredCosts(Protocol):
+    """What llmtop takes from the training thread, in nanoseconds."""
+
+    chores_ns: int
+    """Of processor time between steps so far, in all."""
+
+    @property
+    def known(self) -> bool:
+        """Whether anything has been measured yet."""
+
+    def step_ns(self) -> float:
+        """Of a step without phases."""
+
+    def phase_ns(self) -> float:
+        """Of one entry of a phase."""
+
+    def sample(self, recorder: State, now: int, ending_ns: int) -> None:
+        """Measure again, if it is time to."""
 
 
 class Overlapping(Protocol):

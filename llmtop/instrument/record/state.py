@@ -24,7 +24,7 @@ from llmtop.instrument.serve.run_info import Facts
 if TYPE_CHECKING:
     from llmtop.instrument.gpu.clock import GpuClock
     from llmtop.instrument.gpu.logged_tensors import GpuMetrics
-    from llmtop.instrument.record.parts import OpenStep, Overlapping, PublishingServer
+    from llmtop.instrument.record.parts import MeasuredCosts, OpenStep, Overlapping, PublishingServer
     from llmtop.instrument.torch_allocator import Reading
 
 NEVER = 1 << 62
@@ -49,6 +49,7 @@ class State(OpenPhases):
         "boundary_hook",
         "chores_in",
         "clock",
+        "costs",
         "facts",
         "go_concurrent_next",
         "gpu_metrics",
@@ -120,6 +121,7 @@ class State(OpenPhases):
         self.run_chores: Callable[[int, int], int] | None = None
         """Called every `chores_in` steps with (index, now); returns after how many steps again."""
         self.clock: GpuClock | None = None
+        self.costs: MeasuredCosts | None = None
         self.gpu_metrics: GpuMetrics | None = None
         self.memory: Reading | None = None
         self.memory_version = 0

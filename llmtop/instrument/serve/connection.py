@@ -33,6 +33,7 @@ class Monitor:
         "lost",
         "memory_version",
         "metrics",
+        "overhead_version",
         "since",
         "subscribed",
     )
@@ -60,6 +61,7 @@ class Monitor:
         self.facts_version = -1
         self.gpu_cursor = 0
         self.memory_version = 0
+        self.overhead_version = 0
         self.metrics: dict[str, float] = {}
 
     @property

@@ -10,6 +10,7 @@ from llmtop import wire
 from llmtop.instrument.gpu.times import gpu_time
 from llmtop.instrument.serve import signs_of_life
 from llmtop.instrument.serve.hello import hello
+from llmtop.instrument.serve.overhead import Overhead
 from llmtop.instrument.serve.step_messages import Batch, Shared, StepReader, encoded, encoded_steps, message_of
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class News:
         self._recorder = recorder
         self._reader = StepReader(recorder)
         self._shared = Shared()
+        self._overhead = Overhead(recorder)
         self._write = write
 
     def waits_for(self, monitor: Monitor) -> bool:
@@ -122,6 +124,16 @@ class News:
         """Tell how far the training is in its collectives, if it does not go on."""
         if monitor.ready and (counts := monitor.collectives.news(self._recorder)) is not None:
             self._write(monitor, self.encoded(counts))
+
+    def send_overhead(self, monitor: Monitor) -> None:
+        """Tell what llmtop costs a step, when that was estimated anew."""
+        if not monitor.ready:
+            return
+        overhead = self._overhead
+        overhead.look()
+        if monitor.overhead_version != overhead.version:
+            monitor.overhead_version = overhead.version
+            self._write(monitor, self.encoded(wire.Overhead(step_ns=overhead.step_ns)))
 
     def end_round(self) -> None:
         """Forget what was encoded for all monitors of this round of sending."""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from llmtop.wall_clock import WallClock
+
+if TYPE_CHECKING:
+    from llmtop.instrument.serve.launcher_env import Launch
 
 DEFAULT_WARMUP_STEPS = 10
 """First steps left out of rates and percentiles: compilation, autotuning, the allocator's first growth."""
@@ -28,6 +33,7 @@ class Facts:
         self.rank: int | None = None
         self.local_rank: int | None = None
         self.world_size: int | None = None
+        self.launch: Launch | None = None
         self.gpu_uuid: str | None = None
         self.auto = False
         self.started_at = 0.0

@@ -14,6 +14,7 @@ import os
 import secrets
 import select
 import socket
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -169,6 +170,7 @@ class Server:
             self._listen()
             self._recorder.wake = self.wake
             self._begun.release()
+            _say_so()
             while not self._stopping and self._has_descriptors():
                 self._turn(self._timeout())
             self._finish()
@@ -372,6 +374,7 @@ class Server:
             self._news.send_gpu(monitor)
             self._news.send_sign_of_life(monitor)
             self._news.send_collectives(monitor)
+            self._news.send_overhead(monitor)
         self._news.end_round()
 
     def _write(self, monitor: Monitor, data: bytes) -> None:
@@ -400,3 +403,10 @@ class Server:
         if self._path is not None:
             with contextlib.suppress(OSError):  # another user by now, or a disk that has become read-only
                 self._path.unlink(missing_ok=True)
+
+
+def _say_so() -> None:
+    """Have it said that the run is watched, if this process runs below `llmtop run`, which has put that there."""
+    watch = sys.modules.get("_llmtop_watch")
+    if watch is not None:
+        watch.attached()
