@@ -81,6 +81,9 @@ class Chores:
     def _look(self, now: int) -> None:
         recorder = self._recorder
         keep_untraced()
+        recorder.paths.arrange(recorder.root)
+        if recorder.look_again is not None:
+            recorder.look_again()
         self._ask_distributed()
         if self._cuda is None:
             self._cuda = gpu_events.initialised_cuda()

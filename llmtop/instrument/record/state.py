@@ -9,6 +9,7 @@ import os
 import sys
 from _thread import get_ident
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
@@ -49,10 +50,12 @@ class State(OpenPhases):
         "boundary_hook",
         "chores_in",
         "clock",
+        "evaluates",
         "facts",
         "go_concurrent_next",
         "gpu_metrics",
         "held",
+        "look_again",
         "manual_used",
         "memory",
         "memory_version",
@@ -77,8 +80,11 @@ class State(OpenPhases):
     )
 
     def __init__(self) -> None:
-        self.before_batch: Callable[[], None] | None = None
-        """Set by hooks: called when the script asks a loader of llmtop's for a batch."""
+        self.before_batch: Callable[[object], AbstractContextManager[None] | None] | None = None
+        """Set by hooks: called with what gives it when the script asks a loader of llmtop's for a batch; returns
+        the phase that the wait is, None for the usual."""
+        self.look_again: Callable[[], None] | None = None
+        """Set by hooks: called some times a second between steps, for what is loaded only now."""
         self.start: Callable[[State, Watch], None] | None = None
         """What attach() starts; set by `api`, which knows it."""
         self.overlap: Callable[[State, Nvtx | None], Overlapping] | None = None
@@ -127,6 +133,8 @@ class State(OpenPhases):
         self.server: PublishingServer | None = None
         self.tracks: Overlapping | None = None
         self.metrics: dict[str, float] = {}
+        self.evaluates = False
+        """Whether hooks see an evaluation go on, also between its forwards and waits, where no phase is open."""
         self.worked = 0
         """When work was last seen that is in no phase (perf_counter ns); see `serve.signs_of_life`."""
         self.facts = Facts()
