@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 
 from collectors.trainings.bounds import Bounds, hello
+from collectors.trainings.outside_causes import OutsideCauses
 from collectors.trainings.rank_stats import RankStats
 from llmtop import client, wire
 from llmtop.gpu_specs import mfu
@@ -37,6 +38,9 @@ class Training:
         self.connection: client.Connection | None = None
         self.stats = RankStats()
         self._bounds = Bounds()
+        self._causes = OutsideCauses()
+        self._standstill = ""
+        """Where it stands still because it waits for a person, in its words; "" while it does not."""
         self._process = _process(pid)
         self._status: str | None = None
         self._connected_at: float | None = None
@@ -70,6 +74,7 @@ class Training:
         if self._connected_at is not None:
             self.stats.reconnected()
         self.connection = connection
+        self._standstill = ""
         self._connected_at = time.monotonic()
         self._gone_at = None
         self._ask_engines_at = 0.0
@@ -87,6 +92,10 @@ class Training:
                     self._stepped(message)
                 case wire.Alive():
                     self._worked_at = time.monotonic() - max(0, message.ago_ns) / 1e9
+                case wire.Outside():
+                    self._causes.add(message)
+                case wire.Standstill():
+                    self._stands(message.where)
                 case wire.GpuTimes():
                     self.stats.add_gpu_times(message)
                 case wire.Memory():
@@ -159,6 +168,8 @@ class Training:
         if state != "running":
             # A rate is of now; what a training that does not move did before is in its percentiles.
             figures.update(steps_per_s=None, tokens_per_s=None, samples_per_s=None)
+        outside, window = figures.get("outside_seconds"), figures.get("window_seconds")
+        figures["outside_causes"] = self._causes.figures(outside, window)
         mfu_pct, mfu_note = self._mfu(figures.get("tokens_per_s"), gpu_name)
         return Rank(
             pid=self.pid,
@@ -187,10 +198,16 @@ class Training:
             gpu_updates=stats.take_updates(),
             phases_left_out=self._bounds.phases.left_out,
             metrics_left_out=self._bounds.metrics.left_out,
-            note="; ".join(filter(None, (self._bounds.note(), hello.note))) or None,
+            note="; ".join(filter(None, (self._note(), self._bounds.note(), hello.note))) or None,
             **_memory(stats.memory),
             **figures,
         )
+
+    def _stands(self, where: str) -> None:
+        """It stands still, or goes on: then work is seen, and the time without a step counts from now."""
+        if self._standstill and not where:
+            self._worked_at = time.monotonic()
+        self._standstill = where
 
     def _stepped(self, message: wire.Steps) -> None:
         last, own_ns = self.stats.last, self._wall_clock.offset_ns()
@@ -223,12 +240,17 @@ class Training:
             return "gone"
         if self._status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
             return "stopped"
+        if self._standstill:
+            return "paused"
         median = self.stats.figures().get("step_seconds_p50")
         if self._quiet_since is None or self.stats.hello.kind == "request":
             return "running"
         limit = max(STALLED_SECONDS, STALLED_STEPS * (median or 0.0))
         lively = max(self._quiet_since, self._worked_at or self._quiet_since)
         return "stalled" if time.monotonic() - lively > limit else "running"
+
+    def _note(self) -> str | None:
+        return f"it waits {self._standstill}" if self._standstill else None
 
     def _mfu(
         self, tokens_per_s: float | None, gpu_name: Callable[[str], str | None]

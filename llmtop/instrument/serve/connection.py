@@ -31,7 +31,9 @@ class Monitor:
         "lost",
         "memory_version",
         "metrics",
+        "outside_number",
         "since",
+        "standstill",
         "subscribed",
     )
 
@@ -58,6 +60,10 @@ class Monitor:
         self.gpu_cursor = 0
         self.memory_version = 0
         self.metrics: dict[str, float] = {}
+        self.outside_number = 0
+        """Of the last `wire.Outside` that it was sent."""
+        self.standstill = ""
+        """Where the training stands still, as it was told."""
 
     @property
     def behind(self) -> bool:

@@ -218,6 +218,7 @@ class Server:
                 self._accept_some(listener)
             elif descriptor in self._monitors:
                 self._serve(self._monitors[descriptor], events)
+        self._news.look(self._monitors.values())
         now = time.monotonic()
         if now - self._sent_at >= HOLD_S:
             self._send_all()
@@ -241,7 +242,7 @@ class Server:
         """Seconds to sleep at most; asks the training thread to wake us when there is nothing to be sent yet."""
         due: list[float] = []
         if any(monitor.ready for monitor in self._monitors.values()):
-            due.append(signs_of_life.LIFE_S)
+            due += signs_of_life.LIFE_S, self._news.looks.rest_s()
             rest = HOLD_S - (time.monotonic() - self._sent_at)
             if rest > 0:
                 due.append(rest)
@@ -369,6 +370,7 @@ class Server:
                 self._news.send_steps(monitor)
             self._news.send_gpu(monitor)
             self._news.send_sign_of_life(monitor)
+            self._news.send_looks(monitor)
         self._news.end_round()
 
     def _write(self, monitor: Monitor, data: bytes) -> None:
