@@ -22,6 +22,7 @@ AlertId = Literal[
     BoundId,
     "low_power_full_util",
     "stalled",
+    "outside",
     "memory_bound",
     "straggler",
     "throttled",
@@ -77,6 +78,7 @@ BOTTLENECKS: Final[Mapping[BottleneckId, Bottleneck]] = {
         "BUSY BUT IDLE", "busy on paper only", "the GPU looks busy and does no work"
     ),
     "stalled": Bottleneck("STALLED", "no step any more", "the training finishes no step any more"),
+    "outside": Bottleneck("OUTSIDE", "what no phase covers", "much of each step is in no phase"),
     "memory_bound": Bottleneck(
         "MEMORY-BOUND", "memory bandwidth", "the bandwidth of the GPU's memory is the limit"
     ),

@@ -90,6 +90,8 @@ class Training:
                 case wire.Steps():
                     self.stats.add_steps(message)
                     self._stepped(message)
+                    if message.steps and not message.history:
+                        self._stands("")
                 case wire.Alive():
                     self._worked_at = time.monotonic() - max(0, message.ago_ns) / 1e9
                 case wire.Outside():

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Final
 
 from llmtop import wire
 from llmtop.instrument.record.state import NO_THREAD
-from llmtop.instrument.serve.stack_words import Words, stack_of, waits_for_a_person
+from llmtop.instrument.serve.stack_words import AT_A_PROMPT, Sight
 from llmtop.instrument.serve.step_messages import Pause
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
 
 LOOK_NS: Final = 50_000_000
+"""The least that passes between two looks; twice as much is the most while steps go on."""
 FEWER_BY: Final = 4
 """Between two looks passes this part of the time since the last step ended."""
 REST_NS: Final = 1_000_000_000
@@ -48,7 +49,7 @@ class Looks:
         """
         self._recorder = recorder
         self._pauses = pauses
-        self._words = Words()
+        self._sight = Sight()
         self._looked = 0
         """When, as perf_counter ns; 0 for not lately."""
         self._next = 0
@@ -68,6 +69,7 @@ class Looks:
     def forget(self) -> None:
         """Nobody watches any more."""
         self._looked = self._next = 0
+        self._sight.forget()
         self._found.clear()
         self.outside = None
         self._note_pause("", 0)
@@ -81,45 +83,42 @@ class Looks:
         since_step = now - recorder.ring.last_end()
         if not self._looked:
             self._looked = self._found_since = now
-        between, self._looked = now - self._looked, now
-        self._next = now + min(max(LOOK_NS, since_step // FEWER_BY), REST_NS)
+        # What passed while it stood still is nothing that it did.
+        between, self._looked = 0 if self.waits_for else now - self._looked, now
+        self._next = now + min(max(LOOK_NS + _odd(now) % LOOK_NS, since_step // FEWER_BY), REST_NS)
         thread = recorder.thread
         if thread == NO_THREAD or recorder.tracks is not None:
             return
         collections, self._collections = self._collections, gc.get_stats()[2]["collections"]
         in_no_phase = recorder.node is recorder.root and not recorder.evaluates
-        if since_step >= REST_NS:
-            self._look_for_pause(thread, now)
+        may_wait = since_step >= REST_NS
+        if may_wait or (between and in_no_phase):
+            seen = self._sight.look(thread, recorder.ring.count)
+            if seen is not None:
+                waits_for = seen.waits_for
+            else:  # without a frame is Python's own prompt; another thread than the first may have ended
+                waits_for = AT_A_PROMPT if thread == threading.main_thread().ident else ""
+            self._note_pause(waits_for if may_wait else "", now)
+            if seen is not None and between and in_no_phase and not self.waits_for and recorder.ring.count:
+                collected = late > LATE_NS and 0 < collections < self._collections
+                # A collection begins at whatever line it happens to.
+                self._add(COLLECTS if collected and "collect(" not in seen.words else seen.words, between)
         elif self.waits_for:
             self._note_pause("", now)
-        if between and in_no_phase and not self.waits_for and recorder.ring.count:
-            collected = late > LATE_NS and 0 < collections < self._collections
-            self._look_at_stack(thread, between, collected)
         if now - self._found_since >= TELL_NS:
             self._tell(now)
-
-    def _look_at_stack(self, thread: int, between: int, collected: bool) -> None:
-        stack = stack_of(thread)
-        words = self._words.of(stack, self._recorder.ring.count) if stack else ""
-        if collected and "collect(" not in words:  # whatever line it happened to begin at
-            words = COLLECTS
-        if words:
-            self._add(words, between)
-
-    def _look_for_pause(self, thread: int, now: int) -> None:
-        stack = stack_of(thread)
-        if stack is None and not _is_main(thread):
-            return  # it may have ended
-        self._note_pause(waits_for_a_person(stack) or "", now)
 
     def _note_pause(self, waits_for: str, now: int) -> None:
         if waits_for and self.waits_for:
             self._pauses[-1] = self._pauses[-1]._replace(ended=now)
         elif waits_for:
             self._pauses.append(Pause(now, now + 1))
+            self._found.clear()  # it has stood still for the second that it was watched
         self.waits_for = waits_for
 
     def _add(self, words: str, ns: int) -> None:
+        if not words:
+            return
         if words not in self._found and len(self._found) >= MAX_CAUSES:
             words = min(self._found, key=lambda one: self._found[one])
             ns += self._found.pop(words)
@@ -134,5 +133,6 @@ class Looks:
             self._found = {}
 
 
-def _is_main(thread: int) -> bool:
-    return thread == threading.main_thread().ident
+def _odd(now: int) -> int:
+    """A number that is as good as any: looks at even distances see steps of that length at one place only."""
+    return (now >> 4) * 2_654_435_761 >> 7

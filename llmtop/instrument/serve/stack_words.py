@@ -1,7 +1,7 @@
 """What a thread does, told from its Python frames: in words, and whether it waits for a person.
 
-No frame is kept: it would keep alive all that its function holds, tensors too. Nothing of the script's is asked or
-changed, and no file is read into Python's own caches.
+No frame is kept past a look: it would keep alive all that its function holds, tensors too. Nothing of the script's
+is asked or changed, and no file is read into Python's own caches.
 """
 
 from __future__ import annotations
@@ -11,18 +11,21 @@ import linecache
 import os
 import sys
 import tokenize
-from collections.abc import Hashable
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Final, NamedTuple
+
+from llmtop.format import printable
 
 MAX_FRAMES: Final = 128
 """Of a stack, from the innermost on."""
 MAX_WORDS: Final = 120
 """Characters."""
 _MAX_FILE_BYTES: Final = 4 << 20
+_MAX_FUNCTIONS: Final = 2048
 _MAX_LINES: Final = 256
 """Lines of source that are remembered."""
 COMPILES: Final = "torch.compile"
+AT_A_PROMPT: Final = "at a prompt"
 _LIBRARIES: Final = ("/site-packages/", "/dist-packages/")
 _STANDARD_LIBRARY: Final = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
 _NEVER_NAMED: Final = frozenset({"torch", "llmtop", "numpy"})
@@ -71,123 +74,135 @@ _WAITS_WITHIN: Final = frozenset(
 """Packages of which frames may lie within such a function while it waits."""
 
 
-class Place(NamedTuple):
-    """One frame, without what it holds."""
+class _Function(NamedTuple):
+    """What is to be known of the code of a frame; found out once."""
 
+    package: str
+    """The outermost one that it is part of."""
+    name: str
     file: str
-    line: int
-    function: str
-    module: str
-    number: Hashable
-    """Tells it from other calls, for as long as it runs."""
-
-    @property
-    def package(self) -> str:
-        """The outermost one that it is part of."""
-        return self.module.partition(".")[0]
-
-    @property
-    def is_library(self) -> bool:
-        """Whether its file was installed, rather than written by whoever trains."""
-        return any(part in self.file for part in _LIBRARIES)
-
-    @property
-    def is_named(self) -> bool:
-        """Whether what it does is its own affair, and not that of whoever called it."""
-        if self.package in _NEVER_NAMED:
-            return False
-        return self.is_library or not self.file.startswith(_STANDARD_LIBRARY)
+    is_library: bool
+    """Whether its file was installed, rather than written by whoever trains."""
+    is_named: bool
+    """Whether what it does is its own affair, and not that of whoever called it."""
+    compiles: bool
+    """Whether it runs torch.compile's compiler."""
 
 
-def stack_of(thread: int) -> list[Place] | None:
-    """The calls that a thread is in, the innermost first; None where it runs no Python now."""
-    # Never the whole dictionary in a variable: it has this very frame too, and would keep itself alive.
-    frame: FrameType | None = sys._current_frames().get(thread)
-    if frame is None:
-        return None
-    found: list[Place] = []
-    try:
-        while frame is not None and len(found) < MAX_FRAMES:
-            code = frame.f_code
-            module = frame.f_globals.get("__name__")
-            number = id(frame), id(code)
-            name = module if type(module) is str else ""
-            found.append(Place(code.co_filename, frame.f_lineno or 0, code.co_name, name, number))
-            frame = frame.f_back
-    finally:
-        del frame
-    return found
+class Seen(NamedTuple):
+    """What one look at a thread has found."""
+
+    words: str
+    """The line that says best what it does: "train.py:57 print(loss.item())"; "" where none does."""
+    waits_for: str
+    """Where it waits for a person to say what comes next: "at a breakpoint"; "" where it does not."""
 
 
-def waits_for_a_person(stack: list[Place] | None) -> str | None:
-    """Whether a thread waits for somebody to say what comes next, and where; None where it does not.
-
-    Args:
-        stack: of `stack_of`, of a thread that is alive: one that runs no Python at all is at Python's own prompt.
-    """
-    if stack is None:
-        return "at a prompt"
-    for place in stack:
-        if (place.package, place.function) in _PROMPTS:
-            asks = place.function == "_input_request"  # of a cell that is under way, or of its debugger
-            if place.package in _BREAKPOINTS or (asks and any(one.function == "interaction" for one in stack)):
-                return "at a breakpoint"
-            if asks:
-                return "at a prompt"
-            return "between the cells of a notebook" if place.package == "ipykernel" else "at a prompt"
-        if place.package not in _WAITS_WITHIN:
-            return None
-    return None
-
-
-class Words:
-    """Tells what a training does, from stacks that are looked at now and then."""
+class Sight:
+    """Looks at a thread now and then, and tells in words what it does."""
 
     def __init__(self) -> None:
+        self._functions: dict[CodeType, _Function] = {}
         self._lines: dict[tuple[str, int], str] = {}
-        self._before: frozenset[Hashable] = frozenset()
+        self._before: dict[int, CodeType] = {}
         """The calls of an earlier step; those that still run hold the loop."""
         self._of_step = -1
 
-    def of(self, stack: list[Place], step: int) -> str:
-        """The line that says best what is done: "train.py:57 print(loss.item())".
+    def forget(self) -> None:
+        """Let go of all that was remembered."""
+        self.__init__()  # type: ignore[misc]
 
-        The innermost of the script's own; where a library runs the loop, the innermost of that library's or the
-        script's.
+    def look(self, thread: int, step: int) -> Seen | None:
+        """Look at a thread that is alive; None where it runs no Python now.
 
         Args:
-            stack: of `stack_of`.
+            thread: as `threading.get_ident()` numbers it.
             step: how many steps had ended.
         """
-        loop = next((place for place in stack if place.number in self._before), None)
+        # Never the whole dictionary in a variable: it has this very frame too, and would keep itself alive.
+        frame: FrameType | None = sys._current_frames().get(thread)
+        if frame is None:
+            return None
+        frames: list[FrameType] = []
+        try:
+            while frame is not None and len(frames) < MAX_FRAMES:
+                frames.append(frame)
+                frame = frame.f_back
+            return self._told(frames, step)
+        finally:
+            frames.clear()
+            del frame
+
+    def _told(self, frames: list[FrameType], step: int) -> Seen:
+        known = self._functions
+        functions = [known.get(frame.f_code) or self._meet(frame) for frame in frames]
+        # An id() may be that of another call by now, seldom of one of the same function.
+        calls = {id(frame): frame.f_code for frame in frames}
+        runs_on = (
+            function
+            for function, (number, code) in zip(functions, calls.items(), strict=True)
+            if function.is_named and self._before.get(number) is code
+        )
+        loop = next(runs_on, None)
         if step != self._of_step:
             self._of_step = step
-            self._before = frozenset(place.number for place in stack)
-        if any(place.module.startswith("torch._dynamo.convert_frame") for place in stack):
-            return COMPILES
-        named = self._named(stack, loop.package if loop is not None and loop.is_library else "")
-        return "" if named is None else self._shown(named)
+            self._before = calls
+        waits_for = _waits_for(functions)
+        if any(function.compiles for function in functions):
+            return Seen(COMPILES, waits_for)
+        library = loop.package if loop is not None and loop.is_library else None
+        named = _named(functions, library)
+        if named is None:
+            return Seen("", waits_for)
+        return Seen(self._shown(functions[named], frames[named].f_lineno or 0), waits_for)
 
-    def _named(self, stack: list[Place], library: str) -> Place | None:
-        others = [one for one in stack if one.is_named]
-        for place in others:
-            if not place.is_library or (library and place.package == library):
-                return place
-        return next(iter(others), None)
+    def _meet(self, frame: FrameType) -> _Function:
+        if len(self._functions) >= _MAX_FUNCTIONS:
+            self._functions.clear()
+        code, module = frame.f_code, frame.f_globals.get("__name__")
+        module = module if type(module) is str else ""
+        package, file = module.partition(".")[0], code.co_filename
+        is_library = any(part in file for part in _LIBRARIES)
+        is_named = package not in _NEVER_NAMED and (is_library or not file.startswith(_STANDARD_LIBRARY))
+        compiles = module.startswith("torch._dynamo.convert_frame")
+        found = _Function(package, code.co_name, file, is_library, is_named, compiles)
+        self._functions[code] = found
+        return found
 
-    def _shown(self, place: Place) -> str:
-        key = place.file, place.line
+    def _shown(self, function: _Function, line: int) -> str:
+        key = function.file, line
         if key not in self._lines:
             if len(self._lines) >= _MAX_LINES:
                 self._lines.clear()
-            source = _source(place.file, place.line)
-            in_cell = "ipykernel_" in place.file or place.file.startswith("<ipython-input")
-            name = "cell" if in_cell else os.path.basename(place.file)
-            said = source or f"{place.function}()"
-            self._lines[key] = "".join(c if c.isprintable() else "?" for c in f"{name}:{place.line} {said}")[
-                :MAX_WORDS
-            ]
+            said = _source(function.file, line) or f"{function.name}()"
+            in_cell = "ipykernel_" in function.file or function.file.startswith("<ipython-input")
+            name = "cell" if in_cell else os.path.basename(function.file)
+            self._lines[key] = printable(f"{name}:{line} {said}")[:MAX_WORDS]
         return self._lines[key]
+
+
+def _named(functions: list[_Function], library: str | None) -> int | None:
+    """Which frame to name: the innermost of the script's own, or of the library that runs the loop."""
+    first = None
+    for place, function in enumerate(functions):
+        if function.is_named:
+            if not function.is_library or function.package == library:
+                return place
+            first = place if first is None else first
+    return first
+
+
+def _waits_for(functions: list[_Function]) -> str:
+    for function in functions:
+        if (function.package, function.name) in _PROMPTS:
+            asks = function.name == "_input_request"  # of a cell that is under way, or of its debugger
+            if function.package in _BREAKPOINTS or (asks and any(one.name == "interaction" for one in functions)):
+                return "at a breakpoint"
+            in_notebook = function.package == "ipykernel" and not asks
+            return "between the cells of a notebook" if in_notebook else AT_A_PROMPT
+        if function.package not in _WAITS_WITHIN:
+            return ""
+    return ""
 
 
 def _source(file: str, line: int) -> str:
