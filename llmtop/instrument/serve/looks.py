@@ -17,7 +17,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from llmtop import wire
-from llmtop.instrument.record.state import NO_THREAD
 from llmtop.instrument.serve.stack_words import AT_A_PROMPT, Sight
 from llmtop.instrument.serve.step_messages import Pause
 
@@ -86,11 +85,12 @@ class Looks:
         # What passed while it stood still is nothing that it did.
         between, self._looked = 0 if self.waits_for else now - self._looked, now
         self._next = now + min(max(LOOK_NS + _odd(now) % LOOK_NS, since_step // FEWER_BY), REST_NS)
-        thread = recorder.thread
-        if thread == NO_THREAD or recorder.tracks is not None:
+        tracks = recorder.tracks
+        thread = recorder.thread if tracks is None else tracks.thread
+        if not thread or recorder.facts.kind != "step":
             return
         collections, self._collections = self._collections, gc.get_stats()[2]["collections"]
-        in_no_phase = recorder.node is recorder.root and not recorder.evaluates
+        in_no_phase = tracks is None and recorder.node is recorder.root and not recorder.evaluates
         may_wait = since_step >= REST_NS
         if may_wait or (between and in_no_phase):
             seen = self._sight.look(thread, recorder.ring.count)
