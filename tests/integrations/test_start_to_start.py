@@ -113,6 +113,7 @@ class Module(pl.LightningModule):
 pl.Trainer(
     max_epochs=1, accelerator="cpu", devices=1, logger=False, enable_progress_bar=False, default_root_dir=folder,
     enable_model_summary=False, val_check_interval=30, limit_val_batches=3, num_sanity_val_steps=0,
+    callbacks=[pl.callbacks.ModelCheckpoint(every_n_train_steps=25, save_top_k=-1)],
 ).fit(Module(), loader, loader)
 """,
     "Accelerate": FRAMEWORK
