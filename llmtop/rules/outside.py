@@ -1,7 +1,7 @@
 """The rule for time that goes into nothing that the training names: neither a phase of its own nor one of hooks.
 
-It is by the host's clock, from start to start of whole steps. What the host did then is known by looks at it now and
-then, so each cause has its own advice.
+It is by the host's clock, from start to start of whole steps. What the host did then is known by looks at it now
+and then, so each cause has its own advice.
 """
 
 from __future__ import annotations
