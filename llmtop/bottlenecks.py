@@ -23,6 +23,7 @@ AlertId = Literal[
     "low_power_full_util",
     "stalled",
     "hung_collective",
+    "outside",
     "memory_bound",
     "straggler",
     "throttled",
@@ -82,6 +83,7 @@ BOTTLENECKS: Final[Mapping[BottleneckId, Bottleneck]] = {
     "hung_collective": Bottleneck(
         "HUNG", "a collective that hangs", "ranks wait in a collective for one that does not call it"
     ),
+    "outside": Bottleneck("OUTSIDE", "what no phase covers", "much of each step is in no phase"),
     "memory_bound": Bottleneck(
         "MEMORY-BOUND", "memory bandwidth", "the bandwidth of the GPU's memory is the limit"
     ),

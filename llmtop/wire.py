@@ -217,6 +217,24 @@ class Overhead(msgspec.Struct, tag="overhead", kw_only=True):
     """A step, on average since the last of these messages."""
 
 
+class Outside(msgspec.Struct, tag="outside", kw_only=True):
+    """From the training: what the host did in no phase in the last second or so; by looking at it now and then."""
+
+    over_ns: int = 0
+    """How long it was looked at, in phases or not."""
+    found: dict[str, int] = {}
+    """What it did in no phase, in words, and for how long in ns: each look stands for the time since the one
+    before."""
+
+
+class Standstill(msgspec.Struct, tag="standstill", kw_only=True):
+    """From the training: no step is under way, since it waits for a person: at a breakpoint, between the cells of
+    a notebook. Sent when that begins or ends, and to a monitor that comes meanwhile."""
+
+    where: str = ""
+    """In words: "at a breakpoint"; empty when it goes on."""
+
+
 class CaptureState(msgspec.Struct, tag="capture_state", kw_only=True, omit_defaults=True):
     """From the training: how a capture that it was asked for goes."""
 
@@ -303,7 +321,18 @@ class Refused(msgspec.Struct, tag="refused", kw_only=True):
 
 
 FromTraining = (
-    Hello | Steps | GpuTimes | Memory | Alive | Collectives | Overhead | CaptureState | PauseState | Refused
+    Hello
+    | Steps
+    | GpuTimes
+    | Memory
+    | Alive
+    | Collectives
+    | Overhead
+    | Outside
+    | Standstill
+    | CaptureState
+    | PauseState
+    | Refused
 )
 FromMonitor = Subscribe | CaptureRequest | CaptureCancel | Pause | Resume | Refused
 

@@ -36,6 +36,11 @@ THINNED: dict[str, tuple[str, ...]] = {
     ),
     "test_an_accelerated_loop_publishes_its_steps": ("tracker",),
     "test_what_the_monitor_says_is_judged": ("steps = 7-the last step is number 6; right is 7",),
+    "test_steps_and_their_parts_are_as_long_as_the_iterations": (
+        "GAN",
+        "evaluation every N",
+        "plain loop",
+    ),
     "test_compiled_code_is_the_same_with_hooks_as_without": ("function",),
     "test_whatever_of_ours_raises_the_training_is_the_same": ("hooks-8",),
     "test_a_call_that_is_any_descriptor_is_called_as_one": ("staticmethod",),

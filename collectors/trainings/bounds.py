@@ -22,6 +22,10 @@ MAX_NAME = 1100
 """Characters: sixteen nested phases of 64."""
 MAX_GROUPS = 128
 """Process groups."""
+MAX_CAUSES = 64
+"""Of what a host does outside phases, in one message."""
+MAX_WORDS = 200
+"""Characters of one of them."""
 MAX_STEPS = 4096
 """Steps, and GPU times, of one message."""
 _COUNTED = 20_000
@@ -117,6 +121,12 @@ class Bounds:
                 case wire.Overhead():
                     if 0 <= message.step_ns < _LARGEST_COUNT:
                         yield message
+                case wire.Outside():
+                    _outside(message)
+                    yield message
+                case wire.Standstill():
+                    message.where = message.where[:MAX_WORDS]
+                    yield message
                 case _:
                     yield message
 
@@ -144,6 +154,13 @@ class Bounds:
     def _gpu_times(self, message: wire.GpuTimes) -> None:
         known = message.times[-MAX_STEPS:]
         message.times = [one for one in known if min(one.gpu_ns, one.host_paced_ns, one.idle_ns or 0) >= 0]
+
+
+def _outside(message: wire.Outside) -> None:
+    """Cut it down to sensible lengths; times that cannot be are left out."""
+    known = [(what[:MAX_WORDS], ns) for what, ns in message.found.items() if what and 0 < ns < _LARGEST_COUNT]
+    message.found = dict(known[:MAX_CAUSES])
+    message.over_ns = _within(message.over_ns)
 
 
 def hello(told: wire.Hello) -> wire.Hello:

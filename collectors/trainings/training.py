@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 
 from collectors.trainings.bounds import Bounds, hello
+from collectors.trainings.outside_causes import OutsideCauses
 from collectors.trainings.rank_stats import RankStats
 from llmtop import client, wire
 from llmtop.gpu_specs import estimated_mfu, mfu
@@ -39,6 +40,9 @@ class Training:
         self.overhead_seconds: float | None = None
         """What llmtop costs a step, as it says."""
         self._bounds = Bounds()
+        self._causes = OutsideCauses()
+        self._standstill = ""
+        """Where it stands still because it waits for a person, in its words; "" while it does not."""
         self._process = _process(pid)
         self._status: str | None = None
         self._connected_at: float | None = None
@@ -74,6 +78,7 @@ class Training:
             self.stats.reconnected()
         self.connection = connection
         self._collectives = []
+        self._standstill = ""
         self._connected_at = time.monotonic()
         self._gone_at = None
         self._ask_engines_at = 0.0
@@ -90,12 +95,18 @@ class Training:
                     self.stats.add_steps(message)
                     self._stepped(message)
                     self._collectives = [] if message.steps else self._collectives
+                    if message.steps and not message.history:
+                        self._stands("")
                 case wire.Alive():
                     self._worked_at = time.monotonic() - max(0, message.ago_ns) / 1e9
                 case wire.Collectives():
                     self._collectives = message.counts
                 case wire.Overhead():
                     self.overhead_seconds = message.step_ns / 1e9
+                case wire.Outside():
+                    self._causes.add(message)
+                case wire.Standstill():
+                    self._stands(message.where)
                 case wire.GpuTimes():
                     self.stats.add_gpu_times(message)
                 case wire.Memory():
@@ -165,6 +176,8 @@ class Training:
         stats, hello, last = self.stats, self.stats.hello, self.stats.last
         state = self._state()
         figures = stats.told(running=state == "running")
+        outside, window = figures.get("outside_seconds"), figures.get("window_seconds")
+        figures["outside_causes"] = self._causes.figures(outside, window)
         mfu_pct, mfu_note = self._mfu(figures.get("tokens_per_s"), gpu_name)
         return Rank(
             pid=self.pid,
@@ -200,10 +213,16 @@ class Training:
             ),
             phases_left_out=self._bounds.phases.left_out,
             metrics_left_out=self._bounds.metrics.left_out,
-            note="; ".join(filter(None, (self._bounds.note(), hello.note))) or None,
+            note="; ".join(filter(None, (self._note(), self._bounds.note(), hello.note))) or None,
             **_memory(stats.memory),
             **figures,
         )
+
+    def _stands(self, where: str) -> None:
+        """It stands still, or goes on: then work is seen, and the time without a step counts from now."""
+        if self._standstill and not where:
+            self._worked_at = time.monotonic()
+        self._standstill = where
 
     def _stepped(self, message: wire.Steps) -> None:
         last, own_ns = self.stats.last, self._wall_clock.offset_ns()
@@ -236,12 +255,17 @@ class Training:
             return "gone"
         if self._status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
             return "stopped"
+        if self._standstill:
+            return "paused"
         median = self.stats.figures().get("step_seconds_p50")
         if self._quiet_since is None or self.stats.hello.kind == "request":
             return "running"
         limit = max(STALLED_SECONDS, STALLED_STEPS * (median or 0.0))
         lively = max(self._quiet_since, self._worked_at or self._quiet_since)
         return "stalled" if time.monotonic() - lively > limit else "running"
+
+    def _note(self) -> str | None:
+        return f"it waits {self._standstill}" if self._standstill else None
 
     def _mfu(
         self, tokens_per_s: float | None, gpu_name: Callable[[str], str | None]

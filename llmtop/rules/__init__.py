@@ -7,6 +7,7 @@ from typing import Final
 from llmtop.rules import gpu, memory
 from llmtop.rules.collective_hang import HUNG_COLLECTIVE, HUNG_COMMUNICATOR
 from llmtop.rules.hang import STALLED
+from llmtop.rules.outside import OUTSIDE
 from llmtop.rules.rule import Rule, RuleText
 from llmtop.rules.slower import SLOWER
 from llmtop.rules.state.communicator import CommunicatorState
@@ -16,7 +17,12 @@ from llmtop.rules.step_bound import STEP_RULES
 from llmtop.rules.straggler import STRAGGLER
 
 GPU_RULES: Final[tuple[Rule[GpuState], ...]] = gpu.GPU_RULES
-RANK_RULES: Final[tuple[Rule[RankState], ...]] = (*STEP_RULES, memory.MEMORY_PRESSURE, memory.MEMORY_GROWTH)
+RANK_RULES: Final[tuple[Rule[RankState], ...]] = (
+    *STEP_RULES,
+    OUTSIDE,
+    memory.MEMORY_PRESSURE,
+    memory.MEMORY_GROWTH,
+)
 JOB_RULES: Final[tuple[Rule[JobState], ...]] = (HUNG_COLLECTIVE, STALLED, STRAGGLER, SLOWER)
 COMMUNICATOR_RULES: Final[tuple[Rule[CommunicatorState], ...]] = (HUNG_COMMUNICATOR,)
 

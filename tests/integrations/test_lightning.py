@@ -96,7 +96,7 @@ def test_a_fit_publishes_its_steps(profiler: bool, tmp_path: Path) -> None:
         assert step.count("forward") >= 2
         assert "optimizer/forward" not in step.phases
         assert step.samples == 8
-        assert step.seconds < 0.8, "a validation belongs to no step"
+        assert step.seconds - step.time("evaluation") < 0.8, "a validation is in no other phase"
 
 
 def test_manual_optimisation_under_the_other_name(tmp_path: Path) -> None:

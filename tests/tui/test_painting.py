@@ -106,7 +106,7 @@ def ranks(draw: st.DrawFn, index: int) -> Rank:
         eta_seconds=draw(numbers),
         phases=phases,
         metrics=draw(st.dictionaries(names, numbers, max_size=20)),
-        state=draw(st.sampled_from(["running", "stopped", "stalled", "gone"])),
+        state=draw(st.sampled_from(["running", "paused", "stopped", "stalled", "gone"])),
         lost=draw(st.integers(0, 10**9)),
         new_steps=tuple(Step(index=i, started_at=0.0, seconds=seconds or 0.1) for i in range(3)),
     )

@@ -202,7 +202,8 @@ def _line(table: _Table, rank: Rank, alert: Alert | None) -> Row:
             f" {alert_style.word(loud)} {alert_style.age(loud, table.around.now)} ", alert_style.badge(loud, look)
         )
     elif rank.state != "running":
-        row.add(rank.state.upper(), palette.critical if rank.state == "stalled" else palette.warning)
+        inks = {"stalled": palette.critical, "paused": palette.dim}
+        row.add(rank.state.upper(), inks.get(rank.state, palette.warning))
     elif rank.lost:
         row.add(f"lost {fmt.count(rank.lost)} steps", palette.dim)
     return row

@@ -80,6 +80,9 @@ class MeasuredCosts(Protocol):
 class Overlapping(Protocol):
     """Steps and phases that are told by their thread and task; each call is of whoever makes it."""
 
+    thread: int | None
+    """That of the first step; None before."""
+
     def open_step(self) -> OpenStep | None:
         """The step that the calling thread and task has open."""
 

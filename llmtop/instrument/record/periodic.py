@@ -95,10 +95,11 @@ class Chores:
     def _look(self, now: int) -> None:
         recorder = self._recorder
         keep_untraced()
+        recorder.paths.arrange(recorder.root)
         if not self._knows_group:
             self._knows_group = process_group.learn(recorder.facts)
-        if recorder.look is not None:
-            recorder.look()
+        for look in recorder.looks:
+            look()
         if self._cuda is None:
             self._cuda = gpu_events.initialised_cuda()
             if self._cuda is None:

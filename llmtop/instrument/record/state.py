@@ -9,6 +9,7 @@ import os
 import sys
 from _thread import get_ident
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
@@ -50,11 +51,12 @@ class State(OpenPhases):
         "chores_in",
         "clock",
         "costs",
+        "evaluates",
         "facts",
         "go_concurrent_next",
         "gpu_metrics",
         "held",
-        "look",
+        "looks",
         "manual_used",
         "memory",
         "memory_version",
@@ -80,8 +82,9 @@ class State(OpenPhases):
     )
 
     def __init__(self) -> None:
-        self.before_batch: Callable[[], None] | None = None
-        """Set by hooks: called when the script asks a loader of llmtop's for a batch."""
+        self.before_batch: Callable[[object], AbstractContextManager[None] | None] | None = None
+        """Set by hooks: called with what gives it when the script asks a loader of llmtop's for a batch; returns
+        the phase that the wait is, None for the usual."""
         self.start: Callable[[State, Watch], None] | None = None
         """What attach() starts; set by `api`, which knows it."""
         self.overlap: Callable[[State, Nvtx | None], Overlapping] | None = None
@@ -91,6 +94,7 @@ class State(OpenPhases):
     def reset(self) -> None:
         """Begin anew: at import, and in a forked child, which inherits nothing."""
         self.clear()
+        self._reset_steps()
         self.thread = get_ident()
         """The thread whose phases count, or `NO_THREAD`."""
         self.off = bool(os.environ.get("LLMTOP_OFF"))
@@ -105,16 +109,7 @@ class State(OpenPhases):
         """What a monitor asked for; it has the hook as long as it is not over."""
         self.paused = False
         """Whether the training thread waits in that hook: what is raised there then is a signal handler's."""
-        self.ring = Ring(self.paths)
         self._watch = Watch()
-        self.open_step: OpenStep | None = None
-        self.held: OpenStep | None = None
-        """The open step that was begun without a `with`, by an integration."""
-        self.begun = 0
-        self.pending = NEVER
-        """When the first phase after the last step began."""
-        self.previous = -1
-        self.next_index = 0
         self.go_concurrent_next = False
         """Tasks overlapped in the open step, so that from the next on each call is told by its task."""
         self.chores_in = 1
@@ -125,9 +120,9 @@ class State(OpenPhases):
         self.gpu_metrics: GpuMetrics | None = None
         self.memory: Reading | None = None
         self.memory_version = 0
-        self.look: Callable[[], None] | None = None
-        """Called in the training thread some times a second, after a step: find out what hooks can know beside
-        the steps."""
+        self.looks: list[Callable[[], None]] = []
+        """Called in the training thread some times a second, after a step: by these hooks find out what they can
+        know beside the steps, and what has been loaded only now."""
         self.refresh: Callable[[bool], None] | None = None
         """Called in the server thread while a monitor is there: take in the numbers of the moment; True: those of
         the last moment. Lets nothing out."""
@@ -137,11 +132,24 @@ class State(OpenPhases):
         self.server: PublishingServer | None = None
         self.tracks: Overlapping | None = None
         self.metrics: dict[str, float] = {}
+        self.evaluates = False
+        """Whether hooks see an evaluation go on, also between its forwards and waits, where no phase is open."""
         self.worked = 0
         """When work was last seen that is in no phase (perf_counter ns); see `serve.signs_of_life`."""
         self.facts = Facts()
         if self.off:
             self.thread = NO_THREAD
+
+    def _reset_steps(self) -> None:
+        self.ring = Ring(self.paths)
+        self.open_step: OpenStep | None = None
+        self.held: OpenStep | None = None
+        """The open step that was begun without a `with`, by an integration."""
+        self.begun = 0
+        self.pending = NEVER
+        """When the first phase after the last step began."""
+        self.previous = -1
+        self.next_index = 0
 
     def annotate_with(self, annotate: Annotate | None) -> None:
         """Open an annotation of torch's beside each phase from now on, or no more; between two steps."""

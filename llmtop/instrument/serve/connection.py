@@ -33,8 +33,10 @@ class Monitor:
         "lost",
         "memory_version",
         "metrics",
+        "outside_number",
         "overhead_version",
         "since",
+        "standstill",
         "subscribed",
     )
 
@@ -63,6 +65,10 @@ class Monitor:
         self.memory_version = 0
         self.overhead_version = 0
         self.metrics: dict[str, float] = {}
+        self.outside_number = 0
+        """Of the last `wire.Outside` that it was sent."""
+        self.standstill = ""
+        """Where the training stands still, as it was told."""
 
     @property
     def behind(self) -> bool:

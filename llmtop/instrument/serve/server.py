@@ -220,6 +220,7 @@ class Server:
                 self._accept_some(listener)
             elif descriptor in self._monitors:
                 self._serve(self._monitors[descriptor], events)
+        self._news.look(self._monitors.values())
         now = time.monotonic()
         if now - self._sent_at >= HOLD_S:
             self._send_all()
@@ -243,7 +244,7 @@ class Server:
         """Seconds to sleep at most; asks the training thread to wake us when there is nothing to be sent yet."""
         due: list[float] = []
         if any(monitor.ready for monitor in self._monitors.values()):
-            due.append(min(signs_of_life.LIFE_S, collectives.LOOK_S))
+            due += signs_of_life.LIFE_S, collectives.LOOK_S, self._news.looks.rest_s()
             rest = HOLD_S - (time.monotonic() - self._sent_at)
             if rest > 0:
                 due.append(rest)
@@ -375,6 +376,7 @@ class Server:
             self._news.send_sign_of_life(monitor)
             self._news.send_collectives(monitor)
             self._news.send_overhead(monitor)
+            self._news.send_looks(monitor)
         self._news.end_round()
 
     def _write(self, monitor: Monitor, data: bytes) -> None:
