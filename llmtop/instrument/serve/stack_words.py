@@ -103,7 +103,7 @@ class Sight:
 
     def __init__(self) -> None:
         self._functions: dict[CodeType, _Function] = {}
-        self._lines: dict[tuple[str, int], str] = {}
+        self._lines: dict[tuple[CodeType, int], str] = {}
         self._before: dict[int, CodeType] = {}
         """The calls of an earlier step; those that still run hold the loop."""
         self._of_step = -1
@@ -154,7 +154,8 @@ class Sight:
         named = _named(functions, library)
         if named is None:
             return Seen("", waits_for)
-        return Seen(self._shown(functions[named], frames[named].f_lineno or 0), waits_for)
+        frame = frames[named]
+        return Seen(self._shown(functions[named], frame.f_code, frame.f_lasti, frame.f_lineno or 0), waits_for)
 
     def _meet(self, frame: FrameType) -> _Function:
         if len(self._functions) >= _MAX_FUNCTIONS:
@@ -169,12 +170,12 @@ class Sight:
         self._functions[code] = found
         return found
 
-    def _shown(self, function: _Function, line: int) -> str:
-        key = function.file, line
+    def _shown(self, function: _Function, code: CodeType, instruction: int, line: int) -> str:
+        key = code, instruction
         if key not in self._lines:
             if len(self._lines) >= _MAX_LINES:
                 self._lines.clear()
-            said = _source(function.file, line) or f"{function.name}()"
+            said = _source(function.file, line, _columns(code, instruction, line)) or f"{function.name}()"
             in_cell = "ipykernel_" in function.file or function.file.startswith("<ipython-input")
             name = "cell" if in_cell else os.path.basename(function.file)
             self._lines[key] = printable(f"{name}:{line} {said}")[:MAX_WORDS]
@@ -205,16 +206,32 @@ def _waits_for(functions: list[_Function]) -> str:
     return ""
 
 
-def _source(file: str, line: int) -> str:
-    """A line of a file, stripped; "" where it cannot be read."""
+def _columns(code: CodeType, instruction: int, line: int) -> slice:
+    """Which part of the line runs, in bytes: one call of several; all of it where Python (3.10) does not know."""
+    positions = getattr(code, "co_positions", None)
+    if positions is None or instruction < 0:
+        return slice(None)
+    place = next(itertools.islice(positions(), instruction // 2, None), (None,) * 4)
+    first, last, start, end = place
+    if first != line or last != line or start is None or end is None:
+        return slice(None)
+    return slice(start, end)
+
+
+def _source(file: str, line: int, columns: slice) -> str:
+    """A part of a line of a file, stripped; "" where it cannot be read."""
+    return _line(file, line).encode()[columns].decode(errors="replace").strip()
+
+
+def _line(file: str, line: int) -> str:
     known = linecache.cache.get(file)  # what cells of a notebook are in, and no file
     if known is not None and len(known) == 4:
         lines = known[2]
-        return lines[line - 1].strip() if 0 < line <= len(lines) else ""
+        return lines[line - 1] if 0 < line <= len(lines) else ""
     try:
         if not os.path.isfile(file) or os.stat(file).st_size > _MAX_FILE_BYTES:
             return ""
         with tokenize.open(file) as opened:
-            return next(itertools.islice(opened, line - 1, line), "").strip() if line > 0 else ""
+            return next(itertools.islice(opened, line - 1, line), "") if line > 0 else ""
     except (OSError, SyntaxError, ValueError):
         return ""
