@@ -264,7 +264,7 @@ def test_an_absent_value_is_a_dash_and_never_a_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "label", "seconds"), [("step", "interval", [0.5, 2.0]), ("request", "latency", [0.5, 0.25])]
+    ("kind", "label", "seconds"), [("step", "interval", [float("nan"), 2.0]), ("request", "latency", [0.5, 0.25])]
 )
 def test_the_chart_says_whether_it_draws_intervals_or_latencies(
     kind: str, label: str, seconds: list[float]
@@ -275,7 +275,7 @@ def test_the_chart_says_whether_it_draws_intervals_or_latencies(
     )
     served = Rank(pid=9, host="node", kind=kind, step=1, step_seconds=0.25, new_steps=steps, state="running")
     view = viewed(Snapshot(time=4.0, host=Host(name="node"), ranks=(served,)))
-    assert list(view.history.rank(served).seconds.last(2)) == seconds
+    assert list(view.history.rank(served).seconds.last(2)) == pytest.approx(seconds, nan_ok=True)
     text = "\n".join(painted(view, LOOKS["dark"], 80, 24))
     assert label in text
 

@@ -88,7 +88,8 @@ def _gauge(share: float, width: int, look: Look) -> str:
 def _title(rank: Rank, view: View, look: Look) -> list[tuple[str, Style]]:
     palette, dot = look.palette, look.glyphs.dot
     job = view.job_of(rank)
-    count = 1 if job is None else job.world_size or job.ranks_seen
+    known = rank.world_size or len(view.ranks())
+    count = known if job is None else job.world_size or job.ranks_seen
     title = [("requests" if rank.kind == "request" else "steps", palette.strong)]
     if rank.rank is not None:
         of = f" of {count}" if count > 1 else ""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.phase_tree import Node
-    from llmtop.instrument.record.state import State
 
 Kind = Literal["step", "request"]
 
@@ -73,8 +72,8 @@ class MeasuredCosts(Protocol):
     def phase_ns(self) -> float:
         """Of one entry of a phase."""
 
-    def sample(self, recorder: State, now: int, ending_ns: int) -> None:
-        """Measure again, if it is time to."""
+    def sample(self, recorder: Any, now: int, ending_ns: int) -> None:
+        """Measure again, if it is time to; `recorder` is the state that holds this."""
 
 
 class Overlapping(Protocol):
