@@ -18,21 +18,33 @@ from typing import Final
 from llmtop.analysis.collectives import exposed_pct
 from llmtop.analysis.device_timeline import Lane
 from llmtop.analysis.idle_causes import Gaps
+from llmtop.analysis.one_off import longest_setup
 from llmtop.bottlenecks import LossId, Verdict
+from llmtop.format import duration, percent
 from llmtop.trace import intervals as iv
+from llmtop.trace import model
 
 BORDER_PCT = 10.0
 """docs/design.md, "Report"."""
 NEAR_PCT = 2.0
 """A verdict this close to the border is called close."""
-SECOND_RATIO = 0.6
-"""A second cause with at least so much of the first one's share is named too."""
+CLOSE_PCT = 5.0
+"""A cause at most so many points behind the first is named beside it: on the next run it may be the first."""
+FEWEST_KERNELS = 10
+LEAST_SEEN = 0.1
+"""Without repeated steps: fewer kernels than that, or less of the capture's time than that share, show no step."""
+_STEPS_THAT_COUNT = 2
 
 KERNEL_GAPS: Final = "kernel_gaps"
+ONE_OFF: Final = "one_off"
 
 CAUSE_OF: dict[str, LossId] = {
     "launch": "launch_bound",
     "queued": KERNEL_GAPS,
+    "dependency": "idle",
+    "capture": ONE_OFF,
+    "compile": ONE_OFF,
+    "one_off": ONE_OFF,
     "allocation": "launch_bound",
     "input": "input_bound",
     "sync": "sync_bound",
@@ -57,6 +69,10 @@ class Judgement:
     at_border: bool = False
     whole_lost_pct: float = 0.0
     """The same sum over first to last device activity instead of whole steps."""
+    one_off_pct: float = 0.0
+    """Idle time that went into work which no later step repeats, in percent of whole steps; in no other share."""
+    lacks: str = ""
+    """Why the verdict is unknown, as the end of a sentence; "" where it is not for lack of evidence."""
 
     @property
     def total(self) -> float:
@@ -65,14 +81,24 @@ class Judgement:
 
 
 def lost(lane: Lane, gaps: Gaps) -> dict[LossId, float]:
-    """Percent of whole steps by what they were lost to, the largest first; no entry for nothing."""
+    """Percent of whole steps by what they were lost to, the largest first; no entry for nothing.
+
+    One-off work is in none of them, nor in the time that they are percent of.
+    """
     sums: dict[LossId, float] = {}
     for cause, verdict in CAUSE_OF.items():
-        sums[verdict] = sums.get(verdict, 0.0) + gaps.total(cause)
+        if verdict != ONE_OFF:
+            sums[verdict] = sums.get(verdict, 0.0) + gaps.total(cause)
     sums["h2d_bound"] += lane.within(lane.only_host_copies)
     sums["communication_bound"] = float(lane.within(lane.exposed_nccl))
-    shares = {verdict: lane.share(nanoseconds) for verdict, nanoseconds in sums.items() if nanoseconds > 0}
+    length = max(lane.length - setup_ns(gaps), 1)
+    shares = {verdict: 100.0 * nanoseconds / length for verdict, nanoseconds in sums.items() if nanoseconds > 0}
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+
+def setup_ns(gaps: Gaps) -> int:
+    """Idle time, in ns, that went into work which no later step repeats."""
+    return sum(gaps.total(cause) for cause, verdict in CAUSE_OF.items() if verdict == ONE_OFF)
 
 
 def judge(lanes: list[Lane], gaps: list[Gaps], incomplete: Collection[int] = ()) -> Judgement:
@@ -81,19 +107,51 @@ def judge(lanes: list[Lane], gaps: list[Gaps], incomplete: Collection[int] = ())
         return Judgement("unknown", None, {})
     index = _judged(lanes, gaps, incomplete)
     lane, shares = lanes[index], lost(lanes[index], gaps[index])
-    total, whole = sum(shares.values()), _whole_lost(lane)
+    total, whole = sum(shares.values()), _whole_lost(lane, gaps[index])
+    setup = lane.share(setup_ns(gaps[index]))
+    lacks = missing_evidence(lane, gaps[index])
+    if lacks:
+        return Judgement("unknown", lane, shares, None, False, whole, setup, lacks)
     verdict: Verdict = "gpu_bound"
     second = None
     ordered = list(shares.items())
     if total >= BORDER_PCT:
         first = ordered[0][0]
         verdict = "launch_bound" if first == KERNEL_GAPS else first
-        if len(ordered) > 1 and ordered[1][1] >= SECOND_RATIO * ordered[0][1]:
+        if len(ordered) > 1 and ordered[0][1] - ordered[1][1] <= CLOSE_PCT:
             second = ordered[1][0]
     near = abs(total - BORDER_PCT) <= NEAR_PCT
     # A capture of few steps: the steps say one thing, all that was recorded another (or nearly so).
     apart = (total < BORDER_PCT) != (whole < BORDER_PCT) or (total < BORDER_PCT and BORDER_PCT - whole <= NEAR_PCT)
-    return Judgement(verdict, lane, shares, second, near or apart, whole)
+    return Judgement(verdict, lane, shares, second, near or apart, whole, setup)
+
+
+def missing_evidence(lane: Lane, gaps: Gaps) -> str:
+    """Why no verdict can rest on what a device did in a capture, as the end of a sentence; "" if one can."""
+    kernels = int((lane.ops.kind == model.KERNEL).sum())
+    low, high = lane.trace.window
+    setup, idle = setup_ns(gaps), lane.idle.total
+    over = f"{lane.counted} whole steps" if lane.counted else "all device activity"
+    if not kernels:
+        return "no kernel ran in the capture, only copies or memsets"
+    if 2 * setup > idle and lane.share(setup) >= BORDER_PCT:
+        return f"{percent(lane.share(setup), 1)} of {over} is one-off work ({_setup_words(lane, gaps)})"
+    if lane.counted >= _STEPS_THAT_COUNT:
+        return ""
+    busy = f"the GPU worked for {duration(lane.busy.total / 1e9)}"
+    if kernels < FEWEST_KERNELS and 2 * lane.within(lane.busy) < lane.length:
+        return f"{busy}, in {kernels} kernels: too little to see a step in"
+    if not lane.counted and lane.length < LEAST_SEEN * (high - low):
+        return f"{busy}, within {duration(lane.length / 1e9)} of the {duration((high - low) / 1e9)} of the capture"
+    return ""
+
+
+def _setup_words(lane: Lane, gaps: Gaps) -> str:
+    words = {"capture": "capturing CUDA graphs", "compile": "compiling kernels", "one_off": "calls that set up once"}
+    parts = sorted(((lane.share(gaps.total(cause)), text, cause) for cause, text in words.items()), reverse=True)
+    said = [f"{text} {percent(share, 1)}" for share, text, _ in parts if share >= 1.0]
+    longest = longest_setup(lane)
+    return ", ".join(said) + (f", the longest {longest}" if longest and gaps.total("one_off") else "")
 
 
 def _judged(lanes: list[Lane], gaps: list[Gaps], incomplete: Collection[int]) -> int:
@@ -112,9 +170,10 @@ def _judged(lanes: list[Lane], gaps: list[Gaps], incomplete: Collection[int]) ->
     return max(real, key=lambda i: sum(lost(lanes[i], gaps[i]).values()))
 
 
-def _whole_lost(lane: Lane) -> float:
+def _whole_lost(lane: Lane, gaps: Gaps) -> float:
     first, last = int(lane.ops.start[0]), int(lane.ops.end.max())
     if last <= first:
         return 0.0
-    gone = iv.rest(lane.busy, first, last).total + lane.only_host_copies.total + lane.exposed_nccl.total
-    return 100.0 * gone / (last - first)
+    setup = setup_ns(gaps)
+    gone = iv.rest(lane.busy, first, last).total + lane.only_host_copies.total + lane.exposed_nccl.total - setup
+    return 100.0 * max(gone, 0) / max(last - first - setup, 1)

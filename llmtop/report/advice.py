@@ -119,6 +119,11 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
         confirm="the same capture names a cause",
         next="py-spy record -p {pid} -d 10 -r 200 --nonblocking -o idle-{pid}.svg",
     ),
+    "one_off": Advice(
+        fix="It is left out of the shares. Capture later, when the steps take the same time each.",
+        confirm="the next report has no such line",
+        next="llmtop capture --steps 5   # once the first steps are over",
+    ),
     "unknown": Advice(
         fix="Capture again with the CUDA trace on the host's side: nsys --trace=cuda,nvtx, or "
         "torch.profiler with ProfilerActivity.CPU and CUDA.",
