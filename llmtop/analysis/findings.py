@@ -14,7 +14,8 @@ from llmtop.analysis.collectives import Uneven
 from llmtop.analysis.device_timeline import Lane
 from llmtop.analysis.idle_causes import Gaps
 from llmtop.analysis.missing_kernels import Unrecorded
-from llmtop.analysis.verdict import BORDER_PCT, CAUSE_OF, NEAR_PCT, Judgement
+from llmtop.analysis.one_off import longest_setup
+from llmtop.analysis.verdict import BORDER_PCT, CAUSE_OF, NEAR_PCT, ONE_OFF, Judgement
 from llmtop.bottlenecks import BOTTLENECKS, LossId
 from llmtop.format import count, duration, percent, rate, rounded
 from llmtop.report.advice import ADVICE, FindingId
@@ -54,9 +55,15 @@ class Measured:
 
 
 def findings(measured: Measured) -> tuple[Finding, ...]:
-    """All findings, the gravest first; before them what makes the others doubtful."""
+    """All findings, the gravest first; before them what makes the others doubtful.
+
+    A capture that no verdict can rest on gets no advice but how to take a better one.
+    """
+    if measured.judgement.lacks:
+        return (*_records_lost(measured), _no_evidence(measured.judgement))
     found = [
         *_lost(measured),
+        _one_off(measured),
         _straggler(measured),
         _small_kernels(measured),
         _allocations(measured),
@@ -113,6 +120,24 @@ def _records_lost(measured: Measured) -> list[Finding]:
         severity: Severity = "critical" if judged is None or judged.process == row.process else "warning"
         found.append(_advised(RECORDS_LOST, severity, None, summary, evidence, command=measured.command))
     return found
+
+
+def _no_evidence(judgement: Judgement) -> Finding:
+    evidence: dict[str, Any] = {"one_off_pct": judgement.one_off_pct or None}
+    return _advised("unknown", "warning", None, f"No verdict: {judgement.lacks}.", evidence)
+
+
+def _one_off(measured: Measured) -> Finding | None:
+    """What was left out of the shares because no later step repeats it."""
+    lane, share = measured.judgement.lane, measured.judgement.one_off_pct
+    if lane is None or share < TOLD_PCT:
+        return None
+    gaps = measured.gaps[measured.lanes.index(lane)]
+    evidence: dict[str, Any] = {"device": lane.device, "pid": lane.process}
+    evidence |= {f"{cause}_pct": lane.share(gaps.total(cause)) for cause in ("capture", "compile", "one_off")}
+    evidence["longest"] = longest_setup(lane) or None
+    words = f"{BOTTLENECKS[ONE_OFF].heading}: {percent(share, 1)} of the capture, left out of the shares."
+    return _advised(ONE_OFF, "info", share, words, evidence)
 
 
 def _lost(measured: Measured) -> list[Finding]:

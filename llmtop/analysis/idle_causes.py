@@ -19,8 +19,9 @@ the first of these that holds there:
 
 A call that waits (or reads a value back) costs more than the idle time inside it: while the host waits it prepares
 nothing, so it loses its lead over the GPU, and later gaps would not be there had it run on. It cannot cost more
-than the time for which it blocks and one restart of the device: what waits took and no gap has paid for yet is kept as a debt, and late work
-(launched only when the GPU was idle already) counts as sync as long as there is debt, else as launch.
+than the time for which it blocks and one restart of the device: what waits took and no gap has paid for yet is
+kept as a debt, and late work (launched only when the GPU was idle already) counts as sync as long as there is
+debt, else as launch.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def attribute(lane: Lane, others: Spans, phases: list[PhaseSpans]) -> Gaps:
 
 
 def _launched_before(idle: Spans, launched: Ns) -> dict[str, Spans]:
-    """The ends of gaps from the launch of the work that ends each: all of one whose work was launched before it."""
+    """The end of each gap from the launch of the work that ends it: all of it, if that was launched before."""
     waits = idle.ends - launched
     late = launched > idle.starts
     short = waits <= QUEUED_NS
@@ -156,9 +157,7 @@ def _launched_at(lane: Lane, idle: Spans, ending: Ns) -> Ns:
 _LATE = ("sync", "launch", "allocation")
 
 
-def _share_with_sync(
-    lane: Lane, host: HostActivity, by_cause: dict[str, Ns], late: npt.NDArray[np.bool_]
-) -> None:
+def _share_with_sync(lane: Lane, host: HostActivity, by_cause: dict[str, Ns], late: npt.NDArray[np.bool_]) -> None:
     """Divide what a late host cost between the calls that wait and everything else.
 
     `late` says which gaps end in work that was launched inside them.
@@ -170,8 +169,8 @@ def _share_with_sync(
     owed = _owed(lane, iv.clip(host.blocked, lane.low, lane.high), starts, idle)
     sync = np.minimum(np.maximum(own + restart, owed), idle)
     others = np.maximum(idle - own, 1)
-    # Of each gap: what is not sync's stays with its own causes, in proportion. The share is a float: the product of
-    # two times in ns does not fit into 64 bits from 3 s on.
+    # Of each gap: what is not sync's stays with its own causes, in proportion. The share is a float: the product
+    # of two times in ns does not fit into 64 bits from 3 s on.
     kept_share = np.where(late, (idle - sync) / others, 1.0)
     for cause in _LATE[1:]:
         kept = np.minimum(np.rint(by_cause[cause] * kept_share).astype(np.int64), by_cause[cause])

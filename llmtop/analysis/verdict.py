@@ -12,7 +12,7 @@ and where they are the largest share the verdict is launch_bound: the cure (fewe
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from llmtop.analysis.collectives import exposed_pct
@@ -71,6 +71,8 @@ class Judgement:
     """The same sum over first to last device activity instead of whole steps."""
     one_off_pct: float = 0.0
     """Idle time that went into work which no later step repeats, in percent of whole steps; in no other share."""
+    idle_by_cause: dict[str, float] = field(default_factory=dict)
+    """What of `idle` went to which cause, in percent of whole steps, the largest first."""
     lacks: str = ""
     """Why the verdict is unknown, as the end of a sentence; "" where it is not for lack of evidence."""
 
@@ -111,19 +113,28 @@ def judge(lanes: list[Lane], gaps: list[Gaps], incomplete: Collection[int] = ())
     setup = lane.share(setup_ns(gaps[index]))
     lacks = missing_evidence(lane, gaps[index])
     if lacks:
-        return Judgement("unknown", lane, shares, None, False, whole, setup, lacks)
+        return Judgement("unknown", lane, shares, whole_lost_pct=whole, one_off_pct=setup, lacks=lacks)
     verdict: Verdict = "gpu_bound"
     second = None
     ordered = list(shares.items())
     if total >= BORDER_PCT:
         first = ordered[0][0]
-        verdict = "launch_bound" if first == KERNEL_GAPS else first
+        verdict = "launch_bound" if first == KERNEL_GAPS or first == ONE_OFF else first
         if len(ordered) > 1 and ordered[0][1] - ordered[1][1] <= CLOSE_PCT:
             second = ordered[1][0]
     near = abs(total - BORDER_PCT) <= NEAR_PCT
     # A capture of few steps: the steps say one thing, all that was recorded another (or nearly so).
     apart = (total < BORDER_PCT) != (whole < BORDER_PCT) or (total < BORDER_PCT and BORDER_PCT - whole <= NEAR_PCT)
-    return Judgement(verdict, lane, shares, second, near or apart, whole, setup)
+    return Judgement(verdict, lane, shares, second, near or apart, whole, setup, _idle(lane, gaps[index]))
+
+
+def _idle(lane: Lane, gaps: Gaps) -> dict[str, float]:
+    """The causes of idle time that have no verdict of their own, in percent of what is no one-off work."""
+    length = max(lane.length - setup_ns(gaps), 1)
+    shares = {
+        cause: 100.0 * gaps.total(cause) / length for cause, verdict in CAUSE_OF.items() if verdict == "idle"
+    }
+    return dict(sorted(((cause, share) for cause, share in shares.items() if share), key=lambda item: -item[1]))
 
 
 def missing_evidence(lane: Lane, gaps: Gaps) -> str:
@@ -131,7 +142,7 @@ def missing_evidence(lane: Lane, gaps: Gaps) -> str:
     kernels = int((lane.ops.kind == model.KERNEL).sum())
     low, high = lane.trace.window
     setup, idle = setup_ns(gaps), lane.idle.total
-    over = f"{lane.counted} whole steps" if lane.counted else "all device activity"
+    over = "all device activity" if not lane.counted else f"{lane.counted} whole step{'s' * (lane.counted != 1)}"
     if not kernels:
         return "no kernel ran in the capture, only copies or memsets"
     if 2 * setup > idle and lane.share(setup) >= BORDER_PCT:
@@ -140,14 +151,18 @@ def missing_evidence(lane: Lane, gaps: Gaps) -> str:
         return ""
     busy = f"the GPU worked for {duration(lane.busy.total / 1e9)}"
     if kernels < FEWEST_KERNELS and 2 * lane.within(lane.busy) < lane.length:
-        return f"{busy}, in {kernels} kernels: too little to see a step in"
+        return f"{busy}, in {kernels} kernel{'s' * (kernels != 1)}: too little to see a step in"
     if not lane.counted and lane.length < LEAST_SEEN * (high - low):
         return f"{busy}, within {duration(lane.length / 1e9)} of the {duration((high - low) / 1e9)} of the capture"
     return ""
 
 
 def _setup_words(lane: Lane, gaps: Gaps) -> str:
-    words = {"capture": "capturing CUDA graphs", "compile": "compiling kernels", "one_off": "calls that set up once"}
+    words = {
+        "capture": "capturing CUDA graphs",
+        "compile": "compiling kernels",
+        "one_off": "calls that set up once",
+    }
     parts = sorted(((lane.share(gaps.total(cause)), text, cause) for cause, text in words.items()), reverse=True)
     said = [f"{text} {percent(share, 1)}" for share, text, _ in parts if share >= 1.0]
     longest = longest_setup(lane)

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from llmtop.analysis.device_timeline import Lane
+from llmtop.analysis.idle_causes import CAUSES
 from llmtop.analysis.missing_kernels import Unrecorded
 from llmtop.analysis.step_finder import ProcessSteps
-from llmtop.analysis.verdict import BORDER_PCT, Judgement
-from llmtop.bottlenecks import BOTTLENECKS
+from llmtop.analysis.verdict import BORDER_PCT, CLOSE_PCT, Judgement
+from llmtop.bottlenecks import BOTTLENECKS, LossId
 from llmtop.format import duration, percent
 from llmtop.report.model import StepsJudged
 from llmtop.trace import model
+
+GOOD_CAPTURE: Final = (
+    "Capture some whole steps once they take the same time each: llmtop capture --steps 5 (torch.profiler: "
+    "schedule(wait=10, warmup=3, active=5); nsys: an NVTX range around each step)."
+)
+"""What to do when a capture shows no steady steps."""
 
 
 def verdict_sentence(
@@ -21,7 +29,9 @@ def verdict_sentence(
     lane = judgement.lane
     if lane is None:
         return "unknown: the capture has no device activity, so it cannot say what bounds the step."
-    over = f"{lane.counted} whole steps" if lane.counted else "all device activity"
+    if judgement.lacks:
+        return f"unknown: {judgement.lacks}, so no verdict can rest on it. {GOOD_CAPTURE}"
+    over = whole_steps(lane.counted) if lane.counted else "all device activity"
     where = f" of GPU {lane.device}" if len({*trace.ops.device.tolist()}) > 1 else ""
     text = f"{judgement.verdict}: {BOTTLENECKS[judgement.verdict].sentence}. "
     total = judgement.total
@@ -35,8 +45,15 @@ def verdict_sentence(
             if share >= 1.0
         ]
         text += f"{percent(total, 1)} of {over}{where} is lost: {', '.join(parts)}."
+    text += _idle_words(judgement)
     if judgement.second:
-        text += f" {judgement.second} is close behind."
+        first, second = next(iter(judgement.lost)), judgement.second
+        text += (
+            f" {_named(first)} and {_named(second)} lie within {CLOSE_PCT:.0f} points of each other "
+            f"({percent(judgement.lost[first], 1)} and {percent(judgement.lost[second], 1)}): look at both."
+        )
+    if judgement.one_off_pct >= 1.0:
+        text += f" One-off work ({percent(judgement.one_off_pct, 1)}) is left out."
     if judgement.at_border:
         text += (
             f" This lies at the border of {percent(BORDER_PCT)}: {percent(total, 1)} of {over}, and "
@@ -51,6 +68,24 @@ def verdict_sentence(
             "capture, and the time that they took looks idle."
         )
     return text
+
+
+def whole_steps(number: int) -> str:
+    """`1 whole step`, `5 whole steps`."""
+    return "1 whole step" if number == 1 else f"{number} whole steps"
+
+
+def _named(kind: LossId) -> str:
+    """What time is lost to, as the beginning of a sentence or after an "and"."""
+    return BOTTLENECKS[kind].title
+
+
+def _idle_words(judgement: Judgement) -> str:
+    """What of the idle time without a verdict of its own is known."""
+    known = [
+        f"{percent(share, 1)} {CAUSES[cause]}" for cause, share in judgement.idle_by_cause.items() if share >= 1.0
+    ]
+    return f" Of that idle time: {'; '.join(known)}." if judgement.verdict == "idle" and known else ""
 
 
 def left_out(steps: ProcessSteps, lane: Lane | None, trace: model.Trace) -> str:
