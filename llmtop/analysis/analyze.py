@@ -223,6 +223,7 @@ def _steps(own: ProcessSteps | None, lane: Lane | None, trace: model.Trace) -> S
     quarter, median, three = np.percentile(seconds, [25, 50, 75])
     return StepsJudged(
         found_by=own.found_by,
+        inferred=own.inferred,
         clock="device" if on_device else "host",
         count=len(seconds),
         seconds_p50=float(median),

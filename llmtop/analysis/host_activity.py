@@ -152,12 +152,18 @@ def _kinds_of_calls(lane: Lane, rows: Ns) -> Ns:
 
 
 def _input_ranges(lane: Lane) -> Spans:
-    ranges = lane.trace.ranges
-    names = lane.trace.names
-    named = np.array([role_of(name) == "input" for name in names])
-    library = np.array([bool(LIBRARY_DOMAINS.match(name)) for name in names])
+    ranges, names = lane.trace.ranges, lane.trace.names
+    named, library = lane.trace.once("input names", None, lambda: _input_names(names))
     chosen = _of_threads(ranges, lane) & named[ranges.name] & ~library[ranges.domain] & (ranges.end != model.OPEN)
     return iv.union(ranges.start[chosen], ranges.end[chosen])
+
+
+def _input_names(names: list[str]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Which names wait for input, and which are domains of libraries."""
+    return (
+        np.array([role_of(name) == "input" for name in names]),
+        np.array([bool(LIBRARY_DOMAINS.match(name)) for name in names]),
+    )
 
 
 def _compute_phases(phases: list[PhaseSpans]) -> Spans:

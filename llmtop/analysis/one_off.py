@@ -1,8 +1,8 @@
 """Work that no later step needs again: a graph being captured, kernels being compiled, a module being loaded.
 
 A capture of a run's first steps is full of it, and no advice on the steps that follow can be drawn from it. A call
-is known by what it did: it took a hundred times what such a call takes, the GPU lay idle meanwhile, and it does
-not come again in the other steps. CUDA loads a kernel's code at its first launch (CUDA_MODULE_LOADING=LAZY), so for a
+is known by what it did: it took a hundred times what such a call takes while the GPU lay idle, and it does not
+come again in the other steps. CUDA loads a kernel's code at its first launch (CUDA_MODULE_LOADING=LAZY), so for a
 launch it is the kernel that has to come again.
 """
 

@@ -57,6 +57,19 @@ CAUSE_OF: dict[str, LossId] = {
 """Which verdict a cause of idle time counts for; `KERNEL_GAPS` is told apart."""
 
 
+_VERDICTS: Final[dict[LossId, Verdict]] = {
+    "launch_bound": "launch_bound",
+    "kernel_gaps": "launch_bound",
+    "input_bound": "input_bound",
+    "sync_bound": "sync_bound",
+    "h2d_bound": "h2d_bound",
+    "communication_bound": "communication_bound",
+    "idle": "idle",
+    "unknown": "unknown",
+}
+"""What a capture is called whose time is lost to that first; one-off work is in no share."""
+
+
 @dataclass(frozen=True)
 class Judgement:
     """The verdict on a capture, with the lane that it was found on and what was lost there."""
@@ -118,8 +131,7 @@ def judge(lanes: list[Lane], gaps: list[Gaps], incomplete: Collection[int] = ())
     second = None
     ordered = list(shares.items())
     if total >= BORDER_PCT:
-        first = ordered[0][0]
-        verdict = "launch_bound" if first == KERNEL_GAPS or first == ONE_OFF else first
+        verdict = _VERDICTS[ordered[0][0]]
         if len(ordered) > 1 and ordered[0][1] - ordered[1][1] <= CLOSE_PCT:
             second = ordered[1][0]
     near = abs(total - BORDER_PCT) <= NEAR_PCT

@@ -23,6 +23,8 @@ class StepsJudged(msgspec.Struct, frozen=True, kw_only=True):
 
     found_by: str
     """In words: which range marks a step, or why none was found."""
+    inferred: bool = False
+    """Whether no range marks them: they were seen in what repeats."""
     clock: Literal["device", "host"] = "host"
     """Whose time the lengths are in: on the device a step lasts from the start of its first work to that of the
     next step's. The host may run ahead, so its own steps can be far from what a step costs."""
