@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from llmtop.analysis import cuda_calls as cuda
+from llmtop.analysis.capture_info import capture_info
 from llmtop.analysis.collectives import collective_times, exposed_pct, uneven
 from llmtop.analysis.copies import copy_times
 from llmtop.analysis.device_timeline import Lane, lanes_of
@@ -22,11 +22,11 @@ from llmtop.analysis.roofline import roofline
 from llmtop.analysis.step_finder import PhaseSpans, ProcessSteps, cut, deepest, find_phases, find_steps
 from llmtop.analysis.step_timeline import step_timeline
 from llmtop.analysis.sync_calls import wait_places
+from llmtop.analysis.undisturbed import Undisturbed
 from llmtop.analysis.verdict import Judgement, judge, lost
 from llmtop.analysis.verdict_text import left_out, verdict_sentence
-from llmtop.errors import UnusableInput
 from llmtop.format import percent
-from llmtop.inputs import DEFAULT, Limits, read_input
+from llmtop.inputs import DEFAULT, Limits
 from llmtop.report.model import (
     Device,
     GapTime,
@@ -47,7 +47,10 @@ _OUTLIER = 1.5
 
 
 def analyze(
-    path: str | Path | Examined, steps: int | tuple[int, int] | None = None, limits: Limits = DEFAULT
+    path: str | Path | Examined,
+    steps: int | tuple[int, int] | None = None,
+    limits: Limits = DEFAULT,
+    undisturbed: Callable[[], Undisturbed] | None = None,
 ) -> Report:
     """Read a capture and say what it shows.
 
@@ -57,13 +60,17 @@ def analyze(
         steps: take the shares over this many of the first whole steps, or over whole steps a to b (b excluded);
             None for all of them.
         limits: how much of memory and time it may ask for.
+        undisturbed: says how long the training's steps took before and after the capture; asked as late as
+            possible. None: what the capture's folder says.
 
     Raises:
         UnusableInput: not a capture, so damaged that nothing of it can be used, or beyond a limit.
         NotPossibleHere: a .nsys-rep, and no nsys here that could export it.
     """
     file = path if isinstance(path, Examined) else examine(Path(path))
-    return analyze_trace(open_trace(file, limits), steps, _command(file.path), limits)
+    told = capture_info(file.path)
+    steps_told = undisturbed or (lambda: told.undisturbed)
+    return analyze_trace(open_trace(file, limits), steps, told.command, limits, steps_told)
 
 
 def analyze_trace(
@@ -71,6 +78,7 @@ def analyze_trace(
     steps: int | tuple[int, int] | None = None,
     command: str = "python train.py",
     limits: Limits = DEFAULT,
+    undisturbed: Callable[[], Undisturbed] = Undisturbed,
 ) -> Report:
     """Say what a trace in memory shows.
 
@@ -79,6 +87,7 @@ def analyze_trace(
         steps: as in `analyze`.
         command: of the training; it is put into the suggested command lines.
         limits: how many processes and devices, and how deeply nested ranges, may be judged.
+        undisturbed: says how long the training's steps took before and after the capture.
 
     Raises:
         UnusableInput: it has more processes or devices, or ranges nested deeper, than the limits allow.
@@ -87,7 +96,7 @@ def analyze_trace(
     per_process = {pid: cut(find_steps(trace, pid), steps) for pid in _processes(trace)}
     phases = {pid: find_phases(trace, found) for pid, found in per_process.items()}
     lanes = lanes_of(trace, per_process)
-    measured = _measure(trace, command, lanes, per_process, phases)
+    measured = _measure(trace, command, lanes, per_process, phases, undisturbed=undisturbed)
     judgement, gaps = measured.judgement, measured.gaps
     low, high = trace.window
     return Report(
@@ -109,6 +118,7 @@ def analyze_trace(
         second=judgement.second,
         at_border=judgement.at_border,
         steps=measured.steps,
+        correction=judgement.correction,
         longest_gaps=longest_gaps(lanes, gaps, phases),
         collectives=collective_times(lanes),
         waits=measured.waits,
@@ -116,7 +126,7 @@ def analyze_trace(
         metrics=_metrics(trace),
         roofline=roofline(trace, judgement, measured.kernels),
         timeline=_timeline(judgement, lanes, gaps, phases),
-        notes=tuple(_notes(trace, lanes, per_process)),
+        notes=(*_notes(trace, lanes, per_process), *_uncorrected(judgement)),
     )
 
 
@@ -126,6 +136,8 @@ def _measure(
     lanes: list[Lane],
     steps: dict[int, ProcessSteps],
     phases: dict[int, list[PhaseSpans]],
+    *,
+    undisturbed: Callable[[], Undisturbed],
 ) -> Measured:
     """All figures from which findings are made: of all lanes, and of the steps of the process that is judged.
 
@@ -135,10 +147,11 @@ def _measure(
         lanes: its timelines, one for each process and GPU.
         steps: its whole steps, by pid.
         phases: their phases, by pid.
+        undisturbed: says how long the training's steps took before and after the capture.
     """
     gaps = [attribute(lane, _others(lane, lanes), phases[lane.process]) for lane in lanes]
     missing = unrecorded(trace)
-    judgement = judge(lanes, gaps, missing)
+    judgement = judge(lanes, gaps, missing, undisturbed())
     main = judgement.lane
     own = steps[main.process] if main is not None else _longest(steps)
     return Measured(
@@ -156,20 +169,6 @@ def _measure(
         ranks={rank.process: rank.rank for rank in trace.ranks},
         missing=missing,
         tool=f"{trace.engine} {trace.version}".strip(),
-    )
-
-
-def _command(path: Path) -> str:
-    """The training's command, where the capture's folder says it."""
-    info = (path if path.is_dir() else path.parent) / "capture.json"
-    try:
-        found = msgspec.json.decode(read_input(info), type=dict[str, object]).get("command")
-    except (UnusableInput, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return "python train.py"
-    return (
-        " ".join(shlex.quote(word) for word in found.split())
-        if isinstance(found, str) and found
-        else "python train.py"
     )
 
 
@@ -349,6 +348,12 @@ def _timeline(
     if lane is None:
         return None
     return step_timeline(lane, gaps[lanes.index(lane)], phases[lane.process])
+
+
+def _uncorrected(judgement: Judgement) -> list[str]:
+    """That the shares hold the profiler's own cost, and why."""
+    reason = judgement.correction.reason
+    return [f"the shares hold what the profiler itself cost: {reason}"] if judgement.lost and reason else []
 
 
 def _notes(trace: model.Trace, lanes: list[Lane], steps: dict[int, ProcessSteps]) -> list[str]:

@@ -13,11 +13,12 @@ from llmtop.analysis import cuda_calls as cuda
 from llmtop.analysis.collectives import Uneven
 from llmtop.analysis.device_timeline import Lane
 from llmtop.analysis.idle_causes import Gaps
+from llmtop.analysis.longest_gaps import deepest_during
 from llmtop.analysis.missing_kernels import Unrecorded
 from llmtop.analysis.one_off import longest_setup
 from llmtop.analysis.verdict import BORDER_PCT, CAUSE_OF, NEAR_PCT, ONE_OFF, Judgement
 from llmtop.bottlenecks import BOTTLENECKS, LossId
-from llmtop.format import count, duration, percent, rate, rounded
+from llmtop.format import count, duration, percent, printable, rate, rounded
 from llmtop.report.advice import ADVICE, FindingId
 from llmtop.report.model import ApiTime, CopyTime, Finding, KernelTime, PhaseMean, StepsJudged, WaitPlace
 from llmtop.severity import Severity, gravity
@@ -27,6 +28,8 @@ RECORDS_LOST: Final = "records_lost"
 TOLD_PCT = 3.0
 """A cause with less of the step than this is not worth a finding."""
 CRITICAL_PCT = 40.0
+STANDS_OUT_PCT = 20.0
+"""What the host was in for less of the idle time than this is not named."""
 _MANY_SMALL_PCT = 60.0
 _FEWEST_LAUNCHES = 100
 
@@ -156,14 +159,26 @@ def _lost(measured: Measured) -> list[Finding]:
         lost = judgement.verdict != "gpu_bound" and judgement.total >= BORDER_PCT + NEAR_PCT
         if lost and (named or share >= BORDER_PCT):
             severity = "critical" if share >= CRITICAL_PCT else "warning"
-        saves = share / 100 * lane.length / 1e6 / lane.counted if lane.counted else None
+        step = judgement.step_seconds
+        saves = None if step is None else share / 100 * step * 1e3
         evidence = _evidence(measured, lane, verdict, share)
         words = f"{BOTTLENECKS[verdict].heading}: {percent(share, 1)} of the step"
         if saves is not None:
-            words += f", {duration(saves / 1e3)} of {duration(lane.length / 1e9 / lane.counted)}"
+            words += f", {duration(saves / 1e3)} of {duration(step)}"
+        deepest = _deepest(measured, lane, verdict)
+        if deepest is not None:
+            words += f"; the host was mostly in {printable(deepest[0], 100)} ({percent(deepest[1])} of that time)"
+            evidence |= {"host_in": deepest[0], "host_in_pct_of_idle": deepest[1]}
         more = {"pid": lane.process, "device": lane.device, "command": measured.command}
         found.append(_advised(verdict, severity, share, f"{words}.", evidence, saves=saves, **more))
     return found
+
+
+def _deepest(measured: Measured, lane: Lane, verdict: LossId) -> tuple[str, float] | None:
+    """The operator or frame that was the deepest on the host for much of what a loss took, where one stands out."""
+    causes = [cause for cause, counts_for in CAUSE_OF.items() if counts_for == verdict]
+    found = deepest_during(lane, measured.gaps[measured.lanes.index(lane)], causes) if causes else None
+    return found if found is not None and found[1] >= STANDS_OUT_PCT else None
 
 
 def _evidence(measured: Measured, lane: Lane, verdict: LossId, share: float) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from llmtop.analysis import cuda_calls as cuda
@@ -12,10 +14,15 @@ from llmtop.format import duration
 from llmtop.report.model import LongGap
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
+from llmtop.trace.intervals import Ns
 
 _MOST = 12
 _MOST_HOST_LINES = 4
 _PYTHON_LINE_NS = 100_000
+_FINEST = 100
+"""What takes less than this part of a gap counts for what it was called from."""
+_LOOKED_AT = 40
+"""How many gaps of one cause are looked into to say what the host did in them."""
 
 
 def longest_gaps(lanes: list[Lane], gaps: list[Gaps], phases: dict[int, list[PhaseSpans]]) -> tuple[LongGap, ...]:
@@ -31,11 +38,40 @@ def longest_gaps(lanes: list[Lane], gaps: list[Gaps], phases: dict[int, list[Pha
     )
 
 
+def deepest_during(lane: Lane, gaps: Gaps, causes: Collection[str]) -> tuple[str, float] | None:
+    """What the launching threads were in, deepest, for most of the idle time that some causes have.
+
+    Args:
+        lane: whose.
+        gaps: its gaps.
+        causes: keys of `CAUSES`.
+
+    Returns:
+        The operator or Python frame, with the percent of that time (as far as it was looked into); None where the
+        capture has neither.
+    """
+    weight = np.sum([gaps.by_cause[cause] for cause in causes], axis=0)
+    chosen = np.argsort(-weight, kind="stable")[:_LOOKED_AT]
+    chosen = chosen[weight[chosen] > 0]
+    host = _host_of(lane)
+    if not len(host) or not len(chosen):
+        return None
+    total, times = 0, dict[int, int]()
+    for gap in chosen.tolist():
+        start, end = int(gaps.spans.starts[gap]), int(gaps.spans.ends[gap])
+        total += end - start
+        for name, took in _deepest(host, start, end).items():
+            times[name] = times.get(name, 0) + took
+    if not times:
+        return None
+    name = max(times, key=lambda number: times[number])
+    return lane.trace.names[name], 100.0 * times[name] / total
+
+
 def _describe(lane: Lane, gaps: Gaps, gap: int, phases: list[PhaseSpans]) -> LongGap:
     start, end = int(gaps.spans.starts[gap]), int(gaps.spans.ends[gap])
     ops, names = lane.ops, lane.trace.names
-    before = int(np.searchsorted(ops.start, start)) - 1
-    after = int(gaps.ending[gap])
+    before, after = _ended_last(ops, start), int(gaps.ending[gap])
     causes = {cause: int(gaps.by_cause[cause][gap]) / 1e9 for cause in CAUSES if gaps.by_cause[cause][gap]}
     step = int(np.searchsorted(lane.bounds, start, side="right")) - 1
     return LongGap(
@@ -52,6 +88,14 @@ def _describe(lane: Lane, gaps: Gaps, gap: int, phases: list[PhaseSpans]) -> Lon
     )
 
 
+def _ended_last(ops: model.DeviceOps, instant: int) -> int:
+    """The row of what ended last by an instant; -1 where nothing had. Work runs beside other work: what began last
+    is not always what ended last."""
+    begun = int(np.searchsorted(ops.start, instant))
+    ended = np.where(ops.end[:begun] <= instant, ops.end[:begun], np.iinfo(np.int64).min)
+    return int(np.argmax(ended)) if begun and ended.max() > np.iinfo(np.int64).min else -1
+
+
 def _phase_at(phases: list[PhaseSpans], instant: int) -> str:
     """The innermost phase that the host was in."""
     at = np.array([instant], dtype=np.int64)
@@ -60,20 +104,24 @@ def _phase_at(phases: list[PhaseSpans], instant: int) -> str:
 
 
 def _host_lines(lane: Lane, start: int, end: int, phases: list[PhaseSpans]) -> tuple[str, ...]:
-    """What the launching threads did between two instants: phases, calls, operators, frames, with their times."""
+    """What the launching threads did between two instants: phases, calls, operators, frames, with their times.
+
+    No time is longer than the gap: what several threads did at once counts once.
+    """
     times: dict[str, int] = {}
-    for phase in phases:
-        inside = iv.clip(phase.spans, start, end).total
-        if inside:
-            times[f"phase {phase.path}"] = inside
-    trace = lane.trace
-    calls = _inside(trace.calls, lane, start, end)
-    for name, took in _sums(calls, start, end).items():
-        call = f"in {cuda.plain_name(trace.names[name])}"
-        times[call] = times.get(call, 0) + took
-    for name, took in _sums(_inside(trace.host, lane, start, end), start, end).items():
+    inside = [(iv.clip(phase.spans, start, end).total, phase.path.count("/"), phase.path) for phase in phases]
+    # Of phases that lie in one another the innermost is told.
+    took, _, path = max(inside, default=(0, 0, ""))
+    if took:
+        times[f"phase {path}"] = took
+    names = lane.trace.names
+    calls = _inside(_calls_of(lane), start, end)
+    for name, took in _covered(calls, start, end).items():
+        call = f"in {cuda.plain_name(names[name])}"
+        times[call] = min(times.get(call, 0) + took, end - start)
+    for name, took in _deepest(_host_of(lane), start, end).items():
         if took >= _PYTHON_LINE_NS:
-            times[trace.names[name]] = took
+            times[names[name]] = max(took, times.get(names[name], 0))
     quiet = end - start - iv.clip(iv.union(calls.start, calls.end), start, end).total
     if quiet > 0:
         times["no CUDA call"] = quiet
@@ -81,16 +129,88 @@ def _host_lines(lane: Lane, start: int, end: int, phases: list[PhaseSpans]) -> t
     return tuple(f"{what[:120]}: {duration(took / 1e9)}" for what, took in lines)
 
 
-def _inside(table: model.TableT, lane: Lane, start: int, end: int) -> model.TableT:
-    mine = (table.end > start) & (table.start < end)
-    mine &= (table.process == lane.process) & np.isin(table.thread, lane.launchers)  # type: ignore[attr-defined]  # both tables of threads have them
-    return table.where(mine)
+def _host_of(lane: Lane) -> model.HostSpans:
+    """Operators and frames of the launching threads, in order of their start, the outer before the inner."""
+
+    def make() -> model.HostSpans:
+        mine = _of_threads(lane.trace.host, lane)
+        return mine.where(np.lexsort((-mine.end, mine.start)))
+
+    return lane.trace.once("host of threads", _threads(lane), make)
 
 
-def _sums(table: model.ApiCalls | model.HostSpans, start: int, end: int) -> dict[int, int]:
-    """Time by name, each clipped to the gap."""
-    took = np.minimum(table.end, end) - np.maximum(table.start, start)
-    sums: dict[int, int] = {}
-    for name, length in zip(table.name.tolist(), took.tolist(), strict=True):
-        sums[name] = sums.get(name, 0) + length
-    return sums
+def _calls_of(lane: Lane) -> model.ApiCalls:
+    return lane.trace.once("calls by thread", _threads(lane), lambda: _of_threads(lane.trace.calls, lane))
+
+
+def _threads(lane: Lane) -> tuple[int, tuple[int, ...]]:
+    return lane.process, tuple(lane.launchers.tolist())
+
+
+def _of_threads(table: model.TableT, lane: Lane) -> model.TableT:
+    mine = (table.process == lane.process) & np.isin(table.thread, lane.launchers)  # type: ignore[attr-defined]  # both tables of threads have them
+    return table.where(np.flatnonzero(mine))
+
+
+def _inside(table: model.TableT, start: int, end: int) -> model.TableT:
+    return table.where(np.flatnonzero((table.end > start) & (table.start < end)))
+
+
+def _covered(table: model.ApiCalls, start: int, end: int) -> dict[int, int]:
+    """For how long anything of each name lasted between two instants, in ns."""
+    found = {}
+    for name in np.unique(table.name).tolist():
+        mine = table.where(table.name == name)
+        found[name] = iv.clip(iv.union(mine.start, mine.end), start, end).total
+    return found
+
+
+def _deepest(host: model.HostSpans, start: int, end: int) -> dict[int, int]:
+    """How long each operator or frame was the deepest that was open on its thread, by name, in ns of the gap.
+
+    Args:
+        host: operators and frames in order of their start, the outer first.
+        start: of the gap, in ns.
+        end: of the gap, in ns.
+    """
+    rows = _inside(host, start, end)
+    begin, stop = np.maximum(rows.start, start), np.minimum(rows.end, end)
+    seen = np.flatnonzero((stop - begin) * _FINEST >= end - start)
+    own: dict[int, list[tuple[int, int, int]]] = {}
+    for row in seen.tolist():
+        piece = (int(begin[row]), int(stop[row]), int(rows.name[row]))
+        own.setdefault(int(rows.thread[row]), []).append(piece)
+    times: dict[int, Spanned] = {}
+    for pieces in own.values():
+        _add_deepest(pieces, times)
+    return {name: _total(spans) for name, spans in times.items()}
+
+
+Spanned = list[tuple[int, int]]
+
+
+def _add_deepest(pieces: list[tuple[int, int, int]], times: dict[int, Spanned]) -> None:
+    """Give each instant of one thread to the innermost of its pieces (begin, end, name), the outer first."""
+    stack: list[tuple[int, int]] = []  # (end, name) of what is open
+    at = 0
+    for begin, stop, name in pieces:
+        while stack and stack[-1][0] <= begin:
+            at = _give(times, stack.pop(), at)
+        if stack:
+            times.setdefault(stack[-1][1], []).append((at, begin))
+        at = begin
+        # One that outlasts what it began in, on a thread whose clock jumped, ends with it.
+        stack.append((min(stop, stack[-1][0]) if stack else stop, name))
+    while stack:
+        at = _give(times, stack.pop(), at)
+
+
+def _give(times: dict[int, Spanned], ended: tuple[int, int], at: int) -> int:
+    end, name = ended
+    times.setdefault(name, []).append((at, end))
+    return max(at, end)
+
+
+def _total(spans: Spanned) -> int:
+    table: Ns = np.array(spans, dtype=np.int64)
+    return iv.union(table[:, 0], table[:, 1]).total

@@ -19,8 +19,10 @@ from llmtop.analysis.collectives import exposed_pct
 from llmtop.analysis.device_timeline import Lane
 from llmtop.analysis.idle_causes import Gaps
 from llmtop.analysis.one_off import longest_setup
+from llmtop.analysis.undisturbed import UNCORRECTED, UNKNOWN, Undisturbed, correct
 from llmtop.bottlenecks import LossId, Verdict
 from llmtop.format import duration, percent
+from llmtop.report.model import Correction
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
 
@@ -88,6 +90,17 @@ class Judgement:
     """What of `idle` went to which cause, in percent of whole steps, the largest first."""
     lacks: str = ""
     """Why the verdict is unknown, as the end of a sentence; "" where it is not for lack of evidence."""
+    correction: Correction = UNCORRECTED
+    """What of `lost` was corrected by the undisturbed run."""
+
+    @property
+    def step_seconds(self) -> float | None:
+        """The step that `lost` is percent of: the undisturbed one where it is known; None without whole steps."""
+        if self.lane is None or not self.lane.counted:
+            return None
+        captured = self.lane.length / 1e9 / self.lane.counted
+        known = None if self.correction.reason else self.correction.undisturbed_seconds
+        return captured * (1 - self.one_off_pct / 100) if known is None else known
 
     @property
     def total(self) -> float:
@@ -107,8 +120,7 @@ def lost(lane: Lane, gaps: Gaps) -> dict[LossId, float]:
     sums["h2d_bound"] += lane.within(lane.only_host_copies)
     sums["communication_bound"] = float(lane.within(lane.exposed_nccl))
     length = max(lane.length - setup_ns(gaps), 1)
-    shares = {verdict: 100.0 * nanoseconds / length for verdict, nanoseconds in sums.items() if nanoseconds > 0}
-    return dict(sorted(shares.items(), key=lambda item: -item[1]))
+    return _ordered({verdict: 100.0 * nanoseconds / length for verdict, nanoseconds in sums.items()})
 
 
 def setup_ns(gaps: Gaps) -> int:
@@ -116,8 +128,17 @@ def setup_ns(gaps: Gaps) -> int:
     return sum(gaps.total(cause) for cause, verdict in CAUSE_OF.items() if verdict == ONE_OFF)
 
 
-def judge(lanes: list[Lane], gaps: list[Gaps], incomplete: Collection[int] = ()) -> Judgement:
-    """The verdict over all devices; `incomplete` are the processes whose kernels are not all in the capture."""
+def judge(
+    lanes: list[Lane], gaps: list[Gaps], incomplete: Collection[int] = (), undisturbed: Undisturbed = UNKNOWN
+) -> Judgement:
+    """The verdict over all devices.
+
+    Args:
+        lanes: one for each process and GPU.
+        gaps: theirs.
+        incomplete: the processes whose kernels are not all in the capture.
+        undisturbed: how long the training's steps took before and after the capture.
+    """
     if not lanes:
         return Judgement("unknown", None, {})
     index = _judged(lanes, gaps, incomplete)
@@ -127,6 +148,10 @@ def judge(lanes: list[Lane], gaps: list[Gaps], incomplete: Collection[int] = ())
     lacks = missing_evidence(lane, gaps[index])
     if lacks:
         return Judgement("unknown", lane, shares, whole_lost_pct=whole, one_off_pct=setup, lacks=lacks)
+    correction = correct(lane, shares, setup_ns(gaps[index]), undisturbed)
+    if not correction.reason:
+        shares = _ordered({kind: correction.lost_pct.get(kind, 0.0) for kind in _VERDICTS})
+        total = whole = sum(shares.values())
     verdict: Verdict = "gpu_bound"
     second = None
     ordered = list(shares.items())
@@ -137,16 +162,21 @@ def judge(lanes: list[Lane], gaps: list[Gaps], incomplete: Collection[int] = ())
     near = abs(total - BORDER_PCT) <= NEAR_PCT
     # A capture of few steps: the steps say one thing, all that was recorded another (or nearly so).
     apart = (total < BORDER_PCT) != (whole < BORDER_PCT) or (total < BORDER_PCT and BORDER_PCT - whole <= NEAR_PCT)
-    return Judgement(verdict, lane, shares, second, near or apart, whole, setup, _idle(lane, gaps[index]))
+    idle = _idle(gaps[index], shares.get("idle", 0.0))
+    return Judgement(verdict, lane, shares, second, near or apart, whole, setup, idle, correction=correction)
 
 
-def _idle(lane: Lane, gaps: Gaps) -> dict[str, float]:
-    """The causes of idle time that have no verdict of their own, in percent of what is no one-off work."""
-    length = max(lane.length - setup_ns(gaps), 1)
-    shares = {
-        cause: 100.0 * gaps.total(cause) / length for cause, verdict in CAUSE_OF.items() if verdict == "idle"
-    }
-    return dict(sorted(((cause, share) for cause, share in shares.items() if share), key=lambda item: -item[1]))
+def _ordered(shares: dict[LossId, float]) -> dict[LossId, float]:
+    """Without the empty ones, the largest first."""
+    return dict(sorted(((kind, share) for kind, share in shares.items() if share > 0), key=lambda item: -item[1]))
+
+
+def _idle(gaps: Gaps, share_pct: float) -> dict[str, float]:
+    """The share of idle time that has no verdict of its own, divided among its causes, the largest first."""
+    totals = {cause: gaps.total(cause) for cause, verdict in CAUSE_OF.items() if verdict == "idle"}
+    everything = max(sum(totals.values()), 1)
+    shares = {cause: share_pct * total / everything for cause, total in totals.items() if total}
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
 def missing_evidence(lane: Lane, gaps: Gaps) -> str:

@@ -33,7 +33,9 @@ def verdict_sentence(
         return f"unknown: {judgement.lacks}, so no verdict can rest on it. {GOOD_CAPTURE}"
     over = whole_steps(lane.counted) if lane.counted else "all device activity"
     where = f" of GPU {lane.device}" if len({*trace.ops.device.tolist()}) > 1 else ""
-    text = f"{judgement.verdict}: {BOTTLENECKS[judgement.verdict].sentence}. "
+    text = f"{judgement.verdict}: {BOTTLENECKS[judgement.verdict].sentence}. {_undisturbed(judgement)}"
+    if not judgement.correction.reason:
+        over = "the undisturbed step"
     total = judgement.total
     if judgement.verdict == "gpu_bound":
         text += f"{percent(total, 1)} of {over}{where} is lost to idle time, lone copies and exposed NCCL"
@@ -59,7 +61,7 @@ def verdict_sentence(
             f" This lies at the border of {percent(BORDER_PCT)}: {percent(total, 1)} of {over}, and "
             f"{percent(judgement.whole_lost_pct, 1)} from first to last device activity."
         )
-    if lane.counted and steps.seconds_p50:
+    if lane.counted and steps.seconds_p50 and judgement.correction.reason:
         text += f" A step takes {duration(lane.length / 1e9 / lane.counted)} on average."
     lacks = missing.get(lane.process)
     if lacks is not None:
@@ -73,6 +75,22 @@ def verdict_sentence(
 def whole_steps(number: int) -> str:
     """`1 whole step`, `5 whole steps`."""
     return "1 whole step" if number == 1 else f"{number} whole steps"
+
+
+def _undisturbed(judgement: Judgement) -> str:
+    """Device time over the step that no profiler slows down, and what the profiler added to it."""
+    found = judgement.correction
+    if found.reason or found.undisturbed_seconds is None or found.captured_seconds is None:
+        return ""
+    words = (
+        f"A step takes {duration(found.undisturbed_seconds)} without the profiler, and the GPU works for "
+        f"{duration(found.device_seconds)} of it ({percent(found.busy_pct, 1)}); "
+    )
+    added = found.captured_seconds - found.undisturbed_seconds
+    if added < 0.01 * found.undisturbed_seconds:
+        return f"{words}the profiler added nothing that can be told. "
+    share = percent(100 * added / found.undisturbed_seconds, 1)
+    return f"{words}the profiler added {duration(added)} ({share}), which is left out. "
 
 
 def _named(kind: LossId) -> str:

@@ -41,6 +41,23 @@ class StepsJudged(msgspec.Struct, frozen=True, kw_only=True):
     """In words: what of the capture is in no whole step."""
 
 
+class Correction(msgspec.Struct, frozen=True, kw_only=True):
+    """The shares of a step that no profiler slows down; means of the judged device."""
+
+    reason: str = ""
+    """Why the shares are those of the captured steps, profiler and all; "" where they are corrected."""
+    undisturbed_seconds: float | None = None
+    """A step before and after the capture, as the training told it."""
+    captured_seconds: float | None = None
+    """A step within the capture, on the device, without one-off work."""
+    device_seconds: float | None = None
+    """Device time in it: kernels, copies and memsets, what ran at once counted once."""
+    busy_pct: float | None = None
+    """Device time over the undisturbed step."""
+    lost_pct: dict[str, float] = {}
+    """As in `Device`, of the undisturbed step; the verdict is made from these."""
+
+
 class Device(msgspec.Struct, frozen=True, kw_only=True):
     """One process on one GPU."""
 
@@ -304,6 +321,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     at_border: bool = False
     """Whether the verdict would be another with two points more or less lost."""
     steps: StepsJudged = StepsJudged(found_by="")
+    correction: Correction | None = None
+    """Of the shares and the verdict by the undisturbed run; None for a recording, which no profiler disturbs."""
     longest_gaps: tuple[LongGap, ...] = ()
     collectives: tuple[CollectiveTime, ...] = ()
     waits: tuple[WaitPlace, ...] = ()
