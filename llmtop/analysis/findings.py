@@ -175,7 +175,7 @@ def _lost(measured: Measured) -> list[Finding]:
 
 
 def _deepest(measured: Measured, lane: Lane, verdict: LossId) -> tuple[str, float] | None:
-    """The operator or frame that was the deepest on the host for much of what a loss took, where one stands out."""
+    """The operator or frame that was deepest on the host for much of what a loss took, where one stands out."""
     causes = [cause for cause, counts_for in CAUSE_OF.items() if counts_for == verdict]
     found = deepest_during(lane, measured.gaps[measured.lanes.index(lane)], causes) if causes else None
     return found if found is not None and found[1] >= STANDS_OUT_PCT else None
