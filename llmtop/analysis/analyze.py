@@ -25,7 +25,7 @@ from llmtop.analysis.sync_calls import wait_places
 from llmtop.analysis.verdict import Judgement, judge, lost
 from llmtop.analysis.verdict_text import left_out, verdict_sentence
 from llmtop.errors import UnusableInput
-from llmtop.format import percent
+from llmtop.format import counted, percent
 from llmtop.inputs import DEFAULT, Limits, read_input
 from llmtop.report.model import (
     Device,
@@ -200,7 +200,12 @@ def _longest(steps: dict[int, ProcessSteps]) -> ProcessSteps | None:
 
 def _others(lane: Lane, lanes: list[Lane]) -> Spans:
     """When other processes ran something on the same device."""
-    sets = [other.busy for other in lanes if other.device == lane.device and other.process != lane.process]
+    own = (lane.process, lane.device)
+    sets = [
+        other.busy
+        for other in lanes
+        if other.process != lane.process and lane.trace.same_gpu(own, (other.process, other.device))
+    ]
     return iv.either(*sets)
 
 
@@ -236,10 +241,11 @@ def _steps(own: ProcessSteps | None, lane: Lane | None, trace: model.Trace) -> S
 
 def _device(lane: Lane, gaps: Gaps, judgement: Judgement, trace: model.Trace, ranks: dict[int, int]) -> Device:
     ops = lane.ops
-    gpu = trace.gpus.get(lane.device)
+    gpu = trace.gpu(lane.process, lane.device)
     first, last = int(ops.start[0]), int(ops.end.max())
     kernels = ops.kind == model.KERNEL
     took = (ops.end - ops.start)[kernels]
+    told = len(took) > 0 and lane.kernels_known
     launches = launch_calls(lane)
     inside = launches.where((launches.start >= lane.low) & (launches.start < lane.high))
     lengths = np.diff(lane.bounds) / 1e9
@@ -250,12 +256,12 @@ def _device(lane: Lane, gaps: Gaps, judgement: Judgement, trace: model.Trace, ra
         uuid=gpu.uuid if gpu else None,
         rank=ranks.get(lane.process),
         busy_pct=100.0 * lane.busy.total / max(last - first, 1),
-        kernel_pct=lane.share(lane.within(lane.kernels)),
-        memcpy_pct=lane.share(lane.within(lane.copies)),
-        nccl_pct=lane.share(lane.within(lane.nccl)),
-        nccl_exposed_pct=exposed_pct(lane),
+        kernel_pct=None if lane.graphs else lane.share(lane.within(lane.kernels)),
+        memcpy_pct=None if lane.graphs else lane.share(lane.within(lane.copies)),
+        nccl_pct=None if lane.graphs else lane.share(lane.within(lane.nccl)),
+        nccl_exposed_pct=None if lane.graphs else exposed_pct(lane),
         kernels=int(kernels.sum()),
-        kernels_under_10us_pct=100.0 * float(np.mean(took < 10_000)) if len(took) else None,
+        kernels_under_10us_pct=100.0 * float(np.mean(took < 10_000)) if told else None,
         idle_pct=lane.share(lane.idle.total),
         copy_only_pct=lane.share(lane.within(lane.only_host_copies)),
         lost_pct=dict(lost(lane, gaps).items()),
@@ -263,9 +269,10 @@ def _device(lane: Lane, gaps: Gaps, judgement: Judgement, trace: model.Trace, ra
         window_seconds=lane.length / 1e9,
         step_seconds=float(np.median(lengths)) if lane.counted else None,
         kernel_seconds=float(took.sum()) / 1e9,
-        kernel_median_us=float(np.median(took)) / 1e3 if len(took) else None,
+        kernel_median_us=float(np.median(took)) / 1e3 if told else None,
         launch_api_seconds=float((launches.end - launches.start).sum()) / 1e9,
         launches_per_step=len(inside) / lane.counted if lane.counted else None,
+        graphs=lane.graphs,
         judged=lane is judgement.lane,
     )
 
@@ -354,7 +361,7 @@ def _notes(trace: model.Trace, lanes: list[Lane], steps: dict[int, ProcessSteps]
     notes = list(trace.notes)
     if not len(trace.ops):
         notes.append("the capture has no device activity: no kernel, copy or memset is in it")
-    elif not (trace.ops.kind == model.KERNEL).any():
+    elif not np.isin(trace.ops.kind, (model.KERNEL, model.GRAPH)).any():
         notes.append("the capture has copies or memsets but no kernel")
     if len(trace.ops) and not len(trace.calls):
         notes.append("the capture has no CUDA calls of the host: what caused a gap cannot be said")
@@ -364,6 +371,12 @@ def _notes(trace: model.Trace, lanes: list[Lane], steps: dict[int, ProcessSteps]
             f"{unlaunched} of {len(trace.ops)} pieces of device work have no launching call in the capture"
         )
     for lane in lanes:
+        if lane.graphs:
+            notes.append(
+                f"GPU {lane.device}, pid {lane.process}: {counted(lane.graphs, 'CUDA graph')} traced as a whole: their "
+                "kernels are not known, and pauses within them count as busy; with nsys --cuda-graph-trace=node "
+                "they are recorded one by one"
+            )
         if not lane.counted:
             found_by = steps[lane.process].found_by
             notes.append(

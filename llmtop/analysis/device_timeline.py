@@ -80,13 +80,23 @@ class Lane:
 
     @functools.cached_property
     def busy(self) -> Spans:
-        """When a kernel, copy or memset ran, in the whole file."""
+        """When a kernel, copy, memset or whole graph ran, in the whole file."""
         return iv.union(self.ops.start, self.ops.end)
 
     @functools.cached_property
     def kernels(self) -> Spans:
         """When a kernel ran, in the whole file."""
         return self._union(self.ops.kind == model.KERNEL)
+
+    @functools.cached_property
+    def graphs(self) -> int:
+        """How many CUDA graphs were traced as a whole: what ran in them is not known."""
+        return int((self.ops.kind == model.GRAPH).sum())
+
+    @functools.cached_property
+    def kernels_known(self) -> bool:
+        """Whether more time was recorded kernel by kernel than as whole graphs."""
+        return not self.graphs or self._union(self.ops.kind == model.GRAPH).total < self.kernels.total
 
     @functools.cached_property
     def host_copies(self) -> Spans:
@@ -131,7 +141,8 @@ class Lane:
     def launchers(self) -> Ns:
         """The threads whose launches make up the step: those with at least a twentieth of the kernels (NCCL's
         aside), so neither a thread that prefetches nor one that watches NCCL."""
-        called = self.launched_by[(self.ops.kind == model.KERNEL) & ~self.is_nccl & (self.launched_by >= 0)]
+        computes = np.isin(self.ops.kind, (model.KERNEL, model.GRAPH)) & ~self.is_nccl
+        called = self.launched_by[computes & (self.launched_by >= 0)]
         if not len(called):
             called = self.launched_by[self.launched_by >= 0]
         threads, counts = np.unique(self.trace.calls.thread[called], return_counts=True)

@@ -184,8 +184,10 @@ def launch_evidence(lane: Lane) -> dict[str, Any]:
     took = kernels.end - kernels.start
     launches = launch_calls(lane)
     inside = (lane.ops.kind == model.KERNEL) & (lane.ops.start >= lane.low) & (lane.ops.start < lane.high)
-    return {
-        "launch_api_ms": float((launches.end - launches.start).sum()) / 1e6,
+    launching = {"launch_api_ms": float((launches.end - launches.start).sum()) / 1e6}
+    if not lane.kernels_known:
+        return launching
+    return launching | {
         "kernel_ms": float(took.sum()) / 1e6,
         "kernels": len(kernels),
         "kernels_under_10us_pct": 100.0 * float(np.mean(took < 10_000)) if len(took) else None,
@@ -270,7 +272,7 @@ def _small_kernels(measured: Measured) -> Finding | None:
     if lane is None:
         return None
     evidence = launch_evidence(lane)
-    small = evidence["kernels_under_10us_pct"]
+    small = evidence.get("kernels_under_10us_pct")
     if small is None or small < _MANY_SMALL_PCT or evidence["kernels_per_step"] < _FEWEST_LAUNCHES:
         return None
     summary = (
@@ -327,7 +329,7 @@ def _hot_kernel(measured: Measured) -> Finding | None:
     """The kernel with the most time, with the ncu line that looks at some launches of it in a later step."""
     compute = [row for row in measured.kernels if row.kind != "NCCL"]
     lane = measured.judgement.lane
-    if not compute or lane is None:
+    if not compute or lane is None or not lane.kernels_known:
         return None
     top = compute[0]
     steps = max(sum(other.counted for other in measured.lanes), 1)

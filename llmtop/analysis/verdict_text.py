@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from llmtop.analysis.device_timeline import Lane
 from llmtop.analysis.missing_kernels import Unrecorded
 from llmtop.analysis.step_finder import ProcessSteps
@@ -22,7 +24,10 @@ def verdict_sentence(
     if lane is None:
         return "unknown: the capture has no device activity, so it cannot say what bounds the step."
     over = f"{lane.counted} whole steps" if lane.counted else "all device activity"
-    where = f" of GPU {lane.device}" if len({*trace.ops.device.tolist()}) > 1 else ""
+    numbers, files = len(np.unique(trace.ops.device)), len({*trace.file_of.values()})
+    where = f" of GPU {lane.device}" if numbers > 1 or files > 1 else ""
+    if numbers < files:
+        where += f" (pid {lane.process})"  # each rank counts its own GPUs
     text = f"{judgement.verdict}: {BOTTLENECKS[judgement.verdict].sentence}. "
     total = judgement.total
     if judgement.verdict == "gpu_bound":

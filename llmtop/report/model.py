@@ -49,16 +49,18 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     uuid: str | None = None
     rank: int | None = None
     busy_pct: float | None = None
-    """Union of kernels, copies and memsets over first to last device activity, whole file."""
+    """Union of kernels, copies, memsets and whole CUDA graphs over first to last device activity, whole file."""
     kernel_pct: float | None = None
     memcpy_pct: float | None = None
     nccl_pct: float | None = None
     nccl_exposed_pct: float | None = None
-    """Share of whole steps in which NCCL ran and nothing else did."""
+    """Share of whole steps in which NCCL ran and nothing else did. This share and the three before it are None
+    where CUDA graphs were traced as a whole: what ran in them is not known."""
     kernels: int | None = 0
     """How many ran, in the whole file; None for a recording, which has no kernels."""
     kernels_under_10us_pct: float | None = None
-    """How many of the kernels took less than 10 us, in percent of their number."""
+    """How many of the kernels took less than 10 us, in percent of their number; None, as the median is, where most
+    ran in CUDA graphs that were traced as a whole."""
     idle_pct: float | None = None
     copy_only_pct: float | None = None
     """Time in which only copies between host and device ran."""
@@ -76,6 +78,9 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     launch_api_seconds: float | None = 0.0
     """Host time in calls that launch kernels, whole file."""
     launches_per_step: float | None = None
+    """Calls that launch something on this device, by the host's steps: the device may lag behind them."""
+    graphs: int = 0
+    """CUDA graphs that were traced as a whole, in the whole file; their kernels are in no figure on kernels."""
     judged: bool = False
     """Whether the verdict is about this device."""
 
