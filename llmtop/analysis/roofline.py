@@ -37,8 +37,9 @@ def roofline(trace: model.Trace, judgement: Judgement, kernels: tuple[KernelTime
 
 def _ceiling(judgement: Judgement, math: float) -> str:
     if judgement.verdict != "gpu_bound":
-        idle = judgement.total
-        return f"The ceiling here is not a kernel's: {percent(idle)} of the step is lost before one runs."
+        of = "of the step" if judgement.lane is None or judgement.lane.counted else "of the time"
+        lost = f"{percent(judgement.total)} {of} is lost to idle time, lone copies and exposed NCCL"
+        return f"The ceiling here is not a kernel's: {lost}."
     if math >= 60.0:
         return f"{percent(math)} is matrix work, so the ceiling is compute (tensor cores): precision and shapes."
     if math <= 35.0:

@@ -11,7 +11,7 @@ from llmtop.analysis.missing_kernels import Unrecorded
 from llmtop.analysis.step_finder import ProcessSteps
 from llmtop.analysis.verdict import BORDER_PCT, Judgement
 from llmtop.bottlenecks import BOTTLENECKS
-from llmtop.format import duration, percent
+from llmtop.format import counted, duration, percent
 from llmtop.report.model import StepsJudged
 from llmtop.trace import model
 
@@ -23,7 +23,7 @@ def verdict_sentence(
     lane = judgement.lane
     if lane is None:
         return "unknown: the capture has no device activity, so it cannot say what bounds the step."
-    over = f"{lane.counted} whole steps" if lane.counted else "all device activity"
+    over = counted(lane.counted, "whole step") if lane.counted else "the time from first to last device activity"
     numbers, files = len(np.unique(trace.ops.device)), len({*trace.file_of.values()})
     where = f" of GPU {lane.device}" if numbers > 1 or files > 1 else ""
     if numbers < files:
@@ -62,14 +62,24 @@ def left_out(steps: ProcessSteps, lane: Lane | None, trace: model.Trace) -> str:
     """What of the capture lies in no whole step."""
     low, high = trace.window
     if lane is not None and lane.counted:
-        first, last = lane.low, lane.high
+        first, last = lane.low - lane.slow_first_ns, lane.high
     else:
         first, last = int(steps.starts[0]), int(steps.ends[-1])
-    before, after = max(0, first - low), max(0, high - last)
-    edges = [f"the {name} {duration(ns / 1e9)}" for name, ns in (("first", before), ("last", after)) if ns]
-    parts = (
-        [f"{' and '.join(edges)}, which {'hold' if len(edges) > 1 else 'holds'} no whole step"] if edges else []
-    )
+    edges = (("first", first - low, steps.cut_before), ("last", high - last, steps.cut_after))
+    told = [(f"the {name} {duration(ns / 1e9)}", cut) for name, ns, cut in edges if ns > 0]
+    if any(cut for _, cut in told):
+        parts = [f"{edge}, which {_holds(cut)}" for edge, cut in told]
+    elif told:
+        verb = "hold" if len(told) > 1 else "holds"
+        parts = [f"{' and '.join(edge for edge, _ in told)}, which {verb} no whole step"]
+    else:
+        parts = []
     if lane is not None and lane.slow_first:
         parts.append("the first whole step, which the start of the capture slowed down")
     return ", and ".join(parts)
+
+
+def _holds(cut: int) -> str:
+    if not cut:
+        return "holds no whole step"
+    return f"holds {counted(cut, 'whole step')} that {'was' if cut == 1 else 'were'} not asked for"

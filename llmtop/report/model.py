@@ -91,16 +91,19 @@ class PhaseMean(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     pid: int
     host_seconds: float
-    """By the host's clock. CUDA is asynchronous: this may be time spent waiting."""
+    """By the host's clock, over the host's whole steps. CUDA is asynchronous: this may be time spent waiting."""
     gpu_seconds: float | None = None
-    """Device time of what was launched in this phase, whenever it ran."""
+    """Device time of what was launched in this phase, whenever it ran, over the device's whole steps."""
     share_pct: float | None = None
-    """Host time over the step's time."""
+    """Host time over the step's time by the host's clock."""
     gpu_share_pct: float | None = None
-    """Device time over the step's time."""
+    """Device time over the step's time on the device, whose steps may be longer than those of a host that runs
+    ahead."""
     gpu_idle_seconds: float | None = None
-    """How long the device had nothing to do while the host was in this phase."""
+    """How long the device had nothing to do while the host was in this phase, over the host's whole steps."""
     count_per_step: float = 0.0
+    device: int | None = None
+    """Whose times these are: a process that works on several GPUs has a row for each."""
 
 
 class KernelVariant(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,9 +222,10 @@ class CollectiveTime(msgspec.Struct, frozen=True, kw_only=True):
     device: int
     pid: int
     name: str
-    count_per_step: float
-    ms_per_step: float
-    exposed_ms_per_step: float
+    count_per_step: float | None
+    ms_per_step: float | None
+    exposed_ms_per_step: float | None
+    """Figures a step are None for a capture without whole steps."""
     share_pct: float
 
 

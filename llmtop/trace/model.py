@@ -17,8 +17,8 @@ import numpy.typing as npt
 from llmtop.trace.intervals import Ns
 
 KERNEL, MEMCPY, MEMSET, GRAPH = 0, 1, 2, 3
-"""Kinds of device work. GRAPH is a CUDA graph of which the tool recorded only when it ran as a whole: what its kernels
-were, and whether anything ran between them, is not known."""
+"""Kinds of device work. GRAPH is a CUDA graph of which the tool recorded only when it ran as a whole: what its
+kernels were, and whether the device paused between them, is not known."""
 
 UNKNOWN, HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE, HOST_TO_HOST, PEER = 0, 1, 2, 8, 9, 10
 """Directions of a copy, numbered as CUPTI does (CUpti_ActivityMemcpyKind)."""

@@ -177,7 +177,7 @@ def _graphs(
     """CUDA graphs that were traced as a whole, as nsys does unless told to trace their nodes."""
     common = _common(rows)
     if (rows["deviceId"] == _ON_HOST).any():
-        # A graph whose first node runs on the host has no device of its own: its process's, as a rule there is one.
+        # A graph whose first node runs on the host has no device of its own: its process has one, as a rule.
         others = model.joined(ops)
         device = {int(pid): int(others.device[others.process == pid].min()) for pid in np.unique(others.process)}
         guess = np.array([device.get(pid, 0) for pid in common["process"].tolist()], dtype=np.int64)
