@@ -50,6 +50,18 @@ class _Of:
     steps: dict[tuple[int, float], Step] = field(default_factory=dict)
     """By number and start, in the order in which they came: a script may count anew in every epoch."""
 
+    def add(self, rank: Rank, most: int) -> None:
+        """Count in what one more snapshot tells; of the steps at most so many are kept, the newest."""
+        self.rank = rank
+        for step in rank.new_steps:
+            if 0 <= step.seconds < _LONGEST_STEP and 0 <= (step.interval_seconds or 0.0) < _LONGEST_STEP:
+                self.steps[step.index, step.started_at] = step
+        for step in rank.gpu_updates:
+            if (step.index, step.started_at) in self.steps:
+                self.steps[step.index, step.started_at] = step
+        while len(self.steps) > most:
+            del self.steps[next(iter(self.steps))]
+
 
 @dataclass
 class _Held:
@@ -94,15 +106,7 @@ class _Seen:
                     self.samples.setdefault((gpu.uuid, name), array("d")).extend((now, value))
         for rank in snapshot.ranks:
             own = self.ranks.setdefault(rank.pid, _Of(rank))
-            own.rank = rank
-            for step in rank.new_steps:
-                if 0 <= step.seconds < _LONGEST_STEP and 0 <= (step.interval_seconds or 0.0) < _LONGEST_STEP:
-                    own.steps[step.index, step.started_at] = step
-            for step in rank.gpu_updates:
-                if (step.index, step.started_at) in own.steps:
-                    own.steps[step.index, step.started_at] = step
-            while len(own.steps) > min(_MOST_STEPS, max(_MOST_STEPS_OF_ALL // len(self.ranks), 100)):
-                del own.steps[next(iter(own.steps))]
+            own.add(rank, most=min(_MOST_STEPS, max(_MOST_STEPS_OF_ALL // len(self.ranks), 100)))
         for alert in snapshot.alerts:
             held = self._held(alert)
             if held is None:

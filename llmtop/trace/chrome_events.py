@@ -96,6 +96,8 @@ _KINDS = {
 _LATEST_US = 4e15
 """No clock of a capture gets there; in ns a start and a duration together still fit into 64 bits."""
 _NO_ARGS = Args()
+_LAST_NUMBER = re.compile(r"(\d{1,6})\s*$")
+"""GPU 1 is 1."""
 _COPY = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?")
 _COPY_DIRECTIONS = {
     "HtoD": model.HOST_TO_DEVICE,
@@ -270,12 +272,8 @@ class Collector:
         """The device that stands where a process does, in events that do not say theirs: a number, or a name."""
         device = self._named_devices.get(named)
         if device is None:
-            device = _whole(named, -1)
-            if device < 0:
-                # "GPU 1" is 1; of names without a number each is a device of its own.
-                last = re.search(r"(\d{1,6})\s*$", named) if isinstance(named, str) else None
-                unknown = sum(not isinstance(known, int) for known in self._named_devices)
-                device = int(last[1]) if last else unknown
+            last = _LAST_NUMBER.search(named) if isinstance(named, str) else None
+            device = int(last[1]) if last else max(_whole(named, 0), 0)
             self._named_devices[named] = device
         return device
 
