@@ -37,6 +37,8 @@ _APART = 5.0
 class Inferred:
     """Where steps were seen to begin."""
 
+    places: Ns
+    """Which of the process's kernels, by their order, mark a step."""
     instants: Ns
     """When the host launched the mark of each step, in ns (when it ran, where the capture has no calls)."""
     how: str
@@ -61,16 +63,18 @@ def infer(trace: model.Trace, process: int) -> Inferred | None:
 
 
 def _steady(found: Inferred, kernels: int) -> bool:
-    """Whether these are steps that take about the same time and hold a step's worth of kernels."""
-    apart = np.diff(found.instants)
-    if len(apart) + 1 < FEWEST_MARKS or kernels < FEWEST_KERNELS * len(apart):
+    """Whether these are steps that take about the same time, each with a step's worth of kernels, and together
+    with most of them."""
+    apart, within = np.diff(found.instants), np.diff(found.places)
+    if len(apart) + 1 < FEWEST_MARKS or np.median(within) < FEWEST_KERNELS or 2 * within.sum() < kernels:
         return False
     return bool(np.std(apart) <= _UNEVEN_TIME * np.mean(apart))
 
 
 def _kernels(trace: model.Trace, process: int) -> Ns:
-    """The rows of the kernels of a process on the GPU on which it runs most of them, in order of their start."""
-    rows = np.flatnonzero((trace.ops.process == process) & (trace.ops.kind == model.KERNEL))
+    """The rows of the kernels and graphs of a process on the GPU that runs most, in order of their start."""
+    work = np.isin(trace.ops.kind, (model.KERNEL, model.GRAPH))
+    rows = np.flatnonzero((trace.ops.process == process) & work)
     if not len(rows):
         return rows
     devices, counts = np.unique(trace.ops.device[rows], return_counts=True)
@@ -104,7 +108,7 @@ def _by_period(trace: model.Trace, rows: Ns) -> Inferred | None:
     _, places = best
     short = trace.names[trace.ops.name[rows[places[0]]]]
     how = f"inferred from what repeats, no range marks a step: from one kernel {short!r} to the next"
-    return Inferred(_instants(trace, rows[places]), how)
+    return Inferred(places, _instants(trace, rows[places]), how)
 
 
 def _spread(places: Ns) -> float:
@@ -126,7 +130,7 @@ def _by_bursts(trace: model.Trace, rows: Ns, wanted: list[int], what: str) -> In
     if len(begins) < FEWEST_MARKS or _spread(begins) > _BURSTS_UNEVEN:
         return None
     how = f"inferred from what repeats, no range marks a step: from one burst of {what} to the next"
-    return Inferred(_instants(trace, rows[begins]), how)
+    return Inferred(begins, _instants(trace, rows[begins]), how)
 
 
 def _instants(trace: model.Trace, rows: Ns) -> Ns:

@@ -35,6 +35,9 @@ class ProcessSteps:
     """The name that marks a step; -1 when none does."""
     inferred: bool = False
     """Whether no range marks them: they were seen in what repeats."""
+    cut_before: int = 0
+    cut_after: int = 0
+    """How many whole steps before and after these were not asked for."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -55,7 +58,9 @@ def cut(steps: ProcessSteps, wanted: int | tuple[int, int] | None) -> ProcessSte
     if wanted is None:
         return steps
     first, last = (0, wanted) if isinstance(wanted, int) else wanted
-    return replace(steps, starts=steps.starts[first:last], ends=steps.ends[first:last])
+    before, after = len(steps.starts[:first]), len(steps.starts[last:])
+    starts, ends = steps.starts[first:last], steps.ends[first:last]
+    return replace(steps, starts=starts, ends=ends, cut_before=before, cut_after=after)
 
 
 def own_ranges(trace: model.Trace, process: int) -> model.Ranges:

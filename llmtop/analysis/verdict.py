@@ -21,7 +21,7 @@ from llmtop.analysis.idle_causes import Gaps
 from llmtop.analysis.one_off import longest_setup
 from llmtop.analysis.undisturbed import UNCORRECTED, UNKNOWN, Undisturbed, correct
 from llmtop.bottlenecks import LossId, Verdict
-from llmtop.format import duration, percent
+from llmtop.format import counted, duration, percent
 from llmtop.report.model import Correction
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
@@ -181,10 +181,11 @@ def _idle(gaps: Gaps, share_pct: float) -> dict[str, float]:
 
 def missing_evidence(lane: Lane, gaps: Gaps) -> str:
     """Why no verdict can rest on what a device did in a capture, as the end of a sentence; "" if one can."""
-    kernels = int((lane.ops.kind == model.KERNEL).sum())
+    # A graph that was traced as a whole is a step's worth of kernels.
+    kernels = int((lane.ops.kind == model.KERNEL).sum()) + FEWEST_KERNELS * lane.graphs
     low, high = lane.trace.window
     setup, idle = setup_ns(gaps), lane.idle.total
-    over = "all device activity" if not lane.counted else f"{lane.counted} whole step{'s' * (lane.counted != 1)}"
+    over = counted(lane.counted, "whole step") if lane.counted else "the time from first to last device activity"
     if not kernels:
         return "no kernel ran in the capture, only copies or memsets"
     if 2 * setup > idle and lane.share(setup) >= BORDER_PCT:
@@ -193,7 +194,7 @@ def missing_evidence(lane: Lane, gaps: Gaps) -> str:
         return ""
     busy = f"the GPU worked for {duration(lane.busy.total / 1e9)}"
     if kernels < FEWEST_KERNELS and 2 * lane.within(lane.busy) < lane.length:
-        return f"{busy}, in {kernels} kernel{'s' * (kernels != 1)}: too little to see a step in"
+        return f"{busy}, in {counted(kernels, 'kernel')}: too little to see a step in"
     if not lane.counted and lane.length < LEAST_SEEN * (high - low):
         return f"{busy}, within {duration(lane.length / 1e9)} of the {duration((high - low) / 1e9)} of the capture"
     return ""

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import numpy as np
+
 from llmtop.analysis.device_timeline import Lane
 from llmtop.analysis.idle_causes import CAUSES
 from llmtop.analysis.missing_kernels import Unrecorded
 from llmtop.analysis.step_finder import ProcessSteps
 from llmtop.analysis.verdict import BORDER_PCT, CLOSE_PCT, Judgement
 from llmtop.bottlenecks import BOTTLENECKS, LossId
-from llmtop.format import duration, percent
+from llmtop.format import counted, duration, percent
 from llmtop.report.model import StepsJudged
 from llmtop.trace import model
 
@@ -31,11 +33,14 @@ def verdict_sentence(
         return "unknown: the capture has no device activity, so it cannot say what bounds the step."
     if judgement.lacks:
         return f"unknown: {judgement.lacks}, so no verdict can rest on it. {GOOD_CAPTURE}"
-    over = whole_steps(lane.counted) if lane.counted else "all device activity"
-    where = f" of GPU {lane.device}" if len({*trace.ops.device.tolist()}) > 1 else ""
-    text = f"{judgement.verdict}: {BOTTLENECKS[judgement.verdict].sentence}. {_undisturbed(judgement)}"
+    over = counted(lane.counted, "whole step") if lane.counted else "the time from first to last device activity"
     if not judgement.correction.reason:
         over = "the undisturbed step"
+    numbers, files = len(np.unique(trace.ops.device)), len({*trace.file_of.values()})
+    where = f" of GPU {lane.device}" if numbers > 1 or files > 1 else ""
+    if numbers < files:
+        where += f" (pid {lane.process})"  # each rank counts its own GPUs
+    text = f"{judgement.verdict}: {BOTTLENECKS[judgement.verdict].sentence}. {_undisturbed(judgement)}"
     total = judgement.total
     if judgement.verdict == "gpu_bound":
         text += f"{percent(total, 1)} of {over}{where} is lost to idle time, lone copies and exposed NCCL"
@@ -72,11 +77,6 @@ def verdict_sentence(
     return text
 
 
-def whole_steps(number: int) -> str:
-    """`1 whole step`, `5 whole steps`."""
-    return "1 whole step" if number == 1 else f"{number} whole steps"
-
-
 def _undisturbed(judgement: Judgement) -> str:
     """Device time over the step that no profiler slows down, and what the profiler added to it."""
     found = judgement.correction
@@ -110,14 +110,24 @@ def left_out(steps: ProcessSteps, lane: Lane | None, trace: model.Trace) -> str:
     """What of the capture lies in no whole step."""
     low, high = trace.window
     if lane is not None and lane.counted:
-        first, last = lane.low, lane.high
+        first, last = lane.low - lane.slow_first_ns, lane.high
     else:
         first, last = int(steps.starts[0]), int(steps.ends[-1])
-    before, after = max(0, first - low), max(0, high - last)
-    edges = [f"the {name} {duration(ns / 1e9)}" for name, ns in (("first", before), ("last", after)) if ns]
-    parts = (
-        [f"{' and '.join(edges)}, which {'hold' if len(edges) > 1 else 'holds'} no whole step"] if edges else []
-    )
+    edges = (("first", first - low, steps.cut_before), ("last", high - last, steps.cut_after))
+    told = [(f"the {name} {duration(ns / 1e9)}", cut) for name, ns, cut in edges if ns > 0]
+    if any(cut for _, cut in told):
+        parts = [f"{edge}, which {_holds(cut)}" for edge, cut in told]
+    elif told:
+        verb = "hold" if len(told) > 1 else "holds"
+        parts = [f"{' and '.join(edge for edge, _ in told)}, which {verb} no whole step"]
+    else:
+        parts = []
     if lane is not None and lane.slow_first:
         parts.append("the first whole step, which the start of the capture slowed down")
     return ", and ".join(parts)
+
+
+def _holds(cut: int) -> str:
+    if not cut:
+        return "holds no whole step"
+    return f"holds {counted(cut, 'whole step')} that {'was' if cut == 1 else 'were'} not asked for"

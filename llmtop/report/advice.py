@@ -133,10 +133,7 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
     "hot_kernel": Advice(
         fix="",
         confirm="the kernel's mean time falls",
-        next=(
-            "ncu --target-processes all --kernel-name {kernel_regex} --launch-skip {skip} --launch-count {count} "
-            "--set full -o {file} {command}"
-        ),
+        next=("ncu --target-processes all --kernel-name {kernel_regex} {launches} --set full -o {file} {command}"),
     ),
     "small_kernels": Advice(
         fix="Fuse them: torch.compile, a fused or foreach optimizer, fused norms and losses; or replay them as a "

@@ -68,16 +68,18 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     uuid: str | None = None
     rank: int | None = None
     busy_pct: float | None = None
-    """Union of kernels, copies and memsets over first to last device activity, whole file."""
+    """Union of kernels, copies, memsets and whole CUDA graphs over first to last device activity, whole file."""
     kernel_pct: float | None = None
     memcpy_pct: float | None = None
     nccl_pct: float | None = None
     nccl_exposed_pct: float | None = None
-    """Share of whole steps in which NCCL ran and nothing else did."""
+    """Share of whole steps in which NCCL ran and nothing else did. This share and the three before it are None
+    where CUDA graphs were traced as a whole: what ran in them is not known."""
     kernels: int | None = 0
     """How many ran, in the whole file; None for a recording, which has no kernels."""
     kernels_under_10us_pct: float | None = None
-    """How many of the kernels took less than 10 us, in percent of their number."""
+    """How many of the kernels took less than 10 us, in percent of their number; None, as the median is, where most
+    ran in CUDA graphs that were traced as a whole."""
     idle_pct: float | None = None
     copy_only_pct: float | None = None
     """Time in which only copies between host and device ran."""
@@ -95,6 +97,9 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     launch_api_seconds: float | None = 0.0
     """Host time in calls that launch kernels, whole file."""
     launches_per_step: float | None = None
+    """Calls that launch something on this device, by the host's steps: the device may lag behind them."""
+    graphs: int = 0
+    """CUDA graphs that were traced as a whole, in the whole file; their kernels are in no figure on kernels."""
     judged: bool = False
     """Whether the verdict is about this device."""
 
@@ -105,16 +110,19 @@ class PhaseMean(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     pid: int
     host_seconds: float
-    """By the host's clock. CUDA is asynchronous: this may be time spent waiting."""
+    """By the host's clock, over the host's whole steps. CUDA is asynchronous: this may be time spent waiting."""
     gpu_seconds: float | None = None
-    """Device time of what was launched in this phase, whenever it ran."""
+    """Device time of what was launched in this phase, whenever it ran, over the device's whole steps."""
     share_pct: float | None = None
-    """Host time over the step's time."""
+    """Host time over the step's time by the host's clock."""
     gpu_share_pct: float | None = None
-    """Device time over the step's time."""
+    """Device time over the step's time on the device, whose steps may be longer than those of a host that runs
+    ahead."""
     gpu_idle_seconds: float | None = None
-    """How long the device had nothing to do while the host was in this phase."""
+    """How long the device had nothing to do while the host was in this phase, over the host's whole steps."""
     count_per_step: float = 0.0
+    device: int | None = None
+    """Whose times these are: a process that works on several GPUs has a row for each."""
 
 
 class KernelVariant(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,9 +241,10 @@ class CollectiveTime(msgspec.Struct, frozen=True, kw_only=True):
     device: int
     pid: int
     name: str
-    count_per_step: float
-    ms_per_step: float
-    exposed_ms_per_step: float
+    count_per_step: float | None
+    ms_per_step: float | None
+    exposed_ms_per_step: float | None
+    """Figures a step are None for a capture without whole steps."""
     share_pct: float
 
 

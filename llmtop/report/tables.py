@@ -8,7 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llmtop.format import DASH, count, duration, figure, number, padded, percent, printable, size, width_of
+from llmtop.format import (
+    DASH,
+    count,
+    counted,
+    duration,
+    figure,
+    number,
+    padded,
+    percent,
+    printable,
+    size,
+    width_of,
+)
 from llmtop.report.model import Finding, Report
 
 
@@ -63,7 +75,7 @@ def tables(report: Report, name_width: int = 60) -> list[Text]:
 def headline(report: Report) -> str:
     """One line on what the report was made of."""
     parts = [part for part in (report.engine, printable(report.tool_version, 40)) if part]
-    steps = f"{report.steps.count} whole steps" if report.steps.count else "no whole steps"
+    steps = counted(report.steps.count, "whole step") if report.steps.count else "no whole steps"
     return f"{printable(report.source, 200)} ({' '.join(parts)}, {duration(report.window_seconds)}, {steps})"
 
 
@@ -142,9 +154,12 @@ def _devices(report: Report) -> Text:
 
 def _phases(report: Report, width: int) -> Text:
     several = len({row.pid for row in report.phases}) > 1
+    gpus = len({(row.pid, row.device) for row in report.phases}) > len({row.pid for row in report.phases})
     rows = [
         (
-            (f"{row.pid} " if several else "") + printable(row.name, width),
+            (f"{row.pid} " if several else "")
+            + (f"GPU {row.device} " if gpus and row.device is not None else "")
+            + printable(row.name, width),
             duration(row.host_seconds),
             percent(row.share_pct, 1),
             duration(row.gpu_seconds),
@@ -178,7 +193,7 @@ def _gaps(report: Report) -> Text:
     ]
     return Text(
         "Idle time by cause",
-        ("the GPU was idle because", "of steps", "a step", "gaps", "longest"),
+        ("the GPU was idle because", _of(report, "of steps"), "a step", "gaps", "longest"),
         rows,
         left=1,
         most=40,
@@ -225,13 +240,19 @@ def _collectives(report: Report) -> Text:
             f"GPU {row.device}",
             printable(row.name, 30),
             number(row.count_per_step, 1),
-            duration(row.ms_per_step / 1e3),
-            duration(row.exposed_ms_per_step / 1e3),
+            duration(None if row.ms_per_step is None else row.ms_per_step / 1e3),
+            duration(None if row.exposed_ms_per_step is None else row.exposed_ms_per_step / 1e3),
             percent(row.share_pct, 1),
         )
         for row in report.collectives
     ]
-    return Text("NCCL", ("GPU", "collective", "a step", "time", "exposed", "of step"), rows, left=2, most=32)
+    header = ("GPU", "collective", "a step", "time", "exposed", _of(report, "of step"))
+    return Text("NCCL", header, rows, left=2, most=32)
+
+
+def _of(report: Report, steps: str) -> str:
+    """What shares are of, as the head of a column: of steps, or of all the time where there are none."""
+    return steps if any(device.steps for device in report.devices) else "of time"
 
 
 def _waits(report: Report, width: int) -> Text:

@@ -111,6 +111,16 @@ def test_one_kernel_over_and_over_is_no_step(tmp_path: Path) -> None:
     assert not _report(capture, tmp_path).steps.inferred
 
 
+def test_what_repeats_in_a_small_part_of_a_capture_is_no_step(tmp_path: Path) -> None:
+    capture = Capture()
+    for number in range(600):
+        capture.kernel(number * 20 + 10, number * 20 + 15, launched=number * 20, took=8)
+    for number in range(20):
+        at = 12_100 + number * 100
+        capture.kernel(at, at + 90, launched=at - 50, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+    assert not _report(capture, tmp_path).steps.inferred
+
+
 def test_ranges_come_before_what_is_inferred(tmp_path: Path) -> None:
     capture = _steps(10)
     for step in range(5):
