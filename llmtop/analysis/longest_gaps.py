@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from llmtop.format import duration
 from llmtop.report.model import LongGap
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
-from llmtop.trace.intervals import Ns
+from llmtop.trace.intervals import Ns, Spans
 
 _MOST = 12
 _MOST_HOST_LINES = 4
@@ -31,10 +32,12 @@ def longest_gaps(lanes: list[Lane], gaps: list[Gaps], phases: dict[int, list[Pha
     for index, own in enumerate(gaps):
         lengths = own.spans.lengths
         found += [(int(lengths[gap]), index, gap) for gap in np.argsort(-lengths, kind="stable")[:_MOST].tolist()]
-    found.sort(key=lambda item: -item[0])
-    # Only what is told is described: that looks at all calls of the capture.
+    found = sorted(found, key=lambda item: -item[0])[:_MOST]
+    told = {index: [gap for _, other, gap in found if other == index] for _, index, _ in found}
+    seen = {index: _seen_in(lanes[index], gaps[index], chosen) for index, chosen in told.items()}
     return tuple(
-        _describe(lanes[index], gaps[index], gap, phases[lanes[index].process]) for _, index, gap in found[:_MOST]
+        _describe(lanes[index], gaps[index], gap, phases[lanes[index].process], seen[index])
+        for _, index, gap in found
     )
 
 
@@ -53,9 +56,9 @@ def deepest_during(lane: Lane, gaps: Gaps, causes: Collection[str]) -> tuple[str
     weight = np.sum([gaps.by_cause[cause] for cause in causes], axis=0)
     chosen = np.argsort(-weight, kind="stable")[:_LOOKED_AT]
     chosen = chosen[weight[chosen] > 0]
-    host = _host_of(lane)
-    if not len(host) or not len(chosen):
+    if not len(lane.trace.host) or not len(chosen):
         return None
+    host = _within(lane.trace.host, lane, _some(gaps, chosen.tolist()))
     total, times = 0, dict[int, int]()
     for gap in chosen.tolist():
         start, end = int(gaps.spans.starts[gap]), int(gaps.spans.ends[gap])
@@ -68,7 +71,25 @@ def deepest_during(lane: Lane, gaps: Gaps, causes: Collection[str]) -> tuple[str
     return lane.trace.names[name], 100.0 * times[name] / total
 
 
-def _describe(lane: Lane, gaps: Gaps, gap: int, phases: list[PhaseSpans]) -> LongGap:
+@dataclass(frozen=True)
+class _Seen:
+    """What the launching threads of a lane did in some of its gaps."""
+
+    calls: model.ApiCalls
+    host: model.HostSpans
+
+
+def _seen_in(lane: Lane, gaps: Gaps, chosen: list[int]) -> _Seen:
+    spans = _some(gaps, chosen)
+    return _Seen(_within(lane.trace.calls, lane, spans), _within(lane.trace.host, lane, spans))
+
+
+def _some(gaps: Gaps, chosen: list[int]) -> Spans:
+    rows = np.sort(np.array(chosen, dtype=np.int64))
+    return Spans(gaps.spans.starts[rows], gaps.spans.ends[rows])
+
+
+def _describe(lane: Lane, gaps: Gaps, gap: int, phases: list[PhaseSpans], seen: _Seen) -> LongGap:
     start, end = int(gaps.spans.starts[gap]), int(gaps.spans.ends[gap])
     ops, names = lane.ops, lane.trace.names
     before, after = _ended_last(ops, start), int(gaps.ending[gap])
@@ -82,7 +103,7 @@ def _describe(lane: Lane, gaps: Gaps, gap: int, phases: list[PhaseSpans]) -> Lon
         step=step if lane.counted else None,
         phase=_phase_at(phases, start),
         causes=dict(sorted(causes.items(), key=lambda item: -item[1])),
-        host=_host_lines(lane, start, end, phases),
+        host=_host_lines(lane, start, end, phases, seen),
         before=names[ops.name[before]] if before >= 0 else "",
         after=names[ops.name[after]] if after >= 0 else "",
     )
@@ -103,7 +124,7 @@ def _phase_at(phases: list[PhaseSpans], instant: int) -> str:
     return max(inside, key=lambda path: path.count("/"), default="")
 
 
-def _host_lines(lane: Lane, start: int, end: int, phases: list[PhaseSpans]) -> tuple[str, ...]:
+def _host_lines(lane: Lane, start: int, end: int, phases: list[PhaseSpans], seen: _Seen) -> tuple[str, ...]:
     """What the launching threads did between two instants: phases, calls, operators, frames, with their times.
 
     No time is longer than the gap: what several threads did at once counts once.
@@ -115,11 +136,11 @@ def _host_lines(lane: Lane, start: int, end: int, phases: list[PhaseSpans]) -> t
     if took:
         times[f"phase {path}"] = took
     names = lane.trace.names
-    calls = _inside(_calls_of(lane), start, end)
+    calls = _inside(seen.calls, start, end)
     for name, took in _covered(calls, start, end).items():
         call = f"in {cuda.plain_name(names[name])}"
         times[call] = min(times.get(call, 0) + took, end - start)
-    for name, took in _deepest(_host_of(lane), start, end).items():
+    for name, took in _deepest(seen.host, start, end).items():
         if took >= _PYTHON_LINE_NS:
             times[names[name]] = max(took, times.get(names[name], 0))
     quiet = end - start - iv.clip(iv.union(calls.start, calls.end), start, end).total
@@ -129,27 +150,18 @@ def _host_lines(lane: Lane, start: int, end: int, phases: list[PhaseSpans]) -> t
     return tuple(f"{what[:120]}: {duration(took / 1e9)}" for what, took in lines)
 
 
-def _host_of(lane: Lane) -> model.HostSpans:
-    """Operators and frames of the launching threads, in order of their start, the outer before the inner."""
+def _within(table: model.TableT, lane: Lane, spans: Spans) -> model.TableT:
+    """What a lane's launching threads did in any of these spans, in order of its start, the outer before the inner.
 
-    def make() -> model.HostSpans:
-        mine = _of_threads(lane.trace.host, lane)
-        return mine.where(np.lexsort((-mine.end, mine.start)))
-
-    return lane.trace.once("host of threads", _threads(lane), make)
-
-
-def _calls_of(lane: Lane) -> model.ApiCalls:
-    return lane.trace.once("calls by thread", _threads(lane), lambda: _of_threads(lane.trace.calls, lane))
-
-
-def _threads(lane: Lane) -> tuple[int, tuple[int, ...]]:
-    return lane.process, tuple(lane.launchers.tolist())
-
-
-def _of_threads(table: model.TableT, lane: Lane) -> model.TableT:
-    mine = (table.process == lane.process) & np.isin(table.thread, lane.launchers)  # type: ignore[attr-defined]  # both tables of threads have them
-    return table.where(np.flatnonzero(mine))
+    A capture has millions of calls and frames, and few of them lie in the gaps that are looked into.
+    """
+    after = np.searchsorted(spans.ends, table.start, side="right")
+    last = len(spans) - 1
+    rows = np.flatnonzero((after <= last) & (spans.starts[np.minimum(after, last)] < table.end))
+    near = table.where(rows)
+    mine = (near.process == lane.process) & np.isin(near.thread, lane.launchers)  # type: ignore[attr-defined]  # both tables of threads have them
+    near = near.where(np.flatnonzero(mine))
+    return near.where(np.lexsort((-near.end, near.start)))
 
 
 def _inside(table: model.TableT, start: int, end: int) -> model.TableT:
