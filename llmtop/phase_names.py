@@ -66,7 +66,7 @@ _ROLES: Final[tuple[tuple[Role, re.Pattern[str]], ...]] = (
         "comm",
         _words_like(
             rf"""comms? | communication | communicate | all reduce | all gather | all to all | reduce scatter |
-            broadcast | nccl | rccl | gloo | collectives? | barrier | send recv |
+            (?:data|input|output) dist | broadcast | nccl | rccl | gloo | collectives? | barrier | send recv |
             (?:sync|synchronize) {_GRADIENTS} | {_GRADIENTS} (?:sync|synchronize|reduce)"""
         ),
     ),

@@ -151,7 +151,7 @@ def _host_lines(lane: Lane, start: int, end: int, phases: list[PhaseSpans], seen
 
 
 def _within(table: model.TableT, lane: Lane, spans: Spans) -> model.TableT:
-    """What a lane's launching threads did in any of these spans, in order of its start, the outer before the inner.
+    """What a lane's launching threads did in any of these spans, in order of its start, the outer first.
 
     A capture has millions of calls and frames, and few of them lie in the gaps that are looked into.
     """
