@@ -121,7 +121,7 @@ def test_gaps_of_many_seconds_do_not_overflow(tmp_path: Path) -> None:
     def step(capture: Capture, begin: float) -> None:
         capture.kernel(begin + 10, begin + 1_000_000, launched=begin)
         capture.call("cudaStreamSynchronize", begin + 20, begin + 500_000)
-        capture.call("cudaMalloc", begin + 2_000_000, begin + 5_000_000)
+        capture.call("cudaMalloc", begin + 2_000_000, begin + 8_000_000)
         capture.kernel(begin + 9_000_010, begin + 10_000_000, launched=begin + 9_000_000)
 
     report = report_of(steps(step, period=10_000_000), tmp_path)
