@@ -125,7 +125,7 @@ def analyze_trace(
         waits=measured.waits,
         ranges=_ranges(trace),
         metrics=_metrics(trace),
-        roofline=roofline(trace, judgement, measured.kernels),
+        roofline="" if judgement.lacks else roofline(trace, judgement, measured.kernels),
         timeline=_timeline(judgement, lanes, gaps, phases),
         notes=(*capture_notes(trace, lanes, per_process), *_uncorrected(judgement)),
     )

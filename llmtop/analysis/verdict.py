@@ -229,7 +229,8 @@ def _judged(lanes: list[Lane], gaps: list[Gaps], incomplete: Collection[int]) ->
 
 
 def _whole_lost(lane: Lane, gaps: Gaps) -> float:
-    first, last = int(lane.ops.start[0]), int(lane.ops.end.max())
+    # A step by the host's clock may begin before the device's first work, and end after its last.
+    first, last = min(int(lane.ops.start[0]), lane.low), max(int(lane.ops.end.max()), lane.high)
     if last <= first:
         return 0.0
     setup = setup_ns(gaps)

@@ -32,7 +32,8 @@ def verdict_sentence(
     if lane is None:
         return "unknown: the capture has no device activity, so it cannot say what bounds the step."
     if judgement.lacks:
-        return f"unknown: {judgement.lacks}, so no verdict can rest on it. {GOOD_CAPTURE}"
+        text = f"unknown: {judgement.lacks}, so no verdict can rest on it. {GOOD_CAPTURE}"
+        return text + _unreliable(missing.get(lane.process))
     over = counted(lane.counted, "whole step") if lane.counted else "the time from first to last device activity"
     if not judgement.correction.reason:
         over = "the undisturbed step"
@@ -53,6 +54,15 @@ def verdict_sentence(
         ]
         text += f"{percent(total, 1)} of {over}{where} is lost: {', '.join(parts)}."
     text += _idle_words(judgement)
+    text += _close(judgement, over)
+    if lane.counted and steps.seconds_p50 and judgement.correction.reason:
+        text += f" A step takes {duration(lane.length / 1e9 / lane.counted)} on average."
+    return text + _unreliable(missing.get(lane.process))
+
+
+def _close(judgement: Judgement, over: str) -> str:
+    """What else is near: another cause, the border, and what was left out."""
+    text = ""
     if judgement.second:
         first, second = next(iter(judgement.lost)), judgement.second
         text += (
@@ -62,19 +72,23 @@ def verdict_sentence(
     if judgement.one_off_pct >= 1.0:
         text += f" One-off work ({percent(judgement.one_off_pct, 1)}) is left out."
     if judgement.at_border:
-        text += (
-            f" This lies at the border of {percent(BORDER_PCT)}: {percent(total, 1)} of {over}, and "
-            f"{percent(judgement.whole_lost_pct, 1)} from first to last device activity."
-        )
-    if lane.counted and steps.seconds_p50 and judgement.correction.reason:
-        text += f" A step takes {duration(lane.length / 1e9 / lane.counted)} on average."
-    lacks = missing.get(lane.process)
-    if lacks is not None:
-        text += (
-            f" Do not rely on this: {percent(lacks.missing_pct, 1)} of the kernels launched are not in the "
-            "capture, and the time that they took looks idle."
-        )
+        text += f" This lies at the border of {percent(BORDER_PCT)}"
+        if judgement.correction.reason:
+            text += f": {percent(judgement.total, 1)} of {over}, and {percent(judgement.whole_lost_pct, 1)} from"
+            text += " first to last device activity"
+        text += "."
     return text
+
+
+def _unreliable(lacks: Unrecorded | None) -> str:
+    """That kernels are missing, where they are."""
+    if lacks is None:
+        return ""
+    share = percent(lacks.missing_pct, 1)
+    return (
+        f" Do not rely on this: {share} of the kernels launched are not in the capture, and the time that they took "
+        "looks idle."
+    )
 
 
 def _undisturbed(judgement: Judgement) -> str:

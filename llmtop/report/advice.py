@@ -114,7 +114,9 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
         fix=(
             "Find out what the host does there: mark its parts with llmtop.phase(…) or NVTX ranges, or capture "
             "again with OS runtime traces. Checkpoints, evaluation, logging and garbage collection "
-            "(gc.freeze(), gc.disable() between steps) are the usual ones."
+            "(gc.freeze(), gc.disable() between steps) are the usual ones. Where launched work waited: look for "
+            "cudaStreamWaitEvent and copies on other streams, and record the nodes of CUDA graphs "
+            "(nsys --cuda-graph-trace=node)."
         ),
         confirm="the same capture names a cause",
         next="py-spy record -p {pid} -d 10 -r 200 --nonblocking -o idle-{pid}.svg",
