@@ -86,8 +86,8 @@ def _unreliable(lacks: Unrecorded | None) -> str:
         return ""
     share = percent(lacks.missing_pct, 1)
     return (
-        f" Do not rely on this: {share} of the kernels launched are not in the capture, and the time that they took "
-        "looks idle."
+        f" Do not rely on this: {share} of the kernels launched are not in the capture, and the time that they "
+        "took looks idle."
     )
 
 
