@@ -6,6 +6,7 @@ import json
 import re
 import tarfile
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -134,7 +135,7 @@ def test_steps(captures: list[tuple[str, Report, Raw]]) -> None:
     for name, report, raw in _stepped(captures):
         for device in report.devices:
             steps, _, _ = _steps(report, device, raw)
-            lengths = [after - before for before, after in zip(steps.bounds, steps.bounds[1:], strict=False)]
+            lengths = [after - before for before, after in pairwise(steps.bounds)]
             assert device.steps == len(lengths), name
             assert device.step_seconds == pytest.approx(median(lengths) / 1e9), name
             assert device.window_seconds == pytest.approx(sum(lengths) / 1e9), name
@@ -168,16 +169,12 @@ def test_shares_of_whole_steps(captures: list[tuple[str, Report, Raw]]) -> None:
             def share(chosen: list[plain.Interval], low: int = low, high: int = high) -> float:
                 return 100 * total(clipped(chosen, low, high)) / (high - low)
 
-            def alone(
-                chosen: list[Op], others: list[Op], low: int = low, high: int = high
-            ) -> list[plain.Interval]:
-                beside = _spans([op for op in others if op not in taken])
-                return [hole for span in _spans(chosen) for hole in holes(beside, *span)]
+            def alone(chosen: list[Op], low: int = low, high: int = high, ops: list[Op] = ops) -> float:
+                own, mine = {id(op) for op in chosen}, clipped(_spans(chosen), low, high)
+                beside = _spans([op for op in ops if id(op) not in own])
+                return 100 * (total(mine) - common(mine, beside)) / (high - low)
 
-            taken = set(nccl)
-            exposed = share(alone(nccl, ops))
-            taken = set(between)
-            only_copies = share(alone(between, ops))
+            exposed, only_copies = alone(nccl), alone(between)
             assert device.kernel_pct == pytest.approx(share(_spans(kernels)), abs=1e-6), name
             assert device.memcpy_pct == pytest.approx(share(_spans(copies)), abs=1e-6), name
             assert device.nccl_pct == pytest.approx(share(_spans(nccl)), abs=1e-6), name

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -241,7 +242,7 @@ def device_steps(ops: list[Op], called_at: dict[tuple[int, int], int], edges: li
     if len(began) < 2:
         return Steps(edges, (edges[0], edges[-1]))
     bounds = sorted(began)
-    lengths = [after - before for before, after in zip(bounds, bounds[1:], strict=False)]
+    lengths = [after - before for before, after in pairwise(bounds)]
     if len(lengths) >= 3 and lengths[0] > 1.15 * median(lengths[1:]) and lengths[0] > max(lengths[1:]):
         bounds = bounds[1:]
     hosts = [began[bound] for bound in bounds]
