@@ -191,8 +191,11 @@ class Collector:
         ):
             self._broken += 1
             return
-        # Beyond that the product is rounded once more; the fraction by itself is not, up to COARSE_US.
-        start = round(begin * 1000) if begin < _PRODUCT_US else int(begin) * 1000 + round(begin % 1 * 1000)
+        if type(begin) is not float or begin < _PRODUCT_US:
+            start = round(begin * 1000)
+        else:
+            # The product would be rounded once more; the fraction by itself is not, up to COARSE_US.
+            start = int(begin) * 1000 + round(begin % 1 * 1000)
         end = start + round(took * 1000)
         if kind <= _MEMSET:
             self._op(event, what, start, end)
