@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 
 from llmtop.analysis.analyze import analyze
-from llmtop.report.model import Device, PhaseMean, Report
+from llmtop.report.model import Device, PhaseMean, Report, to_json
 from tests.support import raw_capture as plain
 from tests.support.data import DATA, HEALTHY, KINETO, LAUNCH_BOUND, TWO_GPUS, unpacked
 from tests.support.raw_capture import Op, Raw, Steps, clipped, common, holes, total, union
@@ -117,6 +118,29 @@ def test_devices(captures: list[tuple[str, Report, Raw]]) -> None:
             short = sum(length < 10_000 for length in took)
             assert device.kernels_under_10us_pct == pytest.approx(100 * short / len(took)), name
             assert device.kernel_median_us == pytest.approx(median(took) / 1e3), name
+
+
+def test_no_figure_is_impossible(captures: list[tuple[str, Report, Raw]]) -> None:
+    for name, report, _ in captures:
+        for place, value in _numbers(json.loads(to_json(report)), name):
+            assert value >= 0 or place.endswith("metrics.start_seconds"), (
+                place
+            )  # sampling began before the first event
+            if place.endswith("_pct") and "spread" not in place:
+                assert value <= 100 + 1e-6, place
+        for gap in report.longest_gaps:
+            assert sum(gap.causes.values()) == pytest.approx(gap.seconds), name
+
+
+def _numbers(value: Any, place: str) -> Iterator[tuple[str, float]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _numbers(inner, f"{place}.{key}")
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _numbers(inner, place)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield place, value
 
 
 def _steps(report: Report, device: Device, raw: Raw) -> tuple[Steps, list[int], int]:
