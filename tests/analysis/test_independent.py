@@ -95,6 +95,14 @@ def _calls_and_copies(name: str, report: Report, raw: Raw) -> None:
     assert {row.name: row.count for row in report.api} == {key: count for key, (count, _) in calls.items()}, name
     for row in report.api:
         assert row.seconds * 1e9 == pytest.approx(calls[row.name][1], rel=1e-9), (name, row.name)
+    ranges = plain.totals(raw.ranges)
+    told: dict[str, tuple[int, float]] = {}
+    for span in (row for row in report.ranges if row.style == "push-pop"):
+        count, seconds = told.get(span.name, (0, 0.0))
+        told[span.name] = (count + span.count, seconds + span.seconds)
+    assert {key: count for key, (count, _) in told.items()} == {key: n for key, (n, _) in ranges.items()}, name
+    for key, (_, seconds) in told.items():
+        assert seconds * 1e9 == pytest.approx(ranges[key][1], rel=1e-9), (name, key)
     for kind in ("host-to-device", "device-to-host", "device-to-device", "memset"):
         mine = [op for op in raw.ops if op.kind != "kernel" and op.name == kind]
         rows = [row for row in report.copies if row.direction == kind]
@@ -175,6 +183,20 @@ def test_steps(captures: list[tuple[str, Report, Raw]]) -> None:
                 assert report.steps.seconds_max == pytest.approx(max(lengths) / 1e9), name
 
 
+def test_calls_a_step(captures: list[tuple[str, Report, Raw]]) -> None:
+    for name, report, raw in _stepped(captures):
+        inside: dict[str, int] = {}
+        steps = 0
+        for pid in {device.pid for device in report.devices}:
+            edges, _ = plain.host_edges(raw, pid, report.steps.found_by)
+            steps += len(edges) - 1
+            for call in raw.calls:
+                if call.pid == pid and edges[0] <= call.start < edges[-1]:
+                    inside[call.name] = inside.get(call.name, 0) + 1
+        for row in report.api:
+            assert row.calls_per_step == pytest.approx(inside.get(row.name, 0) / steps), (name, row.name)
+
+
 def _launches(call: str) -> bool:
     return "Launch" in call and "HostFunc" not in call
 
@@ -207,6 +229,9 @@ def test_shares_of_whole_steps(captures: list[tuple[str, Report, Raw]]) -> None:
             assert device.copy_only_pct == pytest.approx(only_copies, abs=1e-6), name
             lost = 100 - share(_spans(ops)) + exposed + only_copies
             assert sum(device.lost_pct.values()) == pytest.approx(lost, abs=1e-6), name
+            rows = [row for row in report.collectives if (row.device, row.pid) == (device.device, device.pid)]
+            begun = sum(low <= op.start < high for op in nccl) / (len(bounds) - 1)
+            assert sum(row.count_per_step or 0 for row in rows) == pytest.approx(begun), name
             gaps = [row for row in report.gaps if (row.device, row.pid) == (device.device, device.pid)]
             idle = total(holes(_spans(ops), low, high))
             assert sum(row.seconds for row in gaps) * 1e9 == pytest.approx(idle, rel=1e-6, abs=1), name
