@@ -179,7 +179,7 @@ def _within(trace: model.Trace, limits: Limits) -> None:
     Raises:
         UnusableInput: there are too many of them.
     """
-    lanes = np.unique(np.stack([trace.ops.device, trace.ops.process], axis=1), axis=0)
+    lanes = model.pairs(trace.ops.device, trace.ops.process)
     limits.check_number(trace.source, "devices", len(lanes))
     callers, calls = np.unique(trace.calls.process, return_counts=True)
     made = dict(zip(callers.tolist(), calls.tolist(), strict=True))

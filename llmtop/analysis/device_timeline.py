@@ -173,13 +173,15 @@ def lanes_of(trace: model.Trace, steps: dict[int, ProcessSteps]) -> list[Lane]:
     """Every (process, GPU) with device work, in order of GPU and pid."""
     ops = trace.ops
     order = np.lexsort((ops.start, ops.process, ops.device))
-    pairs, first = np.unique(np.stack([ops.device[order], ops.process[order]], axis=1), axis=0, return_index=True)
+    device, process = ops.device[order], ops.process[order]
+    begins = np.ones(len(order), dtype=bool)
+    begins[1:] = (device[1:] != device[:-1]) | (process[1:] != process[:-1])
+    first = np.flatnonzero(begins)
+    pairs = np.stack([device[first], process[first]], axis=1)
     devices = collections.Counter(pairs[:, 1].tolist())
     lanes = []
-    for (device, process), rows in zip(
-        pairs.tolist(), np.split(order, first[1:]) if len(order) else [], strict=True
-    ):
-        own = steps[process]
+    for (gpu, pid), rows in zip(pairs.tolist(), np.split(order, first[1:]) if len(order) else [], strict=True):
+        own = steps[pid]
         bounds, edges, counted = _bounds(trace, rows, own)
         slow_first = 0
         if counted >= 3 and not own.cut_before and _first_is_slow(bounds):
@@ -188,8 +190,8 @@ def lanes_of(trace: model.Trace, steps: dict[int, ProcessSteps]) -> list[Lane]:
         lanes.append(
             Lane(
                 trace,
-                process,
-                device,
+                pid,
+                gpu,
                 rows,
                 own,
                 bounds,
@@ -197,7 +199,7 @@ def lanes_of(trace: model.Trace, steps: dict[int, ProcessSteps]) -> list[Lane]:
                 launched_from=int(edges.min()),
                 launched_until=int(edges.max()),
                 slow_first_ns=slow_first,
-                alone=devices[process] == 1,
+                alone=devices[pid] == 1,
             )
         )
     return lanes

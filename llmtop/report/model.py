@@ -295,7 +295,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     severity: Severity
     share_pct: float | None = None
-    """What it costs, in percent of whole steps."""
+    """What it costs, in percent of whole steps: a straggler the others, all else the judged GPU. None where
+    it costs nothing of its own: what of pageable copies is lost stands with h2d_bound already."""
     summary: str
     evidence: dict[str, Any] = {}
     fix: str = ""

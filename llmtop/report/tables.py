@@ -21,7 +21,7 @@ from llmtop.format import (
     size,
     width_of,
 )
-from llmtop.report.model import Finding, Report
+from llmtop.report.model import CollectiveTime, Finding, GapTime, LongGap, Report
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _gaps(report: Report) -> Text:
     several = len(report.devices) > 1
     rows = [
         (
-            (f"GPU {row.device}: " if several else "") + printable(row.summary, 80),
+            (f"{_gpu(report, row)}: " if several else "") + printable(row.summary, 80),
             percent(row.share_pct, 2),
             duration(row.ms_per_step / 1e3 if row.ms_per_step is not None else None),
             count(row.gaps),
@@ -206,7 +206,7 @@ def _longest(report: Report, width: int) -> Text:
         cause = next(iter(gap.causes), "")
         rows.append(
             (
-                f"{gap.start_seconds:.4f} s" + (f", GPU {gap.device}" if len(report.devices) > 1 else ""),
+                f"{gap.start_seconds:.4f} s" + (f", {_gpu(report, gap)}" if len(report.devices) > 1 else ""),
                 printable(cause, 20),
                 printable(gap.phase or DASH, 30),
                 printable("; ".join(gap.host), max(width, 60)),
@@ -237,7 +237,7 @@ def _kernels(report: Report, width: int) -> Text:
 def _collectives(report: Report) -> Text:
     rows = [
         (
-            f"GPU {row.device}",
+            _gpu(report, row),
             printable(row.name, 30),
             number(row.count_per_step, 1),
             duration(None if row.ms_per_step is None else row.ms_per_step / 1e3),
@@ -248,6 +248,12 @@ def _collectives(report: Report) -> Text:
     ]
     header = ("GPU", "collective", "a step", "time", "exposed", _of(report, "of step"))
     return Text("NCCL", header, rows, left=2, most=32)
+
+
+def _gpu(report: Report, row: GapTime | LongGap | CollectiveTime) -> str:
+    """Which GPU a row is about; with the process, where several call different ones by the same number."""
+    alike = sum(device.device == row.device for device in report.devices)
+    return f"GPU {row.device}" if alike < 2 else f"GPU {row.device}, pid {row.pid}"
 
 
 def _of(report: Report, steps: str) -> str:

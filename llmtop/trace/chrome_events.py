@@ -52,6 +52,7 @@ class ExactEvent(Event, gc=False):
     ts: Decimal | None = None  # type: ignore[assignment]  # a number as well, and told apart nowhere
 
 
+_PRODUCT_US = 2.0**42
 COARSE_US = 2.0**43
 """From 102 days on a float of µs is more than a nanosecond off; of µs since 1970 it is 128."""
 
@@ -71,7 +72,7 @@ def lenient(raw: Any) -> Event:
     arguments = raw.get("args")
     if isinstance(arguments, dict):
         fields = {key: arguments[key] for key in Args.__struct_fields__ if key in arguments}
-        known["args"] = Args(**{k: v for k, v in fields.items() if isinstance(v, int | float | Decimal | str)})
+        known["args"] = Args(**{k: v for k, v in fields.items() if isinstance(v, int | float | str)})
     return Event(**known)
 
 
@@ -190,7 +191,11 @@ class Collector:
         ):
             self._broken += 1
             return
-        start = round(begin * 1000)
+        if type(begin) is not float or begin < _PRODUCT_US:
+            start = round(begin * 1000)
+        else:
+            # The product would be rounded once more; the fraction by itself is not, up to COARSE_US.
+            start = int(begin) * 1000 + round(begin % 1 * 1000)
         end = start + round(took * 1000)
         if kind <= _MEMSET:
             self._op(event, what, start, end)

@@ -36,13 +36,18 @@ _LOOKED_AT = 200
 """Events of which the times are looked at: those of one file are all from one clock."""
 
 
-def parse(objects: bytes) -> list[Event] | None:
-    """The events of a text of whole objects with commas between, as torch writes them today; None if it is not."""
+def parse(objects: bytes, exactly: bool = False) -> list[Event] | None:
+    """The events of a text of whole objects with commas between, as torch writes them today; None if it is not.
+
+    Args:
+        objects: the text.
+        exactly: read the times as decimals at once, which takes longer: for a file whose clock needs it.
+    """
+    text = b"[" + objects + b"]"
     try:
-        events = _several.decode(b"[" + objects + b"]")
-        if any(_coarse(event) for event in islice(events, _LOOKED_AT)):
-            # Thrice the time, and only for files that need it.
-            return [*_several_exactly.decode(b"[" + objects + b"]")]
+        events = [] if exactly else _several.decode(text)
+        if exactly or any(_coarse(event) for event in islice(events, _LOOKED_AT)):
+            return [*_several_exactly.decode(text)]
         return events
     except NO_JSON:
         return None

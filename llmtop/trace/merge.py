@@ -42,7 +42,7 @@ def merge(traces: list[model.Trace], source: str) -> model.Trace:
             parts.setdefault(field, []).append(_moved(getattr(trace, field), shift, number, apart))
         merged.gpus |= trace.gpus
         merged.file_of |= {process + apart: index for process in own}
-        pairs = np.unique(np.stack([trace.ops.process, trace.ops.device], axis=1), axis=0).tolist()
+        pairs = model.pairs(trace.ops.process, trace.ops.device).tolist()
         known_gpus = {(process, device): trace.gpu(process, device) for process, device in pairs}
         merged.gpu_of |= {
             (pid + apart, device): gpu for (pid, device), gpu in known_gpus.items() if gpu is not None

@@ -58,6 +58,13 @@ def test_times_are_kept_to_the_nanosecond() -> None:
     assert trace.origin_unix_ns == 1790857026000000000
 
 
+def test_a_clock_of_a_machine_that_runs_for_weeks_keeps_its_nanoseconds() -> None:
+    for whole in (4400674880275, 8796093000000):
+        events = [f'{{"ph":"X","cat":"kernel","name":"k","ts":{whole}.{i:03d},"dur":1}}' for i in range(1000)]
+        trace = _load(f'{{"traceEvents":[{",".join(events)}]}}')
+        assert trace.ops.start.tolist() == [whole * 1000 + i for i in range(1000)]
+
+
 @pytest.mark.parametrize("damaged", [False, True])
 @pytest.mark.parametrize("halves", [False, True])
 def test_a_clock_since_1970_keeps_its_nanoseconds(halves: bool, damaged: bool) -> None:
