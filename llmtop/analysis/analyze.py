@@ -25,7 +25,7 @@ from llmtop.analysis.step_finder import PhaseSpans, ProcessSteps, cut, deepest, 
 from llmtop.analysis.step_timeline import step_timeline
 from llmtop.analysis.sync_calls import wait_places
 from llmtop.analysis.undisturbed import Undisturbed
-from llmtop.analysis.verdict import Judgement, judge, lost
+from llmtop.analysis.verdict import Judgement, judge, lost, setup_ns
 from llmtop.analysis.verdict_text import left_out, verdict_sentence
 from llmtop.inputs import DEFAULT, Limits
 from llmtop.report.model import (
@@ -267,6 +267,7 @@ def _device(lane: Lane, gaps: Gaps, judgement: Judgement, trace: model.Trace, ra
         kernels_under_10us_pct=100.0 * float(np.mean(took < 10_000)) if told else None,
         idle_pct=lane.share(lane.idle.total),
         copy_only_pct=lane.share(lane.within(lane.only_host_copies)),
+        one_off_pct=lane.share(setup_ns(gaps)),
         lost_pct=dict(lost(lane, gaps).items()),
         steps=lane.counted,
         window_seconds=lane.length / 1e9,

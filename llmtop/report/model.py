@@ -83,6 +83,9 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     idle_pct: float | None = None
     copy_only_pct: float | None = None
     """Time in which only copies between host and device ran."""
+    one_off_pct: float | None = None
+    """Share of whole steps that lay idle for work which no later step repeats (loading, compiling, capturing a
+    graph); it is in none of `lost_pct`, nor in the time that those are percent of."""
     lost_pct: dict[str, float] = {}
     """Share of whole steps by what it was lost to; the keys are verdicts, and kernel_gaps: between kernels that
     were launched in time. Their sum is what the 10 % border of the verdict is held against."""
