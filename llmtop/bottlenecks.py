@@ -16,7 +16,7 @@ BoundId = Literal["launch_bound", "input_bound", "sync_bound", "h2d_bound", "com
 """What a step can be bound by other than the GPU's own work: alerts while it runs, and verdicts on a capture."""
 Verdict = Literal["gpu_bound", BoundId, "idle", "unknown"]
 """What bounds the step, by a report."""
-LossId = Literal[BoundId, "kernel_gaps", "idle", "unknown"]
+LossId = Literal[BoundId, "kernel_gaps", "one_off", "idle", "unknown"]
 """What a step loses time to, by a capture; each is the id of a finding too."""
 AlertId = Literal[
     BoundId,
@@ -69,6 +69,11 @@ BOTTLENECKS: Final[Mapping[BottleneckId, Bottleneck]] = {
     ),
     "kernel_gaps": Bottleneck(
         "KERNEL GAPS", "gaps between kernels", "the GPU pauses between kernels that were launched in time"
+    ),
+    "one_off": Bottleneck(
+        "ONE-OFF",
+        "one-off work",
+        "the GPU waits for work that no later step repeats (loading, compiling, capturing graphs)",
     ),
     "idle": Bottleneck(
         "IDLE",

@@ -60,6 +60,12 @@ def count(value: float | None) -> str:
     return _scaled(value, 1000.0, _DECIMAL, "")
 
 
+def counted(value: float, noun: str) -> str:
+    """So many of something: "1 step", "2 steps", "63.5k calls"; `noun` is the word for one of them."""
+    number = count(value)
+    return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
+
+
 def _scaled(value: float | None, base: float, units: tuple[str, ...], gap: str) -> str:
     if value is None or _absent(value):
         return DASH

@@ -25,6 +25,13 @@ THINNED: dict[str, tuple[str, ...]] = {
     "test_at_a_long_interval_values_are_of_the_instant_that_they_are_stamped_with": ("0.4",),
     "test_any_work_that_is_seen_is_life_and_a_hang_after_it_is_none": ("hooks, a DataLoader",),
     "test_lost_kernels_are_told_of_and_only_where_nsys_lost_some": ("tuning",),
+    "test_counts_and_totals": ("h200",),
+    "test_calls_a_step": ("h200",),
+    "test_no_figure_is_impossible": ("h200",),
+    "test_devices": ("h200",),
+    "test_steps": ("h200",),
+    "test_shares_of_whole_steps": ("h200",),
+    "test_phases": ("h200",),
     "test_it_does_not_notice": (
         "accumulation",
         "fork",

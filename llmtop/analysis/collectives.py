@@ -17,7 +17,7 @@ a run with one rank 40 % slower by 12."""
 
 
 def collective_times(lanes: list[Lane]) -> tuple[CollectiveTime, ...]:
-    """NCCL kernels by collective and device, over whole steps."""
+    """NCCL kernels by collective and device, over whole steps; over all activity of a device that has none."""
     rows = []
     for lane in lanes:
         ops = lane.ops.where(lane.is_nccl & (lane.ops.start >= lane.low) & (lane.ops.start < lane.high))
@@ -29,15 +29,14 @@ def collective_times(lanes: list[Lane]) -> tuple[CollectiveTime, ...]:
             mine = ops.where(names == name)
             spans = iv.clip(iv.union(mine.start, mine.end), lane.low, lane.high)
             exposed = iv.both(spans, lane.exposed_nccl).total
-            steps = max(lane.counted, 1)
             rows.append(
                 CollectiveTime(
                     device=lane.device,
                     pid=lane.process,
                     name=name,
-                    count_per_step=len(mine) / steps,
-                    ms_per_step=spans.total / 1e6 / steps,
-                    exposed_ms_per_step=exposed / 1e6 / steps,
+                    count_per_step=len(mine) / lane.counted if lane.counted else None,
+                    ms_per_step=lane.per_step_ms(spans.total),
+                    exposed_ms_per_step=lane.per_step_ms(exposed),
                     share_pct=lane.share(spans.total),
                 )
             )

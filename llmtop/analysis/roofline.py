@@ -17,7 +17,7 @@ _MATH: tuple[KernelKind, ...] = ("GEMM", "convolution", "attention")
 def roofline(trace: model.Trace, judgement: Judgement, kernels: tuple[KernelTime, ...]) -> str:
     """A few sentences on how near the kernels come to the GPU's peaks; empty without kernels."""
     lane = judgement.lane
-    if lane is None or not kernels:
+    if lane is None or not kernels or not lane.kernels_known:
         return ""
     by_kind = seconds_by_kind(kernels)
     by_kind.pop("NCCL", None)
@@ -28,7 +28,7 @@ def roofline(trace: model.Trace, judgement: Judgement, kernels: tuple[KernelTime
     shares = ", ".join(f"{kind} {percent(100 * s / everything)}" for kind, s in list(by_kind.items())[:4])
     text = f"Kernel time without NCCL: {shares}. {_ceiling(judgement, math)}"
     text += _measured(trace, lane.device)
-    text += _balance(trace, lane.device)
+    text += _balance(trace.gpu(lane.process, lane.device))
     return text + (
         " Whether a kernel itself is at the memory or the compute roof only ncu can tell: it counts its bytes and "
         "FLOPs (ncu --set full, section GPU Speed Of Light Roofline)."
@@ -37,8 +37,9 @@ def roofline(trace: model.Trace, judgement: Judgement, kernels: tuple[KernelTime
 
 def _ceiling(judgement: Judgement, math: float) -> str:
     if judgement.verdict != "gpu_bound":
-        idle = judgement.total
-        return f"The ceiling here is not a kernel's: {percent(idle)} of the step is lost before one runs."
+        of = "of the step" if judgement.lane is None or judgement.lane.counted else "of the time"
+        lost = f"{percent(judgement.total)} {of} is lost to idle time, lone copies and exposed NCCL"
+        return f"The ceiling here is not a kernel's: {lost}."
     if math >= 60.0:
         return f"{percent(math)} is matrix work, so the ceiling is compute (tensor cores): precision and shapes."
     if math <= 35.0:
@@ -65,10 +66,9 @@ def _measured(trace: model.Trace, device: int) -> str:
     return f" Measured over the capture: {said} of peak." if said else ""
 
 
-def _balance(trace: model.Trace, device: int) -> str:
+def _balance(gpu: model.TracedGpu | None) -> str:
     """The machine balance: how many FLOPs a kernel must do for each byte that it moves before the tensor cores and
     not the memory limit it (Williams, Waterman, Patterson, Roofline, 2009)."""
-    gpu = trace.gpus.get(device)
     if gpu is None or gpu.name is None:
         return ""
     bandwidth = gpu.dram_bytes_per_s or memory_bytes_per_s(gpu.name)

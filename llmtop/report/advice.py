@@ -114,10 +114,17 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
         fix=(
             "Find out what the host does there: mark its parts with llmtop.phase(…) or NVTX ranges, or capture "
             "again with OS runtime traces. Checkpoints, evaluation, logging and garbage collection "
-            "(gc.freeze(), gc.disable() between steps) are the usual ones."
+            "(gc.freeze(), gc.disable() between steps) are the usual ones. Where launched work waited: look for "
+            "cudaStreamWaitEvent and copies on other streams, and record the nodes of CUDA graphs "
+            "(nsys --cuda-graph-trace=node)."
         ),
         confirm="the same capture names a cause",
         next="py-spy record -p {pid} -d 10 -r 200 --nonblocking -o idle-{pid}.svg",
+    ),
+    "one_off": Advice(
+        fix="It is left out of the shares. Capture later, when the steps take the same time each.",
+        confirm="the next report has no such line",
+        next="llmtop capture --steps 5   # once the first steps are over",
     ),
     "unknown": Advice(
         fix="Capture again with the CUDA trace on the host's side: nsys --trace=cuda,nvtx, or "
@@ -128,10 +135,7 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
     "hot_kernel": Advice(
         fix="",
         confirm="the kernel's mean time falls",
-        next=(
-            "ncu --target-processes all --kernel-name {kernel_regex} --launch-skip {skip} --launch-count {count} "
-            "--set full -o {file} {command}"
-        ),
+        next=("ncu --target-processes all --kernel-name {kernel_regex} {launches} --set full -o {file} {command}"),
     ),
     "small_kernels": Advice(
         fix="Fuse them: torch.compile, a fused or foreach optimizer, fused norms and losses; or replay them as a "

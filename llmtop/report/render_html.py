@@ -31,6 +31,7 @@ COLORS = {
     "optimizer": "#b279a2",
     "copy": "#f58518",
     "memset": "#bab0ac",
+    "graph": "#2f4b6e",
     "other": "#79706e",
     "launch": "#f2b701",
     "queued": "#cfcfcf",

@@ -8,8 +8,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llmtop.format import DASH, count, duration, figure, number, padded, percent, printable, size, width_of
-from llmtop.report.model import Finding, Report
+from llmtop.format import (
+    DASH,
+    count,
+    counted,
+    duration,
+    figure,
+    number,
+    padded,
+    percent,
+    printable,
+    size,
+    width_of,
+)
+from llmtop.report.model import CollectiveTime, Finding, GapTime, LongGap, Report
 
 
 @dataclass(frozen=True)
@@ -63,7 +75,7 @@ def tables(report: Report, name_width: int = 60) -> list[Text]:
 def headline(report: Report) -> str:
     """One line on what the report was made of."""
     parts = [part for part in (report.engine, printable(report.tool_version, 40)) if part]
-    steps = f"{report.steps.count} whole steps" if report.steps.count else "no whole steps"
+    steps = counted(report.steps.count, "whole step") if report.steps.count else "no whole steps"
     return f"{printable(report.source, 200)} ({' '.join(parts)}, {duration(report.window_seconds)}, {steps})"
 
 
@@ -142,9 +154,12 @@ def _devices(report: Report) -> Text:
 
 def _phases(report: Report, width: int) -> Text:
     several = len({row.pid for row in report.phases}) > 1
+    gpus = len({(row.pid, row.device) for row in report.phases}) > len({row.pid for row in report.phases})
     rows = [
         (
-            (f"{row.pid} " if several else "") + printable(row.name, width),
+            (f"{row.pid} " if several else "")
+            + (f"GPU {row.device} " if gpus and row.device is not None else "")
+            + printable(row.name, width),
             duration(row.host_seconds),
             percent(row.share_pct, 1),
             duration(row.gpu_seconds),
@@ -168,7 +183,7 @@ def _gaps(report: Report) -> Text:
     several = len(report.devices) > 1
     rows = [
         (
-            (f"GPU {row.device}: " if several else "") + printable(row.summary, 80),
+            (f"{_gpu(report, row)}: " if several else "") + printable(row.summary, 80),
             percent(row.share_pct, 2),
             duration(row.ms_per_step / 1e3 if row.ms_per_step is not None else None),
             count(row.gaps),
@@ -178,7 +193,7 @@ def _gaps(report: Report) -> Text:
     ]
     return Text(
         "Idle time by cause",
-        ("the GPU was idle because", "of steps", "a step", "gaps", "longest"),
+        ("the GPU was idle because", _of(report, "of steps"), "a step", "gaps", "longest"),
         rows,
         left=1,
         most=40,
@@ -191,7 +206,7 @@ def _longest(report: Report, width: int) -> Text:
         cause = next(iter(gap.causes), "")
         rows.append(
             (
-                f"{gap.start_seconds:.4f} s" + (f", GPU {gap.device}" if len(report.devices) > 1 else ""),
+                f"{gap.start_seconds:.4f} s" + (f", {_gpu(report, gap)}" if len(report.devices) > 1 else ""),
                 printable(cause, 20),
                 printable(gap.phase or DASH, 30),
                 printable("; ".join(gap.host), max(width, 60)),
@@ -222,16 +237,28 @@ def _kernels(report: Report, width: int) -> Text:
 def _collectives(report: Report) -> Text:
     rows = [
         (
-            f"GPU {row.device}",
+            _gpu(report, row),
             printable(row.name, 30),
             number(row.count_per_step, 1),
-            duration(row.ms_per_step / 1e3),
-            duration(row.exposed_ms_per_step / 1e3),
+            duration(None if row.ms_per_step is None else row.ms_per_step / 1e3),
+            duration(None if row.exposed_ms_per_step is None else row.exposed_ms_per_step / 1e3),
             percent(row.share_pct, 1),
         )
         for row in report.collectives
     ]
-    return Text("NCCL", ("GPU", "collective", "a step", "time", "exposed", "of step"), rows, left=2, most=32)
+    header = ("GPU", "collective", "a step", "time", "exposed", _of(report, "of step"))
+    return Text("NCCL", header, rows, left=2, most=32)
+
+
+def _gpu(report: Report, row: GapTime | LongGap | CollectiveTime) -> str:
+    """Which GPU a row is about; with the process, where several call different ones by the same number."""
+    alike = sum(device.device == row.device for device in report.devices)
+    return f"GPU {row.device}" if alike < 2 else f"GPU {row.device}, pid {row.pid}"
+
+
+def _of(report: Report, steps: str) -> str:
+    """What shares are of, as the head of a column: of steps, or of all the time where there are none."""
+    return steps if any(device.steps for device in report.devices) else "of time"
 
 
 def _waits(report: Report, width: int) -> Text:

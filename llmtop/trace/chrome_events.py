@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from array import array
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -45,16 +46,28 @@ class Event(msgspec.Struct, gc=False):
     args: Args | None = None
 
 
+class ExactEvent(Event, gc=False):
+    """An event of a clock that counts from so long ago that a float cannot tell its nanoseconds."""
+
+    ts: Decimal | None = None  # type: ignore[assignment]  # a number as well, and told apart nowhere
+
+
+_PRODUCT_US = 2.0**42
+COARSE_US = 2.0**43
+"""From 102 days on a float of µs is more than a nanosecond off; of µs since 1970 it is 128."""
+
+
 def lenient(raw: Any) -> Event:
     """An event of which single fields may have any type; what does not fit is dropped."""
     if not isinstance(raw, dict):
         return Event()
     known: dict[str, Any] = {}
-    for field, kinds in (("ph", str), ("cat", str), ("name", str), ("ts", (int, float)), ("dur", (int, float))):
+    number = (int, float, Decimal)
+    for field, kinds in (("ph", str), ("cat", str), ("name", str), ("ts", number), ("dur", number)):
         if isinstance(raw.get(field), kinds):
             known[field] = raw[field]
     for field in ("pid", "tid"):
-        if isinstance(raw.get(field), int | float | str):
+        if isinstance(raw.get(field), int | float | Decimal | str):
             known[field] = raw[field]
     arguments = raw.get("args")
     if isinstance(arguments, dict):
@@ -84,6 +97,8 @@ _KINDS = {
 _LATEST_US = 4e15
 """No clock of a capture gets there; in ns a start and a duration together still fit into 64 bits."""
 _NO_ARGS = Args()
+_LAST_NUMBER = re.compile(r"(\d{1,6})\s*$")
+"""GPU 1 is 1."""
 _COPY = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?")
 _COPY_DIRECTIONS = {
     "HtoD": model.HOST_TO_DEVICE,
@@ -127,6 +142,8 @@ class Collector:
         self._broken = 0
         self._what: dict[tuple[str | None, str | None], _What] = {}
         self._threads: dict[tuple[Number, Number], tuple[int, int]] = {}
+        self._processes: dict[Number, int] = {}
+        self._named_devices: dict[Number, int] = {}
         self._ops, self._calls, self._ranges, self._host, self._overhead = (array("q") for _ in range(5))
         self._open: dict[tuple[Number, Number], list[Event]] = {}
         self.deepest = 0
@@ -160,7 +177,7 @@ class Collector:
         elif stack:
             begun = stack.pop()
             known = begun.ts is not None and event.ts is not None
-            self._timed(begun, begun.ts, (event.ts or 0) - (begun.ts or 0) if known else None)
+            self._timed(begun, begun.ts, float(Decimal(event.ts or 0) - Decimal(begun.ts or 0)) if known else None)
 
     def _timed(self, event: Event, begin: float | None, took: float | None) -> None:
         what = self._what.get((event.cat, event.name)) or self._learn(event.cat, event.name)
@@ -174,7 +191,11 @@ class Collector:
         ):
             self._broken += 1
             return
-        start = round(begin * 1000)
+        if type(begin) is not float or begin < _PRODUCT_US:
+            start = round(begin * 1000)
+        else:
+            # The product would be rounded once more; the fraction by itself is not, up to COARSE_US.
+            start = int(begin) * 1000 + round(begin % 1 * 1000)
         end = start + round(took * 1000)
         if kind <= _MEMSET:
             self._op(event, what, start, end)
@@ -193,7 +214,7 @@ class Collector:
         arguments = event.args or _NO_ARGS
         device = _whole(arguments.device if arguments.device is not None else arguments.inDevice, -1)
         if device < 0:
-            device = max(_whole(event.pid, 0), 0)
+            device = self._device(event.pid)
         stream = _whole(arguments.stream if arguments.stream is not None else event.tid, 0)
         size = max(_whole(arguments.bytes, 0), 0)
         # The order of model.DeviceOps; the process is filled in when all launches are known.
@@ -239,13 +260,27 @@ class Collector:
         return _What(_MEMCPY, name, name, direction, source, target)
 
     def _owner(self, event: Event) -> tuple[int, int]:
-        """(process, thread). Ids are numbers as a rule; a name gets a number below zero."""
+        """(process, thread). Ids are numbers as a rule; a name gets a number below zero, each name its own."""
         key = (event.pid, event.tid)
         owner = self._threads.get(key)
         if owner is None:
-            invented = -2 - len(self._threads)
-            owner = self._threads[key] = (_whole(event.pid, invented), _whole(event.tid, invented))
+            process = self._processes.get(event.pid)
+            if process is None:
+                process = _whole(event.pid, -2 - len(self._processes))
+                self._processes[event.pid] = process
+                if process < 0 and isinstance(event.pid, str):
+                    self._process_names[process] = printable(event.pid, 200)
+            owner = self._threads[key] = (process, _whole(event.tid, -2 - len(self._threads)))
         return owner
+
+    def _device(self, named: Number) -> int:
+        """The device that stands where a process does, in events that do not say theirs: a number, or a name."""
+        device = self._named_devices.get(named)
+        if device is None:
+            last = _LAST_NUMBER.search(named) if isinstance(named, str) else None
+            device = int(last[1]) if last else max(_whole(named, 0), 0)
+            self._named_devices[named] = device
+        return device
 
     def trace(self, source: str, properties: dict[str, Any]) -> model.Trace:
         """Everything taken so far.

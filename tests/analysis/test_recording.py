@@ -161,3 +161,44 @@ def test_a_cut_recording_says_so(tmp_path: Path) -> None:
 def test_no_snapshot_at_all(tmp_path: Path) -> None:
     with pytest.raises(UnusableInput, match="no snapshot"):
         load_report(_written(tmp_path, []))
+
+
+def _epochs(phases: tuple[str, ...] = ("forward",)) -> list[Snapshot]:
+    """Three epochs of ten steps of 0.1 s, each counted from 0; GPU times follow a snapshot later."""
+    made, begin, earlier = [], 100.0, ()
+    for epoch in range(3):
+        steps = tuple(
+            Step(
+                index=index,
+                started_at=begin + index * 0.1,
+                seconds=0.1,
+                interval_seconds=0.1,
+                phases=tuple(Phase(name=name, host_seconds=0.01) for name in phases)
+                + ((Phase(name="checkpoint", host_seconds=0.05),) if epoch == 1 and index == 5 else ()),
+            )
+            for index in range(10)
+        )
+        begin += 1.0
+        late = tuple(replace(step, gpu_idle_seconds=0.02) for step in earlier)
+        made.append(Snapshot(time=begin, host=Host(name="box"), ranks=(_rank(steps, late),)))
+        earlier = steps
+    return made
+
+
+def _rank(steps: tuple[Step, ...], late: tuple[Step, ...]) -> Rank:
+    return Rank(pid=7, host="box", new_steps=steps, gpu_updates=late)
+
+
+def test_steps_that_a_script_counts_anew_in_every_epoch_are_all_steps(tmp_path: Path) -> None:
+    report = load_report(_written(tmp_path, _epochs()))
+    assert report.steps.count == 29, "of thirty the last is not whole"
+    assert report.steps.seconds_p50 == pytest.approx(0.1)
+    assert report.devices[0].idle_pct == pytest.approx(20), "GPU times came for the steps of two epochs"
+
+
+def test_a_phase_of_few_steps_is_said_to_be_of_few(tmp_path: Path) -> None:
+    report = load_report(_written(tmp_path, _epochs()))
+    counts = {row.name: row.count_per_step for row in report.phases}
+    assert counts["forward"] == 1.0
+    assert counts["checkpoint"] == pytest.approx(1 / 29)
+    assert counts["outside"] == 1.0

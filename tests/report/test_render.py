@@ -160,3 +160,14 @@ def test_an_empty_report_can_be_shown() -> None:
     report = Report(source="nothing", engine="nsys", window_seconds=0.0)
     for render in (render_text.render, render_markdown.render, render_html.render):
         assert "nothing" in render(report)
+
+
+def test_what_a_table_says_to_leave_out_is_left_out(launch_bound: Report) -> None:
+    kernel = launch_bound.kernels[0]
+    many = tuple(msgspec.structs.replace(kernel, name=f"kernel_{i:03d}") for i in range(200))
+    report = msgspec.structs.replace(launch_bound, kernels=many)
+    for text in (render_text.render(report), render_markdown.render(report)):
+        shown = set(re.findall(r"kernel.{0,2}_(\d{3})", text))
+        left_out = 200 - len(shown)
+        assert 0 < len(shown) < 50
+        assert f"… and {left_out} more" in text
