@@ -22,6 +22,7 @@ from llmtop.report.advice import ADVICE, FindingId
 from llmtop.report.model import ApiTime, CopyTime, Finding, KernelTime, PhaseMean, StepsJudged, WaitPlace
 from llmtop.severity import Severity, gravity
 from llmtop.trace import model
+from llmtop.trace.merge import APART
 
 RECORDS_LOST: Final = "records_lost"
 TOLD_PCT = 3.0
@@ -137,9 +138,14 @@ def _lost(measured: Measured) -> list[Finding]:
         words = f"{BOTTLENECKS[verdict].heading}: {percent(share, 1)} {_of_what(lane)}"
         if saves is not None:
             words += f", {duration(saves / 1e3)} of {duration(lane.length / 1e9 / lane.counted)}"
-        more = {"pid": lane.process, "device": lane.device, "command": measured.command}
+        more = {"pid": _pid(lane.process), "device": lane.device, "command": measured.command}
         found.append(_advised(verdict, severity, share, f"{words}.", evidence, saves=saves, **more))
     return found
+
+
+def _pid(process: int) -> str:
+    """The pid for a command line: a file may name its process by words, and files of two may have the same pid."""
+    return "PID" if process < 0 else str(process % APART)
 
 
 def _of_what(lane: Lane) -> str:
@@ -238,7 +244,7 @@ def _straggler(measured: Measured) -> Finding | None:
     if saves is not None:
         evidence["slower_phase"] = _slower_phase(measured.phases, culprit, waiting, saves / 1e3)
     severity: Severity = "critical" if apart >= 20.0 else "warning"  # docs/measurements.md, Thresholds
-    more = {"device": culprit.device, "pid": culprit.process, "saves": saves}
+    more = {"device": culprit.device, "pid": _pid(culprit.process), "saves": saves}
     return _advised("straggler", severity, apart, summary, evidence, **more)
 
 
