@@ -13,7 +13,7 @@ import numpy as np
 from llmtop.analysis.collectives import Uneven
 from llmtop.analysis.device_timeline import Lane
 from llmtop.analysis.idle_causes import Gaps
-from llmtop.analysis.launches import launch_calls
+from llmtop.analysis.launches import launch_calls, runs_per_step
 from llmtop.analysis.missing_kernels import Unrecorded
 from llmtop.analysis.verdict import BORDER_PCT, CAUSE_OF, NEAR_PCT, Judgement
 from llmtop.bottlenecks import BOTTLENECKS, LossId
@@ -352,7 +352,7 @@ def _hot_kernel(measured: Measured) -> Finding | None:
     if not compute or lane is None or not lane.kernels_known:
         return None
     top = compute[0]
-    a_step = _launches_of(top.name, measured.lanes)
+    a_step = runs_per_step(top.name, measured.lanes)
     summary = (
         f"{top.name} ({top.kind}) takes {percent(top.share_pct, 1)} of kernel time: "
         f"{count(top.count)} launch{'' if top.count == 1 else 'es'} of {duration(top.mean_us / 1e6)} on average."
@@ -368,17 +368,3 @@ def _hot_kernel(measured: Measured) -> Finding | None:
         "command": measured.command,
     }
     return _advised("hot_kernel", "info", None, summary, evidence, **more)
-
-
-def _launches_of(name: str, lanes: list[Lane]) -> int | None:
-    """How often a kernel runs in a step, at least once; None without whole steps."""
-    steps = sum(lane.counted for lane in lanes)
-    if not steps:
-        return None
-    number = lanes[0].trace.names.index(name)
-    runs = 0
-    for lane in lanes:
-        if lane.counted:
-            mine = (lane.ops.name == number) & (lane.ops.kind == model.KERNEL)
-            runs += np.count_nonzero(mine & (lane.ops.start >= lane.low) & (lane.ops.start < lane.high))
-    return max(1, round(runs / steps))
