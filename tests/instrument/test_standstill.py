@@ -162,7 +162,7 @@ def test_between_the_cells_of_a_notebook_it_is_paused(
     from jupyter_client.manager import KernelManager
 
     kernel = KernelManager()
-    kernel.kernel_cmd = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    kernel.kernel_spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     kernel.start_kernel(env={**os.environ, **environment()}, cwd=str(tmp_path))
     client = kernel.client()
     client.start_channels()

@@ -7,6 +7,7 @@ both alike.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from llmtop import wire
 from llmtop.client import Connection
 from llmtop.snapshot import Phase, Step
 from llmtop.whole_steps import Following, WholeStep, covered
@@ -285,15 +287,62 @@ def test_steps_and_their_parts_are_as_long_as_the_iterations(name: str, runtime_
         training.communicate()
 
 
-def _compare(name: str, steps: list[WholeStep], stamps: list[float]) -> None:
+def test_those_of_a_notebook_s_cells_too_and_no_step_spans_the_wait_between_them(
+    runtime_dir: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("ipykernel")
+    from jupyter_client.manager import KernelManager
+
+    kernel = KernelManager()
+    below = [sys.executable, "-m", "llmtop", "run", "-q", "--"]
+    kernel.kernel_spec.argv = [*below, sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    kernel.start_kernel(env={**os.environ, **environment(OMP_NUM_THREADS="1")}, cwd=str(tmp_path))
+    client = kernel.client()
+    client.start_channels()
+
+    def cell(source: str) -> None:
+        reply = client.execute_interactive(source, timeout=100, output_hook=lambda message: None)
+        assert reply["content"]["status"] == "ok", reply["content"]
+
+    try:
+        client.wait_for_ready(timeout=60)
+        cell(BEGIN)
+        cell(SCRIPTS["plain loop"])
+        (file,) = sockets(runtime_dir)
+        with Connection.open(file.path, history=2048, timeout_s=20) as connection:
+            first = _heard(connection)
+            before = len(first.steps)
+            first.until(lambda: any(isinstance(one, wire.Standstill) and one.where for one in first.messages))
+            cell("pause = time.perf_counter() - stamps[-1]")
+            cell(SCRIPTS["plain loop"])
+            cell(f"sys.argv[1:] = [{str(tmp_path)!r}]; sys.stdin = open(os.devnull); end()")
+            first.until(lambda: len(first.steps) >= 2 * before)
+            while fresh := connection.receive(1.0):
+                first.messages += fresh
+            steps = list(_whole(first))
+        stamps = json.loads((tmp_path / "0.json").read_text())
+        half = len(stamps) // 2
+        spans = [whole for whole in steps if whole.step.index == half - 1]
+        assert spans == [], "the wait between two cells is no step"
+        _compare("plain loop", [whole for whole in steps if whole.step.index < half - 1], stamps[:half])
+        _compare("plain loop", [whole for whole in steps if whole.step.index >= half], stamps, first=half)
+    finally:
+        client.stop_channels()
+        kernel.shutdown_kernel(now=True)
+
+
+def _compare(name: str, steps: list[WholeStep], stamps: list[float], first: int = 0) -> None:
+    """Against the stamps of all steps of the training; `steps` are those from number `first` on."""
     known = {whole.step.index: whole for whole in steps}
     assert list(known) == list(range(min(known), max(known) + 1)), "one after the other"
-    assert len(steps) >= len(stamps) - 3, "all but the first, which nobody saw, and the last, which is not over"
+    assert len(steps) >= len(stamps) - first - 3, (
+        "all but the first, which nobody saw, and the last, which is not over"
+    )
     usual = [index for index, whole in known.items() if _begins_with_a_step(whole)]
     ratios = []
-    for first, last in zip(usual[:ENDS], usual[-ENDS:], strict=True):
-        together = [known[index] for index in range(first, last)]
-        by_hand = (stamps[last] - stamps[first]) / (last - first)
+    for begin, last in zip(usual[:ENDS], usual[-ENDS:], strict=True):
+        together = [known[index] for index in range(begin, last)]
+        by_hand = (stamps[last] - stamps[begin]) / (last - begin)
         mean = sum(whole.seconds for whole in together) / len(together)
         parts = sum(covered(whole.step.phases) + whole.outside for whole in together) / len(together)
         assert abs(parts / mean - 1) < WITHIN
