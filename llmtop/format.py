@@ -130,6 +130,15 @@ def printable(text: str, width: int | None = None) -> str:
     return clean[: max(width - 1, 0)] + "…" if width > 0 else ""
 
 
+def middled(text: str, width: int) -> str:
+    """As `printable`, but what does not fit goes from the middle: names of kernels differ at both ends."""
+    clean = printable(text[: max(4 * width, 4096)])
+    if len(clean) <= width or width < 8:
+        return printable(clean, width)
+    left = (width - 1) // 2
+    return f"{clean[:left]}…{clean[len(clean) - (width - 1 - left) :]}"
+
+
 def width_of(text: str) -> int:
     """Cells that printable text takes in a terminal: two for a wide character, none for one set upon another."""
     if text.isascii():

@@ -14,6 +14,7 @@ from llmtop.format import (
     counted,
     duration,
     figure,
+    middled,
     number,
     padded,
     percent,
@@ -57,19 +58,24 @@ class Text:
 
 def tables(report: Report, name_width: int = 60) -> list[Text]:
     """All tables that have rows, in the order in which a reader wants them."""
-    made = [
-        _devices(report),
-        _phases(report, name_width),
-        _gaps(report),
-        _longest(report, name_width),
-        _kernels(report, name_width),
-        _collectives(report),
-        _waits(report, name_width),
-        _copies(report),
-        _api(report, name_width),
-        _metrics(report),
-    ]
-    return [table for table in made if table.rows]
+    return list(tables_by_name(report, name_width).values())
+
+
+def tables_by_name(report: Report, name_width: int = 60) -> dict[str, Text]:
+    """The same, each by the name of what it is of."""
+    made = {
+        "devices": _devices(report),
+        "phases": _phases(report, name_width),
+        "idle": _gaps(report),
+        "gaps": _longest(report, name_width),
+        "kernels": _kernels(report, name_width),
+        "collectives": _collectives(report),
+        "waits": _waits(report, name_width),
+        "copies": _copies(report),
+        "calls": _api(report, name_width),
+        "metrics": _metrics(report),
+    }
+    return {name: table for name, table in made.items() if table.rows}
 
 
 def headline(report: Report) -> str:
@@ -160,7 +166,7 @@ def _phases(report: Report, width: int) -> Text:
         (
             (f"{row.pid} " if several else "")
             + (f"GPU {row.device} " if gpus and row.device is not None else "")
-            + printable(row.name, width),
+            + middled(row.name, width),
             duration(row.host_seconds),
             percent(row.share_pct, 1),
             duration(row.gpu_seconds),
@@ -222,7 +228,7 @@ def _longest(report: Report, width: int) -> Text:
 def _kernels(report: Report, width: int) -> Text:
     rows = [
         (
-            printable(row.name, width),
+            middled(row.name, width),
             printable(row.kind, 20),
             percent(row.share_pct, 1),
             count(row.count),
@@ -267,7 +273,7 @@ def _waits(report: Report, width: int) -> Text:
         (
             printable(row.phase or DASH, 30),
             printable(row.call, 40),
-            printable(row.operator or DASH, width),
+            middled(row.operator or DASH, width),
             number(row.calls_per_step, 1),
             duration(row.host_ms_per_step / 1e3),
         )
@@ -297,7 +303,7 @@ def _copies(report: Report) -> Text:
 def _api(report: Report, width: int) -> Text:
     rows = [
         (
-            printable(row.name, width),
+            middled(row.name, width),
             printable(row.kind, 20),
             count(row.count),
             number(row.calls_per_step, 1),

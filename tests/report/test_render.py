@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from llmtop.analysis.analyze import analyze, analyze_trace
+from llmtop.format import printable, width_of
 from llmtop.report import render_html, render_markdown, render_text
 from llmtop.report.model import Finding, Report, Span, Timeline, TimelineRow, from_json, to_json
 from tests.support.data import LAUNCH_BOUND, TWO_GPUS
@@ -156,9 +157,50 @@ def test_the_contract_s_fields_are_all_there() -> None:
     assert {"id", "severity", "share_pct", "summary", "evidence", "fix", "next"} <= set(raw["findings"][0])
 
 
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_what_is_to_be_read_first_fits_sixty_lines(width: int, launch_bound: Report, tmp_path: Path) -> None:
+    for report in (launch_bound, analyze(TWO_GPUS), _hostile(tmp_path)):
+        text = render_text.brief(report, width)
+        assert len(text.splitlines()) <= render_text.BRIEF_LINES
+        assert printable(report.summary, 20)[:19] in text
+        assert "--full" in text.splitlines()[-1] or "--full" in text.splitlines()[-2]
+        prose = text.split("\nDevices")[0]
+        assert all(width_of(line) <= max(width, 60) for line in prose.splitlines() if " " in line.strip())
+
+
+def test_a_report_of_very_much_is_brief_too(launch_bound: Report) -> None:
+    gpus = tuple(msgspec.structs.replace(launch_bound.devices[0], device=number) for number in range(72))
+    phases = tuple(
+        msgspec.structs.replace(launch_bound.phases[0], name=f"phase {number}") for number in range(200)
+    )
+    notes = tuple(f"note {number}" for number in range(50))
+    found = launch_bound.findings * 20
+    huge = msgspec.structs.replace(launch_bound, devices=gpus, phases=phases, notes=notes, findings=found)
+    text = render_text.brief(huge)
+    assert len(text.splitlines()) <= render_text.BRIEF_LINES
+    assert f"{len(found) - 3} more findings, 50 notes" in text
+    assert "Kernels" in text
+
+
+def test_the_worst_findings_come_first_with_what_to_do(launch_bound: Report) -> None:
+    text = render_text.brief(launch_bound, 200)
+    assert text.index("!! The host launches too slowly") < text.index("do: ") < text.index("next: ")
+    assert "evidence" not in text.split("--full")[0]
+    assert "Longest gaps" not in text
+
+
+def test_long_names_lose_their_middle(launch_bound: Report) -> None:
+    name = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int, float)"
+    kernel = msgspec.structs.replace(launch_bound.kernels[0], name=name)
+    text = render_text.brief(msgspec.structs.replace(launch_bound, kernels=(kernel,)), 100)
+    (line,) = (line for line in text.splitlines() if "void at" in line)
+    assert "…" in line
+    assert ">(int, float)" in line
+
+
 def test_an_empty_report_can_be_shown() -> None:
     report = Report(source="nothing", engine="nsys", window_seconds=0.0)
-    for render in (render_text.render, render_markdown.render, render_html.render):
+    for render in (render_text.render, render_text.brief, render_markdown.render, render_html.render):
         assert "nothing" in render(report)
 
 
