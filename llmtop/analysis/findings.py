@@ -214,7 +214,8 @@ def _evidence(measured: Measured, lane: Lane, verdict: LossId, share: float) -> 
     elif verdict == "communication_bound":
         evidence["nccl_pct"] = lane.share(lane.within(lane.nccl))
         evidence["exposed_pct"] = share
-        evidence["overlapped_pct_of_nccl"] = 100.0 * (1 - share / max(lane.share(lane.within(lane.nccl)), 1e-9))
+        exposed, whole = lane.within(lane.exposed_nccl), lane.within(lane.nccl)
+        evidence["overlapped_pct_of_nccl"] = 100.0 * (1 - exposed / max(whole, 1))
     elif verdict == "input_bound":
         worst = _most_idle(lane, measured.phases)
         if worst is not None:
