@@ -14,7 +14,7 @@ import numpy as np
 from llmtop.analysis.collectives import Uneven
 from llmtop.analysis.device_timeline import Lane
 from llmtop.analysis.idle_causes import Gaps
-from llmtop.analysis.launches import launch_calls
+from llmtop.analysis.launches import launch_calls, runs_per_step
 from llmtop.analysis.longest_gaps import deepest_during
 from llmtop.analysis.missing_kernels import Unrecorded
 from llmtop.analysis.one_off import longest_setup
@@ -26,6 +26,7 @@ from llmtop.report.advice import ADVICE, FindingId
 from llmtop.report.model import ApiTime, CopyTime, Finding, KernelTime, PhaseMean, StepsJudged, WaitPlace
 from llmtop.severity import Severity, gravity
 from llmtop.trace import model
+from llmtop.trace.merge import APART
 
 RECORDS_LOST: Final = "records_lost"
 TOLD_PCT = 3.0
@@ -174,7 +175,7 @@ def _lost(measured: Measured) -> list[Finding]:
         if deepest is not None:
             words += f"; the host was mostly in {printable(deepest[0], 100)} ({percent(deepest[1])} of that time)"
             evidence |= {"host_in": deepest[0], "host_in_pct_of_idle": deepest[1]}
-        more = {"pid": lane.process, "device": lane.device, "command": measured.command}
+        more = {"pid": _pid(lane.process), "device": lane.device, "command": measured.command}
         found.append(_advised(verdict, severity, share, f"{words}.", evidence, saves=saves, **more))
     return found
 
@@ -184,6 +185,11 @@ def _deepest(measured: Measured, lane: Lane, verdict: LossId) -> tuple[str, floa
     causes = [cause for cause, counts_for in CAUSE_OF.items() if counts_for == verdict]
     found = deepest_during(lane, measured.gaps[measured.lanes.index(lane)], causes) if causes else None
     return found if found is not None and found[1] >= STANDS_OUT_PCT else None
+
+
+def _pid(process: int) -> str:
+    """The pid for a command line: a file may name its process by words, and files of two may have the same pid."""
+    return "PID" if process < 0 else str(process % APART)
 
 
 def _of_what(lane: Lane) -> str:
@@ -283,7 +289,7 @@ def _straggler(measured: Measured) -> Finding | None:
     if saves is not None:
         evidence["slower_phase"] = _slower_phase(measured.phases, culprit, waiting, saves / 1e3)
     severity: Severity = "critical" if apart >= 20.0 else "warning"  # docs/measurements.md, Thresholds
-    more = {"device": culprit.device, "pid": culprit.process, "saves": saves}
+    more = {"device": culprit.device, "pid": _pid(culprit.process), "saves": saves}
     return _advised("straggler", severity, apart, summary, evidence, **more)
 
 
@@ -391,7 +397,7 @@ def _hot_kernel(measured: Measured) -> Finding | None:
     if not compute or lane is None or not lane.kernels_known:
         return None
     top = compute[0]
-    a_step = _launches_of(top.name, measured.lanes)
+    a_step = runs_per_step(top.name, measured.lanes)
     summary = (
         f"{top.name} ({top.kind}) takes {percent(top.share_pct, 1)} of kernel time: "
         f"{count(top.count)} launch{'' if top.count == 1 else 'es'} of {duration(top.mean_us / 1e6)} on average."
@@ -407,17 +413,3 @@ def _hot_kernel(measured: Measured) -> Finding | None:
         "command": measured.command,
     }
     return _advised("hot_kernel", "info", None, summary, evidence, **more)
-
-
-def _launches_of(name: str, lanes: list[Lane]) -> int | None:
-    """How often a kernel runs in a step, at least once; None without whole steps."""
-    steps = sum(lane.counted for lane in lanes)
-    if not steps:
-        return None
-    number = lanes[0].trace.names.index(name)
-    runs = 0
-    for lane in lanes:
-        if lane.counted:
-            mine = (lane.ops.name == number) & (lane.ops.kind == model.KERNEL)
-            runs += np.count_nonzero(mine & (lane.ops.start >= lane.low) & (lane.ops.start < lane.high))
-    return max(1, round(runs / steps))

@@ -27,6 +27,25 @@ def launches_per_step(lane: Lane) -> float | None:
     return float(np.count_nonzero(inside)) / lane.counted
 
 
+def runs_per_step(name: str, lanes: list[Lane]) -> int | None:
+    """How often a process runs a kernel in a step; None without whole steps.
+
+    Args:
+        name: the kernel's short name, which occurs in the capture.
+        lanes: all of the capture; the figure is the mean over their processes, and at least 1.
+    """
+    whole = [lane for lane in lanes if lane.counted]
+    if not whole:
+        return None
+    number = whole[0].trace.names.index(name)
+    a_step = 0.0
+    for lane in whole:
+        mine = (lane.ops.name == number) & (lane.ops.kind == model.KERNEL)
+        inside = mine & (lane.ops.start >= lane.low) & (lane.ops.start < lane.high)
+        a_step += np.count_nonzero(inside) / lane.counted
+    return max(1, round(a_step / len({lane.process for lane in whole})))
+
+
 def _launch_calls(lane: Lane) -> model.ApiCalls:
     trace, calls = lane.trace, lane.trace.calls
     launching = cuda.kinds(trace) == cuda.LAUNCH

@@ -68,7 +68,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     uuid: str | None = None
     rank: int | None = None
     busy_pct: float | None = None
-    """Union of kernels, copies, memsets and whole CUDA graphs over first to last device activity, whole file."""
+    """Union of kernels, copies, memsets and whole CUDA graphs over first to last device activity, whole file; with
+    such graphs (`graphs`) an upper bound."""
     kernel_pct: float | None = None
     memcpy_pct: float | None = None
     nccl_pct: float | None = None

@@ -125,8 +125,9 @@ def _devices(report: Report) -> Text:
             f"{device.device}{'*' if device.judged and len(report.devices) > 1 else ''}",
             printable(device.name or DASH, 24),
             f"{device.pid}" + (f" rank {device.rank}" if device.rank is not None else ""),
-            percent(device.busy_pct, 1),
-            percent(device.idle_pct, 1),
+            # What pauses there are within a graph that was traced as a whole is not seen.
+            ("≤ " if device.graphs else "") + percent(device.busy_pct, 1),
+            ("≥ " if device.graphs else "") + percent(device.idle_pct, 1),
             percent(device.memcpy_pct, 1),
             percent(device.nccl_pct, 1),
             percent(device.nccl_exposed_pct, 1),

@@ -9,7 +9,7 @@ import numpy as np
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns
 
-_APART = 10_000_000
+APART = 10_000_000
 """Above any pid: what separates processes of different files that have the same one (containers)."""
 _WITH_PROCESSES = ("ops", "calls", "ranges", "host")
 
@@ -36,7 +36,7 @@ def merge(traces: list[model.Trace], source: str) -> model.Trace:
         shift = (trace.origin_unix_ns or 0) - (merged.origin_unix_ns or 0) if merged.origin_unix_ns else 0
         number = np.array([names.number(name) for name in trace.names], dtype=np.int64)
         own = set(np.unique(np.concatenate([getattr(trace, table).process for table in _WITH_PROCESSES])).tolist())
-        apart = index * _APART if own & taken else 0
+        apart = index * APART if own & taken else 0
         taken |= {process + apart for process in own}
         for field in ("ops", "calls", "ranges", "host", "overhead"):
             parts.setdefault(field, []).append(_moved(getattr(trace, field), shift, number, apart))

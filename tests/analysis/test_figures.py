@@ -191,3 +191,18 @@ def test_a_wait_takes_no_operator_of_another_rank_with_the_same_thread_id(tmp_pa
     for order in (traces, traces[::-1]):
         report = analyze_trace(merge(list(order), "both"))
         assert {(place.pid, place.operator) for place in report.waits} == {(100, "aten::item")}
+
+
+def test_a_command_has_the_pid_that_the_process_has(tmp_path: Path) -> None:
+    traces = []
+    for rank in (0, 1):
+        capture = Capture(pid=100, device=rank)
+        for begin in range(0, 6000, 1000):
+            capture.range("step", begin, begin + 1000)
+            capture.kernel(begin + 900 - 300 * rank, begin + 1000, launched=begin + 880 - 300 * rank)
+        traces.append(capture.chrome_trace(tmp_path))
+    for order in (traces, traces[::-1]):
+        report = analyze_trace(merge(list(order), "two containers"))
+        found = report.findings[0]
+        assert {device.pid for device in report.devices} == {100, 10_000_100}
+        assert "py-spy record -p 100 " in found.next

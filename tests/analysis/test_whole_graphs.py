@@ -82,6 +82,7 @@ def test_what_ran_in_them_is_said_to_be_unknown(healthy: tuple[Report, Report]) 
     assert after.roofline == ""
     for text in (render_text.render(after), render_html.render(after)):
         assert "CUDA graph" in text
+        assert "≤ 99.9%" in text, "a bound"
     assert after.timeline is not None
     assert {span.kind for row in after.timeline.rows if row.lane == "gpu" for span in row.spans} >= {"graph"}
 
