@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from llmtop.analysis.collectives import Uneven
@@ -18,6 +19,7 @@ from llmtop.analysis.longest_gaps import deepest_during
 from llmtop.analysis.missing_kernels import Unrecorded
 from llmtop.analysis.one_off import longest_setup
 from llmtop.analysis.verdict import BORDER_PCT, CAUSE_OF, NEAR_PCT, ONE_OFF, Judgement
+from llmtop.analysis.verdict_text import GOOD_CAPTURE
 from llmtop.bottlenecks import BOTTLENECKS, LossId
 from llmtop.format import count, counted, duration, percent, printable, rate, rounded
 from llmtop.report.advice import ADVICE, FindingId
@@ -129,7 +131,9 @@ def _records_lost(measured: Measured) -> list[Finding]:
 
 def _no_evidence(judgement: Judgement) -> Finding:
     evidence: dict[str, Any] = {"one_off_pct": judgement.one_off_pct or None}
-    return _advised("unknown", "warning", None, f"No verdict: {judgement.lacks}.", evidence)
+    found = _advised("unknown", "warning", None, f"No verdict: {judgement.lacks}.", evidence)
+    confirm = "the next report has whole steps that take the same time each"
+    return msgspec.structs.replace(found, fix=GOOD_CAPTURE, confirm=confirm)
 
 
 def _one_off(measured: Measured) -> Finding | None:
@@ -220,7 +224,8 @@ def _evidence(measured: Measured, lane: Lane, verdict: LossId, share: float) -> 
     elif verdict == "communication_bound":
         evidence["nccl_pct"] = lane.share(lane.within(lane.nccl))
         evidence["exposed_pct"] = share
-        evidence["overlapped_pct_of_nccl"] = 100.0 * (1 - share / max(lane.share(lane.within(lane.nccl)), 1e-9))
+        exposed, whole = lane.within(lane.exposed_nccl), lane.within(lane.nccl)
+        evidence["overlapped_pct_of_nccl"] = 100.0 * (1 - exposed / max(whole, 1))
     elif verdict == "input_bound":
         worst = _most_idle(lane, measured.phases)
         if worst is not None:

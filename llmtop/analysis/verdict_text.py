@@ -56,7 +56,7 @@ def verdict_sentence(
     text += _idle_words(judgement)
     text += _close(judgement, over)
     if lane.counted and steps.seconds_p50 and judgement.correction.reason:
-        text += f" A step takes {duration(lane.length / 1e9 / lane.counted)} on average."
+        text += f" A step takes {duration(judgement.step_seconds)} on average."
     return text + _unreliable(missing.get(lane.process))
 
 

@@ -194,3 +194,17 @@ def test_two_threads_do_not_make_an_item_longer_than_its_gap(tmp_path: Path) -> 
     lines = dict(line.rsplit(": ", 1) for line in report.longest_gaps[0].host)
     assert lines["in cudaHostAlloc"] == "5.80 ms"
     assert lines["aten::copy_"] == "6.00 ms"
+
+
+def test_no_less_than_nothing_of_communication_is_overlapped(tmp_path: Path) -> None:
+    def step(capture: Capture, begin: float) -> None:
+        capture.kernel(begin + 10, begin + 2000, launched=begin)
+        capture.kernel(
+            begin + 2000, begin + 7000, launched=begin + 8, took=2, name="ncclDevKernel_AllReduce_Sum_f32"
+        )
+        if begin == 20_000:
+            capture.kernel(begin + 9510, begin + 9990, launched=begin + 7100, took=2400, name="loaded_kernel")
+
+    report = report_of(steps(step), tmp_path)
+    finding = next(finding for finding in report.findings if finding.id == "communication_bound")
+    assert finding.evidence["overlapped_pct_of_nccl"] == pytest.approx(0, abs=1e-6)

@@ -86,14 +86,15 @@ def _made_up(seed: int) -> Capture:
         launched = chance.choice([start - 5, start - long * chance.random(), None])
         kind, thread = chance.randrange(6), chance.choice([100, 101])
         if kind <= 1:
-            capture.kernel(start, end, launched=launched, tid=thread, stream=chance.choice([7, 8]))
+            name = chance.choice(["gemm_kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"])
+            capture.kernel(start, end, launched, name, stream=chance.choice([7, 8]), tid=thread)
         elif kind == 2:
             capture.copy(
                 start, end, chance.choice([4, 8 << 20]), chance.choice(["HtoD", "DtoH"]), launched=launched
             )
         elif kind == 3:
             capture.call(
-                chance.choice(["cudaStreamSynchronize", "cudaMalloc", "cudaFree"]), start, end, tid=thread
+                chance.choice(["cudaStreamSynchronize", "cudaMalloc", "cudaLaunchKernel"]), start, end, tid=thread
             )
         elif kind == 4:
             capture.operator("aten::item", start, end, tid=thread)
