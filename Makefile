@@ -4,7 +4,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # Five tests on two cores: half of their time they wait for a process of theirs.
 WORKERS ?= $(shell echo $$((5 * $$(nproc 2>/dev/null || echo 2) / 2)))
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# Tests start processes by the hundred: each would compile anew what it imports where no bytecode may be kept.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .PHONY: help demo test test-all print-pytest lint format bench screenshots clean
 
@@ -37,13 +38,18 @@ $(VENV)/nsys: tests/fetch_nsys.sh $(VENV)/app
 	@PYTHON=$(abspath $(BIN))/python tests/fetch_nsys.sh
 	@touch $@
 
+# A real browser for the tests of a report's page, likewise.
+$(VENV)/browser: tests/fetch_browser.sh $(VENV)/app
+	@tests/fetch_browser.sh
+	@touch $@
+
 demo: $(VENV)/app
 	$(BIN)/llmtop demo
 
-test: $(VENV)/dev $(VENV)/nsys
+test: $(VENV)/dev $(VENV)/nsys $(VENV)/browser
 	$(PYTEST) -m "not slow"
 
-test-all: $(VENV)/dev $(VENV)/nsys
+test-all: $(VENV)/dev $(VENV)/nsys $(VENV)/browser
 	$(PYTEST) -m "slow or not slow"
 
 # For .ci/run, which wants pytest's exit code.

@@ -28,9 +28,9 @@ def percentile(values: list[float], share: float) -> float:
 
 def rounds(gpus: int, count: int = ROUNDS, interval: float = INTERVAL) -> list[float]:
     """Seconds of `count` rounds of this process's driver, from the tick until the last of `gpus` was sampled."""
-    from collectors.nvml.source import NvmlSource
+    from tests.support.nvml_source import OwnSource
 
-    source = NvmlSource(interval)
+    source = OwnSource(interval)
     source.start()
     deadline = time.monotonic() + 30
     while len([gpu for gpu in source.latest().gpus if gpu.energy_joules is not None]) < gpus:

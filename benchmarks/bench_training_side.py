@@ -26,19 +26,27 @@ from benchmarks.result import Result, SkipBenchmark
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 ROUNDS, PAIRS, SECONDS = 3, 9, 1.5
+SAYING_SECONDS = 6.0
+"""What llmtop costs is estimated anew every two seconds, the first time without what its server costs."""
 STAMPED_STEPS = 20_000
 
 WATCH = """
 import sys
 import time
 from pathlib import Path
+from llmtop import wire
 from llmtop.client import Connection, discover
 while not (found := discover(Path(sys.argv[1]))):
     time.sleep(0.02)
 connection = Connection.open(found[0].path)
 print("watching", flush=True)
 while True:
-    connection.receive(5)
+    try:
+        for message in connection.receive(5):
+            if isinstance(message, wire.Overhead):
+                print(message.step_ns, flush=True)
+    except ConnectionError:
+        break
 """
 
 
@@ -61,29 +69,32 @@ def _environment(directory: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(REPOSITORY), "LLMTOP_DIR": directory, "OMP_NUM_THREADS": "1"}
 
 
-def _measure(way: str, watcher: str | None = None) -> dict[str, float | None]:
-    """One run of one way; `watcher`: None, "reading" or "stopped" (SIGSTOP)."""
+def _measure(
+    way: str, watcher: str | None = None, told: list[int] | None = None, seconds: float = SECONDS
+) -> dict[str, float | None]:
+    """One run of one way; `watcher`: None, "reading" or "stopped" (SIGSTOP); `told` gets what it hears."""
     with tempfile.TemporaryDirectory(prefix="lt-") as directory, contextlib.ExitStack() as closing:
         env = _environment(directory)
-        if watcher:
-            _watch(directory, env, closing, stopped=watcher == "stopped")
+        watching = _watch(directory, env, closing, stopped=watcher == "stopped") if watcher else None
         command = [
             sys.executable,
             "-m",
             "benchmarks.training_step",
             "base" if way == "auto" else way,
-            str(SECONDS),
+            str(seconds),
         ]
         if way == "auto":
             command = [sys.executable, "-m", "llmtop", "run", "--", *command]
         if way == "traceml":
             command = _under_traceml(directory)
         done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False)
-        told = [line for line in done.stdout.splitlines() if line.startswith("{")]
-        if done.returncode != 0 or not told:
+        printed = [line for line in done.stdout.splitlines() if line.startswith("{")]
+        if done.returncode != 0 or not printed:
             last = (done.stderr.strip().splitlines() or ["no word"])[-1]
             raise SkipBenchmark(f"{way} ended with {done.returncode}: {last}")
-        medians: dict[str, float | None] = json.loads(told[-1])
+        medians: dict[str, float | None] = json.loads(printed[-1])
+        if told is not None and watching is not None:
+            told += [int(word) for word in watching.communicate(timeout=20)[0].split() if word.isdecimal()]
         return medians
 
 
@@ -95,7 +106,9 @@ def _under_traceml(directory: str) -> list[str]:
     return [str(launcher), "run", *options, str(script), "--args", "traceml", str(SECONDS)]
 
 
-def _watch(directory: str, env: dict[str, str], closing: contextlib.ExitStack, *, stopped: bool) -> None:
+def _watch(
+    directory: str, env: dict[str, str], closing: contextlib.ExitStack, *, stopped: bool
+) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", WATCH, directory]
     process = subprocess.Popen(
         command, env=env, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -112,6 +125,7 @@ def _watch(directory: str, env: dict[str, str], closing: contextlib.ExitStack, *
         import threading
 
         threading.Thread(target=stop_when_watching, daemon=True).start()
+    return process
 
 
 def _bare() -> tuple[float, float]:
@@ -170,6 +184,23 @@ def _added_between(ways: Iterable[str]) -> dict[str, float]:
     return {way: statistics.median(into) for way, into in taken.items()}
 
 
+def _said(way: str) -> float:
+    """Microseconds that a way says of itself that it costs a step, to a monitor: the median over the rounds."""
+    rounds = []
+    for _ in range(ROUNDS):
+        told: list[int] = []
+        _measure(way, "reading", told, seconds=SAYING_SECONDS)
+        if not told:
+            raise SkipBenchmark(f"{way} has not said what it costs")
+        rounds.append(told[-1] / 1e3)
+    return statistics.median(rounds)
+
+
+def _apart(said: float, true: float) -> float:
+    """By what factor two costs differ, whichever is larger."""
+    return max(said, true) / max(min(said, true), 1e-3)
+
+
 def run() -> Iterator[Result]:
     """Measure all ways."""
     if importlib.util.find_spec("torch") is None:
@@ -182,12 +213,21 @@ def run() -> Iterator[Result]:
     yield Result("floor: stamps and a memory-map write, added", _added("floor"), "µs")
     manual = _added("manual")
     yield Result("manual: step() and four phases, added", manual, "µs", note="no monitor")
-    for watcher in ("reading", "stopped"):
-        yield Result(f"  with a monitor {watcher}", _added("manual", watcher), "µs")
+    watched = {watcher: _added("manual", watcher) for watcher in ("reading", "stopped")}
+    for watcher, added in watched.items():
+        yield Result(f"  with a monitor {watcher}", added, "µs")
+    said = _said("manual")
+    yield Result(
+        "  what it says that it costs, over that", _apart(said, watched["reading"]), "x", 2.0, f"{said:.1f} µs"
+    )
     peers: dict[str, Any] = _added_between(
         ("auto", *(("traceml",) if importlib.util.find_spec("traceml_ai") else ()))
     )
     yield Result("auto: llmtop run, added", peers["auto"], "µs", 40.0)
+    said = _said("auto")
+    yield Result(
+        "  what it says that it costs, over that", _apart(said, peers["auto"]), "x", 2.0, f"{said:.1f} µs"
+    )
     if "traceml" not in peers:
         return
     yield Result("TraceML, added", peers["traceml"], "µs")

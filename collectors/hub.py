@@ -18,6 +18,7 @@ from collectors.malloc import give_back, share_one_heap
 from collectors.nvml.selection import GpuSelection, with_whole_uuids
 from collectors.periodic_thread import last_tick
 from collectors.pipeline import Stage
+from llmtop import jobs
 from llmtop.snapshot import Host, Process, Snapshot
 
 ONCE_SECONDS = 4.0
@@ -46,6 +47,8 @@ class Sources(NamedTuple):
     processes: ProcessSource
     ranks: RankSource
     rules: Stage
+    before_rules: tuple[Stage, ...] = ()
+    """What adds to a snapshot that is put together."""
 
 
 def live_sources(interval: float, directory: Path | None = None) -> Sources:
@@ -58,6 +61,7 @@ def live_sources(interval: float, directory: Path | None = None) -> Sources:
     # psutil and the rules take some 40 ms to import: a screen paints its first frame before.
     from collectors.machine.host import HostSource
     from collectors.machine.processes import ProcessSource
+    from collectors.nccl_ras.stage import NcclRas
     from collectors.nvml.driver_source import DriverSource
     from collectors.trainings.source import StepsSource
     from llmtop.rules.engine import Rules
@@ -70,6 +74,7 @@ def live_sources(interval: float, directory: Path | None = None) -> Sources:
         processes=ProcessSource(lambda: gpu.latest().uses, ranks.pids, interval),
         ranks=ranks,
         rules=Rules().apply,
+        before_rules=(NcclRas(),),
     )
 
 
@@ -193,7 +198,7 @@ class Hub:
         reading, host = sources.gpu.latest(), sources.host.latest()
         ranks, processes = sources.ranks.latest(), sources.processes.latest()
         snapshot = self._compose(reading, host, processes, ranks)
-        return pipeline.run((sources.rules, *self._taps), snapshot)
+        return pipeline.run((*sources.before_rules, sources.rules, *self._taps), snapshot)
 
     def _compose(
         self, reading: GpuReading, host: Host, processes: tuple[Process, ...], ranks: RanksReading
@@ -216,6 +221,7 @@ class Hub:
             if hidden
             else processes,
             ranks=ranks.ranks,
+            jobs=jobs.totals(ranks.ranks),
         )
 
     def _run(self, on_snapshot: Callable[[Snapshot], None]) -> None:

@@ -16,12 +16,14 @@ BoundId = Literal["launch_bound", "input_bound", "sync_bound", "h2d_bound", "com
 """What a step can be bound by other than the GPU's own work: alerts while it runs, and verdicts on a capture."""
 Verdict = Literal["gpu_bound", BoundId, "idle", "unknown"]
 """What bounds the step, by a report."""
-LossId = Literal[BoundId, "kernel_gaps", "idle", "unknown"]
+LossId = Literal[BoundId, "kernel_gaps", "one_off", "idle", "unknown"]
 """What a step loses time to, by a capture; each is the id of a finding too."""
 AlertId = Literal[
     BoundId,
     "low_power_full_util",
     "stalled",
+    "hung_collective",
+    "outside",
     "memory_bound",
     "straggler",
     "throttled",
@@ -29,6 +31,7 @@ AlertId = Literal[
     "memory_pressure",
     "memory_growth",
     "gpu_error",
+    "slower",
 ]
 """What a live rule can raise."""
 BottleneckId = Literal[Verdict, LossId, AlertId]
@@ -67,6 +70,11 @@ BOTTLENECKS: Final[Mapping[BottleneckId, Bottleneck]] = {
     "kernel_gaps": Bottleneck(
         "KERNEL GAPS", "gaps between kernels", "the GPU pauses between kernels that were launched in time"
     ),
+    "one_off": Bottleneck(
+        "ONE-OFF",
+        "one-off work",
+        "the GPU waits for work that no later step repeats (loading, compiling, capturing graphs)",
+    ),
     "idle": Bottleneck(
         "IDLE",
         "causes that the capture does not show",
@@ -77,6 +85,10 @@ BOTTLENECKS: Final[Mapping[BottleneckId, Bottleneck]] = {
         "BUSY BUT IDLE", "busy on paper only", "the GPU looks busy and does no work"
     ),
     "stalled": Bottleneck("STALLED", "no step any more", "the training finishes no step any more"),
+    "hung_collective": Bottleneck(
+        "HUNG", "a collective that hangs", "ranks wait in a collective for one that does not call it"
+    ),
+    "outside": Bottleneck("OUTSIDE", "what no phase covers", "much of each step is in no phase"),
     "memory_bound": Bottleneck(
         "MEMORY-BOUND", "memory bandwidth", "the bandwidth of the GPU's memory is the limit"
     ),
@@ -86,6 +98,7 @@ BOTTLENECKS: Final[Mapping[BottleneckId, Bottleneck]] = {
     "memory_pressure": Bottleneck("MEMORY FULL", "retried allocations", "device memory runs out"),
     "memory_growth": Bottleneck("MEMORY GROWS", "growing memory", "memory grows with every step"),
     "gpu_error": Bottleneck("GPU ERROR", "a fault of the GPU", "the driver reports a fault"),
+    "slower": Bottleneck("SLOWER", "longer steps than before", "steps take longer than they did"),
 }
 
 

@@ -11,6 +11,7 @@ Nothing that a training sends, or fails to send, can do more here than raise one
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
@@ -98,19 +99,30 @@ def remove_stale(path: Path) -> bool:
 
 
 def remove_half_made(directory: Path) -> None:
-    """Remove the sockets of processes that ended before theirs listened: no monitor sees those.
+    """Remove what processes that have ended left behind and no monitor sees.
+
+    These are sockets that never listened, and files that say that a run has said its line.
 
     Raises:
         NotPossibleHere: as `discover`.
     """
     socket_dir.check_dir(directory)
     try:
-        names = [name for name in os.listdir(directory) if wire.HALF_MADE_NAME.match(name)]
+        names = [name for name in os.listdir(directory) if _is_left_behind(name)]
     except OSError as error:
         raise NotPossibleHere(f"{directory} cannot be read: {error.strerror}") from None
     for name in names:
-        if not is_alive(int(name.partition("-")[0])):
+        if is_alive(int(name.partition("-")[0])):
+            continue
+        if wire.TOLD_NAME.match(name):
+            with contextlib.suppress(OSError):
+                os.unlink(directory / name)
+        else:
             remove_stale(directory / name)
+
+
+def _is_left_behind(name: str) -> bool:
+    return bool(wire.HALF_MADE_NAME.match(name) or wire.TOLD_NAME.match(name))
 
 
 class Connection:

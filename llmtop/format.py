@@ -60,6 +60,12 @@ def count(value: float | None) -> str:
     return _scaled(value, 1000.0, _DECIMAL, "")
 
 
+def counted(value: float, noun: str) -> str:
+    """So many of something: "1 step", "2 steps", "63.5k calls"; `noun` is the word for one of them."""
+    number = count(value)
+    return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
+
+
 def _scaled(value: float | None, base: float, units: tuple[str, ...], gap: str) -> str:
     if value is None or _absent(value):
         return DASH
@@ -85,6 +91,15 @@ def duration(seconds: float | None) -> str:
             digits = 0 if amount >= 99.95 or unit == "ns" else 1 if amount >= 9.995 else 2
             return f"{amount:.{digits}f} {unit}"
     raise AssertionError("unreachable: the last unit takes every rest")
+
+
+def overhead(seconds: float | None, step_seconds: float | None) -> str:
+    """What llmtop costs a step, "12.0 µs a step (0.02%)"; the share only where the step's length is known."""
+    text = f"{duration(seconds)} a step"
+    if seconds is None or _absent(seconds) or step_seconds is None or _absent(step_seconds) or step_seconds <= 0:
+        return text
+    share = 100 * seconds / step_seconds
+    return f"{text} ({percent(share, 2 if share < 1 else 1) if share >= 0.01 else '<0.01%'})"
 
 
 def _long(seconds: float) -> str:
@@ -113,6 +128,15 @@ def printable(text: str, width: int | None = None) -> str:
     if width is None or len(clean) <= width:
         return clean
     return clean[: max(width - 1, 0)] + "…" if width > 0 else ""
+
+
+def middled(text: str, width: int) -> str:
+    """As `printable`, but what does not fit goes from the middle: names of kernels differ at both ends."""
+    clean = printable(text[: max(4 * width, 4096)])
+    if len(clean) <= width or width < 8:
+        return printable(clean, width)
+    left = (width - 1) // 2
+    return f"{clean[:left]}…{clean[len(clean) - (width - 1 - left) :]}"
 
 
 def width_of(text: str) -> int:

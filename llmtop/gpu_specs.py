@@ -4,6 +4,24 @@ MFU (model FLOP/s utilisation) is the rate of the model's own FLOPs, 6 a paramet
 over what the GPU could do at most (Chowdhery et al., "PaLM", appendix B). The peaks are the dense rates of
 NVIDIA's and AMD's datasheets, in TFLOP/s, with fp32 accumulation where the datasheet tells them apart; rates "with
 sparsity" are halved.
+
+Where the figures are from:
+
+- V100: datasheet "NVIDIA V100 Tensor Core GPU" (PCIe and SXM2 apart). T4, A10, A30, L4, L40, L40S: the datasheet
+  of each. A40: product brief PB-09976.
+- A100: datasheet 1758950. A800: as the A100, but for NVLink, of which NVIDIA left 400 GB/s in both directions
+  together (its statement of November 2022; the datasheet of "A800 40GB Active" says the same).
+- H100 PCIe: product brief PB-11133 and the datasheet of 2022. H100 SXM, H100 NVL: the datasheet of 2024. H200,
+  H200 NVL: datasheet 3512650 and nvidia.com/en-us/data-center/h200. For the memory of the H200 NVL they have 4.2
+  and 4.8 TB/s; taken is the greater, as no share of what is the most may be over 100 %.
+- H800, H20: NVIDIA has published no datasheet; the figures are those that server makers and the press give for the
+  modules (SXM): the H800 as the H100, with NVLink of 400 GB/s in both directions together. What they say of the
+  H800's cards (PCIe, NVL) differs from one to the next, and so it does of the H20's second memory: these have no
+  figures here.
+- GH200: datasheet, of the one with 96 GB (NVML calls it "GH200 480GB", by the memory of its CPU).
+- B200, GB200: nvidia.com/en-us/data-center/hgx, dgx-b200 and gb200-nvl72, a GPU's share of what they give for all.
+- GeForce: NVIDIA's white papers on GA102 and on Ada.
+- Instinct MI300X, MI325X: AMD's datasheets of both; of fp32 the rate of the matrix cores.
 """
 
 from __future__ import annotations
@@ -27,15 +45,13 @@ def _rates(fp32: float, tf32: float | None, half: float | None, fp8: float | Non
     return {dtype: rate for dtype, rate in known.items() if rate is not None}
 
 
-_VOLTA_TURING = {"V100": {"fp32": 15.7, "fp16": 125.0}, "T4": {"fp32": 8.1, "fp16": 65.0}}
-
 # Name as NVML gives it (searched in this order: the more special first) -> datasheet's name, TFLOP/s by dtype.
 _PEAKS: tuple[tuple[str, str, dict[str, float]], ...] = (
     (r"\bGB200\b", "GB200", _rates(80.0, 1250.0, 2500.0, 5000.0)),
     (r"\bB200\b", "HGX B200", _rates(75.0, 1125.0, 2250.0, 4500.0)),
-    (r"\bH(100|200) NVL\b", "H100 NVL, H200 NVL", _rates(60.0, 417.5, 835.5, 1671.0)),
+    (r"\bH(100|200) NVL\b", "H100 NVL, H200 NVL", _rates(60.0, 417.5, 835.5, 1670.5)),
     (r"\bH100 PCIe\b", "H100 PCIe", _rates(51.0, 378.0, 756.5, 1513.0)),
-    (r"\b(H100|H200|H800|GH200)\b", "H100 SXM, H200 SXM", _rates(67.0, 494.5, 989.5, 1979.0)),
+    (r"\b(H100|H200|H800$|GH200)\b", "H100 SXM, H200 SXM", _rates(67.0, 494.5, 989.5, 1979.0)),
     (r"\bH20\b", "H20", _rates(44.0, 74.0, 148.0, 296.0)),
     (r"\bA[18]00\b", "A100", _rates(19.5, 156.0, 312.0)),
     (r"\bA40\b", "A40", _rates(37.4, 74.8, 149.7)),
@@ -46,8 +62,9 @@ _PEAKS: tuple[tuple[str, str, dict[str, float]], ...] = (
     (r"\bL4\b", "L4", _rates(30.3, 60.0, 121.0, 242.5)),
     (r"\bRTX 4090\b", "GeForce RTX 4090", _rates(82.6, 82.6, 165.2, 330.3)),
     (r"\bRTX 3090\b", "GeForce RTX 3090", _rates(35.6, 35.6, 71.0)),
-    (r"\bV100\b", "V100 SXM2", _VOLTA_TURING["V100"]),
-    (r"\bT4\b", "T4", _VOLTA_TURING["T4"]),
+    (r"\bV100-PCIE\b", "V100 PCIe", {"fp32": 14.0, "fp16": 112.0}),
+    (r"\bV100-SXM[23]\b", "V100 SXM2", {"fp32": 15.7, "fp16": 125.0}),
+    (r"\bT4\b", "T4", {"fp32": 8.1, "fp16": 65.0}),
     (r"\bMI3(00|25)X\b", "Instinct MI300X, MI325X", _rates(163.4, 653.7, 1307.4, 2614.9)),
 )
 
@@ -70,14 +87,14 @@ def peak(gpu_name: str, dtype: str) -> Peak | None:
 _GB_PER_S: tuple[tuple[str, float], ...] = (
     (r"\bG?B200\b", 8000.0),
     (r"\bH200\b", 4800.0),
-    (r"\bGH200\b", 4000.0),
+    (r"\bGH200 480GB\b", 4000.0),
     (r"\bH100 NVL\b", 3900.0),
     (r"\bH100 PCIe\b", 2000.0),
-    (r"\b(H100|H800)\b", 3350.0),
-    (r"\bH20\b", 4000.0),
-    (r"\bA100.*40GB", 1555.0),
-    (r"\bA100 80GB PCIe\b", 1935.0),
-    (r"\bA[18]00\b", 2039.0),
+    (r"\b(H100 80GB HBM3|H800$)", 3350.0),
+    (r"\bH20$", 4000.0),
+    (r"\bA[18]00.*40GB\b", 1555.0),
+    (r"\bA[18]00 80GB PCIe\b", 1935.0),
+    (r"\bA[18]00-SXM4-80GB\b", 2039.0),
     (r"\bA40\b", 696.0),
     (r"\bA30\b", 933.0),
     (r"\bA10\b", 600.0),
@@ -128,14 +145,15 @@ def pcie_bytes_per_s(generation: int | None, lanes: int | None) -> float | None:
 _NVLINK_GB_PER_S: tuple[tuple[str, float], ...] = (
     (r"\bG?B[23]00\b", 900.0),
     (r"\bH100 (NVL|PCIe)\b", 300.0),
-    (r"\b[AH]800\b", 200.0),
+    (r"\b(A800\b|H800$)", 200.0),
     (r"\b(H100|G?H200|H20)\b", 450.0),
     (r"\bA100\b", 300.0),
     (r"\bA30\b", 100.0),
     (r"\b(A40|RTX 3090)\b", 56.25),
-    (r"\bV100\b", 150.0),
+    (r"\bV100-SXM[23]\b", 150.0),
 )
-"""10^9 bytes a second over all links in one direction: half of what the datasheets name, which count both."""
+"""10^9 bytes a second over all links in one direction: half of what the datasheets name, which count both.
+Bridges between cards count as links: by them the H200 NVL has 900 GB/s, the H100's cards 600, the A30 200."""
 
 
 @lru_cache(64)  # a screen asks at every drawing
@@ -166,3 +184,33 @@ def mfu(
         return None, f"no MFU: the peak of {gpu_name} in {dtype} is not known"
     share = 100 * flops_per_token * tokens_per_s / limit.flops_per_s
     return share, f"of {limit.flops_per_s / 1e12:g} TFLOP/s ({limit.gpu}, {dtype}, dense)"
+
+
+def estimated_mfu(
+    flops_per_token: float | None,
+    tokens_per_s: float | None,
+    gpu_name: str | None,
+    dtype: str | None,
+    why_not: str | None,
+) -> tuple[float | None, str | None]:
+    """As `mfu`, of operations that were made of the number of parameters: nobody has asked for it.
+
+    So nothing is said (None, None) where there are no tokens or no GPU to speak of.
+
+    Args:
+        flops_per_token: six a parameter, where that may be said.
+        tokens_per_s: of this process.
+        gpu_name: as NVML gives it.
+        dtype: in what the model was seen to compute.
+        why_not: why there are no `flops_per_token`.
+    """
+    if tokens_per_s is None or gpu_name is None:
+        return None, None
+    if flops_per_token is None:
+        return None, f"no MFU estimate: {why_not}; attach(flops_per_token=) would tell"
+    if dtype is None:
+        return None, "no MFU estimate: in which dtype the model computes is not known; attach(dtype=) would tell"
+    share, note = mfu(flops_per_token, tokens_per_s, gpu_name, dtype)
+    if share is None:
+        return None, note
+    return share, f"an estimate: 6 operations a parameter and token, without attention's own; {note}"

@@ -33,6 +33,7 @@ _JOINED: Final = {
     "zerograd": "zero grad",
     "nextbatch": "next batch",
     "getbatch": "get batch",
+    "all2": "all to",
 }
 """Words that are written as one and as two."""
 
@@ -65,7 +66,7 @@ _ROLES: Final[tuple[tuple[Role, re.Pattern[str]], ...]] = (
         "comm",
         _words_like(
             rf"""comms? | communication | communicate | all reduce | all gather | all to all | reduce scatter |
-            broadcast | nccl | rccl | gloo | collectives? | barrier | send recv |
+            (?:data|input|output) dist | broadcast | nccl | rccl | gloo | collectives? | barrier | send recv |
             (?:sync|synchronize) {_GRADIENTS} | {_GRADIENTS} (?:sync|synchronize|reduce)"""
         ),
     ),
@@ -109,6 +110,9 @@ _NO_INPUT: Final = _words_like(
 _LOADS_ELSE: Final = _words_like("(?:load|save) (?:state|checkpoint|ckpt|model|weights)")
 _FRAMEWORKS_INPUT: Final = re.compile(r"^enumerate\(DataLoader\)|dataloader_next|_next_batch|DataLoaderIter", re.I)
 """PyTorch's and Lightning's own ranges around the wait for a batch."""
+_COUNTS_STEPS: Final = re.compile(r"^(?!.*\b(?:optim\w*|opt|micro|sub)\b).*\b(?:step|iter|iteration|batch)$")
+_MAY_COUNT: Final = re.compile(r"(?:step|iter|iteration|batch)\W*$", re.I)
+_WARM_UP: Final = _words_like("warm ?up | warm")
 _OPTIMIZER_STEP: Final = re.compile(r"^(optimizer\.step#.*|optim(izer)?([ _.-]?step)?|opt[ _.-]?step)$", re.I)
 _LONGEST_NAME: Final = 200
 """Characters of a name that are looked at."""
@@ -124,17 +128,21 @@ def without_number(name: str) -> str:
     return head + _COUNTED.sub("", end) or name
 
 
-@functools.lru_cache(maxsize=8192)
 def role_of(name: str) -> Role:
     """What a phase does.
 
     Args:
         name: as the script gave it; of a nested one ("forward/attention") the last part counts.
     """
-    last = name.rpartition("/")[2][:_LONGEST_NAME]
-    if _FRAMEWORKS_INPUT.search(last):
+    # A capture can have the same name with tens of thousands of numbers: those have one role.
+    return _role_of(without_number(name.rpartition("/")[2][:_LONGEST_NAME]))
+
+
+@functools.lru_cache(maxsize=8192)
+def _role_of(name: str) -> Role:
+    if _FRAMEWORKS_INPUT.search(name):
         return "input"
-    words = _words(without_number(last))
+    words = _words(name)
     found = _role_of_words(words)
     if found == "input" and _NO_INPUT.search(words):
         return _role_of_words(_NO_INPUT.sub(" ", words))
@@ -143,6 +151,16 @@ def role_of(name: str) -> Role:
 
 def _role_of_words(words: str) -> Role:
     return next((role for role, pattern in _ROLES if pattern.search(words)), "other")
+
+
+def is_numbered_step(name: str) -> bool:
+    """Whether a range counts steps, whatever else its name says: "decode step 12", but no step of a warm-up."""
+    base = without_number(name.rpartition("/")[2][:_LONGEST_NAME])
+    if base == name or not _MAY_COUNT.search(base):
+        return False
+    words = _words(base)
+    counts = bool(_COUNTS_STEPS.search(words)) and not _WARM_UP.search(words)
+    return counts and role_of(name) in ("step", "compute")
 
 
 def is_optimizer_step(name: str) -> bool:

@@ -107,6 +107,8 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     """The machine that the monitor runs on."""
 
     name: str
+    user: str | None = None
+    """Who runs the monitor, by the same names as `Process.user`: all other users' processes are not his."""
     cpu_pct: float | None = None
     """Of all cores together, 0 to 100."""
     cpu_per_core_pct: tuple[float, ...] | None = None
@@ -171,6 +173,19 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     warmup: bool = False
     """Left out of rates and percentiles (first steps: compilation, allocator, autotuning)."""
     kind: StepKind = "step"
+
+
+class CollectiveCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a process is in the collectives of one process group, as torch counts them in it."""
+
+    group: str
+    """The process group's name, the same in all its ranks: "0 default_pg"."""
+    enqueued: int
+    """The number of the last one that the process has called."""
+    completed: int | None = None
+    """The number of the last one that has ended; None where nobody knows."""
+    operation: str | None = None
+    """What the last one that was called is: "nccl:all_reduce"."""
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -245,6 +260,13 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     job: str = ""
     """The name of the run that this process is a rank of, the same on all its nodes; a process without a launcher
     is a job of its own. Empty in what schema 1 recorded."""
+    launcher: str | None = None
+    """Who started it as a rank: "torchrun", "srun", "mpirun", "mpiexec"; "env": the variables of torchrun, set by
+    something else. None where nobody did, and of an old version."""
+    run_id: str | None = None
+    """What the launcher calls the run: torchrun's --rdzv-id."""
+    slurm_job_id: str | None = None
+    """As squeue shows it: "4711", or "4711_3" of an array."""
     rank: int | None = None
     local_rank: int | None = None
     world_size: int | None = None
@@ -294,10 +316,14 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     mfu_pct: float | None = None
     mfu_note: str | None = None
     """Why there is no MFU, or which peak it was divided by, and whether its operations are an estimate."""
+    mfu_estimated: bool = False
+    """Whether the operations are an estimate from the number of parameters; else the script told them."""
     overhead_seconds: float | None = None
     """What llmtop costs this process a step, estimated from how often it is called and what a call was measured to
     cost; None before that is known, and of an old version."""
     total_steps: int | None = None
+    accumulation_steps: int | None = None
+    """How many batches make a step, by the training library's own setting."""
     eta_seconds: float | None = None
     metrics: dict[str, float | None] = {}
     """What the script passed to log(); None for what is not finite, which JSON cannot say."""
@@ -321,12 +347,79 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     `gpu_updates`."""
     gpu_updates: tuple[Step, ...] = ()
     """Earlier steps again, now with their GPU times, which are read after the GPU has got there."""
+    collectives: tuple[CollectiveCount, ...] = ()
+    """Told only while no step ends and these counts stand still: where it hangs, if it does."""
     phases_left_out: int = 0
     """Names of phases beside those in `phases`: a monitor takes 128 of a process. A lower bound if very many."""
     metrics_left_out: int = 0
     """Names of logged values beside those in `metrics`, counted as `phases_left_out` is."""
     note: str | None = None
     """A word about this process that is not an alert: an old version, auto instrumentation off, …"""
+
+
+class CommunicatorRank(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank of an NCCL communicator, on whatever node."""
+
+    rank: int
+    host: str
+    pid: int
+    """As its own process knows it."""
+    called: int | None = None
+    """How many of the operation it has called; None where it does not answer."""
+
+
+class StuckCommunicator(msgspec.Struct, frozen=True, kw_only=True):
+    """An NCCL communicator in which no rank has called anything between two looks, as NCCL's RAS told it."""
+
+    id: str
+    """NCCL's hash of it."""
+    size: int
+    operation: str | None = None
+    """What not all have called equally often: "AllReduce"; None where they are level."""
+    number: int | None = None
+    """How often the others have."""
+    waiting_count: int
+    behind_count: int = 0
+    behind: tuple[CommunicatorRank, ...] = ()
+    """The first of those that have called it less often, the furthest behind first."""
+    missing_count: int = 0
+    missing: tuple[CommunicatorRank, ...] = ()
+    """The first of those whose process does not answer NCCL."""
+    pids: tuple[int, ...] = ()
+    """This host's processes of it that do not go on."""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One run: the ranks of it that this monitor sees, and what they do together (`llmtop.jobs.totals`)."""
+
+    name: str
+    """`Rank.job` of its ranks."""
+    kind: StepKind = "step"
+    state: RankState = "running"
+    """Of its ranks that have not ended, the one that most needs a look; "gone" once all have."""
+    launcher: str | None = None
+    run_id: str | None = None
+    slurm_job_id: str | None = None
+    world_size: int | None = None
+    """How many ranks it has on all machines, as its launcher says."""
+    ranks_seen: int = 0
+    """How many of them are attached here and have not ended."""
+    ranks: tuple[int, ...] = ()
+    """Their numbers, where they have any."""
+    hosts: tuple[str, ...] = ()
+    pids: tuple[int, ...] = ()
+    """Of the processes seen, in the order of their ranks; once all have ended, of those that were."""
+    step: int | None = None
+    """Index of the last step that all of them have finished."""
+    steps_per_s: float | None = None
+    """Of a training the median of its ranks, which step together; of servers the sum of their requests."""
+    tokens_per_s: float | None = None
+    samples_per_s: float | None = None
+    """Sums over the ranks seen; None as long as not all of them tell, so that no part is taken for the whole."""
+    overhead_seconds: float | None = None
+    """What llmtop costs a step: the most that it costs any of the ranks, for which the others wait."""
+    attached_at: float | None = None
+    """Unix time at which the first of them began to publish."""
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
@@ -373,6 +466,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[Gpu, ...] = ()
     processes: tuple[Process, ...] = ()
     ranks: tuple[Rank, ...] = ()
+    jobs: tuple[Job, ...] = ()
+    """What `ranks` come to together, the job that attached first coming first. Empty in what older versions
+    recorded."""
+    stuck_communicators: tuple[StuckCommunicator, ...] = ()
+    """Asked for only while a training does not go on."""
     alerts: tuple[Alert, ...] = ()
 
 

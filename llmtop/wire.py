@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import socket
 import struct
 from typing import Protocol, TypeVar, get_args
@@ -30,11 +31,30 @@ MAX_FRAME = 1 << 20
 """Bytes in the largest frame that either side accepts."""
 HALF_MADE_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-(?:[0-9a-f]{8}|try)\.new$")
 """Of a socket that does not listen yet, and of one that is made to see whether that can be done."""
+TOLD_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-[0-9a-f]{8}\.told$")
+"""Of the empty file that says that a process of a run has said its line; the pid is that of `llmtop run`."""
 SOCKET_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-(?P<token>[0-9a-f]{8})\.sock$")
 
 T_co = TypeVar("T_co", covariant=True)
 _LENGTH = struct.Struct("<I")
 _PEERCRED = struct.Struct("3i")  # pid, uid, gid of struct ucred
+
+
+class Launch(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How a training process was started: what all ranks of its run have in common. Empty is what nobody says."""
+
+    program: str = ""
+    """The script: "train.py"."""
+    launcher: str = ""
+    """"torchrun", "srun", "mpirun", "mpiexec"; "env": the variables of torchrun, set by something else."""
+    run_id: str = ""
+    """What the launcher calls the run, torchrun's --rdzv-id for one."""
+    slurm_job_id: str = ""
+    """As squeue shows it: "4711", or "4711_3" of an array."""
+    slurm_step_id: str = ""
+    """Of a task that srun started."""
+    master: str = ""
+    """Where the ranks meet: "node:29500", or "file:" and a path."""
 
 
 class Hello(msgspec.Struct, tag="hello", kw_only=True):
@@ -51,6 +71,8 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
     rank: int | None = None
     local_rank: int | None = None
     world_size: int | None = None
+    launch: Launch | None = None
+    """None from a version that does not say it."""
     gpu_uuid: str | None = None
     kind: str = "step"
     """What a step is: "step" of a training, or "request" of a server."""
@@ -59,8 +81,14 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
     """How many first steps are left out of rates and percentiles."""
     flops_per_token: float | None = None
     """Floating-point operations, forward and backward, on this process."""
+    flops_estimated: bool = False
+    """Whether hooks made `flops_per_token` of the number of parameters; else the script told it."""
+    flops_unknown: str | None = None
+    """Why hooks, which have seen the model, could make none of it: "25 M of 7 B parameters are frozen"."""
     dtype: str | None = None
     """Which peak MFU is measured against: "bf16", "fp16", "fp8", "tf32", "fp32"."""
+    accumulation_steps: int | None = None
+    """How many batches make a step, by the training library's own setting."""
     torch: str | None = None
     """torch's version; None while the process has not imported it."""
     auto: bool = False
@@ -163,6 +191,50 @@ class Alive(msgspec.Struct, tag="alive", kw_only=True):
     """How long before this message the last of it was seen."""
 
 
+class CollectiveCount(msgspec.Struct, array_like=True):
+    """How far a process is in the collectives of one process group, as torch counts them."""
+
+    group: str
+    """The process group's name, the same in all its ranks: "0 default_pg"."""
+    enqueued: int
+    """The number of the last one that the process has called."""
+    completed: int | None = None
+    """The number of the last one that has ended."""
+    operation: str | None = None
+    """What the last one that was called is: "nccl:all_reduce"."""
+
+
+class Collectives(msgspec.Struct, tag="collectives", kw_only=True):
+    """From the training: no step has ended for a while, and these counts stand still; empty: that is over."""
+
+    counts: list[CollectiveCount] = []
+
+
+class Overhead(msgspec.Struct, tag="overhead", kw_only=True):
+    """From the training: what llmtop costs it, estimated anew every few seconds."""
+
+    step_ns: int
+    """A step, on average since the last of these messages."""
+
+
+class Outside(msgspec.Struct, tag="outside", kw_only=True):
+    """From the training: what the host did in no phase in the last second or so; by looking at it now and then."""
+
+    over_ns: int = 0
+    """How long it was looked at, in phases or not."""
+    found: dict[str, int] = {}
+    """What it did in no phase, in words, and for how long in ns: each look stands for the time since the one
+    before."""
+
+
+class Standstill(msgspec.Struct, tag="standstill", kw_only=True):
+    """From the training: no step is under way, since it waits for a person: at a breakpoint, between the cells of
+    a notebook. Sent when that begins or ends, and to a monitor that comes meanwhile."""
+
+    where: str = ""
+    """In words: "at a breakpoint"; empty when it goes on."""
+
+
 class CaptureState(msgspec.Struct, tag="capture_state", kw_only=True, omit_defaults=True):
     """From the training: how a capture that it was asked for goes."""
 
@@ -248,7 +320,20 @@ class Refused(msgspec.Struct, tag="refused", kw_only=True):
     reason: str
 
 
-FromTraining = Hello | Steps | GpuTimes | Memory | Alive | CaptureState | PauseState | Refused
+FromTraining = (
+    Hello
+    | Steps
+    | GpuTimes
+    | Memory
+    | Alive
+    | Collectives
+    | Overhead
+    | Outside
+    | Standstill
+    | CaptureState
+    | PauseState
+    | Refused
+)
 FromMonitor = Subscribe | CaptureRequest | CaptureCancel | Pause | Resume | Refused
 
 _KNOWN_TYPES = frozenset(
@@ -266,17 +351,33 @@ def encode(message: FromTraining | FromMonitor) -> bytes:
     Raises:
         UnusableInput: larger than `MAX_FRAME`.
     """
-    body = _encoder.encode(message)
+    return framed(_encoder.encode(message))
+
+
+def framed(body: bytes) -> bytes:
+    """Put the length of a body in front of it.
+
+    Raises:
+        UnusableInput: larger than `MAX_FRAME`.
+    """
     if len(body) > MAX_FRAME:
         raise UnusableInput(f"a message of {len(body)} bytes is over the {MAX_FRAME} that a frame may have")
     return _LENGTH.pack(len(body)) + body
 
 
-class _Decoder(Protocol[T_co]):
-    def decode(self, body: bytes | memoryview, /) -> T_co: ...
+def told_name(pid: int) -> str:
+    """A name as in `TOLD_NAME` that no other run has."""
+    return f"{pid}-{secrets.token_hex(4)}.told"
 
 
-def _decoded(decoder: _Decoder[T_co], body: bytes | memoryview) -> T_co:
+class Decoder(Protocol[T_co]):
+    """What msgspec has for msgpack and for JSON."""
+
+    def decode(self, body: bytes | memoryview, /) -> T_co:
+        """Decode one message."""
+
+
+def decoded(decoder: Decoder[T_co], body: bytes | memoryview) -> T_co:
     """Decode, and raise nothing but DecodeError.
 
     Raises:
@@ -299,7 +400,7 @@ def decode_from_training(body: bytes | memoryview) -> FromTraining:
     Raises:
         msgspec.DecodeError: garbage, or a message of an unknown type.
     """
-    return _decoded(_from_training, body)
+    return decoded(_from_training, body)
 
 
 def decode_from_monitor(body: bytes | memoryview) -> FromMonitor:
@@ -311,7 +412,7 @@ def decode_from_monitor(body: bytes | memoryview) -> FromMonitor:
     Raises:
         msgspec.DecodeError: garbage, or a message of an unknown type.
     """
-    return _decoded(_from_monitor, body)
+    return decoded(_from_monitor, body)
 
 
 class _Opening(msgspec.Struct):
@@ -331,7 +432,7 @@ def opening(body: bytes | memoryview) -> tuple[str, int, str]:
     Raises:
         msgspec.DecodeError: not a message of llmtop at all.
     """
-    found = _decoded(_opening, body)
+    found = decoded(_opening, body)
     return found.type, found.protocol, found.version
 
 

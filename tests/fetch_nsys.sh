@@ -9,20 +9,9 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cache=${1:-$here/.cache}
 python=${PYTHON:-python3}
 limit=${LLMTOP_FETCH_SECONDS:-110}
-deadline=$((SECONDS + limit))
 
 skip() { echo "no nsys for the tests: $*" >&2; exit 0; }
-left() { local rest=$((deadline - SECONDS)); [ "$rest" -gt 1 ] && echo "$rest" || echo 1; }
-# Networks fail now and then: three tries, none beyond the time that is left.
-try() {
-  local attempt
-  for attempt in 1 2 3; do
-    timeout -k 5 "$(left)" "$@" && return 0
-    [ "$SECONDS" -lt "$deadline" ] || return 1
-    sleep "$attempt"
-  done
-  return 1
-}
+. "$here/tests/fetch_tries.sh"
 
 mkdir -p "$cache" || skip "$cache cannot be made"
 work=$(mktemp -d "$cache/fetch.XXXXXX") || skip "$cache cannot be written"

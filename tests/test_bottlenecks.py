@@ -10,12 +10,12 @@ import pytest
 from llmtop.analysis.verdict import CAUSE_OF
 from llmtop.bottlenecks import BOTTLENECKS, AlertId, BottleneckId, BoundId, LossId, Verdict, find
 from llmtop.report.advice import ADVICE, FindingId
-from llmtop.rules import GPU_RULES, JOB_RULES, RANK_RULES
+from llmtop.rules import COMMUNICATOR_RULES, GPU_RULES, JOB_RULES, RANK_RULES
 from llmtop.severity import SEVERITIES, Severity, gravity
 from llmtop.snapshot import Alert
 from tui.paint import alert_style
 
-RULES = (*GPU_RULES, *RANK_RULES, *JOB_RULES)
+RULES = (*GPU_RULES, *RANK_RULES, *JOB_RULES, *COMMUNICATOR_RULES)
 HERE = Path(__file__).parents[1]
 
 
@@ -27,7 +27,7 @@ def test_the_ids_are_those_of_the_contract() -> None:
     assert set(get_args(AlertId)) == {
         *("low_power_full_util", "stalled", "launch_bound", "input_bound", "sync_bound", "h2d_bound"),
         *("memory_bound", "communication_bound", "straggler", "throttled", "power_capped", "memory_pressure"),
-        *("memory_growth", "gpu_error"),
+        *("memory_growth", "gpu_error", "hung_collective", "slower", "outside"),
     }
     assert get_args(Severity) == ("info", "warning", "critical")
 
@@ -66,8 +66,8 @@ def test_severities_are_ordered_and_a_word_of_a_newer_version_is_mild() -> None:
 
 def test_what_a_newer_version_tells_is_shown_by_its_id() -> None:
     assert find("from_a_newer_version") is None
-    newer = Alert(id="hung_collective", severity="critical", since=0.0, summary="")
-    assert alert_style.word(newer) == "HUNG COLLECTIVE"
+    newer = Alert(id="of_tomorrow", severity="critical", since=0.0, summary="")
+    assert alert_style.word(newer) == "OF TOMORROW"
     assert alert_style.sentence(newer) == alert_style.title(newer) == ""
     known = Alert(id="h2d_bound", severity="warning", since=0.0, summary="")
     assert alert_style.word(known) == "H2D-BOUND"

@@ -28,6 +28,7 @@ from llmtop import wire
 from llmtop.client import Connection
 from llmtop.errors import UnusableInput
 from tests.support.data import DATA
+from tests.support.installed import needs
 from tests.support.processes import environment, wait_for
 from tests.support.trainings import Heard, socket_of
 from tests.support.wire_player import Said, framed, start, talk, trace
@@ -231,7 +232,7 @@ def old_wire() -> ModuleType:
 @pytest.fixture(scope="module")
 def training() -> Iterator[Path]:
     """The socket of a training of this version; all tests share it, for importing torch takes seconds."""
-    pytest.importorskip("torch")
+    needs("torch")
     with tempfile.TemporaryDirectory(prefix="lt-") as folder:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.record_wire", "--train"],

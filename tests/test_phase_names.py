@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmtop.phase_names import Role, computes, is_optimizer_step, role_of, without_number
+from llmtop.phase_names import Role, computes, is_numbered_step, is_optimizer_step, role_of, without_number
 
 ROLES: dict[Role, str] = {
     "step": """
@@ -28,7 +28,7 @@ ROLES: dict[Role, str] = {
     "comm": """
         communication | comm | allreduce | all_reduce | all-gather | reduce_scatter | broadcast | nccl |
         barrier | grad_sync | sync_grads | sync_gradients | all_to_all | nccl:all_reduce | alltoall |
-        allreduce_grads
+        allreduce_grads | ## all2all_data:lengths ## | ## wait_sparse_data_dist ## | output_dist
     """,
     "sync": """
         sync | synchronize | item | loss.item | log | logging | log_metrics | metrics | cuda_synchronize |
@@ -78,3 +78,25 @@ def test_whole_optimizer_steps_are_told_from_what_they_consist_of() -> None:
 
 def test_work_of_the_step_itself() -> None:
     assert [role for role in ROLES if computes(role)] == ["step", "optimizer", "backward", "compute"]
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("Step 12", True),
+        ("iter_3", True),
+        ("decode step 4", True),
+        ("epoch_0_step_12", True),
+        ("Warm-up Step 3", False),
+        ("warmup_step_2", False),
+        ("Warmup iter 3", False),
+        ("optimizer step 3", False),
+        ("load batch 3", False),
+        ("micro_batch_3", False),
+        ("BatchNorm 2", False),
+        ("layer 7", False),
+        ("step", False),
+    ],
+)
+def test_a_numbered_range_counts_steps(name: str, counts: bool) -> None:
+    assert is_numbered_step(name) is counts

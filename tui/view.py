@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from llmtop.snapshot import Gpu, Rank, Snapshot
+from llmtop.snapshot import Gpu, Job, Rank, Snapshot
 from tui import gpu_names
 from tui.history import History
 
@@ -45,11 +45,23 @@ class View(Struct):
         """Where the selected GPU stands in `gpus()`."""
         return next((i for i, gpu in enumerate(self.gpus()) if gpu.uuid == self.selected), None)
 
+    def jobs(self) -> tuple[Job, ...]:
+        """The jobs, in the order in which they began; none where the recording knows of none."""
+        return () if self.snapshot is None else self.snapshot.jobs
+
+    def job_of(self, rank: Rank) -> Job | None:
+        """The job that this process is a rank of."""
+        return next((job for job in self.jobs() if job.name == rank.job), None)
+
     def ranks(self) -> list[Rank]:
-        """Attached processes in the order of their ranks."""
+        """Attached processes, job by job, in the order of their ranks."""
         if self.snapshot is None:
             return []
-        return sorted(self.snapshot.ranks, key=lambda r: (r.rank is None, r.rank or 0, r.host, r.pid))
+        place = {job.name: place for place, job in enumerate(self.jobs())}
+        return sorted(
+            self.snapshot.ranks,
+            key=lambda r: (place.get(r.job, len(place)), r.rank is None, r.rank or 0, r.host, r.pid),
+        )
 
     def rank(self) -> Rank | None:
         """The process whose steps are shown."""

@@ -48,6 +48,7 @@ class HostSource:
         """Prepare to read every `interval` seconds, or every `SHORTEST_SECONDS`."""
         self._interval = max(interval, SHORTEST_SECONDS)
         self._name = platform.node()
+        self._user = _known(lambda: psutil.Process().username())
         self._beat = Beat("host", self._round, self._interval)
         self._before: _Counters | None = None
         self._host = Host(name=self._name)
@@ -71,9 +72,11 @@ class HostSource:
         notes = self._limits if self._beat.fault is None else (*self._limits, self._beat.fault)
         if self._read_at is not None and time.monotonic() - self._read_at > patience:
             return Host(
-                name=self._name, notes=(*notes, "the system has stopped answering about CPU, memory and disks")
+                name=self._name,
+                user=self._user,
+                notes=(*notes, "the system has stopped answering about CPU, memory and disks"),
             )
-        return msgspec.structs.replace(self._host, notes=notes)
+        return msgspec.structs.replace(self._host, user=self._user, notes=notes)
 
     def read_at(self) -> float | None:
         """When the last reading was made, in monotonic seconds."""

@@ -1,12 +1,12 @@
 """The GPUs of this machine, through NVML.
 
 One thread looks which GPUs there are and starts NVML again when it must be; every GPU is sampled in threads of its
-own (device.py). NVML is never shut down while a thread is inside one of its calls: that crashes the process.
+own (device.py). NVML is never shut down while a thread is inside one of its calls: that crashes the process. The
+threads end with the process, which has no other work (driver_serve.py).
 """
 
 from __future__ import annotations
 
-import threading
 import time
 
 import pynvml
@@ -21,7 +21,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from collectors.base import GpuReading
     from collectors.nvml.bounds import Values
 
 LOOK_SECONDS = 2.0
@@ -34,7 +33,6 @@ RESTART_SECONDS_BESIDE_HEALTHY = 60.0
 """And than this while some GPU answers, because all of them miss a round then."""
 RESTART_WAIT_SECONDS = 1.0
 """How long a restart waits for the threads to leave their calls, before it is given up."""
-CLOSE_SECONDS = 0.8
 
 _NO_LIBRARY = (
     "no NVIDIA driver here: libnvidia-ml.so.1 was not found, so no GPU can be shown "
@@ -43,7 +41,7 @@ _NO_LIBRARY = (
 
 
 class NvmlSource:
-    """A GpuSource over NVML: every GPU that the driver lists, MIG instances after their GPU.
+    """All of NVML: every GPU that the driver lists, MIG instances after their GPU.
 
     A GPU that is lost stays in the reading with its error, and is read again once it answers.
     """
@@ -65,7 +63,6 @@ class NvmlSource:
         self._problem: str | None = None
         self._versions: tuple[str | None, str | None] = (None, None)
         self._started_at = self._restarted_at = time.monotonic()
-        self._closing = False
 
     def start(self) -> None:
         """Begin to look for a driver and its GPUs; what is missing becomes a note."""
@@ -78,16 +75,11 @@ class NvmlSource:
         for sampler in self._samplers.copy().values():
             sampler.set_interval(seconds)
 
-    def latest(self) -> GpuReading:
-        """What is known now; empty, without a note, until the driver has been asked for the first time."""
-        import msgspec
-
-        from collectors.base import GpuReading
-
-        return msgspec.convert(self.told(), GpuReading)
-
     def told(self) -> Values:
-        """What `latest` says, as plain values: fields of `GpuReading`, its GPUs and its uses."""
+        """What is known now, as plain values: fields of `GpuReading`, its GPUs and its uses.
+
+        Empty, without a note, until the driver has been asked for the first time.
+        """
         if not self._looked and time.monotonic() - self._started_at < FIRST_LOOK_SECONDS:
             notes = self._notes([], True)
             return {"notes": notes, "settled": bool(notes)}
@@ -104,23 +96,6 @@ class NvmlSource:
             "notes": self._notes(samplers, bool(rows)),
             "settled": all(sampler.settled for sampler in samplers),
         }
-
-    def close(self) -> None:
-        """Stop; NVML is shut down unless a thread is still inside a call."""
-        deadline = time.monotonic() + CLOSE_SECONDS
-        self._closing = True
-        self._watch.stop()
-        samplers = list(self._samplers.copy().values())
-        for sampler in samplers:
-            sampler.stop()
-        ended = self._watch.join(CLOSE_SECONDS / 2) and all(sampler.join(deadline) for sampler in samplers)
-        if not (ended and self._initialised) or self._lookup.waiting:
-            return
-        self._initialised = False
-        # In a thread, because shutting down waits for the driver too.
-        farewell = threading.Thread(target=Caller(), args=("nvmlShutdown",), name="llmtop-nvml-end", daemon=True)
-        farewell.start()
-        farewell.join(max(0.0, deadline - time.monotonic()))
 
     def _notes(self, samplers: list[DeviceSampler], any_gpu: bool) -> tuple[str, ...]:
         notes = [self._problem]
@@ -199,8 +174,7 @@ class NvmlSource:
             self._samplers = {**self._samplers, found.uuid: sampler}
         else:
             sampler.move(found.handle, index)
-        if not self._closing:
-            sampler.start()
+        sampler.start()
 
     def _restart_due(self) -> bool:
         """Whether a GPU is lost and NVML, started again, might find it: it lists GPUs only when it starts."""
@@ -223,7 +197,7 @@ class NvmlSource:
             self._call("nvmlShutdown")
             self._initialised = False
             self._look()  # starts the samplers again that have a GPU
-        elif not self._closing:
+        else:
             for sampler in samplers:
                 sampler.start()
 

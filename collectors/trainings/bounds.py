@@ -13,12 +13,19 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import replace
 
 from llmtop import wire
+from llmtop.format import printable
 
 MAX_PHASES = 128
 """Names, and phases of one step."""
 MAX_METRICS = 128
 MAX_NAME = 1100
 """Characters: sixteen nested phases of 64."""
+MAX_GROUPS = 128
+"""Process groups."""
+MAX_CAUSES = 64
+"""Of what a host does outside phases, in one message."""
+MAX_WORDS = 200
+"""Characters of one of them."""
 MAX_STEPS = 4096
 """Steps, and GPU times, of one message."""
 _COUNTED = 20_000
@@ -34,9 +41,13 @@ _TEXTS = {
     "gpu_uuid": 128,
     "kind": 16,
     "dtype": 32,
+    "flops_unknown": 200,
     "torch": 64,
     "note": 400,
 }
+
+
+_LAUNCH_TEXT = 128
 
 
 class KnownNames:
@@ -96,8 +107,26 @@ class Bounds:
                 case wire.Memory():
                     if min(message.allocated_bytes, message.reserved_bytes) >= 0:
                         yield message
+                case wire.Collectives():
+                    message.counts = [
+                        replace(
+                            count, group=count.group[:MAX_NAME], operation=(count.operation or "")[:256] or None
+                        )
+                        for count in message.counts[:MAX_GROUPS]
+                        if 0 <= count.enqueued <= _LARGEST_COUNT
+                    ]
+                    yield message
                 case wire.Hello():
                     yield hello(message)
+                case wire.Overhead():
+                    if 0 <= message.step_ns < _LARGEST_COUNT:
+                        yield message
+                case wire.Outside():
+                    _outside(message)
+                    yield message
+                case wire.Standstill():
+                    message.where = message.where[:MAX_WORDS]
+                    yield message
                 case _:
                     yield message
 
@@ -127,6 +156,13 @@ class Bounds:
         message.times = [one for one in known if min(one.gpu_ns, one.host_paced_ns, one.idle_ns or 0) >= 0]
 
 
+def _outside(message: wire.Outside) -> None:
+    """Cut it down to sensible lengths; times that cannot be are left out."""
+    known = [(what[:MAX_WORDS], ns) for what, ns in message.found.items() if what and 0 < ns < _LARGEST_COUNT]
+    message.found = dict(known[:MAX_CAUSES])
+    message.over_ns = _within(message.over_ns)
+
+
 def hello(told: wire.Hello) -> wire.Hello:
     """What a training says about itself, cut to sensible lengths; numbers that cannot be are absent."""
     texts = {}
@@ -141,12 +177,19 @@ def hello(told: wire.Hello) -> wire.Hello:
         rank=_place(told.rank),
         local_rank=_place(told.local_rank),
         world_size=_place(told.world_size),
+        launch=None if told.launch is None else _launch(told.launch),
         total_steps=None if told.total_steps is None or told.total_steps < 0 else _within(told.total_steps),
         warmup_steps=_within(told.warmup_steps),
+        accumulation_steps=None if told.accumulation_steps is None else _within(told.accumulation_steps) or None,
         flops_per_token=told.flops_per_token if _is_amount(told.flops_per_token) else None,
         started_at=told.started_at if _is_amount(told.started_at) else 0.0,
         engines=[engine[:32] for engine in told.engines[:16]],
     )
+
+
+def _launch(told: wire.Launch) -> wire.Launch:
+    """The same in a line: these texts become names."""
+    return wire.Launch(**{name: printable(getattr(told, name), _LAUNCH_TEXT) for name in told.__struct_fields__})
 
 
 def _within(number: int) -> int:

@@ -12,8 +12,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from collectors.alarm import Alarm
 from collectors.base import RanksReading
+from collectors.trainings.job_names import JobNames, Member
 from collectors.trainings.rank_stats import HISTORY_STEPS
 from collectors.trainings.training import Training
 from llmtop import client, socket_dir, wire
@@ -57,6 +60,7 @@ class StepsSource:
         self._retry_at: dict[Path, float] = {}
         self._opening: set[Path] = set()
         self._opened: queue.SimpleQueue[_Opened] = queue.SimpleQueue()
+        self._job_names = JobNames()
         self._closed = False
         self._wake = Alarm()
         self._scanned = False
@@ -87,7 +91,14 @@ class StepsSource:
         with self._lock:
             for known in self._trainings.values():
                 self._drain(known, 1)
-            ranks = [training.take(self._gpu_name) for training in self._trainings.values()]
+            names = self._job_names.named(
+                Member(path, one.pid, one.stats.hello, live=one.connection is not None or one.silent)
+                for path, one in self._trainings.items()
+            )
+            ranks = [
+                told_of_its_job(one.take(self._gpu_name), one.stats.hello, names[path])
+                for path, one in self._trainings.items()
+            ]
             notes = tuple(dict.fromkeys(self._notes.values()))
         return RanksReading(ranks=tuple(sorted(ranks, key=_order)), notes=notes)
 
@@ -256,6 +267,18 @@ class StepsSource:
 def _pid_of(path: Path) -> int:
     match = wire.SOCKET_NAME.match(path.name)
     return int(match["pid"]) if match else 0
+
+
+def told_of_its_job(rank: Rank, hello: wire.Hello, job: str) -> Rank:
+    """The rank with the name of its job, and how that was started."""
+    launch = hello.launch or wire.Launch()
+    return replace(
+        rank,
+        job=job,
+        launcher=launch.launcher or None,
+        run_id=launch.run_id or None,
+        slurm_job_id=launch.slurm_job_id or None,
+    )
 
 
 def _order(rank: Rank) -> tuple[str, float, int]:

@@ -8,6 +8,7 @@ from typing import Any
 from collectors.trainings.long_windows import MINUTES_SECONDS, LongWindow
 from collectors.trainings.step_window import Counted, StepWindow, percentile
 from llmtop.snapshot import Step, Window
+from llmtop.step_changes import StepChanges
 from llmtop.whole_steps import Following, WholeStep
 
 
@@ -34,6 +35,7 @@ class StepFigures:
     def _begin(self) -> None:
         self._recent = StepWindow()
         self._long = (LongWindow("5 min", MINUTES_SECONDS), LongWindow("run"))
+        self._changes = StepChanges()
         self.last_seconds: float | None = None
         """Of the last whole step, from start to start, warm-up or not; of the last request."""
 
@@ -100,6 +102,8 @@ class StepFigures:
         self._recent.add(counted)
         for window in self._long:
             window.add(counted)
+        if self._changes.add(whole):
+            self._recent.cut(self._changes.level_since or 0)
 
     def _of_recent(self) -> dict[str, Any]:
         recent, sums = self._recent, self._recent.sums
@@ -120,6 +124,7 @@ class StepFigures:
             "gpu_idle_pct": recent.idle_pct(),
             "gpu_host_paced_pct": recent.host_paced_pct(),
         }
+        figures |= {"change": self._changes.change, "rare": self._changes.rare}
         figures["windows"] = tuple(self._windows(figures))
         return figures
 

@@ -10,10 +10,11 @@ from typing import Any
 import psutil
 
 from collectors.trainings.bounds import Bounds, hello
+from collectors.trainings.outside_causes import OutsideCauses
 from collectors.trainings.rank_stats import RankStats
 from llmtop import client, wire
-from llmtop.gpu_specs import mfu
-from llmtop.snapshot import Rank, RankState
+from llmtop.gpu_specs import estimated_mfu, mfu
+from llmtop.snapshot import CollectiveCount, Rank, RankState
 from llmtop.wall_clock import TOLERANCE_NS, WallClock
 
 STALLED_SECONDS = 60.0
@@ -36,7 +37,12 @@ class Training:
         self.pid = pid
         self.connection: client.Connection | None = None
         self.stats = RankStats()
+        self.overhead_seconds: float | None = None
+        """What llmtop costs a step, as it says."""
         self._bounds = Bounds()
+        self._causes = OutsideCauses()
+        self._standstill = ""
+        """Where it stands still because it waits for a person, in its words; "" while it does not."""
         self._process = _process(pid)
         self._status: str | None = None
         self._connected_at: float | None = None
@@ -45,6 +51,7 @@ class Training:
         """When the last step ended, in monotonic seconds."""
         self._worked_at: float | None = None
         """When work that ends no step was last seen, in monotonic seconds."""
+        self._collectives: list[wire.CollectiveCount] = []
         self._wall_clock = WallClock()
         self._capturable: tuple[str, ...] = ()
         self._asked_engines = False
@@ -70,6 +77,8 @@ class Training:
         if self._connected_at is not None:
             self.stats.reconnected()
         self.connection = connection
+        self._collectives = []
+        self._standstill = ""
         self._connected_at = time.monotonic()
         self._gone_at = None
         self._ask_engines_at = 0.0
@@ -85,8 +94,19 @@ class Training:
                 case wire.Steps():
                     self.stats.add_steps(message)
                     self._stepped(message)
+                    self._collectives = [] if message.steps else self._collectives
+                    if message.steps and not message.history:
+                        self._stands("")
                 case wire.Alive():
                     self._worked_at = time.monotonic() - max(0, message.ago_ns) / 1e9
+                case wire.Collectives():
+                    self._collectives = message.counts
+                case wire.Overhead():
+                    self.overhead_seconds = message.step_ns / 1e9
+                case wire.Outside():
+                    self._causes.add(message)
+                case wire.Standstill():
+                    self._stands(message.where)
                 case wire.GpuTimes():
                     self.stats.add_gpu_times(message)
                 case wire.Memory():
@@ -156,6 +176,8 @@ class Training:
         stats, hello, last = self.stats, self.stats.hello, self.stats.last
         state = self._state()
         figures = stats.told(running=state == "running")
+        outside, window = figures.get("outside_seconds"), figures.get("window_seconds")
+        figures["outside_causes"] = self._causes.figures(outside, window)
         mfu_pct, mfu_note = self._mfu(figures.get("tokens_per_s"), gpu_name)
         return Rank(
             pid=self.pid,
@@ -168,11 +190,14 @@ class Training:
             kind="request" if hello.kind == "request" else "step",
             step=None if last is None else last.index,
             total_steps=hello.total_steps,
+            accumulation_steps=hello.accumulation_steps,
             metrics=dict(stats.metrics),
             mfu_pct=mfu_pct,
             mfu_note=mfu_note,
+            mfu_estimated=mfu_pct is not None and hello.flops_estimated,
             lost=stats.lost,
             warmup_steps=hello.warmup_steps,
+            overhead_seconds=self.overhead_seconds,
             capturable=() if state == "gone" else self._capturable,
             state=state,
             last_step_at=self._last_step_at(),
@@ -180,12 +205,24 @@ class Training:
             attached_at=hello.started_at or None,
             new_steps=stats.take_new(),
             gpu_updates=stats.take_updates(),
+            collectives=tuple(
+                CollectiveCount(
+                    group=one.group, enqueued=one.enqueued, completed=one.completed, operation=one.operation
+                )
+                for one in self._collectives
+            ),
             phases_left_out=self._bounds.phases.left_out,
             metrics_left_out=self._bounds.metrics.left_out,
-            note="; ".join(filter(None, (self._bounds.note(), hello.note))) or None,
+            note="; ".join(filter(None, (self._note(), self._bounds.note(), hello.note))) or None,
             **_memory(stats.memory),
             **figures,
         )
+
+    def _stands(self, where: str) -> None:
+        """It stands still, or goes on: then work is seen, and the time without a step counts from now."""
+        if self._standstill and not where:
+            self._worked_at = time.monotonic()
+        self._standstill = where
 
     def _stepped(self, message: wire.Steps) -> None:
         last, own_ns = self.stats.last, self._wall_clock.offset_ns()
@@ -218,6 +255,8 @@ class Training:
             return "gone"
         if self._status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
             return "stopped"
+        if self._standstill:
+            return "paused"
         median = self.stats.figures().get("step_seconds_p50")
         if self._quiet_since is None or self.stats.hello.kind == "request":
             return "running"
@@ -225,13 +264,18 @@ class Training:
         lively = max(self._quiet_since, self._worked_at or self._quiet_since)
         return "stalled" if time.monotonic() - lively > limit else "running"
 
+    def _note(self) -> str | None:
+        return f"it waits {self._standstill}" if self._standstill else None
+
     def _mfu(
         self, tokens_per_s: float | None, gpu_name: Callable[[str], str | None]
     ) -> tuple[float | None, str | None]:
         hello, last = self.stats.hello, self.stats.last
+        name = None if hello.gpu_uuid is None else gpu_name(hello.gpu_uuid)
+        if hello.flops_estimated or (hello.flops_per_token is None and hello.flops_unknown is not None):
+            return estimated_mfu(hello.flops_per_token, tokens_per_s, name, hello.dtype, hello.flops_unknown)
         if hello.flops_per_token is not None and last is not None and last.tokens is None:
             return None, "no MFU: tell step() how many tokens it works on"
-        name = None if hello.gpu_uuid is None else gpu_name(hello.gpu_uuid)
         return mfu(hello.flops_per_token, tokens_per_s, name, hello.dtype)
 
 

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from llmtop.analysis import cuda_calls as cuda
+from llmtop.analysis.capture_info import capture_info
 from llmtop.analysis.collectives import collective_times, exposed_pct, uneven
 from llmtop.analysis.copies import copy_times
 from llmtop.analysis.device_timeline import Lane, lanes_of
-from llmtop.analysis.findings import Measured, findings, launch_calls
+from llmtop.analysis.findings import Measured, findings
 from llmtop.analysis.gemms import gemm_times, roofs
 from llmtop.analysis.idle_causes import CAUSES, Gaps, attribute
 from llmtop.analysis.kernels import kernel_times
+from llmtop.analysis.launches import launch_calls, launches_per_step
 from llmtop.analysis.longest_gaps import longest_gaps
 from llmtop.analysis.makeup import makeup
 from llmtop.analysis.missing_kernels import unrecorded
+from llmtop.analysis.notes import capture_notes
 from llmtop.analysis.operators import operator_calls, operator_times
 from llmtop.analysis.phase_times import phase_times
 from llmtop.analysis.roofline import roofline
 from llmtop.analysis.step_finder import PhaseSpans, ProcessSteps, cut, deepest, find_phases, find_steps
 from llmtop.analysis.step_timeline import step_timeline
 from llmtop.analysis.sync_calls import wait_places
-from llmtop.analysis.verdict import Judgement, judge, lost
+from llmtop.analysis.undisturbed import Undisturbed
+from llmtop.analysis.verdict import Judgement, judge, lost, setup_ns
 from llmtop.analysis.verdict_text import left_out, verdict_sentence
-from llmtop.errors import UnusableInput
-from llmtop.format import percent
-from llmtop.inputs import DEFAULT, Limits, read_input
+from llmtop.inputs import DEFAULT, Limits
 from llmtop.report.model import (
     Device,
     GapTime,
@@ -51,7 +52,10 @@ _OUTLIER = 1.5
 
 
 def analyze(
-    path: str | Path | Examined, steps: int | tuple[int, int] | None = None, limits: Limits = DEFAULT
+    path: str | Path | Examined,
+    steps: int | tuple[int, int] | None = None,
+    limits: Limits = DEFAULT,
+    undisturbed: Callable[[], Undisturbed] | None = None,
 ) -> Report:
     """Read a capture and say what it shows.
 
@@ -61,13 +65,17 @@ def analyze(
         steps: take the shares over this many of the first whole steps, or over whole steps a to b (b excluded);
             None for all of them.
         limits: how much of memory and time it may ask for.
+        undisturbed: says how long the training's steps took before and after the capture; asked as late as
+            possible. None: what the capture's folder says.
 
     Raises:
         UnusableInput: not a capture, so damaged that nothing of it can be used, or beyond a limit.
         NotPossibleHere: a .nsys-rep, and no nsys here that could export it.
     """
     file = path if isinstance(path, Examined) else examine(Path(path))
-    return analyze_trace(open_trace(file, limits), steps, _command(file.path), limits)
+    told = capture_info(file.path)
+    steps_told = undisturbed or (lambda: told.undisturbed)
+    return analyze_trace(open_trace(file, limits), steps, told.command, limits, steps_told)
 
 
 def analyze_trace(
@@ -75,6 +83,7 @@ def analyze_trace(
     steps: int | tuple[int, int] | None = None,
     command: str = "python train.py",
     limits: Limits = DEFAULT,
+    undisturbed: Callable[[], Undisturbed] = Undisturbed,
 ) -> Report:
     """Say what a trace in memory shows.
 
@@ -83,6 +92,7 @@ def analyze_trace(
         steps: as in `analyze`.
         command: of the training; it is put into the suggested command lines.
         limits: how many processes and devices, and how deeply nested ranges, may be judged.
+        undisturbed: says how long the training's steps took before and after the capture.
 
     Raises:
         UnusableInput: it has more processes or devices, or ranges nested deeper, than the limits allow.
@@ -91,7 +101,7 @@ def analyze_trace(
     per_process = {pid: cut(find_steps(trace, pid), steps) for pid in _processes(trace)}
     phases = {pid: find_phases(trace, found) for pid, found in per_process.items()}
     lanes = lanes_of(trace, per_process)
-    measured = _measure(trace, command, lanes, per_process, phases)
+    measured = _measure(trace, command, lanes, per_process, phases, undisturbed=undisturbed)
     judgement, gaps = measured.judgement, measured.gaps
     low, high = trace.window
     return Report(
@@ -113,18 +123,21 @@ def analyze_trace(
         second=judgement.second,
         at_border=judgement.at_border,
         steps=measured.steps,
+        correction=judgement.correction,
         longest_gaps=longest_gaps(lanes, gaps, phases),
         collectives=collective_times(lanes),
         waits=measured.waits,
         ranges=_ranges(trace),
         metrics=_metrics(trace),
-        roofline=roofline(trace, judgement, measured.kernels, measured.gemms, measured.makeup),
+        roofline=""
+        if judgement.lacks
+        else roofline(trace, judgement, measured.kernels, measured.gemms, measured.makeup),
         operators=measured.operators,
         gemms=measured.gemms,
         roofs=measured.roofs,
         makeup=measured.makeup,
         timeline=_timeline(judgement, lanes, gaps, phases),
-        notes=tuple(_notes(trace, lanes, per_process)),
+        notes=(*capture_notes(trace, lanes, per_process), *_uncorrected(judgement)),
     )
 
 
@@ -134,6 +147,8 @@ def _measure(
     lanes: list[Lane],
     steps: dict[int, ProcessSteps],
     phases: dict[int, list[PhaseSpans]],
+    *,
+    undisturbed: Callable[[], Undisturbed],
 ) -> Measured:
     """All figures from which findings are made: of all lanes, and of the steps of the process that is judged.
 
@@ -143,11 +158,12 @@ def _measure(
         lanes: its timelines, one for each process and GPU.
         steps: its whole steps, by pid.
         phases: their phases, by pid.
+        undisturbed: says how long the training's steps took before and after the capture.
     """
     operator_calls(trace)  # kept by the trace; first, since it needs much memory for a moment
     gaps = [attribute(lane, _others(lane, lanes), phases[lane.process]) for lane in lanes]
     missing = unrecorded(trace)
-    judgement = judge(lanes, gaps, missing)
+    judgement = judge(lanes, gaps, missing, undisturbed())
     main = judgement.lane
     own = steps[main.process] if main is not None else _longest(steps)
     ceilings = roofs(trace)
@@ -170,20 +186,6 @@ def _measure(
         gemms=gemm_times(trace, ceilings),
         roofs=ceilings,
         makeup=makeup(trace),
-    )
-
-
-def _command(path: Path) -> str:
-    """The training's command, where the capture's folder says it."""
-    info = (path if path.is_dir() else path.parent) / "capture.json"
-    try:
-        found = msgspec.json.decode(read_input(info), type=dict[str, object]).get("command")
-    except (UnusableInput, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return "python train.py"
-    return (
-        " ".join(shlex.quote(word) for word in found.split())
-        if isinstance(found, str) and found
-        else "python train.py"
     )
 
 
@@ -214,7 +216,12 @@ def _longest(steps: dict[int, ProcessSteps]) -> ProcessSteps | None:
 
 def _others(lane: Lane, lanes: list[Lane]) -> Spans:
     """When other processes ran something on the same device."""
-    sets = [other.busy for other in lanes if other.device == lane.device and other.process != lane.process]
+    own = (lane.process, lane.device)
+    sets = [
+        other.busy
+        for other in lanes
+        if other.process != lane.process and lane.trace.same_gpu(own, (other.process, other.device))
+    ]
     return iv.either(*sets)
 
 
@@ -233,10 +240,14 @@ def _steps(own: ProcessSteps | None, lane: Lane | None, trace: model.Trace) -> S
     on_device = lane is not None and lane.counted > 0
     seconds = (np.diff(lane.bounds) / 1e9).tolist() if lane is not None and on_device else own.seconds
     if not seconds:
-        return StepsJudged(found_by=own.found_by, left_out="nothing: the shares cover all device activity")
+        return StepsJudged(
+            found_by=own.found_by,
+            left_out="nothing: the shares are of the time from first to last device activity",
+        )
     quarter, median, three = np.percentile(seconds, [25, 50, 75])
     return StepsJudged(
         found_by=own.found_by,
+        inferred=own.inferred,
         clock="device" if on_device else "host",
         count=len(seconds),
         seconds_p50=float(median),
@@ -250,12 +261,12 @@ def _steps(own: ProcessSteps | None, lane: Lane | None, trace: model.Trace) -> S
 
 def _device(lane: Lane, gaps: Gaps, judgement: Judgement, trace: model.Trace, ranks: dict[int, int]) -> Device:
     ops = lane.ops
-    gpu = trace.gpus.get(lane.device)
+    gpu = trace.gpu(lane.process, lane.device)
     first, last = int(ops.start[0]), int(ops.end.max())
     kernels = ops.kind == model.KERNEL
     took = (ops.end - ops.start)[kernels]
+    told = len(took) > 0 and lane.kernels_known
     launches = launch_calls(lane)
-    inside = launches.where((launches.start >= lane.low) & (launches.start < lane.high))
     lengths = np.diff(lane.bounds) / 1e9
     return Device(
         device=lane.device,
@@ -264,22 +275,24 @@ def _device(lane: Lane, gaps: Gaps, judgement: Judgement, trace: model.Trace, ra
         uuid=gpu.uuid if gpu else None,
         rank=ranks.get(lane.process),
         busy_pct=100.0 * lane.busy.total / max(last - first, 1),
-        kernel_pct=lane.share(lane.within(lane.kernels)),
-        memcpy_pct=lane.share(lane.within(lane.copies)),
-        nccl_pct=lane.share(lane.within(lane.nccl)),
-        nccl_exposed_pct=exposed_pct(lane),
+        kernel_pct=None if lane.graphs else lane.share(lane.within(lane.kernels)),
+        memcpy_pct=None if lane.graphs else lane.share(lane.within(lane.copies)),
+        nccl_pct=None if lane.graphs else lane.share(lane.within(lane.nccl)),
+        nccl_exposed_pct=None if lane.graphs else exposed_pct(lane),
         kernels=int(kernels.sum()),
-        kernels_under_10us_pct=100.0 * float(np.mean(took < 10_000)) if len(took) else None,
+        kernels_under_10us_pct=100.0 * float(np.mean(took < 10_000)) if told else None,
         idle_pct=lane.share(lane.idle.total),
         copy_only_pct=lane.share(lane.within(lane.only_host_copies)),
+        one_off_pct=lane.share(setup_ns(gaps)),
         lost_pct=dict(lost(lane, gaps).items()),
         steps=lane.counted,
         window_seconds=lane.length / 1e9,
         step_seconds=float(np.median(lengths)) if lane.counted else None,
         kernel_seconds=float(took.sum()) / 1e9,
-        kernel_median_us=float(np.median(took)) / 1e3 if len(took) else None,
+        kernel_median_us=float(np.median(took)) / 1e3 if told else None,
         launch_api_seconds=float((launches.end - launches.start).sum()) / 1e9,
-        launches_per_step=len(inside) / lane.counted if lane.counted else None,
+        launches_per_step=launches_per_step(lane),
+        graphs=lane.graphs,
         judged=lane is judgement.lane,
     )
 
@@ -364,40 +377,8 @@ def _timeline(
     return step_timeline(lane, gaps[lanes.index(lane)], phases[lane.process])
 
 
-def _notes(trace: model.Trace, lanes: list[Lane], steps: dict[int, ProcessSteps]) -> list[str]:
-    notes = list(trace.notes)
-    if not len(trace.ops):
-        notes.append("the capture has no device activity: no kernel, copy or memset is in it")
-    elif not (trace.ops.kind == model.KERNEL).any():
-        notes.append("the capture has copies or memsets but no kernel")
-    if len(trace.ops) and not len(trace.calls):
-        notes.append("the capture has no CUDA calls of the host: what caused a gap cannot be said")
-    unlaunched = int((trace.launched_by < 0).sum())
-    if len(trace.calls) and unlaunched:
-        notes.append(
-            f"{unlaunched} of {len(trace.ops)} pieces of device work have no launching call in the capture"
-        )
-    for lane in lanes:
-        if not lane.counted:
-            found_by = steps[lane.process].found_by
-            notes.append(
-                f"GPU {lane.device}, pid {lane.process}: no whole step on the device ({found_by}); its shares "
-                "cover all its activity"
-            )
-        elif lane.slow_first:
-            notes.append(
-                f"GPU {lane.device}, pid {lane.process}: the first whole step is left out of the shares, it was "
-                "slowed down by the start of the capture"
-            )
-    for rank in trace.ranks:
-        present = {lane.process for lane in lanes if len(lane.nccl)}
-        if rank.world_size > 1 and len(present) == 1:
-            notes.append(
-                f"this is rank {rank.rank} of {rank.world_size}, alone: whether it waits for another rank or for "
-                "the network cannot be said without the others' captures"
-            )
-    overhead = iv.union(trace.overhead.start, trace.overhead.end).total
-    low, high = trace.window
-    if high > low and overhead > 0.01 * (high - low):
-        notes.append(f"the profiler itself took {percent(100 * overhead / (high - low), 1)} of the capture's time")
-    return notes
+def _uncorrected(judgement: Judgement) -> list[str]:
+    """That the shares hold the profiler's own cost, and why."""
+    reason = judgement.correction.reason
+    told = bool(judgement.lost and reason and not judgement.lacks)
+    return [f"the shares hold what the profiler itself cost: {reason}"] if told else []

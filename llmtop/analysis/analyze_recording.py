@@ -6,6 +6,7 @@ which the training's stream was empty, the GPU's counters, and the alerts that w
 
 from __future__ import annotations
 
+import collections
 import statistics
 from array import array
 from collections.abc import Iterable
@@ -46,7 +47,20 @@ class _Of:
     """What was seen of one rank in the whole recording."""
 
     rank: Rank
-    steps: dict[int, Step] = field(default_factory=dict)
+    steps: dict[tuple[int, float], Step] = field(default_factory=dict)
+    """By number and start, in the order in which they came: a script may count anew in every epoch."""
+
+    def add(self, rank: Rank, most: int) -> None:
+        """Count in what one more snapshot tells; of the steps at most so many are kept, the newest."""
+        self.rank = rank
+        for step in rank.new_steps:
+            if 0 <= step.seconds < _LONGEST_STEP and 0 <= (step.interval_seconds or 0.0) < _LONGEST_STEP:
+                self.steps[step.index, step.started_at] = step
+        for step in rank.gpu_updates:
+            if (step.index, step.started_at) in self.steps:
+                self.steps[step.index, step.started_at] = step
+        while len(self.steps) > most:
+            del self.steps[next(iter(self.steps))]
 
 
 @dataclass
@@ -92,12 +106,7 @@ class _Seen:
                     self.samples.setdefault((gpu.uuid, name), array("d")).extend((now, value))
         for rank in snapshot.ranks:
             own = self.ranks.setdefault(rank.pid, _Of(rank))
-            own.rank = rank
-            for step in (*rank.new_steps, *rank.gpu_updates):
-                if 0 <= step.seconds < _LONGEST_STEP and 0 <= (step.interval_seconds or 0.0) < _LONGEST_STEP:
-                    own.steps[step.index] = step
-            while len(own.steps) > min(_MOST_STEPS, max(_MOST_STEPS_OF_ALL // len(self.ranks), 100)):
-                del own.steps[next(iter(own.steps))]
+            own.add(rank, most=min(_MOST_STEPS, max(_MOST_STEPS_OF_ALL // len(self.ranks), 100)))
         for alert in snapshot.alerts:
             held = self._held(alert)
             if held is None:
@@ -194,8 +203,7 @@ def analyze_snapshots(
 def _counted(own: _Of) -> list[WholeStep]:
     """The steps that count: whole ones after warm-up, in order; requests as they are."""
     following, found = Following(), []
-    for index in sorted(own.steps):
-        step = own.steps[index]
+    for step in own.steps.values():
         whole = WholeStep(step, step.seconds) if step.kind == "request" else following.add(step)
         if whole is not None and not whole.step.warmup:
             found.append(whole)
@@ -261,6 +269,7 @@ def _phases(pid: int, wholes: list[WholeStep]) -> list[PhaseMean]:
     steps = [whole.step for whole in wholes]
     host: dict[str, float] = {}
     gpu: dict[str, float] = {}
+    times = collections.Counter(phase.name for step in steps for phase in step.phases)
     # GPU times are thinned out: their mean is over the steps that have any, for every phase the same ones.
     measured = sum(any(phase.gpu_seconds is not None for phase in step.phases) for step in steps)
     for step in steps:
@@ -278,7 +287,7 @@ def _phases(pid: int, wholes: list[WholeStep]) -> list[PhaseMean]:
             host_seconds=seconds / len(steps),
             gpu_seconds=gpu[name] / measured if name in gpu else None,
             share_pct=100.0 * seconds / total,
-            count_per_step=1.0,
+            count_per_step=1.0 if name == OUTSIDE else times[name] / len(steps),
         )
         for name, seconds in host.items()
     ]

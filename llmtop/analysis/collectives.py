@@ -9,8 +9,9 @@ from typing import Any, Final
 import numpy as np
 
 from llmtop.analysis.device_timeline import Lane
+from llmtop.format import duration
 from llmtop.kernel_names import collective_of
-from llmtop.report.model import CollectiveTime
+from llmtop.report.model import CollectiveTime, PhaseMean
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
 
@@ -20,7 +21,7 @@ a run with one rank 40 % slower by 12."""
 
 
 def collective_times(lanes: list[Lane]) -> tuple[CollectiveTime, ...]:
-    """NCCL kernels by collective and device, over whole steps."""
+    """NCCL kernels by collective and device, over whole steps; over all activity of a device that has none."""
     rows = []
     for lane in lanes:
         ops = lane.ops.where(lane.is_nccl & (lane.ops.start >= lane.low) & (lane.ops.start < lane.high))
@@ -32,15 +33,14 @@ def collective_times(lanes: list[Lane]) -> tuple[CollectiveTime, ...]:
             mine = ops.where(names == name)
             spans = iv.clip(iv.union(mine.start, mine.end), lane.low, lane.high)
             exposed = iv.both(spans, lane.exposed_nccl).total
-            steps = max(lane.counted, 1)
             rows.append(
                 CollectiveTime(
                     device=lane.device,
                     pid=lane.process,
                     name=name,
-                    count_per_step=len(mine) / steps,
-                    ms_per_step=spans.total / 1e6 / steps,
-                    exposed_ms_per_step=exposed / 1e6 / steps,
+                    count_per_step=len(mine) / lane.counted if lane.counted else None,
+                    ms_per_step=lane.per_step_ms(spans.total),
+                    exposed_ms_per_step=lane.per_step_ms(exposed),
                     share_pct=lane.share(spans.total),
                     **_bandwidth(name, mine),
                 )
@@ -114,3 +114,30 @@ def uneven(lanes: list[Lane]) -> Uneven | None:
     if high - low < UNEVEN_PCT or high < 1.5 * low:
         return None
     return Uneven(least, most, low, high)
+
+
+def slower_phase(phases: list[PhaseMean], culprit: Lane, waiting: Lane, apart: float) -> str | None:
+    """The phase that takes the culprit longest beyond the other, on the device or else on the host.
+
+    None where no phase takes it longer by at least a third of what the other waits (`apart`, in seconds): what is
+    less does not explain that. On the device the wait itself is in a phase of the other.
+    """
+    clocks: tuple[tuple[str, Callable[[PhaseMean], float | None]], ...] = (
+        ("device", lambda row: row.gpu_seconds),
+        ("host", lambda row: row.host_seconds),
+    )
+    for clock, seconds in clocks:
+        mine, other = (
+            {
+                row.name: seconds(row) or 0.0
+                for row in phases
+                if (row.pid, row.device) == (lane.process, lane.device)
+            }
+            for lane in (culprit, waiting)
+        )
+        longer = {name: mine[name] - other[name] for name in mine.keys() & other.keys()}
+        # Of a phase and the one around it the inner one, where it explains as much.
+        name = max(longer, key=lambda key: (round(longer[key], 5), key.count("/"), key), default=None)
+        if name is not None and longer[name] >= apart / 3:
+            return f"{name}: {duration(mine[name])} against {duration(other[name])} on the {clock}"
+    return None

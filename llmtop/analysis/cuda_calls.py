@@ -17,7 +17,7 @@ KIND_NAMES = ("launch", "sync", "copy", "allocation", "other")
 _VERSION = re.compile(r"_v\d+(_ptsz|_ptds)?$")
 _SYNC = re.compile(
     r"^(cuda|cu|hip)(Stream|Device|Thread|Event|Ctx)Synchronize|^(cuda|hip)Memcpy(ToSymbol|FromSymbol|2D|3D)?$"
-    r"|^cuMemcpy(DtoH|HtoD|DtoD)?$"
+    r"|^hipMemcpyWithStream$|^cuMemcpy(DtoH|HtoD|DtoD)?$|^hipMemcpy(DtoH|HtoD|DtoD)$"
 )
 _LAUNCH = re.compile(r"Launch(?!HostFunc)|Memset|^cudaGraphLaunch|^cuGraphLaunch", re.I)
 _COPY = re.compile(r"Memcpy|MemPrefetch", re.I)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 from dataclasses import dataclass
 
@@ -33,8 +34,13 @@ class Lane:
     and the last instant of any activity) when there are none."""
     counted: int
     """How many whole steps lie between them; 0 when the bounds are those of the whole capture."""
-    slow_first: bool = False
-    """Whether the first whole step was left out because it carries the start of the capture."""
+    launched_from: int = 0
+    launched_until: int = 0
+    """Between which instants the host launched these steps, in ns of the trace's clock: it may be far ahead."""
+    slow_first_ns: int = 0
+    """How long the first whole step was, where it is left out because it carries the start of the capture."""
+    alone: bool = True
+    """Whether its process worked on no other GPU."""
 
     @functools.cached_property
     def ops(self) -> model.DeviceOps:
@@ -64,6 +70,11 @@ class Lane:
         return int(self.bounds[-1])
 
     @property
+    def slow_first(self) -> bool:
+        """Whether the first whole step was left out because it carries the start of the capture."""
+        return self.slow_first_ns > 0
+
+    @property
     def length(self) -> int:
         """From the begin of the first whole step to the end of the last, in ns."""
         return max(self.high - self.low, 1)
@@ -81,7 +92,7 @@ class Lane:
 
     @functools.cached_property
     def busy(self) -> Spans:
-        """When a kernel, copy or memset ran, in the whole file."""
+        """When a kernel, copy, memset or whole graph ran, in the whole file."""
         return iv.union(self.ops.start, self.ops.end)
 
     @functools.cached_property
@@ -90,9 +101,25 @@ class Lane:
         return self._union(self.ops.kind == model.KERNEL)
 
     @functools.cached_property
+    def graphs(self) -> int:
+        """How many CUDA graphs were traced as a whole: what ran in them is not known."""
+        return int((self.ops.kind == model.GRAPH).sum())
+
+    @functools.cached_property
+    def kernels_known(self) -> bool:
+        """Whether more time was recorded kernel by kernel than as whole graphs."""
+        return not self.graphs or self._union(self.ops.kind == model.GRAPH).total < self.kernels.total
+
+    @functools.cached_property
     def host_copies(self) -> Spans:
         """When a copy between host and device ran, in the whole file."""
         return self._union(self._is_host_copy)
+
+    @functools.cached_property
+    def pageable_copies(self) -> Spans:
+        """When a copy between the device and pageable memory of the host ran, in the whole file."""
+        pageable = (self.ops.source_memory == model.PAGEABLE) | (self.ops.target_memory == model.PAGEABLE)
+        return self._union(self._is_host_copy & pageable)
 
     @functools.cached_property
     def _is_host_copy(self) -> npt.NDArray[np.bool_]:
@@ -132,7 +159,8 @@ class Lane:
     def launchers(self) -> Ns:
         """The threads whose launches make up the step: those with at least a twentieth of the kernels (NCCL's
         aside), so neither a thread that prefetches nor one that watches NCCL."""
-        called = self.launched_by[(self.ops.kind == model.KERNEL) & ~self.is_nccl & (self.launched_by >= 0)]
+        computes = np.isin(self.ops.kind, (model.KERNEL, model.GRAPH)) & ~self.is_nccl
+        called = self.launched_by[computes & (self.launched_by >= 0)]
         if not len(called):
             called = self.launched_by[self.launched_by >= 0]
         found, which = grouped(self.trace.calls.thread[called])
@@ -147,17 +175,35 @@ def lanes_of(trace: model.Trace, steps: dict[int, ProcessSteps]) -> list[Lane]:
     """Every (process, GPU) with device work, in order of GPU and pid."""
     ops = trace.ops
     order = np.lexsort((ops.start, ops.process, ops.device))
-    devices, processes = ops.device[order], ops.process[order]
-    new = np.flatnonzero((np.diff(devices) != 0) | (np.diff(processes) != 0)) + 1
+    device, process = ops.device[order], ops.process[order]
+    begins = np.ones(len(order), dtype=bool)
+    begins[1:] = (device[1:] != device[:-1]) | (process[1:] != process[:-1])
+    first = np.flatnonzero(begins)
+    pairs = np.stack([device[first], process[first]], axis=1)
+    devices = collections.Counter(pairs[:, 1].tolist())
     lanes = []
-    for rows in np.split(order, new) if len(order) else []:
-        device, process = int(ops.device[rows[0]]), int(ops.process[rows[0]])
-        own = steps[process]
-        bounds, counted = _bounds(trace, rows, own)
-        slow_first = counted >= 3 and _first_is_slow(bounds)
-        if slow_first:
-            bounds, counted = bounds[1:], counted - 1
-        lanes.append(Lane(trace, process, device, rows, own, bounds, counted, slow_first))
+    for (gpu, pid), rows in zip(pairs.tolist(), np.split(order, first[1:]) if len(order) else [], strict=True):
+        own = steps[pid]
+        bounds, edges, counted = _bounds(trace, rows, own)
+        slow_first = 0
+        if counted >= 3 and not own.cut_before and _first_is_slow(bounds):
+            slow_first = int(bounds[1] - bounds[0])
+            bounds, edges, counted = bounds[1:], edges[1:], counted - 1
+        lanes.append(
+            Lane(
+                trace,
+                pid,
+                gpu,
+                rows,
+                own,
+                bounds,
+                counted,
+                launched_from=int(edges.min()),
+                launched_until=int(edges.max()),
+                slow_first_ns=slow_first,
+                alone=devices[pid] == 1,
+            )
+        )
     return lanes
 
 
@@ -168,8 +214,8 @@ def _first_is_slow(bounds: Ns) -> bool:
     return bool(lengths[0] > 1.15 * np.median(lengths[1:]) and lengths[0] > np.max(lengths[1:]))
 
 
-def _bounds(trace: model.Trace, rows: Ns, steps: ProcessSteps) -> tuple[Ns, int]:
-    """Where the steps begin on the device.
+def _bounds(trace: model.Trace, rows: Ns, steps: ProcessSteps) -> tuple[Ns, Ns, int]:
+    """Where the steps begin on the device, where the host began them, and how many they are.
 
     The host runs ahead of the device, and work that was launched before the capture began is not in the file. So
     a step begins on the device where the first work that the host launched in it starts, not where the host began
@@ -178,7 +224,7 @@ def _bounds(trace: model.Trace, rows: Ns, steps: ProcessSteps) -> tuple[Ns, int]
     starts = trace.ops.start[rows]
     whole = np.array([int(starts[0]), int(trace.ops.end[rows].max())], dtype=np.int64)
     if not len(steps):
-        return whole, 0
+        return whole, whole, 0
     called = trace.launched_by[rows]
     known = called >= 0
     if not known.any():
@@ -192,14 +238,15 @@ def _bounds(trace: model.Trace, rows: Ns, steps: ProcessSteps) -> tuple[Ns, int]
     # A step without any device work has no place of its own on the device: its edge is dropped, and so it counts
     # with the step before it.
     usable = (at < len(launched_at)) & (launched_at[np.minimum(at, len(launched_at) - 1)] < nexts)
-    bounds = np.unique(began[at[usable]])
+    bounds, first = np.unique(began[at[usable]], return_index=True)
     if len(bounds) < 2:
         return _host_bounds(steps, whole)
-    return bounds, len(bounds) - 1
+    return bounds, edges[usable][first], len(bounds) - 1
 
 
-def _host_bounds(steps: ProcessSteps, whole: Ns) -> tuple[Ns, int]:
+def _host_bounds(steps: ProcessSteps, whole: Ns) -> tuple[Ns, Ns, int]:
     """The host's own edges, when the device's cannot be had (no API calls in the file, or one step only)."""
     if int(steps.ends[-1]) <= int(whole[0]) or int(steps.starts[0]) >= int(whole[1]):
-        return whole, 0
-    return np.append(steps.starts, steps.ends[-1]), len(steps)
+        return whole, whole, 0
+    edges = np.append(steps.starts, steps.ends[-1])
+    return edges, edges, len(steps)

@@ -5,17 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
-from llmtop.analysis import cuda_calls as cuda
-from llmtop.analysis.collectives import Uneven
+from llmtop.analysis.collectives import Uneven, slower_phase
 from llmtop.analysis.device_timeline import Lane
 from llmtop.analysis.first_looks import first_looks
 from llmtop.analysis.idle_causes import Gaps
+from llmtop.analysis.launches import launch_calls
+from llmtop.analysis.longest_gaps import deepest_during
 from llmtop.analysis.missing_kernels import Unrecorded
-from llmtop.analysis.verdict import BORDER_PCT, CAUSE_OF, NEAR_PCT, Judgement
+from llmtop.analysis.one_off import longest_setup
+from llmtop.analysis.verdict import BORDER_PCT, CAUSE_OF, NEAR_PCT, ONE_OFF, Judgement
+from llmtop.analysis.verdict_text import GOOD_CAPTURE
 from llmtop.bottlenecks import BOTTLENECKS, LossId
-from llmtop.format import count, duration, percent, rate, rounded
+from llmtop.format import count, counted, duration, percent, printable, rate, rounded
 from llmtop.report.advice import FindingId, Situation, advice_for
 from llmtop.report.device_time import GemmTime, Makeup, OperatorTime, Roof
 from llmtop.report.model import ApiTime, CopyTime, Finding, KernelTime, PhaseMean, StepsJudged, WaitPlace
@@ -26,6 +30,8 @@ RECORDS_LOST: Final = "records_lost"
 TOLD_PCT = 3.0
 """A cause with less of the step than this is not worth a finding."""
 CRITICAL_PCT = 40.0
+STANDS_OUT_PCT = 20.0
+"""What the host was in for less of the idle time than this is not named."""
 _MANY_SMALL_PCT = 60.0
 _FEWEST_LAUNCHES = 100
 
@@ -64,9 +70,15 @@ class Measured:
 
 
 def findings(measured: Measured) -> tuple[Finding, ...]:
-    """All findings, the gravest first; before them what makes the others doubtful."""
+    """All findings, the gravest first; before them what makes the others doubtful.
+
+    A capture that no verdict can rest on gets no advice but how to take a better one.
+    """
+    if measured.judgement.lacks:
+        return (*_records_lost(measured), _no_evidence(measured))
     found = [
         *_lost(measured),
+        _one_off(measured),
         _straggler(measured),
         _small_kernels(measured),
         _allocations(measured),
@@ -141,6 +153,28 @@ def _records_lost(measured: Measured) -> list[Finding]:
     return found
 
 
+def _no_evidence(measured: Measured) -> Finding:
+    judgement = measured.judgement
+    evidence: dict[str, Any] = {"one_off_pct": judgement.one_off_pct or None}
+    words = f"No verdict: {judgement.lacks}."
+    found = _advised("unknown", "warning", None, words, evidence, where=measured.situation)
+    confirm = "the next report has whole steps that take the same time each"
+    return msgspec.structs.replace(found, fix=GOOD_CAPTURE, confirm=confirm)
+
+
+def _one_off(measured: Measured) -> Finding | None:
+    """What was left out of the shares because no later step repeats it."""
+    lane, share = measured.judgement.lane, measured.judgement.one_off_pct
+    if lane is None or share < TOLD_PCT:
+        return None
+    gaps = measured.gaps[measured.lanes.index(lane)]
+    evidence: dict[str, Any] = {"device": lane.device, "pid": lane.process}
+    evidence |= {f"{cause}_pct": lane.share(gaps.total(cause)) for cause in ("capture", "compile", "one_off")}
+    evidence["longest"] = longest_setup(lane) or None
+    words = f"{BOTTLENECKS[ONE_OFF].heading}: {percent(share, 1)} of the capture, left out of the shares."
+    return _advised(ONE_OFF, "info", share, words, evidence, where=measured.situation)
+
+
 def _lost(measured: Measured) -> list[Finding]:
     """One finding for each cause that the judged device loses time to."""
     judgement = measured.judgement
@@ -157,18 +191,35 @@ def _lost(measured: Measured) -> list[Finding]:
         lost = judgement.verdict != "gpu_bound" and judgement.total >= BORDER_PCT + NEAR_PCT
         if lost and (named or share >= BORDER_PCT):
             severity = "critical" if share >= CRITICAL_PCT else "warning"
-        saves = share / 100 * lane.length / 1e6 / lane.counted if lane.counted else None
+        step = judgement.step_seconds
+        saves = None if step is None else share / 100 * step * 1e3
         evidence = _evidence(measured, lane, verdict, share)
-        words = f"{BOTTLENECKS[verdict].heading}: {percent(share, 1)} of the step"
+        words = f"{BOTTLENECKS[verdict].heading}: {percent(share, 1)} {_of_what(lane)}"
         if saves is not None:
-            words += f", {duration(saves / 1e3)} of {duration(lane.length / 1e9 / lane.counted)}"
-        more = {"pid": lane.process, "device": lane.device, "command": measured.command}
+            words += f", {duration(saves / 1e3)} of {duration(step)}"
+        deepest = _deepest(measured, lane, verdict)
+        if deepest is not None:
+            words += f"; the host was mostly in {printable(deepest[0], 100)} ({percent(deepest[1])} of that time)"
+            evidence |= {"host_in": deepest[0], "host_in_pct_of_idle": deepest[1]}
+        more = {"device": lane.device, "command": measured.command}
         found.append(
             _advised(
                 verdict, severity, share, f"{words}.", evidence, saves=saves, where=measured.situation, **more
             )
         )
     return found
+
+
+def _deepest(measured: Measured, lane: Lane, verdict: LossId) -> tuple[str, float] | None:
+    """The operator or frame that was deepest on the host for much of what a loss took, where one stands out."""
+    causes = [cause for cause, counts_for in CAUSE_OF.items() if counts_for == verdict]
+    found = deepest_during(lane, measured.gaps[measured.lanes.index(lane)], causes) if causes else None
+    return found if found is not None and found[1] >= STANDS_OUT_PCT else None
+
+
+def _of_what(lane: Lane) -> str:
+    """What the shares of a lane are of, in words."""
+    return "of the step" if lane.counted else "of the time from first to last device activity"
 
 
 def _evidence(measured: Measured, lane: Lane, verdict: LossId, share: float) -> dict[str, Any]:
@@ -178,7 +229,6 @@ def _evidence(measured: Measured, lane: Lane, verdict: LossId, share: float) -> 
     for cause, counts_for in CAUSE_OF.items():
         if counts_for == verdict and gaps.total(cause):
             evidence[f"idle_{cause}_pct"] = lane.share(gaps.total(cause))
-    steps = max(lane.counted, 1)
     if verdict == "launch_bound":
         evidence |= launch_evidence(lane)
     elif verdict == "sync_bound":
@@ -191,7 +241,7 @@ def _evidence(measured: Measured, lane: Lane, verdict: LossId, share: float) -> 
         mine = (ops.kind == model.MEMCPY) & np.isin(ops.direction, (model.HOST_TO_DEVICE, model.DEVICE_TO_HOST))
         mine &= (ops.start >= lane.low) & (ops.start < lane.high)
         evidence["only_copies_pct"] = lane.share(lane.within(lane.only_host_copies))
-        evidence["copied_bytes_per_step"] = float(ops.bytes[mine].sum()) / steps
+        evidence["copied_bytes_per_step"] = float(ops.bytes[mine].sum()) / lane.counted if lane.counted else None
         between = [row for row in measured.copies if row.direction in ("host-to-device", "device-to-host")]
         big = max(between, key=lambda row: row.seconds, default=None)
         if big is not None:
@@ -199,7 +249,8 @@ def _evidence(measured: Measured, lane: Lane, verdict: LossId, share: float) -> 
     elif verdict == "communication_bound":
         evidence["nccl_pct"] = lane.share(lane.within(lane.nccl))
         evidence["exposed_pct"] = share
-        evidence["overlapped_pct_of_nccl"] = 100.0 * (1 - share / max(lane.share(lane.within(lane.nccl)), 1e-9))
+        exposed, whole = lane.within(lane.exposed_nccl), lane.within(lane.nccl)
+        evidence["overlapped_pct_of_nccl"] = 100.0 * (1 - exposed / max(whole, 1))
     elif verdict == "input_bound":
         worst = _most_idle(lane, measured.phases)
         if worst is not None:
@@ -214,26 +265,16 @@ def launch_evidence(lane: Lane) -> dict[str, Any]:
     took = kernels.end - kernels.start
     launches = launch_calls(lane)
     inside = (lane.ops.kind == model.KERNEL) & (lane.ops.start >= lane.low) & (lane.ops.start < lane.high)
-    return {
-        "launch_api_ms": float((launches.end - launches.start).sum()) / 1e6,
+    launching = {"launch_api_ms": float((launches.end - launches.start).sum()) / 1e6}
+    if not lane.kernels_known:
+        return launching
+    return launching | {
         "kernel_ms": float(took.sum()) / 1e6,
         "kernels": len(kernels),
         "kernels_under_10us_pct": 100.0 * float(np.mean(took < 10_000)) if len(took) else None,
         "kernel_median_us": float(np.median(took)) / 1e3 if len(took) else None,
-        "kernels_per_step": float(inside.sum()) / max(lane.counted, 1),
+        "kernels_per_step": float(inside.sum()) / lane.counted if lane.counted else None,
     }
-
-
-def launch_calls(lane: Lane) -> model.ApiCalls:
-    """The calls of this process that launch kernels, whole file."""
-    return lane.trace.once("launch calls", lane.process, lambda: _launch_calls(lane.trace, lane.process))
-
-
-def _launch_calls(trace: model.Trace, process: int) -> model.ApiCalls:
-    calls = trace.calls
-    launching = cuda.kinds(trace) == cuda.LAUNCH
-    names = trace.once("no memset", None, lambda: np.array(["memset" not in name.lower() for name in trace.names]))
-    return calls.where((calls.process == process) & (launching & names)[calls.name])
 
 
 def _place(place: WaitPlace) -> str:
@@ -245,7 +286,8 @@ def _place(place: WaitPlace) -> str:
 
 def _most_idle(lane: Lane, phases: list[PhaseMean]) -> PhaseMean | None:
     """The phase in which the GPU was idle longest; of a phase and the one around it, the inner one."""
-    idle = [row for row in phases if row.pid == lane.process and row.gpu_idle_seconds]
+    own = (lane.process, lane.device)
+    idle = [row for row in phases if (row.pid, row.device) == own and row.gpu_idle_seconds]
     return max(idle, key=lambda row: (row.gpu_idle_seconds or 0.0, row.name.count("/")), default=None)
 
 
@@ -255,15 +297,10 @@ def _straggler(measured: Measured) -> Finding | None:
         return None
     culprit, waiting = found.culprit, found.waiting
     rank = measured.ranks.get(culprit.process)
-    who = (
-        f"rank {rank} (GPU {culprit.device})"
-        if rank is not None
-        else f"GPU {culprit.device} (pid {culprit.process})"
-    )
     apart = found.waiting_pct - found.culprit_pct
     summary = (
-        f"{who} holds the others up: it waits in NCCL for {percent(found.culprit_pct, 1)} of the step, "
-        f"GPU {waiting.device} for {percent(found.waiting_pct, 1)}."
+        f"{_rank(measured, culprit)} holds the others up: it waits in NCCL for {percent(found.culprit_pct, 1)} "
+        f"{_of_what(culprit)}, {_rank(measured, waiting)} for {percent(found.waiting_pct, 1)}."
     )
     evidence: dict[str, Any] = {
         "culprit_device": culprit.device,
@@ -272,27 +309,19 @@ def _straggler(measured: Measured) -> Finding | None:
         "culprit_exposed_pct": found.culprit_pct,
         "waiting_device": waiting.device,
         "waiting_exposed_pct": found.waiting_pct,
-        "slower_phase": _slower_phase(measured.phases, culprit.process, waiting.process),
     }
     saves = apart / 100 * waiting.length / 1e6 / waiting.counted if waiting.counted else None
+    if saves is not None:
+        evidence["slower_phase"] = slower_phase(measured.phases, culprit, waiting, saves / 1e3)
     severity: Severity = "critical" if apart >= 20.0 else "warning"  # docs/measurements.md, Thresholds
-    more = {"device": culprit.device, "pid": culprit.process, "saves": saves}
+    more = {"device": culprit.device, "saves": saves}
     return _advised("straggler", severity, apart, summary, evidence, where=measured.situation, **more)
 
 
-def _slower_phase(phases: list[PhaseMean], culprit: int, waiting: int) -> str | None:
-    """The phase in which the culprit's GPU works longest beyond the other's, NCCL's wait being in one of them."""
-    mine = {row.name: row.gpu_seconds or 0.0 for row in phases if row.pid == culprit}
-    other = {row.name: row.gpu_seconds or 0.0 for row in phases if row.pid == waiting}
-    longer = {name: mine[name] - other[name] for name in mine.keys() & other.keys()}
-    if not longer:
-        return None
-    name = max(longer, key=lambda key: longer[key])
-    return (
-        f"{name}: {duration(mine[name])} against {duration(other[name])} on the device"
-        if longer[name] > 0
-        else None
-    )
+def _rank(measured: Measured, lane: Lane) -> str:
+    """A lane in words, by its rank where that is known."""
+    rank = measured.ranks.get(lane.process)
+    return f"GPU {lane.device} (pid {lane.process})" if rank is None else f"rank {rank} (GPU {lane.device})"
 
 
 def _small_kernels(measured: Measured) -> Finding | None:
@@ -300,13 +329,15 @@ def _small_kernels(measured: Measured) -> Finding | None:
     if lane is None:
         return None
     evidence = launch_evidence(lane)
-    small = evidence["kernels_under_10us_pct"]
-    if small is None or small < _MANY_SMALL_PCT or evidence["kernels_per_step"] < _FEWEST_LAUNCHES:
+    small = evidence.get("kernels_under_10us_pct")
+    a_step = evidence.get("kernels_per_step")
+    if small is None or small < _MANY_SMALL_PCT or (a_step or evidence["kernels"]) < _FEWEST_LAUNCHES:
         return None
     summary = (
-        f"{percent(small, 1)} of {count(evidence['kernels'])} kernels are shorter than 10 µs "
-        f"(median {duration(evidence['kernel_median_us'] / 1e6)}), {count(evidence['kernels_per_step'])} a step."
+        f"{percent(small, 1)} of {counted(evidence['kernels'], 'kernel')} are shorter than 10 µs "
+        f"(median {duration(evidence['kernel_median_us'] / 1e6)})"
     )
+    summary += f", {count(a_step)} a step." if a_step is not None else "."
     return _advised(
         "small_kernels", "info", None, summary, evidence, command=measured.command, where=measured.situation
     )
@@ -320,10 +351,12 @@ def _allocations(measured: Measured) -> Finding | None:
     a_step = sum(row.calls_per_step or 0.0 for row in rows)
     gaps = measured.gaps[measured.lanes.index(lane)]
     share = lane.share(gaps.total("allocation"))
-    summary = f"{count(a_step)} calls a step allocate or free device memory, mostly {rows[0].name}."
+    most = max(rows, key=lambda row: row.calls_per_step or 0.0)
+    summary = f"{counted(a_step, 'call')} a step allocate or free device memory, mostly {most.name}."
     evidence = {"calls_per_step": a_step, "host_ms": sum(row.seconds for row in rows) * 1e3, "idle_pct": share}
     severity: Severity = "warning" if share >= TOLD_PCT else "info"
-    return _advised("allocations", severity, share, summary, evidence, where=measured.situation)
+    # No share of its own: the idle time counts as launch_bound already.
+    return _advised("allocations", severity, None, summary, evidence, where=measured.situation)
 
 
 def _pageable(measured: Measured) -> Finding | None:
@@ -332,14 +365,16 @@ def _pageable(measured: Measured) -> Finding | None:
     if not rows or lane is None:
         return None
     row = max(rows, key=lambda row: row.bytes)
-    share = lane.share(lane.within(lane.host_copies))
+    share = lane.share(lane.within(lane.pageable_copies))
     if row.largest_bytes < 1 << 20 or share < 1.0:
         return None
     summary = (
-        f"{count(row.count)} copies {row.direction} from or to pageable memory, {rate((row.gb_per_s or 0) * 1e9)}."
+        f"{count(row.count)} {'copy' if row.count == 1 else 'copies'} {row.direction} from or to pageable memory"
     )
+    summary += f", {rate(row.gb_per_s * 1e9)}." if row.gb_per_s is not None else "."
     evidence = {"count": row.count, "bytes": row.bytes, "gb_per_s": row.gb_per_s, "copies_pct": share}
-    return _advised("pageable_copies", "info", share, summary, evidence, where=measured.situation)
+    # No share of its own: what of these copies nothing else hides counts as h2d_bound already.
+    return _advised("pageable_copies", "info", None, summary, evidence, where=measured.situation)
 
 
 def _unsteady(measured: Measured) -> Finding | None:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from llmtop.analysis.device_timeline import Lane
+from llmtop.analysis.launches import runs_per_step
 from llmtop.analysis.verdict import Judgement
 from llmtop.format import count, duration, percent
 from llmtop.gpu_specs import peak
@@ -18,7 +19,6 @@ from llmtop.report.advice import FindingId
 from llmtop.report.device_time import Makeup, OperatorTime
 from llmtop.report.model import KernelTime
 from llmtop.severity import Severity
-from llmtop.trace import model
 from llmtop.trace.groups import distinct
 
 TOLD_PCT = 10.0
@@ -35,6 +35,10 @@ class Figures(Protocol):
     @property
     def judgement(self) -> Judgement:
         """Which device is judged."""
+
+    @property
+    def lanes(self) -> list[Lane]:
+        """All of the capture."""
 
     @property
     def kernels(self) -> tuple[KernelTime, ...]:
@@ -81,7 +85,7 @@ def _fp32(measured: Figures, lane: Lane) -> Look | None:
     """Matrix products in full fp32 on a GPU whose tensor cores do TF32 or half precision several times as fast."""
     made = measured.makeup
     share = made.fp32_matrix_pct if made is not None else None
-    gpu = lane.trace.gpus.get(lane.device)
+    gpu = lane.trace.gpu(lane.process, lane.device)
     if share is None or share < TOLD_PCT or gpu is None or not gpu.name:
         return None
     plain = peak(gpu.name, "fp32")
@@ -147,24 +151,25 @@ def _copies(measured: Figures) -> Look | None:
 def _hot_kernel(measured: Figures, lane: Lane) -> Look | None:
     """The kernel with the most time, with the line that looks at some launches of it in a later step."""
     compute = [row for row in measured.kernels if row.kind != "NCCL"]
-    if not compute:
+    if not compute or not lane.kernels_known:
         return None
     top = compute[0]
     wanted = _filter(top, measured.kernels)
-    a_step, skip = _launches(lane, wanted)
+    a_step = _launches_per_step(measured, lane, wanted)
     by = f" by {top.operator}" if top.operator else ""
     summary = (
         f"{top.name} ({top.kind}){by} takes {percent(top.share_pct, 1)} of kernel time: "
-        f"{count(top.count)} launches of {duration(top.mean_us / 1e6)} on average."
+        f"{count(top.count)} launch{'' if top.count == 1 else 'es'} of {duration(top.mean_us / 1e6)} on average."
     )
     evidence: dict[str, Any] = {"kernel": top.name, "kind": top.kind, "operator": top.operator or None}
     evidence |= {"kernel_time_pct": top.share_pct, "count": top.count, "mean_us": top.mean_us}
     evidence |= {"launches_per_step": a_step}
+    # How many launches warm up cannot be told without steps.
+    skipped = f"--launch-skip {_WARM_UP_STEPS * a_step} " if a_step is not None else ""
     fills = {
         "kernel_filter": wanted.options,
         "kernel": shlex.quote(top.short_name),
-        "skip": skip,
-        "count": min(_LOOKED_AT, max(1, round(a_step))) if a_step is not None else _LOOKED_AT,
+        "launches": f"{skipped}--launch-count {min(_LOOKED_AT, a_step or _LOOKED_AT)}",
         "file": "llmtop-kernel",
         "command": measured.command,
     }
@@ -212,18 +217,9 @@ def _filter(row: KernelTime, kernels: tuple[KernelTime, ...]) -> _Filter:
     return _Filter(tried[min(1, len(tried) - 1)], demangled=True)
 
 
-def _launches(lane: Lane, wanted: _Filter) -> tuple[float | None, int]:
-    """(launches that the filter lets through in a whole step of the judged process, launches to skip).
-
-    ncu counts those that its filter lets through, in each process: those of three steps, which warm up, are
-    skipped. Without whole steps it is half of what the capture has, since no better number is known.
-    """
-    column = lane.ops.full_name if wanted.demangled else lane.ops.name
+def _launches_per_step(measured: Figures, lane: Lane, wanted: _Filter) -> int | None:
+    """Launches in a step of a process that the filter lets through, as ncu counts; None without steps."""
     found = re.compile(wanted.pattern)
-    numbers = [number for number in distinct(column).tolist() if found.search(lane.trace.names[number])]
-    mine = (lane.ops.kind == model.KERNEL) & np.isin(column, numbers)
-    if not lane.counted:
-        return None, int(mine.sum()) // 2
-    inside = mine & (lane.ops.start >= lane.low) & (lane.ops.start < lane.high)
-    a_step = float(inside.sum()) / lane.counted
-    return a_step, _WARM_UP_STEPS * max(1, round(a_step))
+    column = lane.trace.ops.full_name if wanted.demangled else lane.trace.ops.name
+    fits = [number for number in distinct(column).tolist() if found.search(lane.trace.names[number])]
+    return runs_per_step(np.array(fits, dtype=np.int64), measured.lanes, wanted.demangled)

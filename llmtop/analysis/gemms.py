@@ -25,21 +25,28 @@ _TYPES = ("fp32", "tf32", "bf16", "fp16", "fp8")
 
 def roofs(trace: model.Trace) -> tuple[Roof, ...]:
     """What each GPU of the capture with device work can do; none for those that are in no table."""
-    found = []
-    for device in distinct(trace.ops.device).tolist():
-        gpu = trace.gpus.get(device)
-        if gpu is None or not gpu.name:
-            continue
-        peaks = [peak(gpu.name, dtype) for dtype in _TYPES]
-        roof = Roof(
-            device=device,
-            name=gpu.name,
-            bytes_per_s=gpu.dram_bytes_per_s or memory_bytes_per_s(gpu.name),
-            flops_per_s={one.dtype: one.flops_per_s for one in peaks if one is not None},
-        )
-        if roof.bytes_per_s is not None or roof.flops_per_s:
+    found: list[Roof] = []
+    for roof in _roofs(trace):
+        if roof is not None and roof not in found:
             found.append(roof)
     return tuple(found)
+
+
+def _roofs(trace: model.Trace) -> list[Roof | None]:
+    """One for each GPU that each process calls by a number: several processes may call different ones alike."""
+    found = []
+    for device, process in grouped(trace.ops.device, trace.ops.process)[0]:
+        gpu = trace.gpu(process, device)
+        found.append(_roof(gpu, device) if gpu is not None and gpu.name else None)
+    return found
+
+
+def _roof(gpu: model.TracedGpu, device: int) -> Roof | None:
+    name = gpu.name or ""
+    peaks = [peak(name, dtype) for dtype in _TYPES]
+    moves = gpu.dram_bytes_per_s or memory_bytes_per_s(name)
+    rates = {one.dtype: one.flops_per_s for one in peaks if one is not None}
+    return Roof(device=device, name=name, bytes_per_s=moves, flops_per_s=rates) if moves or rates else None
 
 
 @dataclass(frozen=True)
@@ -66,8 +73,7 @@ def gemm_times(trace: model.Trace, known: tuple[Roof, ...]) -> tuple[GemmTime, .
     if not groups:
         return ()
     alike = {(roof.bytes_per_s, tuple(roof.flops_per_s.items())) for roof in known}
-    devices = len(distinct(trace.ops.device))
-    roof = known[0] if len(alike) == 1 and len(known) == devices else None
+    roof = known[0] if len(alike) == 1 and None not in _roofs(trace) else None
     rows = [
         _row(group, total, kernel, roof)
         for group, (total, kernel) in zip(groups, _times(trace, groups, row), strict=True)

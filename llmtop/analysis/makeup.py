@@ -16,7 +16,7 @@ from llmtop.phase_names import is_optimizer_step, role_of
 from llmtop.report.device_time import Makeup, Part
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
-from llmtop.trace.groups import distinct
+from llmtop.trace.groups import distinct, grouped
 from llmtop.trace.intervals import Ns
 
 Chosen = npt.NDArray[np.bool_]
@@ -42,6 +42,8 @@ _MIXED = re.compile(r"step\[MIXED|execute_\w*?context_[1-9]\d*[(_].*generation_[
 """Ranges of vLLM (execute_…context_R(…)_generation_R(…): requests of either stage in a batch), of SGLang
 (step[DECODE bs=32]), and functions and ranges that say the word."""
 _STAGES = (("decode", _DECODE), ("prefill", _PREFILL), ("prefill and decode in one batch", _MIXED))
+_WHOLE_GRAPHS = "CUDA graphs traced as a whole"
+"""Such a graph may hold all of a step; what of it is which pass is not known."""
 _COPY_OPERATORS = frozenset({"aten::copy_", "aten::_to_copy", "aten::to", "aten::clone", "aten::contiguous"})
 _COPY_KERNEL = re.compile(r"direct_copy_kernel|copy_kernel_cuda|copy_device_to_device")
 
@@ -86,7 +88,7 @@ def makeup(trace: model.Trace) -> Makeup | None:
 
 def matrix_cores(trace: model.Trace) -> bool:
     """Whether all GPUs of the capture are known to be faster at matrix products in narrower types than fp32."""
-    used = [trace.gpus.get(device) for device in distinct(trace.ops.device).tolist()]
+    used = [trace.gpu(*pair) for pair in grouped(trace.ops.process, trace.ops.device)[0]]
     return all(gpu is not None and bool(gpu.name) and has_matrix_cores(gpu.name or "") for gpu in used)
 
 
@@ -171,6 +173,7 @@ def _within(trace: model.Trace, fits: Callable[[str], object], functions: bool =
 def _passes(trace: model.Trace, row: Ns, calls: Calls) -> dict[str, Chosen]:
     """Disjoint parts of all device work, in the order of a step."""
     ops, rest = trace.ops, np.ones(len(trace.ops), dtype=bool)
+    copied = np.isin(ops.kind, (model.MEMCPY, model.MEMSET))
     found: dict[str, Chosen] = {}
 
     def take(name: str, chosen: Chosen) -> None:
@@ -189,15 +192,17 @@ def _passes(trace: model.Trace, row: Ns, calls: Calls) -> dict[str, Chosen]:
         back[calls.rows[calls.backward >= 0]] = True
         take("recomputed forward", (row >= 0) & again[row])
         take("backward", (row >= 0) & back[row])
-        take("copies and memsets", ops.kind != model.KERNEL)
+        take("copies and memsets", copied)
+        take(_WHOLE_GRAPHS, ops.kind == model.GRAPH)
         take("forward", rest)
     else:
         take("backward", _within(trace, lambda name: role_of(name) == "backward"))
-        take("copies and memsets", ops.kind != model.KERNEL)
+        take("copies and memsets", copied)
         take("forward", _within(trace, lambda name: role_of(name) == "compute"))
+        take(_WHOLE_GRAPHS, ops.kind == model.GRAPH)
         take("other", rest)
     order = ("forward", "recomputed forward", "backward", "optimizer", "communication", "copies and memsets")
-    return {name: found[name] for name in (*order, "other", "launch not recorded") if name in found}
+    return {name: found[name] for name in (*order, _WHOLE_GRAPHS, "other", "launch not recorded") if name in found}
 
 
 def _stages(trace: model.Trace) -> dict[str, Chosen]:

@@ -36,7 +36,7 @@ def roofline(
         makeup: whose GPUs they are.
     """
     lane = judgement.lane
-    if lane is None or not kernels:
+    if lane is None or not kernels or not lane.kernels_known:
         return ""
     by_kind = seconds_by_kind(kernels)
     by_kind.pop("NCCL", None)
@@ -47,7 +47,7 @@ def roofline(
     shares = ", ".join(f"{kind} {percent(100 * s / everything)}" for kind, s in list(by_kind.items())[:4])
     text = f"Kernel time without NCCL: {shares}. {_ceiling(judgement, math)}"
     text += _measured(trace, lane.device)
-    text += _balance(trace, lane.device)
+    text += _balance(trace.gpu(lane.process, lane.device))
     return text + _reached(gemms) + _counted(makeup, bool(gemms))
 
 
@@ -79,8 +79,9 @@ def _counted(makeup: Makeup | None, shapes: bool) -> str:
 
 def _ceiling(judgement: Judgement, math: float) -> str:
     if judgement.verdict != "gpu_bound":
-        idle = judgement.total
-        return f"The ceiling here is not a kernel's: {percent(idle)} of the step is lost before one runs."
+        of = "of the step" if judgement.lane is None or judgement.lane.counted else "of the time"
+        lost = f"{percent(judgement.total)} {of} is lost to idle time, lone copies and exposed NCCL"
+        return f"The ceiling here is not a kernel's: {lost}."
     if math >= 60.0:
         return f"{percent(math)} is matrix work, so the ceiling is compute (tensor cores): precision and shapes."
     if math <= 35.0:
@@ -107,10 +108,9 @@ def _measured(trace: model.Trace, device: int) -> str:
     return f" Measured over the capture: {said} of peak." if said else ""
 
 
-def _balance(trace: model.Trace, device: int) -> str:
+def _balance(gpu: model.TracedGpu | None) -> str:
     """The machine balance: how many FLOPs a kernel must do for each byte that it moves before the tensor cores and
     not the memory limit it (Williams, Waterman, Patterson, Roofline, 2009)."""
-    gpu = trace.gpus.get(device)
     if gpu is None or gpu.name is None:
         return ""
     bandwidth = gpu.dram_bytes_per_s or memory_bytes_per_s(gpu.name)

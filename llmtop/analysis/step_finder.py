@@ -10,7 +10,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from llmtop.phase_names import is_optimizer_step, role_of, without_number
+from llmtop.analysis.inferred_steps import infer
+from llmtop.phase_names import is_numbered_step, is_optimizer_step, role_of, without_number
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns, Spans, union
 
@@ -32,6 +33,11 @@ class ProcessSteps:
     found_by: str
     marker: int = -1
     """The name that marks a step; -1 when none does."""
+    inferred: bool = False
+    """Whether no range marks them: they were seen in what repeats."""
+    cut_before: int = 0
+    cut_after: int = 0
+    """How many whole steps before and after these were not asked for."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -42,6 +48,8 @@ class ProcessSteps:
         return [float(t) / 1e9 for t in (self.ends - self.starts).tolist()]
 
 
+_STUB = 0.05
+"""A last step shorter than this part of the others is none."""
 _NONE = np.empty(0, dtype=np.int64)
 
 
@@ -50,7 +58,9 @@ def cut(steps: ProcessSteps, wanted: int | tuple[int, int] | None) -> ProcessSte
     if wanted is None:
         return steps
     first, last = (0, wanted) if isinstance(wanted, int) else wanted
-    return replace(steps, starts=steps.starts[first:last], ends=steps.ends[first:last])
+    before, after = len(steps.starts[:first]), len(steps.starts[last:])
+    starts, ends = steps.starts[first:last], steps.ends[first:last]
+    return replace(steps, starts=starts, ends=ends, cut_before=before, cut_after=after)
 
 
 def own_ranges(trace: model.Trace, process: int) -> model.Ranges:
@@ -86,7 +96,7 @@ def find_steps(trace: model.Trace, process: int) -> ProcessSteps:
 
     By the first of these that occurs: a range named like a step (step, train_step, ProfilerStep#7, iteration 12);
     the ends of the optimizer's range; the beginnings of the range that waits for input; the beginnings of the
-    most regular of the outermost ranges.
+    most regular of the outermost ranges; what repeats in the kernels that ran. Steps of a warm-up do not count.
     """
     ranges = own_ranges(trace, process)
     closed = ranges.where(ranges.end != model.OPEN)
@@ -95,6 +105,9 @@ def find_steps(trace: model.Trace, process: int) -> ProcessSteps:
         found = finder(trace, process, closed, base)
         if found is not None:
             return found
+    seen = infer(trace, process)
+    if seen is not None and len(seen.instants) > 1:
+        return ProcessSteps(process, None, seen.instants[:-1], seen.instants[1:], seen.how, inferred=True)
     if (trace.ranges.process == process).any():
         reason = "none of the ranges repeats like a step"
     else:
@@ -113,6 +126,8 @@ def _base_names(names: list[str], rows: Ns) -> Bases:
 
 def _by_name(trace: model.Trace, process: int, ranges: model.Ranges, base: Bases) -> ProcessSteps | None:
     like_a_step = {number for number, name in base.items() if role_of(name) == "step"}
+    if not like_a_step:
+        like_a_step = {number for number in base if is_numbered_step(trace.names[number])}
     rows = ranges.where(np.isin(ranges.name, list(like_a_step)))
     if not len(rows):
         return None
@@ -127,7 +142,7 @@ def _by_name(trace: model.Trace, process: int, ranges: model.Ranges, base: Bases
     mine = rows.where(
         (rows.thread == thread) & np.isin(rows.name, [n for n, text in base.items() if text == name])
     )
-    starts, ends = mine.start, mine.end
+    starts, ends = _whole(mine.start, mine.end)
     between = starts[1:] - ends[:-1]
     if len(starts) > 1 and np.median(between) > 0.01 * np.median(np.diff(starts)):
         # Something (the loader, as a rule) lies between the ranges, and it is a part of what a step costs.
@@ -136,6 +151,13 @@ def _by_name(trace: model.Trace, process: int, ranges: model.Ranges, base: Bases
     else:
         how = f"the range {name!r}"
     return ProcessSteps(process, thread, starts, ends, how, int(mine.name[0]))
+
+
+def _whole(starts: Ns, ends: Ns) -> tuple[Ns, Ns]:
+    """Without a last range that was cut short: a profiler that stops at a step's begin leaves one of some µs."""
+    if len(starts) > 1 and ends[-1] - starts[-1] < _STUB * np.median(ends[:-1] - starts[:-1]):
+        return starts[:-1], ends[:-1]
+    return starts, ends
 
 
 def _by_optimizer(trace: model.Trace, process: int, ranges: model.Ranges, base: Bases) -> ProcessSteps | None:
@@ -239,7 +261,9 @@ def find_phases(trace: model.Trace, steps: ProcessSteps) -> list[PhaseSpans]:
         thread = int(threads[np.argmax(counts)])
     ranges = ranges.where(ranges.thread == thread)
     base = _base_names(trace.names, ranges.name)
-    whole_step = {n for n, name in base.items() if role_of(name) == "step"}
+    marked = without_number(trace.names[steps.marker]) if steps.marker >= 0 else None
+    numbered = marked is not None and is_numbered_step(trace.names[steps.marker])
+    whole_step = {n for n, name in base.items() if role_of(name) == "step" or (numbered and name == marked)}
     paths: dict[str, list[tuple[int, int]]] = {}
     stack: list[tuple[int, str]] = []
     for start, end, name in zip(ranges.start.tolist(), ranges.end.tolist(), ranges.name.tolist(), strict=True):

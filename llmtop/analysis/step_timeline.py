@@ -22,6 +22,7 @@ _MOST_SPANS = 1500
 _MOST_EVENTS = 5000
 """Without steps the timeline shows the beginning of the capture, this many pieces of device work."""
 _LONGEST_TEXT = 160
+_KINDS = {model.MEMCPY: "copy", model.MEMSET: "memset", model.GRAPH: "graph"}
 
 
 def step_timeline(lane: Lane, gaps: Gaps, phases: list[PhaseSpans]) -> Timeline:
@@ -55,7 +56,7 @@ def _gpu(lane: Lane, low: int, high: int, nccl: bool) -> tuple[Span, ...]:
     def describe(row: int) -> tuple[str, str]:
         if mine.kind[row] == model.KERNEL:
             return kind_of(names[mine.full_name[row]]), names[mine.name[row]]
-        return "copy" if mine.kind[row] == model.MEMCPY else "memset", names[mine.name[row]]
+        return _KINDS.get(int(mine.kind[row]), "other"), names[mine.name[row]]
 
     return _spans(mine.start, mine.end, low, high, describe)
 

@@ -57,9 +57,12 @@ def _phase_of(instants: Ns, phases: list[PhaseSpans]) -> Ns:
 
 
 def _operator_of(rows: model.ApiCalls, trace: model.Trace) -> Ns:
-    """The name of the innermost operator of the framework around each call; 0, the empty name, for none."""
+    """The name of the innermost operator of the framework around each call of a process; 0, the empty name, for
+    none."""
     found = np.zeros(len(rows), dtype=np.int64)
-    operators = trace.host.where(trace.host.kind == model.OPERATOR)
+    # Thread ids repeat across processes, in containers as a rule.
+    mine = (trace.host.kind == model.OPERATOR) & (trace.host.process == rows.process[0])
+    operators = trace.host.where(mine)
     if not len(operators):
         return found
     for thread in np.unique(rows.thread).tolist():

@@ -12,27 +12,41 @@ and where they are the largest share the verdict is launch_bound: the cure (fewe
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from llmtop.analysis.collectives import exposed_pct
 from llmtop.analysis.device_timeline import Lane
 from llmtop.analysis.idle_causes import Gaps
+from llmtop.analysis.one_off import longest_setup
+from llmtop.analysis.undisturbed import UNCORRECTED, UNKNOWN, Undisturbed, correct
 from llmtop.bottlenecks import LossId, Verdict
+from llmtop.format import counted, duration, percent
+from llmtop.report.model import Correction
 from llmtop.trace import intervals as iv
+from llmtop.trace import model
 
 BORDER_PCT = 10.0
 """docs/design.md, "Report"."""
 NEAR_PCT = 2.0
 """A verdict this close to the border is called close."""
-SECOND_RATIO = 0.6
-"""A second cause with at least so much of the first one's share is named too."""
+CLOSE_PCT = 5.0
+"""A cause at most so many points behind the first is named beside it: on the next run it may be the first."""
+FEWEST_KERNELS = 10
+LEAST_SEEN = 0.1
+"""Without repeated steps: fewer kernels than that, or less of the capture's time than that share, show no step."""
+_STEPS_THAT_COUNT = 2
 
 KERNEL_GAPS: Final = "kernel_gaps"
+ONE_OFF: Final = "one_off"
 
 CAUSE_OF: dict[str, LossId] = {
     "launch": "launch_bound",
     "queued": KERNEL_GAPS,
+    "dependency": "idle",
+    "capture": ONE_OFF,
+    "compile": ONE_OFF,
+    "one_off": ONE_OFF,
     "allocation": "launch_bound",
     "input": "input_bound",
     "sync": "sync_bound",
@@ -43,6 +57,19 @@ CAUSE_OF: dict[str, LossId] = {
     "unknown": "unknown",
 }
 """Which verdict a cause of idle time counts for; `KERNEL_GAPS` is told apart."""
+
+
+_VERDICTS: Final[dict[LossId, Verdict]] = {
+    "launch_bound": "launch_bound",
+    "kernel_gaps": "launch_bound",
+    "input_bound": "input_bound",
+    "sync_bound": "sync_bound",
+    "h2d_bound": "h2d_bound",
+    "communication_bound": "communication_bound",
+    "idle": "idle",
+    "unknown": "unknown",
+}
+"""What a capture is called whose time is lost to that first; one-off work is in no share."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +84,23 @@ class Judgement:
     at_border: bool = False
     whole_lost_pct: float = 0.0
     """The same sum over first to last device activity instead of whole steps."""
+    one_off_pct: float = 0.0
+    """Idle time that went into work which no later step repeats, in percent of whole steps; in no other share."""
+    idle_by_cause: dict[str, float] = field(default_factory=dict)
+    """What of `idle` went to which cause, in percent of whole steps, the largest first."""
+    lacks: str = ""
+    """Why the verdict is unknown, as the end of a sentence; "" where it is not for lack of evidence."""
+    correction: Correction = UNCORRECTED
+    """What of `lost` was corrected by the undisturbed run."""
+
+    @property
+    def step_seconds(self) -> float | None:
+        """The step that `lost` is percent of: the undisturbed one where it is known; None without whole steps."""
+        if self.lane is None or not self.lane.counted:
+            return None
+        captured = self.lane.length / 1e9 / self.lane.counted
+        known = None if self.correction.reason else self.correction.undisturbed_seconds
+        return captured * (1 - self.one_off_pct / 100) if known is None else known
 
     @property
     def total(self) -> float:
@@ -65,35 +109,107 @@ class Judgement:
 
 
 def lost(lane: Lane, gaps: Gaps) -> dict[LossId, float]:
-    """Percent of whole steps by what they were lost to, the largest first; no entry for nothing."""
+    """Percent of whole steps by what they were lost to, the largest first; no entry for nothing.
+
+    One-off work is in none of them, nor in the time that they are percent of.
+    """
     sums: dict[LossId, float] = {}
     for cause, verdict in CAUSE_OF.items():
-        sums[verdict] = sums.get(verdict, 0.0) + gaps.total(cause)
+        if verdict != ONE_OFF:
+            sums[verdict] = sums.get(verdict, 0.0) + gaps.total(cause)
     sums["h2d_bound"] += lane.within(lane.only_host_copies)
     sums["communication_bound"] = float(lane.within(lane.exposed_nccl))
-    shares = {verdict: lane.share(nanoseconds) for verdict, nanoseconds in sums.items() if nanoseconds > 0}
-    return dict(sorted(shares.items(), key=lambda item: -item[1]))
+    length = max(lane.length - setup_ns(gaps), 1)
+    return _ordered({verdict: 100.0 * nanoseconds / length for verdict, nanoseconds in sums.items()})
 
 
-def judge(lanes: list[Lane], gaps: list[Gaps], incomplete: Collection[int] = ()) -> Judgement:
-    """The verdict over all devices; `incomplete` are the processes whose kernels are not all in the capture."""
+def setup_ns(gaps: Gaps) -> int:
+    """Idle time, in ns, that went into work which no later step repeats."""
+    return sum(gaps.total(cause) for cause, verdict in CAUSE_OF.items() if verdict == ONE_OFF)
+
+
+def judge(
+    lanes: list[Lane], gaps: list[Gaps], incomplete: Collection[int] = (), undisturbed: Undisturbed = UNKNOWN
+) -> Judgement:
+    """The verdict over all devices.
+
+    Args:
+        lanes: one for each process and GPU.
+        gaps: theirs.
+        incomplete: the processes whose kernels are not all in the capture.
+        undisturbed: how long the training's steps took before and after the capture.
+    """
     if not lanes:
         return Judgement("unknown", None, {})
     index = _judged(lanes, gaps, incomplete)
     lane, shares = lanes[index], lost(lanes[index], gaps[index])
-    total, whole = sum(shares.values()), _whole_lost(lane)
+    total, whole = sum(shares.values()), _whole_lost(lane, gaps[index])
+    setup = lane.share(setup_ns(gaps[index]))
+    lacks = missing_evidence(lane, gaps[index])
+    if lacks:
+        return Judgement("unknown", lane, shares, whole_lost_pct=whole, one_off_pct=setup, lacks=lacks)
+    correction = correct(lane, shares, setup_ns(gaps[index]), undisturbed)
+    if not correction.reason:
+        shares = _ordered({kind: correction.lost_pct.get(kind, 0.0) for kind in _VERDICTS})
+        total = whole = sum(shares.values())
     verdict: Verdict = "gpu_bound"
     second = None
     ordered = list(shares.items())
     if total >= BORDER_PCT:
-        first = ordered[0][0]
-        verdict = "launch_bound" if first == KERNEL_GAPS else first
-        if len(ordered) > 1 and ordered[1][1] >= SECOND_RATIO * ordered[0][1]:
+        verdict = _VERDICTS[ordered[0][0]]
+        if len(ordered) > 1 and ordered[0][1] - ordered[1][1] <= CLOSE_PCT:
             second = ordered[1][0]
     near = abs(total - BORDER_PCT) <= NEAR_PCT
     # A capture of few steps: the steps say one thing, all that was recorded another (or nearly so).
     apart = (total < BORDER_PCT) != (whole < BORDER_PCT) or (total < BORDER_PCT and BORDER_PCT - whole <= NEAR_PCT)
-    return Judgement(verdict, lane, shares, second, near or apart, whole)
+    idle = _idle(gaps[index], shares.get("idle", 0.0))
+    return Judgement(verdict, lane, shares, second, near or apart, whole, setup, idle, correction=correction)
+
+
+def _ordered(shares: dict[LossId, float]) -> dict[LossId, float]:
+    """Without the empty ones, the largest first."""
+    return dict(sorted(((kind, share) for kind, share in shares.items() if share > 0), key=lambda item: -item[1]))
+
+
+def _idle(gaps: Gaps, share_pct: float) -> dict[str, float]:
+    """The share of idle time that has no verdict of its own, divided among its causes, the largest first."""
+    totals = {cause: gaps.total(cause) for cause, verdict in CAUSE_OF.items() if verdict == "idle"}
+    everything = max(sum(totals.values()), 1)
+    shares = {cause: share_pct * total / everything for cause, total in totals.items() if total}
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+
+def missing_evidence(lane: Lane, gaps: Gaps) -> str:
+    """Why no verdict can rest on what a device did in a capture, as the end of a sentence; "" if one can."""
+    # A graph that was traced as a whole is a step's worth of kernels.
+    kernels = int((lane.ops.kind == model.KERNEL).sum()) + FEWEST_KERNELS * lane.graphs
+    low, high = lane.trace.window
+    setup, idle = setup_ns(gaps), lane.idle.total
+    over = counted(lane.counted, "whole step") if lane.counted else "the time from first to last device activity"
+    if not kernels:
+        return "no kernel ran in the capture, only copies or memsets"
+    if 2 * setup > idle and lane.share(setup) >= BORDER_PCT:
+        return f"{percent(lane.share(setup), 1)} of {over} is one-off work ({_setup_words(lane, gaps)})"
+    if lane.counted >= _STEPS_THAT_COUNT:
+        return ""
+    busy = f"the GPU worked for {duration(lane.busy.total / 1e9)}"
+    if kernels < FEWEST_KERNELS and 2 * lane.within(lane.busy) < lane.length:
+        return f"{busy}, in {counted(kernels, 'kernel')}: too little to see a step in"
+    if not lane.counted and lane.length < LEAST_SEEN * (high - low):
+        return f"{busy}, within {duration(lane.length / 1e9)} of the {duration((high - low) / 1e9)} of the capture"
+    return ""
+
+
+def _setup_words(lane: Lane, gaps: Gaps) -> str:
+    words = {
+        "capture": "capturing CUDA graphs",
+        "compile": "compiling kernels",
+        "one_off": "calls that set up once",
+    }
+    parts = sorted(((lane.share(gaps.total(cause)), text, cause) for cause, text in words.items()), reverse=True)
+    said = [f"{text} {percent(share, 1)}" for share, text, _ in parts if share >= 1.0]
+    longest = longest_setup(lane)
+    return ", ".join(said) + (f", the longest {longest}" if longest and gaps.total("one_off") else "")
 
 
 def _judged(lanes: list[Lane], gaps: list[Gaps], incomplete: Collection[int]) -> int:
@@ -112,9 +228,11 @@ def _judged(lanes: list[Lane], gaps: list[Gaps], incomplete: Collection[int]) ->
     return max(real, key=lambda i: sum(lost(lanes[i], gaps[i]).values()))
 
 
-def _whole_lost(lane: Lane) -> float:
-    first, last = int(lane.ops.start[0]), int(lane.ops.end.max())
+def _whole_lost(lane: Lane, gaps: Gaps) -> float:
+    # A step by the host's clock may begin before the device's first work, and end after its last.
+    first, last = min(int(lane.ops.start[0]), lane.low), max(int(lane.ops.end.max()), lane.high)
     if last <= first:
         return 0.0
-    gone = iv.rest(lane.busy, first, last).total + lane.only_host_copies.total + lane.exposed_nccl.total
-    return 100.0 * gone / (last - first)
+    setup = setup_ns(gaps)
+    gone = iv.rest(lane.busy, first, last).total + lane.only_host_copies.total + lane.exposed_nccl.total - setup
+    return 100.0 * max(gone, 0) / max(last - first - setup, 1)

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
 
 from llmtop.analysis.device_timeline import Lane
+from llmtop.analysis.idle_causes import CAUSES
 from llmtop.analysis.missing_kernels import Unrecorded
 from llmtop.analysis.step_finder import ProcessSteps
-from llmtop.analysis.verdict import BORDER_PCT, Judgement
-from llmtop.bottlenecks import BOTTLENECKS
-from llmtop.format import duration, percent
+from llmtop.analysis.verdict import BORDER_PCT, CLOSE_PCT, Judgement
+from llmtop.bottlenecks import BOTTLENECKS, LossId
+from llmtop.format import counted, duration, percent
 from llmtop.report.model import StepsJudged
 from llmtop.trace import model
+
+GOOD_CAPTURE: Final = (
+    "Capture some whole steps once they take the same time each: llmtop capture --steps 5 (torch.profiler: "
+    "schedule(wait=10, warmup=3, active=5); nsys: an NVTX range around each step)."
+)
+"""What to do when a capture shows no steady steps."""
 
 
 def verdict_sentence(
@@ -21,9 +31,17 @@ def verdict_sentence(
     lane = judgement.lane
     if lane is None:
         return "unknown: the capture has no device activity, so it cannot say what bounds the step."
-    over = f"{lane.counted} whole steps" if lane.counted else "all device activity"
-    where = f" of GPU {lane.device}" if len({*trace.ops.device.tolist()}) > 1 else ""
-    text = f"{judgement.verdict}: {BOTTLENECKS[judgement.verdict].sentence}. "
+    if judgement.lacks:
+        text = f"unknown: {judgement.lacks}, so no verdict can rest on it. {GOOD_CAPTURE}"
+        return text + _unreliable(missing.get(lane.process))
+    over = counted(lane.counted, "whole step") if lane.counted else "the time from first to last device activity"
+    if not judgement.correction.reason:
+        over = "the undisturbed step"
+    numbers, files = len(np.unique(trace.ops.device)), len({*trace.file_of.values()})
+    where = f" of GPU {lane.device}" if numbers > 1 or files > 1 else ""
+    if numbers < files:
+        where += f" (pid {lane.process})"  # each rank counts its own GPUs
+    text = f"{judgement.verdict}: {BOTTLENECKS[judgement.verdict].sentence}. {_undisturbed(judgement)}"
     total = judgement.total
     if judgement.verdict == "gpu_bound":
         text += f"{percent(total, 1)} of {over}{where} is lost to idle time, lone copies and exposed NCCL"
@@ -35,36 +53,95 @@ def verdict_sentence(
             if share >= 1.0
         ]
         text += f"{percent(total, 1)} of {over}{where} is lost: {', '.join(parts)}."
+    text += _idle_words(judgement)
+    text += _close(judgement, over)
+    if lane.counted and steps.seconds_p50 and judgement.correction.reason:
+        text += f" A step takes {duration(judgement.step_seconds)} on average."
+    return text + _unreliable(missing.get(lane.process))
+
+
+def _close(judgement: Judgement, over: str) -> str:
+    """What else is near: another cause, the border, and what was left out."""
+    text = ""
     if judgement.second:
-        text += f" {judgement.second} is close behind."
+        first, second = next(iter(judgement.lost)), judgement.second
+        text += (
+            f" {_named(first)} and {_named(second)} lie within {CLOSE_PCT:.0f} points of each other "
+            f"({percent(judgement.lost[first], 1)} and {percent(judgement.lost[second], 1)}): look at both."
+        )
+    if judgement.one_off_pct >= 1.0:
+        text += f" One-off work ({percent(judgement.one_off_pct, 1)}) is left out."
     if judgement.at_border:
-        text += (
-            f" This lies at the border of {percent(BORDER_PCT)}: {percent(total, 1)} of {over}, and "
-            f"{percent(judgement.whole_lost_pct, 1)} from first to last device activity."
-        )
-    if lane.counted and steps.seconds_p50:
-        text += f" A step takes {duration(lane.length / 1e9 / lane.counted)} on average."
-    lacks = missing.get(lane.process)
-    if lacks is not None:
-        text += (
-            f" Do not rely on this: {percent(lacks.missing_pct, 1)} of the kernels launched are not in the "
-            "capture, and the time that they took looks idle."
-        )
+        text += f" This lies at the border of {percent(BORDER_PCT)}"
+        if judgement.correction.reason:
+            text += f": {percent(judgement.total, 1)} of {over}, and {percent(judgement.whole_lost_pct, 1)} from"
+            text += " first to last device activity"
+        text += "."
     return text
+
+
+def _unreliable(lacks: Unrecorded | None) -> str:
+    """That kernels are missing, where they are."""
+    if lacks is None:
+        return ""
+    share = percent(lacks.missing_pct, 1)
+    return (
+        f" Do not rely on this: {share} of the kernels launched are not in the capture, and the time that they "
+        "took looks idle."
+    )
+
+
+def _undisturbed(judgement: Judgement) -> str:
+    """Device time over the step that no profiler slows down, and what the profiler added to it."""
+    found = judgement.correction
+    if found.reason or found.undisturbed_seconds is None or found.captured_seconds is None:
+        return ""
+    words = (
+        f"A step takes {duration(found.undisturbed_seconds)} without the profiler, and the GPU works for "
+        f"{duration(found.device_seconds)} of it ({percent(found.busy_pct, 1)}); "
+    )
+    added = found.captured_seconds - found.undisturbed_seconds
+    if added < 0.01 * found.undisturbed_seconds:
+        return f"{words}the profiler added nothing that can be told. "
+    share = percent(100 * added / found.undisturbed_seconds, 1)
+    return f"{words}the profiler added {duration(added)} ({share}), which is left out. "
+
+
+def _named(kind: LossId) -> str:
+    """What time is lost to, as the beginning of a sentence or after an "and"."""
+    return BOTTLENECKS[kind].title
+
+
+def _idle_words(judgement: Judgement) -> str:
+    """What of the idle time without a verdict of its own is known."""
+    known = [
+        f"{percent(share, 1)} {CAUSES[cause]}" for cause, share in judgement.idle_by_cause.items() if share >= 1.0
+    ]
+    return f" Of that idle time: {'; '.join(known)}." if judgement.verdict == "idle" and known else ""
 
 
 def left_out(steps: ProcessSteps, lane: Lane | None, trace: model.Trace) -> str:
     """What of the capture lies in no whole step."""
     low, high = trace.window
     if lane is not None and lane.counted:
-        first, last = lane.low, lane.high
+        first, last = lane.low - lane.slow_first_ns, lane.high
     else:
         first, last = int(steps.starts[0]), int(steps.ends[-1])
-    before, after = max(0, first - low), max(0, high - last)
-    edges = [f"the {name} {duration(ns / 1e9)}" for name, ns in (("first", before), ("last", after)) if ns]
-    parts = (
-        [f"{' and '.join(edges)}, which {'hold' if len(edges) > 1 else 'holds'} no whole step"] if edges else []
-    )
+    edges = (("first", first - low, steps.cut_before), ("last", high - last, steps.cut_after))
+    told = [(f"the {name} {duration(ns / 1e9)}", cut) for name, ns, cut in edges if ns > 0]
+    if any(cut for _, cut in told):
+        parts = [f"{edge}, which {_holds(cut)}" for edge, cut in told]
+    elif told:
+        verb = "hold" if len(told) > 1 else "holds"
+        parts = [f"{' and '.join(edge for edge, _ in told)}, which {verb} no whole step"]
+    else:
+        parts = []
     if lane is not None and lane.slow_first:
         parts.append("the first whole step, which the start of the capture slowed down")
     return ", and ".join(parts)
+
+
+def _holds(cut: int) -> str:
+    if not cut:
+        return "holds no whole step"
+    return f"holds {counted(cut, 'whole step')} that {'was' if cut == 1 else 'were'} not asked for"

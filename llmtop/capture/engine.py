@@ -7,6 +7,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from llmtop.capture.job import Job, Recorded, Target
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import printable
@@ -20,6 +22,17 @@ class Refusal(NamedTuple):
     """One clause, without a full stop."""
     command: str = ""
     """The one command that would change it; "" where none would."""
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One fact about this machine, for `llmtop doctor`."""
+
+    name: str
+    ok: bool | None
+    """None: neither good nor bad, only told."""
+    says: str
+    command: str = ""
+    """What would make it good."""
 
 
 class Engine(ABC):
@@ -47,6 +60,26 @@ class Engine(ABC):
     @abstractmethod
     def refusal(self, target: Target) -> Refusal | None:
         """Why it cannot capture a process that is alive; None if it can. May take 0.1 s."""
+
+    def unattached(self, pids: Collection[int]) -> dict[int, bool]:
+        """Which of these processes, that do not publish, were started so that it can capture them.
+
+        Args:
+            pids: processes of this user.
+
+        Returns:
+            Of those that were: True for one that trains; False for one that only serves a training, as a launcher
+            does. What one engine says False of is not offered, whatever others say.
+        """
+        return {}
+
+    def checks(self) -> list[Check]:
+        """What it needs of this machine, and whether that is here."""
+        return []
+
+    def left_behind(self) -> list[str]:
+        """What its captures that were killed have left running: a sentence for each."""
+        return []
 
     def warning(self, target: Target, options: Collection[str] = ()) -> str:
         """What to know before it captures that process with these options, in one clause; "" for nothing."""

@@ -227,7 +227,7 @@ def _report(job: Job, engine: Engine, info: Info, recorded: Recorded) -> Any:
     if not recorded.traces:
         return None
     try:
-        report = _analyse(job, recorded.traces)
+        report = _analyse(job, info, recorded.traces)
         _note_losses(info, report)
         engine.after_report(job, report)
         return report
@@ -236,13 +236,20 @@ def _report(job: Job, engine: Engine, info: Info, recorded: Recorded) -> Any:
         return None
 
 
-def _analyse(job: Job, traces: list[Path]) -> Any:
+def _analyse(job: Job, info: Info, traces: list[Path]) -> Any:
     from llmtop.analysis.analyze import analyze
+    from llmtop.analysis.undisturbed import Undisturbed
     from llmtop.report.model import to_json
     from llmtop.report.render_markdown import render
 
+    def undisturbed() -> Undisturbed:
+        # Asked once the trace has been read: by then some steps have gone by since the tool stopped.
+        _describe_after(job, info)
+        return Undisturbed(info.step_seconds.before_p50, info.step_seconds.after_p50)
+
     # several ranks are judged together, which the folder stands for
-    report = analyze(traces[0] if len(traces) == 1 else job.folder, steps=job.plan.steps)
+    whole = traces[0] if len(traces) == 1 else job.folder
+    report = analyze(whole, steps=job.plan.steps, undisturbed=undisturbed)
     _write_report(job.folder, render(report), to_json(report))
     return report
 

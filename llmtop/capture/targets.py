@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from llmtop import client, procfs, socket_dir
+from llmtop.capture.engines import ENGINES
 from llmtop.capture.job import Target
-from llmtop.capture.kineto import daemon as kineto
-from llmtop.capture.kineto import engine as kineto_engine
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.format import printable
-from llmtop.nsys_cli import tool as nsys
 
 
 def attached() -> tuple[Target, ...]:
@@ -31,21 +28,14 @@ def attached() -> tuple[Target, ...]:
 
 
 def unattached(known: frozenset[int] = frozenset()) -> tuple[Target, ...]:
-    """Processes of this user that ask Kineto's host or were started under nsys, and are not in `known`."""
-    directories: set[Path] = set()
-    launched: list[int] = []
-    for pid in own_pids() - known:
-        with suppress(NotPossibleHere):
-            environ = procfs.environ(pid)
-            if kineto.DIRECTORY_VARIABLE in environ:
-                directories.add(Path(environ[kineto.DIRECTORY_VARIABLE]))
-            elif nsys.SESSION_VARIABLE in environ and "python" in os.path.basename(_exe(pid)):
-                launched.append(pid)
-    pids = set(launched)
-    for directory in directories:
-        with suppress(NotPossibleHere):
-            pids |= set(kineto_engine.trainings(directory))
-    return tuple(Target(pid) for pid in sorted(pids - known))
+    """Processes of this user that were started for one of the engines, and are not in `known`."""
+    pids = own_pids() - known
+    said = [engine.unattached(pids) for engine in ENGINES.values()]
+    return tuple(
+        Target(pid)
+        for pid in sorted(pids)
+        if any(one.get(pid) for one in said) and all(one.get(pid, True) for one in said)
+    )
 
 
 def choose(pids: Sequence[int] = (), ranks: Sequence[int] = ()) -> tuple[Target, ...]:
@@ -112,10 +102,3 @@ def own_pids() -> set[int]:
                 if entry.stat().st_uid == uid:
                     found.add(int(entry.name))
     return found
-
-
-def _exe(pid: int) -> str:
-    try:
-        return os.readlink(f"/proc/{pid}/exe")
-    except OSError:
-        return ""

@@ -296,7 +296,7 @@ def _report_text(result: Result) -> str:
     if result.report is not None:
         from llmtop.report import render_text
 
-        return render_text.render(result.report, shutil.get_terminal_size((100, 40)).columns)
+        return render_text.brief(result.report, shutil.get_terminal_size((100, 40)).columns)
     written = result.folder / "report.md"
     return written.read_text(errors="replace") if written.is_file() else ""
 

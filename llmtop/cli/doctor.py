@@ -9,23 +9,13 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from llmtop.errors import EXIT_DONE, LlmtopError, NotPossibleHere
+from llmtop.capture.engine import Check
+from llmtop.errors import EXIT_DONE, LlmtopError
 from llmtop.format import printable, size
 from llmtop.version import __version__
 
 if TYPE_CHECKING:
     from llmtop.capture.job import Target
-
-
-class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One fact about this machine."""
-
-    name: str
-    ok: bool | None
-    """None: neither good nor bad, only told."""
-    says: str
-    command: str = ""
-    """What would make it good."""
 
 
 class EngineAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,16 +87,12 @@ def _print_training(training: TrainingAnswer) -> None:
 def examine() -> Diagnosis:
     """Look at everything; takes up to a second."""
     from llmtop.capture import capabilities, targets
-    from llmtop.capture.nsys import orphans
+    from llmtop.capture.engines import ENGINES
     from llmtop.launch import uninstrumentable
 
     checks = [
         *_driver(),
-        _nsys(),
-        _py_spy(),
-        _ptrace(),
-        _perf(),
-        _gpu_metrics(),
+        *(check for engine in ENGINES.values() for check in engine.checks()),
         _runtime_dir(),
         _disk(),
     ]
@@ -117,7 +103,10 @@ def examine() -> Diagnosis:
         python=f"{sys.version.split()[0]} at {sys.executable}",
         checks=checks,
         trainings=trainings,
-        notes=[*orphans.sentences(), *uninstrumentable.sentences(targets.own_pids())],
+        notes=[
+            *(sentence for engine in ENGINES.values() for sentence in engine.left_behind()),
+            *uninstrumentable.sentences(targets.own_pids()),
+        ],
     )
 
 
@@ -143,65 +132,6 @@ def _driver() -> list[Check]:
         Check(name="driver", ok=True, says=f"NVIDIA {version}"),
         Check(name="GPUs", ok=bool(models), says=names),
     ]
-
-
-def _nsys() -> Check:
-    from llmtop.nsys_cli import tool as nsys
-
-    try:
-        found = nsys.find()
-    except NotPossibleHere as refusal:
-        because, _, command = str(refusal).partition(": ")
-        return Check(name="nsys", ok=False, says=because, command=command)
-    says = f"{found.version_text} at {found.path}"
-    cost = f"; each capture on a GPU {nsys.PAUSE_COST}" if found.needs_pause else ""
-    return Check(name="nsys", ok=True, says=says + cost)
-
-
-def _py_spy() -> Check:
-    from llmtop.capture.py_spy import engine as py_spy
-
-    try:
-        return Check(name="py-spy", ok=True, says=str(py_spy.find()))
-    except NotPossibleHere as refusal:
-        because, _, command = str(refusal).partition(": ")
-        return Check(name="py-spy", ok=False, says=because, command=command)
-
-
-def _ptrace() -> Check:
-    from llmtop.capture.py_spy import ptrace_permission
-
-    scope = ptrace_permission.yama_scope()
-    if ptrace_permission.has_capability() and scope != 3:
-        return Check(name="ptrace", ok=True, says="this user may read any process (CAP_SYS_PTRACE)")
-    if scope in (None, 0):
-        return Check(name="ptrace", ok=True, says="this user's processes may be read")
-    says = f"kernel.yama.ptrace_scope is {scope}: py-spy may read only what llmtop itself starts"
-    return Check(name="ptrace", ok=False, says=says, command="sudo sysctl kernel.yama.ptrace_scope=0")
-
-
-def _perf() -> Check:
-    from llmtop.capture.nsys import permissions
-
-    level = permissions.perf_paranoid()
-    refused = permissions.cpu_sampling_refusal()
-    if refused:
-        return Check(name="CPU sampling", ok=False, says=refused.because, command=refused.command)
-    says = "no perf events in this kernel" if level is None else f"allowed (perf_event_paranoid is {level})"
-    return Check(name="CPU sampling", ok=level is not None, says=says)
-
-
-def _gpu_metrics() -> Check:
-    from llmtop.capture.nsys import permissions
-
-    refused = permissions.gpu_metrics_refusal()
-    if refused:
-        return Check(name="GPU metrics", ok=False, says=refused.because, command=refused.command)
-    restricted = permissions.profiling_restricted()
-    if restricted is None:
-        return Check(name="GPU metrics", ok=False, says="no NVIDIA driver is loaded")
-    says = "to root only, and this is root" if restricted else "to all users"
-    return Check(name="GPU metrics", ok=True, says=f"the driver gives them {says}")
 
 
 def _runtime_dir() -> Check:

@@ -41,6 +41,7 @@ _no_limits = click.option(
 @click.command()
 @click.argument("paths", metavar="PATH...", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--full", is_flag=True, help="Print all of it; without, what is to be read first, in 60 lines.")
 @click.option("--markdown", is_flag=True, help="Print it as Markdown.")
 @click.option(
     "--html", type=click.Path(path_type=Path, dir_okay=False), help="Write one page with a timeline to FILE."
@@ -53,6 +54,7 @@ def report(
     *,
     paths: tuple[Path, ...],
     as_json: bool,
+    full: bool,
     markdown: bool,
     html: Path | None,
     steps: int | tuple[int, int] | None,
@@ -84,7 +86,8 @@ def report(
         click.echo(render_markdown.render(found), nl=False)
     else:
         width = shutil.get_terminal_size((100, 40)).columns
-        click.echo(render_text.render(found, width, _paint if _colored() else None), nl=False)
+        render = render_text.render if full else render_text.brief
+        click.echo(render(found, width, _paint if _colored() else None), nl=False)
 
 
 def _colored() -> bool:

@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterable
 
 from llmtop import format as fmt
-from llmtop.snapshot import Alert, Gpu, Host, Phase, Process, Rank, Snapshot, Window
+from llmtop import ownership
+from llmtop.snapshot import Alert, Gpu, Host, Job, Phase, Process, Rank, Snapshot, Window
 from llmtop.whole_steps import OUTSIDE
 
 MAX_PROCESSES = 20
@@ -28,8 +29,8 @@ _COLUMNS = (
 def render(snapshot: Snapshot, width: int = 80) -> str:
     """Write everything that is known at this instant, no line longer than `width`; a dash is an absent value."""
     blocks = [_host(snapshot, width)]
-    blocks += [_gpu(gpu, width) for gpu in snapshot.gpus]
-    blocks += [_rank(rank, snapshot, width) for rank in snapshot.ranks]
+    blocks += [_gpu(gpu, snapshot, width) for gpu in snapshot.gpus]
+    blocks += _trainings(snapshot, width)
     if snapshot.processes:
         blocks.append(_processes(snapshot))
     if snapshot.alerts:
@@ -86,7 +87,7 @@ def _host(snapshot: Snapshot, width: int) -> list[str]:
     return [_head(name, stamp, width), *_items(items, width)]
 
 
-def _gpu(gpu: Gpu, width: int) -> list[str]:
+def _gpu(gpu: Gpu, snapshot: Snapshot, width: int) -> list[str]:
     reasons = "" if not gpu.clock_event_reasons else f" ({', '.join(gpu.clock_event_reasons)})"
     link = "" if gpu.pcie_gen is None or gpu.pcie_width is None else f" (gen {gpu.pcie_gen} x{gpu.pcie_width})"
     items = [
@@ -108,7 +109,36 @@ def _gpu(gpu: Gpu, width: int) -> list[str]:
     lines = [_head(f"{kind} {gpu.number}  {fmt.printable(gpu.name)}", fmt.printable(gpu.uuid), width)]
     if gpu.error is not None:
         lines += _text(f"error: {gpu.error}", width)
+    if whose := ownership.owners(gpu.uuid, snapshot):
+        lines += _text(whose, width)
     return lines + _items(items, width)
+
+
+def _trainings(snapshot: Snapshot, width: int) -> list[list[str]]:
+    """Job by job, what it comes to and then its ranks; a process on its own is a block, too."""
+    blocks = []
+    for job in snapshot.jobs:
+        if job.ranks_seen > 1 or (job.world_size or 1) > 1:
+            blocks.append(_job(job, width))
+        blocks += [_rank(rank, snapshot, width) for rank in snapshot.ranks if rank.job == job.name]
+    named = {job.name for job in snapshot.jobs}
+    return blocks + [_rank(rank, snapshot, width) for rank in snapshot.ranks if rank.job not in named]
+
+
+def _job(job: Job, width: int) -> list[str]:
+    of = "" if job.world_size is None else f" of {job.world_size}"
+    items = [
+        f"ranks seen {job.ranks_seen}{of}",
+        f"{job.kind} {fmt.number(job.step)}",
+        f"{fmt.count(job.tokens_per_s)} tokens/s",
+        f"{fmt.count(job.samples_per_s)} samples/s",
+        f"{fmt.number(job.steps_per_s, 2)} {job.kind}s/s",
+    ]
+    items += [f"launcher {job.launcher}"] if job.launcher else []
+    items += [f"run id {fmt.printable(job.run_id, 40)}"] if job.run_id else []
+    items += [f"SLURM job {fmt.printable(job.slurm_job_id)}"] if job.slurm_job_id else []
+    hosts = fmt.printable(", ".join(job.hosts))
+    return [_head(f"Job {fmt.printable(job.name)}  {job.state}", hosts, width), *_items(items, width)]
 
 
 def _rank(rank: Rank, snapshot: Snapshot, width: int) -> list[str]:
@@ -126,13 +156,17 @@ def _rank(rank: Rank, snapshot: Snapshot, width: int) -> list[str]:
         f"{fmt.count(rank.tokens_per_s)} tokens/s",
         f"{fmt.count(rank.samples_per_s)} samples/s",
         f"{fmt.number(rank.steps_per_s, 2)} {what}s/s",
-        f"MFU {fmt.percent(rank.mfu_pct, 1)}",
+        f"MFU {'~' if rank.mfu_estimated else ''}{fmt.percent(rank.mfu_pct, 1)}",
         f"GPU idle {fmt.percent(rank.gpu_idle_pct)}",
         f"memory allocated {fmt.size(rank.memory_allocated_bytes)}",
         f"reserved {fmt.size(rank.memory_reserved_bytes)}",
     ]
+    items += [f"{rank.accumulation_steps} batches a step"] if rank.accumulation_steps else []
     items += [f"{fmt.printable(key, 40)} {_metric(value)}" for key, value in rank.metrics.items()]
     items += [f"lost {rank.lost} {what}s"] if rank.lost else []
+    if rank.overhead_seconds is not None:
+        usual = rank.step_seconds_mean or rank.step_seconds_p50
+        items.append(f"llmtop costs {fmt.overhead(rank.overhead_seconds, usual)}")
     lines = [_head(f"{name}  {rank.state}", f"pid {rank.pid}  GPU {gpu}", width), *_items(items, width)]
     if rank.phases:
         over = "" if rank.window_seconds is None else f" over the last {fmt.duration(rank.window_seconds)}"
@@ -146,7 +180,7 @@ def _rank(rank: Rank, snapshot: Snapshot, width: int) -> list[str]:
         lines += _items(causes, width, "      ")
     for window in rank.windows[1:]:
         lines += _items(_window(window), width)
-    for note in (rank.mfu_note if rank.mfu_pct is None else None, rank.note):
+    for note in (rank.mfu_note if rank.mfu_pct is None or rank.mfu_estimated else None, rank.note):
         lines += _text(note, width) if note else []
     return lines
 

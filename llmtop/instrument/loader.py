@@ -64,7 +64,7 @@ def _timed_class(kind: Any) -> type:
 class Loader(Generic[T]):
     """Iterates another iterable and times each wait. Everything else it hands through."""
 
-    __slots__ = ("_iterable",)
+    __slots__ = ("__weakref__", "_iterable")
 
     def __init__(self, iterable: Iterable[T]) -> None:
         object.__setattr__(self, "_iterable", iterable)
@@ -75,7 +75,7 @@ class Loader(Generic[T]):
 
     def __next__(self) -> T:
         """Wait for the next batch of an iterable that is an iterator itself, as a generator is."""
-        item: T = _wait_for(self._iterable.__next__)
+        item: T = _wait_for(self, self._iterable.__next__)
         return item
 
     def __len__(self) -> int:
@@ -107,7 +107,7 @@ class Loader(Generic[T]):
 class _Waits(Iterator[T]):
     """One pass. It begins where the script begins it, which may draw random numbers or start processes."""
 
-    __slots__ = ("_begun", "_ended", "_inner")
+    __slots__ = ("__weakref__", "_begun", "_ended", "_inner")
 
     def __init__(self, iterable: Any, begin: Callable[[], Iterator[T]]) -> None:
         self._begun = perf_counter_ns()
@@ -116,22 +116,23 @@ class _Waits(Iterator[T]):
 
     def __next__(self) -> T:
         if not self._begun:
-            return _wait_for(self._inner.__next__)
+            return _wait_for(self, self._inner.__next__)
         begun, self._begun = self._begun, 0
         # Starting the workers of a DataLoader is part of the wait for its first batch, if that follows at once.
         at_once = perf_counter_ns() - self._ended < self._ended - begun
-        return _wait_for(self._inner.__next__, begun if at_once else 0)
+        return _wait_for(self, self._inner.__next__, begun if at_once else 0)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
 
-def _wait_for(take: Callable[[], T], begun: int = 0) -> T:
+def _wait_for(waits: Any, take: Callable[[], T], begun: int = 0) -> T:
     """The next item. The end of the data is none, so the wait for it belongs to no step and is not counted."""
+    phase: Any = _wait
     try:
         if _recorder.before_batch is not None:
-            _recorder.before_batch()
-        _wait.__enter__()
+            phase = _recorder.before_batch(waits) or _wait
+        phase.__enter__()
         if begun:
             _recorder.began_earlier(DATALOAD, begun)
     except BaseException as error:  # noqa: BLE001
@@ -140,9 +141,12 @@ def _wait_for(take: Callable[[], T], begun: int = 0) -> T:
         item = take()
     except BaseException:
         try:
-            _recorder.cancel_phase(DATALOAD)
+            if phase is _wait:
+                _recorder.cancel_phase(DATALOAD)
+            else:
+                phase.__exit__(None, None, None)
         except BaseException as error:  # noqa: BLE001
             met(WAITS, error)
         raise
-    _wait.__exit__(None, None, None)
+    phase.__exit__(None, None, None)
     return item

@@ -8,8 +8,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from llmtop import wire
 from llmtop.errors import NotPossibleHere
-from llmtop.launch.inject._llmtop_watch import ABI, OWN_PACKAGES, PATH, SAID
+from llmtop.launch.inject._llmtop_watch import ABI, OWN_PACKAGES, PATH, PID, QUIET, SAID, TOLD
+from llmtop.socket_dir import runtime_dir
 
 INJECT = Path(__file__).resolve().parent / "inject"
 """The folder that goes first on PYTHONPATH; it holds a sitecustomize.py that steps aside for the user's own."""
@@ -27,8 +29,28 @@ def instrumented(environment: Mapping[str, str]) -> dict[str, str]:
     changed["PYTHONPATH"] = os.pathsep.join([str(INJECT), *(entry for entry in before if entry != str(INJECT))])
     changed[PATH] = os.pathsep.join(dict.fromkeys(_home(name) for name in OWN_PACKAGES))
     changed[ABI] = sys.implementation.cache_tag or ""
-    changed.pop(SAID, None)
+    for name in (SAID, PID, TOLD):  # of an outer `llmtop run`
+        changed.pop(name, None)
     return changed
+
+
+def with_a_line(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which one process of the command that takes this one's place says that it has attached,
+    or the command at its end why nothing has.
+
+    Args:
+        environment: of `instrumented`.
+    """
+    try:
+        told = runtime_dir() / wire.told_name(os.getpid())
+    except NotPossibleHere:
+        return dict(environment)  # a process that trains will say that, and why
+    return {**environment, PID: str(os.getpid()), TOLD: str(told)}
+
+
+def without_lines(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which nothing is said."""
+    return {**environment, QUIET: "1"}
 
 
 def _home(package: str) -> str:

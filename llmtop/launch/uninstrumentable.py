@@ -23,6 +23,18 @@ _DEAF = {
 }
 
 
+_ELF = b"\x7fELF"
+_LEAVE_THE_ENVIRONMENT = frozenset({"docker", "podman", "kubectl", "ssh", "sudo", "su", "nerdctl", "enroot"})
+_START_OTHERS = frozenset({
+    "bash", "busybox", "chrt", "dash", "dumb-init", "env", "fish", "flock", "gdb", "ionice", "ksh", "ltrace",
+    "make", "mamba", "micromamba", "mpiexec", "mpiexec.hydra", "mpirun", "ncu", "nice", "nohup", "nsys",
+    "numactl", "orterun", "parallel", "perf", "pixi", "prlimit", "prterun", "prun", "rr", "script", "setsid",
+    "sh", "srun", "stdbuf", "strace", "systemd-run", "taskset", "time", "timeout", "tini", "unshare", "uv",
+    "uvx", "valgrind", "watch", "xargs", "zsh",
+})  # fmt: skip
+"""Programs, not scripts, that are there to start others; nothing has to be said of them."""
+
+
 def deaf_option(command: Sequence[str]) -> str | None:
     """The option by which a Python with this command line ignores what `llmtop run` prepared; None without one."""
     if not command or not _PYTHON.match(Path(command[0]).name):
@@ -49,6 +61,26 @@ def sentence(option: str) -> str:
         f"python {option} ignores its environment, so no step of it is seen; start it without, or call "
         "llmtop.step() in the script"
     )
+
+
+def unreached(command: Sequence[str], program: str) -> str | None:
+    """Why no process of a command will attach, as far as its program tells: a sentence, or None.
+
+    Args:
+        command: the words of the command line.
+        program: the file that will be executed.
+    """
+    name = Path(command[0]).name
+    if name in _LEAVE_THE_ENVIRONMENT:
+        return f"{name} does not hand its environment on: put llmtop run behind it, before the Python that trains"
+    if _PYTHON.match(name) or name in _START_OTHERS:
+        return None
+    try:
+        with open(program, "rb") as file:
+            binary = file.read(len(_ELF)) == _ELF
+    except OSError:
+        return None
+    return f"{name} is no Python program; only a Python that it starts can attach" if binary else None
 
 
 def sentences(pids: Iterable[int]) -> list[str]:

@@ -1,7 +1,7 @@
 """Advice as data: for each finding what the field does about it, how to confirm it, and the exact next command.
 
-The texts are templates; `{pid}`, `{command}`, `{kernel}` and the like are filled in by analysis/findings.py with
-what the capture shows. Numbers in a text have their source beside them.
+The texts are templates; `{device}`, `{command}`, `{kernel}` and the like are filled in by analysis/findings.py
+with what the capture shows. Numbers in a text have their source beside them.
 """
 
 from __future__ import annotations
@@ -119,10 +119,17 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
         fix=(
             "Find out what the host does there: mark its parts with llmtop.phase(…) or NVTX ranges, or capture "
             "again with OS runtime traces. Checkpoints, evaluation, logging and garbage collection "
-            "(gc.freeze(), gc.disable() between steps) are the usual ones."
+            "(gc.freeze(), gc.disable() between steps) are the usual ones. Where launched work waited: look for "
+            "cudaStreamWaitEvent and copies on other streams, and record the nodes of CUDA graphs "
+            "(nsys --cuda-graph-trace=node)."
         ),
         confirm="the same capture names a cause",
         next=_STACKS,
+    ),
+    "one_off": Advice(
+        fix="It is left out of the shares. Capture later, when the steps take the same time each.",
+        confirm="the next report has no such line",
+        next="llmtop capture --steps 5   # once the first steps are over",
     ),
     "unknown": Advice(
         fix="Capture again with the CUDA trace on the host's side: nsys --trace=cuda,nvtx, or "
@@ -133,10 +140,7 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
     "hot_kernel": Advice(
         fix="",
         confirm="the kernel's mean time falls",
-        next=(
-            "ncu --target-processes all {kernel_filter} --launch-skip {skip} --launch-count {count} "
-            "--set full -o {file} {command}"
-        ),
+        next="ncu --target-processes all {kernel_filter} {launches} --set full -o {file} {command}",
     ),
     "small_kernels": Advice(
         fix="Fuse them: torch.compile, a fused or foreach optimizer, fused norms and losses; or replay them as a "
@@ -243,7 +247,9 @@ _SERVING_FIX: Final[Mapping[str, str]] = {
     ),
     "idle": (
         "Find out what the host does there: waiting for requests, scheduling, detokenising and logging are the "
-        "usual ones. Mark its parts with llmtop.phase(…) or NVTX ranges."
+        "usual ones. Mark its parts with llmtop.phase(…) or NVTX ranges. Where launched work waited: look for "
+        "cudaStreamWaitEvent and copies on other streams, and record the nodes of CUDA graphs "
+        "(nsys --cuda-graph-trace=node)."
     ),
     "allocations": (
         "cudaMalloc and cudaFree stop the GPU: reserve the cache of keys and values at the start, pad to "
@@ -275,6 +281,8 @@ _AMD_WORDS: Final = (
     ("nvidia-smi topo -m", "rocm-smi --showtopo"),
     ("names NVLink, P2P or SHM", "names XGMI, P2P or SHM"),
     ("the tensor cores", "the matrix cores"),
+    (", and record the nodes of CUDA graphs (nsys --cuda-graph-trace=node)", ""),
+    ("cudaStreamWaitEvent", "hipStreamWaitEvent"),
     ("CUDA graph", "HIP graph"),
     ("nsys --trace=cuda,nvtx, or torch.profiler", "torch.profiler"),
 )

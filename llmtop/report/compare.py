@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from llmtop.bottlenecks import BOTTLENECKS
-from llmtop.format import DASH, duration, percent, printable
+from llmtop.format import DASH, counted, duration, percent, printable
 from llmtop.report.model import Device, Report
 
 SCHEMA = 1
@@ -72,7 +72,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 def compare_reports(before: Report, after: Report) -> Comparison:
     """Say what moved from one report to the other, as far as that is more than noise."""
     step = _step(before, after)
-    relative = step.noise / step.before if step and step.noise and step.before else 0.0
+    # Of both sides, so that the comparison the other way round calls the same things noise.
+    relative = math.hypot(_uncertainty(before), _uncertainty(after)) if step is not None else 0.0
     figures = _figures(before, after, relative)
     return Comparison(
         before=before.source,
@@ -108,7 +109,7 @@ def _step(before: Report, after: Report) -> Change | None:
         after=b.seconds_p50,
         change_pct=100.0 * change / a.seconds_p50,
         noise=noise,
-        moved=abs(change) > max(noise, _LEAST_PCT / 100 * a.seconds_p50),
+        moved=abs(change) > max(noise, _LEAST_PCT / 100 * max(a.seconds_p50, b.seconds_p50)),
     )
 
 
@@ -160,7 +161,7 @@ def _phases(before: Report, after: Report, relative: float) -> tuple[Change, ...
                 continue
             noise = moved = change = None
             if old is not None and new is not None:
-                step = before.steps.seconds_p50 or old
+                step = max(before.steps.seconds_p50 or old, after.steps.seconds_p50 or new)
                 noise = max(relative * step, 0.05 * max(old, new))
                 moved = abs(new - old) > noise
                 change = 100.0 * (new - old) / old if old else None
@@ -211,9 +212,8 @@ def _notes(before: Report, after: Report) -> tuple[str, ...]:
         notes.append(f"{len(before.devices)} devices before, {len(after.devices)} after")
     for word, report in (("first", before), ("second", after)):
         if 0 < report.steps.count < 4:
-            notes.append(
-                f"the {word} has only {report.steps.count} whole steps: capture more to see small changes"
-            )
+            steps = counted(report.steps.count, "whole step")
+            notes.append(f"the {word} has only {steps}: capture more to see small changes")
     return tuple(notes)
 
 

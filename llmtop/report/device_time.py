@@ -29,7 +29,7 @@ class OperatorTime(msgspec.Struct, frozen=True, kw_only=True):
     calls: int
     """How many calls launched device work themselves."""
     launches: int
-    """Pieces of device work: kernels, copies, memsets."""
+    """Pieces of device work: kernels, copies, memsets, CUDA graphs traced as a whole."""
     seconds: float
     share_pct: float
     """In percent of the time of all device work."""

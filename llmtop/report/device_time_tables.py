@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmtop.format import DASH, count, duration, number, percent, printable
+from llmtop.format import DASH, count, duration, middled, number, percent, printable
 from llmtop.report.device_time import GemmTime, Part
 from llmtop.report.model import Report
 from llmtop.report.text_table import Text
@@ -28,7 +28,7 @@ def operator_table(report: Report, width: int) -> Text:
         top = row.shapes[0] if row.shapes else None
         rows.append(
             (
-                printable(row.name, min(width, 60)),
+                middled(row.name, min(width, 60)),
                 *((_end(printable(row.module or row.source or DASH, 400), width),) if placed else ()),
                 *((printable(top.name if top is not None else DASH, width),) if shaped else ()),
                 percent(row.share_pct, 1),

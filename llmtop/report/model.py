@@ -24,6 +24,8 @@ class StepsJudged(msgspec.Struct, frozen=True, kw_only=True):
 
     found_by: str
     """In words: which range marks a step, or why none was found."""
+    inferred: bool = False
+    """Whether no range marks them: they were seen in what repeats."""
     clock: Literal["device", "host"] = "host"
     """Whose time the lengths are in: on the device a step lasts from the start of its first work to that of the
     next step's. The host may run ahead, so its own steps can be far from what a step costs."""
@@ -40,6 +42,23 @@ class StepsJudged(msgspec.Struct, frozen=True, kw_only=True):
     """In words: what of the capture is in no whole step."""
 
 
+class Correction(msgspec.Struct, frozen=True, kw_only=True):
+    """The shares of a step that no profiler slows down; means of the judged device."""
+
+    reason: str = ""
+    """Why the shares are those of the captured steps, profiler and all; "" where they are corrected."""
+    undisturbed_seconds: float | None = None
+    """A step before and after the capture, as the training told it."""
+    captured_seconds: float | None = None
+    """A step within the capture, on the device, without one-off work."""
+    device_seconds: float | None = None
+    """Device time in it: kernels, copies and memsets, what ran at once counted once."""
+    busy_pct: float | None = None
+    """Device time over the undisturbed step."""
+    lost_pct: dict[str, float] = {}
+    """As in `Device`, of the undisturbed step; the verdict is made from these."""
+
+
 class Device(msgspec.Struct, frozen=True, kw_only=True):
     """One process on one GPU."""
 
@@ -50,19 +69,25 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     uuid: str | None = None
     rank: int | None = None
     busy_pct: float | None = None
-    """Union of kernels, copies and memsets over first to last device activity, whole file."""
+    """Union of kernels, copies, memsets and whole CUDA graphs over first to last device activity, whole file; with
+    such graphs (`graphs`) an upper bound."""
     kernel_pct: float | None = None
     memcpy_pct: float | None = None
     nccl_pct: float | None = None
     nccl_exposed_pct: float | None = None
-    """Share of whole steps in which NCCL ran and nothing else did."""
+    """Share of whole steps in which NCCL ran and nothing else did. This share and the three before it are None
+    where CUDA graphs were traced as a whole: what ran in them is not known."""
     kernels: int | None = 0
     """How many ran, in the whole file; None for a recording, which has no kernels."""
     kernels_under_10us_pct: float | None = None
-    """How many of the kernels took less than 10 us, in percent of their number."""
+    """How many of the kernels took less than 10 us, in percent of their number; None, as the median is, where most
+    ran in CUDA graphs that were traced as a whole."""
     idle_pct: float | None = None
     copy_only_pct: float | None = None
     """Time in which only copies between host and device ran."""
+    one_off_pct: float | None = None
+    """Share of whole steps that lay idle for work which no later step repeats (loading, compiling, capturing a
+    graph); it is in none of `lost_pct`, nor in the time that those are percent of."""
     lost_pct: dict[str, float] = {}
     """Share of whole steps by what it was lost to; the keys are verdicts, and kernel_gaps: between kernels that
     were launched in time. Their sum is what the 10 % border of the verdict is held against."""
@@ -77,6 +102,9 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     launch_api_seconds: float | None = 0.0
     """Host time in calls that launch kernels, whole file."""
     launches_per_step: float | None = None
+    """Calls that launch something on this device, by the host's steps: the device may lag behind them."""
+    graphs: int = 0
+    """CUDA graphs that were traced as a whole, in the whole file; their kernels are in no figure on kernels."""
     judged: bool = False
     """Whether the verdict is about this device."""
 
@@ -87,16 +115,19 @@ class PhaseMean(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     pid: int
     host_seconds: float
-    """By the host's clock. CUDA is asynchronous: this may be time spent waiting."""
+    """By the host's clock, over the host's whole steps. CUDA is asynchronous: this may be time spent waiting."""
     gpu_seconds: float | None = None
-    """Device time of what was launched in this phase, whenever it ran."""
+    """Device time of what was launched in this phase, whenever it ran, over the device's whole steps."""
     share_pct: float | None = None
-    """Host time over the step's time."""
+    """Host time over the step's time by the host's clock."""
     gpu_share_pct: float | None = None
-    """Device time over the step's time."""
+    """Device time over the step's time on the device, whose steps may be longer than those of a host that runs
+    ahead."""
     gpu_idle_seconds: float | None = None
-    """How long the device had nothing to do while the host was in this phase."""
+    """How long the device had nothing to do while the host was in this phase, over the host's whole steps."""
     count_per_step: float = 0.0
+    device: int | None = None
+    """Whose times these are: a process that works on several GPUs has a row for each."""
 
 
 class KernelVariant(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,9 +252,10 @@ class CollectiveTime(msgspec.Struct, frozen=True, kw_only=True):
     device: int
     pid: int
     name: str
-    count_per_step: float
-    ms_per_step: float
-    exposed_ms_per_step: float
+    count_per_step: float | None
+    ms_per_step: float | None
+    exposed_ms_per_step: float | None
+    """Figures a step are None for a capture without whole steps."""
     share_pct: float
     message_bytes: float | None = None
     """Mean size of a message: the larger of what goes in and out of a rank; None where the file does not say."""
@@ -285,7 +317,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     severity: Severity
     share_pct: float | None = None
-    """What it costs, in percent of whole steps."""
+    """What it costs, in percent of whole steps: a straggler the others, all else the judged GPU. None where
+    it costs nothing of its own: what of pageable copies is lost stands with h2d_bound already."""
     summary: str
     evidence: dict[str, Any] = {}
     fix: str = ""
@@ -320,6 +353,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     at_border: bool = False
     """Whether the verdict would be another with two points more or less lost."""
     steps: StepsJudged = StepsJudged(found_by="")
+    correction: Correction | None = None
+    """Of the shares and the verdict by the undisturbed run; None for a recording, which no profiler disturbs."""
     longest_gaps: tuple[LongGap, ...] = ()
     collectives: tuple[CollectiveTime, ...] = ()
     waits: tuple[WaitPlace, ...] = ()

@@ -5,36 +5,41 @@ Every cell has passed `printable`: names come from capture files, and a report m
 
 from __future__ import annotations
 
-from llmtop.format import DASH, count, duration, figure, number, percent, printable, size
+from llmtop.format import DASH, count, counted, duration, figure, middled, number, percent, printable, size
 from llmtop.report.device_time_tables import gemm_table, makeup_table, operator_table
-from llmtop.report.model import Finding, Report
+from llmtop.report.model import CollectiveTime, Finding, GapTime, LongGap, Report
 from llmtop.report.text_table import Text
 
 
 def tables(report: Report, name_width: int = 60) -> list[Text]:
     """All tables that have rows, in the order in which a reader wants them."""
-    made = [
-        _devices(report),
-        _phases(report, name_width),
-        _gaps(report),
-        _longest(report, name_width),
-        makeup_table(report),
-        operator_table(report, name_width),
-        gemm_table(report),
-        _kernels(report, name_width),
-        _collectives(report),
-        _waits(report, name_width),
-        _copies(report),
-        _api(report, name_width),
-        _metrics(report),
-    ]
-    return [table for table in made if table.rows]
+    return list(tables_by_name(report, name_width).values())
+
+
+def tables_by_name(report: Report, name_width: int = 60) -> dict[str, Text]:
+    """The same, each by the name of what it is of."""
+    made = {
+        "devices": _devices(report),
+        "phases": _phases(report, name_width),
+        "idle": _gaps(report),
+        "gaps": _longest(report, name_width),
+        "makeup": makeup_table(report),
+        "operators": operator_table(report, name_width),
+        "gemms": gemm_table(report),
+        "kernels": _kernels(report, name_width),
+        "collectives": _collectives(report),
+        "waits": _waits(report, name_width),
+        "copies": _copies(report),
+        "calls": _api(report, name_width),
+        "metrics": _metrics(report),
+    }
+    return {name: table for name, table in made.items() if table.rows}
 
 
 def headline(report: Report) -> str:
     """One line on what the report was made of."""
     parts = [part for part in (report.engine, printable(report.tool_version, 40)) if part]
-    steps = f"{report.steps.count} whole steps" if report.steps.count else "no whole steps"
+    steps = counted(report.steps.count, "whole step") if report.steps.count else "no whole steps"
     return f"{printable(report.source, 200)} ({' '.join(parts)}, {duration(report.window_seconds)}, {steps})"
 
 
@@ -84,8 +89,9 @@ def _devices(report: Report) -> Text:
             f"{device.device}{'*' if device.judged and len(report.devices) > 1 else ''}",
             printable(device.name or DASH, 24),
             f"{device.pid}" + (f" rank {device.rank}" if device.rank is not None else ""),
-            percent(device.busy_pct, 1),
-            percent(device.idle_pct, 1),
+            # What pauses there are within a graph that was traced as a whole is not seen.
+            ("≤ " if device.graphs else "") + percent(device.busy_pct, 1),
+            ("≥ " if device.graphs else "") + percent(device.idle_pct, 1),
             percent(device.memcpy_pct, 1),
             percent(device.nccl_pct, 1),
             percent(device.nccl_exposed_pct, 1),
@@ -113,9 +119,12 @@ def _devices(report: Report) -> Text:
 
 def _phases(report: Report, width: int) -> Text:
     several = len({row.pid for row in report.phases}) > 1
+    gpus = len({(row.pid, row.device) for row in report.phases}) > len({row.pid for row in report.phases})
     rows = [
         (
-            (f"{row.pid} " if several else "") + printable(row.name, width),
+            (f"{row.pid} " if several else "")
+            + (f"GPU {row.device} " if gpus and row.device is not None else "")
+            + middled(row.name, width),
             duration(row.host_seconds),
             percent(row.share_pct, 1),
             duration(row.gpu_seconds),
@@ -139,7 +148,7 @@ def _gaps(report: Report) -> Text:
     several = len(report.devices) > 1
     rows = [
         (
-            (f"GPU {row.device}: " if several else "") + printable(row.summary, 80),
+            (f"{_gpu(report, row)}: " if several else "") + printable(row.summary, 80),
             percent(row.share_pct, 2),
             duration(row.ms_per_step / 1e3 if row.ms_per_step is not None else None),
             count(row.gaps),
@@ -149,7 +158,7 @@ def _gaps(report: Report) -> Text:
     ]
     return Text(
         "Idle time by cause",
-        ("the GPU was idle because", "of steps", "a step", "gaps", "longest"),
+        ("the GPU was idle because", _of(report, "of steps"), "a step", "gaps", "longest"),
         rows,
         left=1,
         most=40,
@@ -162,7 +171,7 @@ def _longest(report: Report, width: int) -> Text:
         cause = next(iter(gap.causes), "")
         rows.append(
             (
-                f"{gap.start_seconds:.4f} s" + (f", GPU {gap.device}" if len(report.devices) > 1 else ""),
+                f"{gap.start_seconds:.4f} s" + (f", {_gpu(report, gap)}" if len(report.devices) > 1 else ""),
                 printable(cause, 20),
                 printable(gap.phase or DASH, 30),
                 printable("; ".join(gap.host), max(width, 60)),
@@ -178,7 +187,7 @@ def _kernels(report: Report, width: int) -> Text:
     launched = any(row.operator for row in report.kernels)
     rows = [
         (
-            printable(row.name, width),
+            middled(row.name, width),
             printable(row.kind, 20),
             *((printable(row.operator or DASH, 40),) if launched else ()),
             percent(row.share_pct, 1),
@@ -198,11 +207,11 @@ def _collectives(report: Report) -> Text:
     rows: list[tuple[str, ...]] = []
     for row in report.collectives:
         cells: tuple[str, ...] = (
-            f"GPU {row.device}",
+            _gpu(report, row),
             printable(row.name, 30),
             number(row.count_per_step, 1),
-            duration(row.ms_per_step / 1e3),
-            duration(row.exposed_ms_per_step / 1e3),
+            duration(None if row.ms_per_step is None else row.ms_per_step / 1e3),
+            duration(None if row.exposed_ms_per_step is None else row.exposed_ms_per_step / 1e3),
             percent(row.share_pct, 1),
         )
         if sized:
@@ -210,10 +219,21 @@ def _collectives(report: Report) -> Text:
             fastest = number(row.fastest_bus_gb_per_s, 1, " GB/s")
             cells += (size(row.message_bytes), number(row.algorithm_gb_per_s, 1, " GB/s"), rate, fastest)
         rows.append(cells)
-    header: tuple[str, ...] = ("GPU", "collective", "a step", "time", "exposed", "of step")
+    header: tuple[str, ...] = ("GPU", "collective", "a step", "time", "exposed", _of(report, "of step"))
     if sized:
         header += ("message", "algorithm", "bus", "fastest bus")
     return Text("NCCL", header, rows, left=2, most=32)
+
+
+def _gpu(report: Report, row: GapTime | LongGap | CollectiveTime) -> str:
+    """Which GPU a row is about; with the process, where several call different ones by the same number."""
+    alike = sum(device.device == row.device for device in report.devices)
+    return f"GPU {row.device}" if alike < 2 else f"GPU {row.device}, pid {row.pid}"
+
+
+def _of(report: Report, steps: str) -> str:
+    """What shares are of, as the head of a column: of steps, or of all the time where there are none."""
+    return steps if any(device.steps for device in report.devices) else "of time"
 
 
 def _waits(report: Report, width: int) -> Text:
@@ -221,7 +241,7 @@ def _waits(report: Report, width: int) -> Text:
         (
             printable(row.phase or DASH, 30),
             printable(row.call, 40),
-            printable(row.operator or DASH, width),
+            middled(row.operator or DASH, width),
             number(row.calls_per_step, 1),
             duration(row.host_ms_per_step / 1e3),
         )
@@ -251,7 +271,7 @@ def _copies(report: Report) -> Text:
 def _api(report: Report, width: int) -> Text:
     rows = [
         (
-            printable(row.name, width),
+            middled(row.name, width),
             printable(row.kind, 20),
             count(row.count),
             number(row.calls_per_step, 1),

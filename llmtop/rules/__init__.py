@@ -5,16 +5,26 @@ from __future__ import annotations
 from typing import Final
 
 from llmtop.rules import gpu, memory
+from llmtop.rules.collective_hang import HUNG_COLLECTIVE, HUNG_COMMUNICATOR
 from llmtop.rules.hang import STALLED
+from llmtop.rules.outside import OUTSIDE
 from llmtop.rules.rule import Rule, RuleText
+from llmtop.rules.slower import SLOWER
+from llmtop.rules.state.communicator import CommunicatorState
 from llmtop.rules.state.gpu import GpuState
 from llmtop.rules.state.rank import JobState, RankState
 from llmtop.rules.step_bound import STEP_RULES
 from llmtop.rules.straggler import STRAGGLER
 
 GPU_RULES: Final[tuple[Rule[GpuState], ...]] = gpu.GPU_RULES
-RANK_RULES: Final[tuple[Rule[RankState], ...]] = (*STEP_RULES, memory.MEMORY_PRESSURE, memory.MEMORY_GROWTH)
-JOB_RULES: Final[tuple[Rule[JobState], ...]] = (STALLED, STRAGGLER)
+RANK_RULES: Final[tuple[Rule[RankState], ...]] = (
+    *STEP_RULES,
+    OUTSIDE,
+    memory.MEMORY_PRESSURE,
+    memory.MEMORY_GROWTH,
+)
+JOB_RULES: Final[tuple[Rule[JobState], ...]] = (HUNG_COLLECTIVE, STALLED, STRAGGLER, SLOWER)
+COMMUNICATOR_RULES: Final[tuple[Rule[CommunicatorState], ...]] = (HUNG_COMMUNICATOR,)
 
 _TEXTS: Final[dict[str, RuleText]] = {
     rule.id: rule.text for rules in (GPU_RULES, RANK_RULES, JOB_RULES) for rule in rules
@@ -26,4 +36,4 @@ def text_of(alert_id: str) -> RuleText:
     return _TEXTS[alert_id]
 
 
-__all__ = ["GPU_RULES", "JOB_RULES", "RANK_RULES", "text_of"]
+__all__ = ["COMMUNICATOR_RULES", "GPU_RULES", "JOB_RULES", "RANK_RULES", "text_of"]

@@ -19,13 +19,15 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from msgspec.structs import replace
 
 from llmtop.bottlenecks import AlertId
-from llmtop.rules import GPU_RULES, JOB_RULES, RANK_RULES, text_of
+from llmtop.rules import COMMUNICATOR_RULES, GPU_RULES, JOB_RULES, RANK_RULES, text_of
+from llmtop.rules.collective_hang import names_a_rank
 from llmtop.rules.rule import Rule, RuleText, Told, known
+from llmtop.rules.state.communicator import CommunicatorState
 from llmtop.rules.state.gpu import GpuState
 from llmtop.rules.state.rank import JobState, RankKey, RankState, jobs_of, key_of
 from llmtop.rules.state.windows import Hold
 from llmtop.severity import gravity
-from llmtop.snapshot import Alert, Process, Snapshot
+from llmtop.snapshot import Alert, Process, Snapshot, StuckCommunicator
 from llmtop.steady import SteadyTime
 
 BACKWARD_SECONDS: Final = 1.0
@@ -98,6 +100,7 @@ class Rules:
         now = self._advance(snapshot)
         self._take_gpus(snapshot, now)
         self._take_ranks(snapshot, now)
+        self._take_communicators(snapshot, now)
         alerts = [_alert(look, told, self._set_by) for look, told in self._tell(self._judge(now))]
         alerts.sort(key=lambda alert: (-gravity(alert.severity), alert.since, alert.id, alert.gpu or ""))
         return replace(snapshot, alerts=tuple(alerts))
@@ -111,6 +114,7 @@ class Rules:
         self._gpus: dict[str, GpuState] = {}
         self._ranks: dict[RankKey, RankState] = {}
         self._jobs: list[JobState] = []
+        self._communicators: list[CommunicatorState] = []
         self._composition: Hashable = None
         self._holds: dict[_HoldKey, Hold] = {}
         self._told: dict[_HoldKey, Told] = {}
@@ -183,11 +187,23 @@ class Rules:
         for job in self._jobs:
             job.now = now
 
+    def _take_communicators(self, snapshot: Snapshot, now: float) -> None:
+        self._communicators = [self._communicator(snapshot, one, now) for one in snapshot.stuck_communicators]
+
+    def _communicator(self, snapshot: Snapshot, stuck: StuckCommunicator, now: float) -> CommunicatorState:
+        pids = set(stuck.pids)
+        ranks = [state for state in self._ranks.values() if state.rank.pid in pids]
+        on = {process.gpu_uuid for process in snapshot.processes if process.pid in pids}
+        gpus = [gpu for uuid, gpu in self._gpus.items() if uuid in on]
+        mine = [job for job in self._jobs if any(state in job.ranks for state in ranks)]
+        return CommunicatorState(stuck, ranks, gpus, any(names_a_rank(job) for job in mine), now)
+
     def _judge(self, now: float) -> list[_Look]:
         looks: list[_Look] = []
         self._look(GPU_RULES, self._gpus.values(), now, looks)
         self._look(RANK_RULES, self._ranks.values(), now, looks)
         self._look(JOB_RULES, self._jobs, now, looks)
+        self._look(COMMUNICATOR_RULES, self._communicators, now, looks)
         shown = [look for look in looks if not _is_covered(look, looks)]
         # What is covered, and what is not there any more, begins anew.
         self._holds = {look.key: look.hold for look in shown}

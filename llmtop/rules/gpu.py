@@ -82,7 +82,7 @@ LOW_POWER_FULL_UTIL: Final = Rule[GpuState](
     id="low_power_full_util",
     holds=looks_busy_but_is_not,
     tell=_tell_low_power,
-    covered_by=frozenset({"stalled", "straggler"}),
+    covered_by=frozenset({"stalled", "hung_collective", "straggler"}),
     text=RuleText(
         meaning="GPU-Util counts any running kernel as busy: that of a hung collective, one that spins, or "
         "kernels far too small for the GPU.",

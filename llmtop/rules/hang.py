@@ -36,10 +36,11 @@ def _waits_for_work(job: JobState) -> bool:
     """Whether the stalled ranks wait for one that works at something else: the first often validates alone."""
     if any(state.rank.state in ("stopped", "gone") for state in job.ranks):
         return False
-    return any(state.rank.state == "running" and _is_at_other_work(state) for state in job.ranks)
+    return any(state.rank.state == "running" and is_at_other_work(state) for state in job.ranks)
 
 
-def _is_at_other_work(state: RankState) -> bool:
+def is_at_other_work(state: RankState) -> bool:
+    """Whether work that ends no step was seen since its last step, and lately."""
     worked = state.last_work_at
     return worked is not None and worked > (state.last_step_at or 0.0) and state.now - worked <= LIFE_SECONDS
 
@@ -83,7 +84,8 @@ def _is_idle(gpu: GpuState) -> bool:
     return gpu.util_pct is not None and gpu.util_pct < 20.0
 
 
-def _seconds_without_step(state: RankState, now: float) -> float | None:
+def seconds_without_step(state: RankState, now: float) -> float | None:
+    """Since its last step ended, or since it attached; None where neither is known."""
     last = _last_sign(state)
     return None if last is None else max(now - last, 0.0)
 
@@ -112,7 +114,7 @@ def _tell(job: JobState) -> Told:
     waiting = [state for state in stalled if state is not named]
     works = found is None and all(_works(state) for state in stalled)
     seconds = max(
-        (s for state in stalled if (s := _seconds_without_step(state, job.now)) is not None), default=None
+        (s for state in stalled if (s := seconds_without_step(state, job.now)) is not None), default=None
     )
     gpu = named.gpu
     return Told(
@@ -176,6 +178,7 @@ STALLED: Final = Rule[JobState](
     id="stalled",
     holds=_is_stalled,
     tell=_tell,
+    covered_by=frozenset({"hung_collective"}),
     text=RuleText(
         meaning="A training process is alive and has not finished a step for long, nor asked for a batch, nor "
         "begun a phase, as it would in a validation. In a job of several ranks one is "

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from array import array
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ import numpy as np
 
 from llmtop.format import printable
 from llmtop.trace import model
-from llmtop.trace.chrome_fields import ELEMENT_BYTES, Args, Event, Number
+from llmtop.trace.chrome_fields import ELEMENT_BYTES, PRODUCT_US, Args, Event, Number
 from llmtop.trace.groups import grouped
 from llmtop.trace.intervals import Ns
 
@@ -50,6 +51,8 @@ _SHARED_BY_WORK = {"name": np.int64, "full_name": np.int64} | dict.fromkeys(
     ("kind", "direction", "source_memory", "target_memory"), np.int8
 )
 _EMPTY_LIST = len("[]")
+_LAST_NUMBER = re.compile(r"(\d{1,6})\s*$")
+"""GPU 1 is 1."""
 _COPY = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?")
 _COPY_DIRECTIONS = {
     "HtoD": model.HOST_TO_DEVICE,
@@ -97,6 +100,8 @@ class Collector:
         self._of_work: list[_What] = []
         """Of device work; a row of `_ops` has the place of its own."""
         self._threads: dict[tuple[Number, Number], tuple[int, int]] = {}
+        self._processes: dict[Number, int] = {}
+        self._named_devices: dict[Number, int] = {}
         self._ops, self._calls, self._ranges, self._host, self._overhead = (array("q") for _ in range(5))
         self._inputs: dict[tuple[bytes, bytes], int] = {}
         self._operators = array("q")
@@ -136,7 +141,7 @@ class Collector:
         elif stack:
             begun = stack.pop()
             known = begun.ts is not None and event.ts is not None
-            self._timed(begun, begun.ts, (event.ts or 0) - (begun.ts or 0) if known else None)
+            self._timed(begun, begun.ts, float(Decimal(event.ts or 0) - Decimal(begun.ts or 0)) if known else None)
 
     def _timed(self, event: Event, begin: float | None, took: float | None) -> None:
         what = self._what.get((event.cat, event.name)) or self._learn(event.cat, event.name)
@@ -150,7 +155,11 @@ class Collector:
         ):
             self._broken += 1
             return
-        start = round(begin * 1000)
+        if type(begin) is not float or begin < PRODUCT_US:
+            start = round(begin * 1000)
+        else:
+            # The product would be rounded once more; the fraction by itself is not, up to COARSE_US.
+            start = int(begin) * 1000 + round(begin % 1 * 1000)
         end = start + round(took * 1000)
         if kind <= _MEMSET:
             self._op(event, what, start, end)
@@ -203,7 +212,7 @@ class Collector:
         if type(device) is not int or not 0 <= device < _LARGEST:
             device = _whole(device if device is not None else arguments.inDevice, -1)
             if device < 0:
-                device = max(_whole(event.pid, 0), 0)
+                device = self._device(event.pid)
         if type(stream) is not int or not 0 <= stream < _LARGEST:
             stream = _whole(stream if stream is not None else event.tid, 0)
         size = 0 if size is None else max(_whole(size, 0), 0)
@@ -254,13 +263,27 @@ class Collector:
         return _What(_MEMCPY, name, name, direction, source, target)
 
     def _owner(self, event: Event) -> tuple[int, int]:
-        """(process, thread). Ids are numbers as a rule; a name gets a number below zero."""
+        """(process, thread). Ids are numbers as a rule; a name gets a number below zero, each name its own."""
         key = (event.pid, event.tid)
         owner = self._threads.get(key)
         if owner is None:
-            invented = -2 - len(self._threads)
-            owner = self._threads[key] = (_whole(event.pid, invented), _whole(event.tid, invented))
+            process = self._processes.get(event.pid)
+            if process is None:
+                process = _whole(event.pid, -2 - len(self._processes))
+                self._processes[event.pid] = process
+                if process < 0 and isinstance(event.pid, str):
+                    self._process_names[process] = printable(event.pid, 200)
+            owner = self._threads[key] = (process, _whole(event.tid, -2 - len(self._threads)))
         return owner
+
+    def _device(self, named: Number) -> int:
+        """The device that stands where a process does, in events that do not say theirs: a number, or a name."""
+        device = self._named_devices.get(named)
+        if device is None:
+            last = _LAST_NUMBER.search(named) if isinstance(named, str) else None
+            device = int(last[1]) if last else max(_whole(named, 0), 0)
+            self._named_devices[named] = device
+        return device
 
     def _device_ops(self) -> model.DeviceOps:
         """The rows of `_ops`, with what all of one name have in common; `_ops` is emptied."""

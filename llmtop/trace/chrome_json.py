@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from llmtop.errors import UnusableInput
 from llmtop.trace import chrome_salvage, model
 from llmtop.trace.chrome_events import Collector
+from llmtop.trace.chrome_fields import ExactEvent
 from llmtop.trace.chrome_parse import NO_JSON, loose, parse
 
 _PIECE_BYTES = 1 << 20
@@ -76,6 +77,8 @@ class _Reading:
         self.header = self.tail = b""
         self._lost: list[chrome_salvage.Lost] = []
         self._places = self._bytes = self._events = 0
+        self._exactly = False
+        """Whether the clock of this file needs more digits than a float has."""
         self._buffer = b""
         self._offset = 0
         """Where in the file the buffer begins."""
@@ -164,7 +167,7 @@ class _Reading:
     def _piece(self) -> int:
         """Take the whole events of the buffer at once; returns their bytes, 0 when that cannot be done."""
         places = list(chrome_salvage.NEXT.finditer(self._buffer, max(0, len(self._buffer) - (64 << 10))))
-        events = parse(self._buffer[: places[-1].start() + 1]) if places else None
+        events = parse(self._buffer[: places[-1].start() + 1], self._exactly) if places else None
         if events is None:
             return 0
         self._add(events)
@@ -178,7 +181,7 @@ class _Reading:
             return self._closed()
         closes = list(_END.finditer(rest, max(0, len(rest) - (64 << 10))))
         for close in closes[-1 : -1 - _TRIES : -1]:
-            events = parse(rest[: close.end() - 1].rstrip().rstrip(b","))
+            events = parse(rest[: close.end() - 1].rstrip().rstrip(b","), self._exactly)
             if events is not None:
                 self._add(events)
                 self.tail = rest[close.end() :]
@@ -214,6 +217,7 @@ class _Reading:
         self._events += lost.events
 
     def _add(self, events: list[Any]) -> None:
+        self._exactly = self._exactly or (len(events) > 0 and isinstance(events[0], ExactEvent))
         self.collector.add(events)
         if self._check is not None:
             self._check(self.collector)

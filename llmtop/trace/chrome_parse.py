@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
+from itertools import islice
 from typing import Any
 
 import msgspec
 
-from llmtop.trace.chrome_fields import Event, lenient
+from llmtop.trace.chrome_fields import COARSE_US, Event, ExactEvent, lenient
 
 NO_NUMBER = re.compile(rb"(?<=[:\[,\s])[-+]?(?:inf|nan|Infinity|NaN)(?=\s*[,}\]])")
 """Kineto writes what C++ prints: JSON knows no inf and no nan."""
@@ -17,21 +19,50 @@ NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _several = msgspec.json.Decoder(list[Event])
 _one = msgspec.json.Decoder(Event)
+_several_exactly = msgspec.json.Decoder(list[ExactEvent])
+_one_exactly = msgspec.json.Decoder(ExactEvent)
 loose = msgspec.json.Decoder()
 
 
-def parse(objects: bytes) -> list[Event] | None:
-    """The events of a text of whole objects with commas between, as torch writes them today; None if it is not."""
+def _number(text: str) -> float | Decimal:
+    """A fraction in the file, exactly where a float would round it away."""
+    value = float(text)
+    return Decimal(text) if COARSE_US <= abs(value) < _BEYOND else value
+
+
+_BEYOND = 1e300
+_loose_exactly = msgspec.json.Decoder(float_hook=_number)
+_LOOKED_AT = 200
+"""Events of which the times are looked at: those of one file are all from one clock."""
+
+
+def parse(objects: bytes, exactly: bool = False) -> list[Event] | None:
+    """The events of a text of whole objects with commas between, as torch writes them today; None if it is not.
+
+    Args:
+        objects: the text.
+        exactly: read the times as decimals at once, which takes longer: for a file whose clock needs it.
+    """
+    text = b"[" + objects + b"]"
     try:
-        return _several.decode(b"[" + objects + b"]")
+        events = [] if exactly else _several.decode(text)
+        if exactly or any(_coarse(event) for event in islice(events, _LOOKED_AT)):
+            return [*_several_exactly.decode(text)]
+        return events
     except NO_JSON:
         return None
+
+
+def _coarse(event: Event) -> bool:
+    """Whether the time of an event was rounded when it was read."""
+    return type(event.ts) is float and not -COARSE_US < event.ts < COARSE_US
 
 
 def parse_one(text: bytes) -> Event | None:
     """Parse the text of one event."""
     try:
-        return _one.decode(text)
+        event = _one.decode(text)
+        return _one_exactly.decode(text) if _coarse(event) else event
     except NO_JSON:
         return None
 
@@ -40,7 +71,7 @@ def parse_loosely(text: bytes) -> Event | None:
     """One object with numbers that JSON has not, text that is not UTF-8, or fields of another type."""
     plain = NO_NUMBER.sub(b"null", text.decode("utf-8", "replace").encode())
     try:
-        return lenient(loose.decode(plain))
+        return lenient(_loose_exactly.decode(plain))
     except (*NO_JSON, TypeError):
         return None
 

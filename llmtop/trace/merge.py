@@ -9,8 +9,9 @@ import numpy as np
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns
 
-_APART = 10_000_000
+APART = 10_000_000
 """Above any pid: what separates processes of different files that have the same one (containers)."""
+_WITH_PROCESSES = ("ops", "calls", "ranges", "host")
 
 
 def merge(traces: list[model.Trace], source: str) -> model.Trace:
@@ -34,14 +35,18 @@ def merge(traces: list[model.Trace], source: str) -> model.Trace:
     for index, trace in enumerate(traces):
         shift = (trace.origin_unix_ns or 0) - (merged.origin_unix_ns or 0) if merged.origin_unix_ns else 0
         number = np.array([names.number(name) for name in trace.names], dtype=np.int64)
-        own = set(
-            np.unique(np.concatenate([trace.ops.process, trace.calls.process, trace.ranges.process])).tolist()
-        )
-        apart = index * _APART if own & taken else 0
+        own = set(np.unique(np.concatenate([getattr(trace, table).process for table in _WITH_PROCESSES])).tolist())
+        apart = index * APART if own & taken else 0
         taken |= {process + apart for process in own}
         for field in ("ops", "calls", "ranges", "host", "overhead"):
             parts.setdefault(field, []).append(_moved(getattr(trace, field), shift, number, apart))
         merged.gpus |= trace.gpus
+        merged.file_of |= {process + apart: index for process in own}
+        pairs = model.pairs(trace.ops.process, trace.ops.device).tolist()
+        known_gpus = {(process, device): trace.gpu(process, device) for process, device in pairs}
+        merged.gpu_of |= {
+            (pid + apart, device): gpu for (pid, device), gpu in known_gpus.items() if gpu is not None
+        }
         merged.metrics += [dataclasses.replace(metric, start=metric.start + shift) for metric in trace.metrics]
         merged.ranks += [dataclasses.replace(rank, process=rank.process + apart) for rank in trace.ranks]
         merged.process_names |= {pid + apart: name for pid, name in trace.process_names.items()}

@@ -17,8 +17,9 @@ import numpy.typing as npt
 from llmtop.trace.groups import distinct
 from llmtop.trace.intervals import Ns
 
-KERNEL, MEMCPY, MEMSET = 0, 1, 2
-"""Kinds of device work."""
+KERNEL, MEMCPY, MEMSET, GRAPH = 0, 1, 2, 3
+"""Kinds of device work. GRAPH is a CUDA graph of which the tool recorded only when it ran as a whole: what its
+kernels were, and whether the device paused between them, is not known."""
 
 UNKNOWN, HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE, HOST_TO_HOST, PEER = 0, 1, 2, 8, 9, 10
 """Directions of a copy, numbered as CUPTI does (CUpti_ActivityMemcpyKind)."""
@@ -83,10 +84,10 @@ class Table:
 
 @dataclass(frozen=True)
 class DeviceOps(Table):
-    """What ran on a device: kernels, copies and memsets, one row each, in no order."""
+    """What ran on a device: kernels, copies, memsets and graphs traced as a whole, one row each, in no order."""
 
     kind: npt.NDArray[np.int8]
-    """KERNEL, MEMCPY or MEMSET."""
+    """KERNEL, MEMCPY, MEMSET or GRAPH."""
     device: Ns
     """The number of the GPU, as the tool counts."""
     process: Ns
@@ -212,6 +213,11 @@ class Trace:
     metrics: list[SampledMetric] = field(default_factory=list)
     gpus: dict[int, TracedGpu] = field(default_factory=dict)
     """By `DeviceOps.device`."""
+    gpu_of: dict[tuple[int, int], TracedGpu] = field(default_factory=dict)
+    """By process and `DeviceOps.device`, where the tool says it: a process counts the GPUs that it can see, so
+    every rank may call its own 0."""
+    file_of: dict[int, int] = field(default_factory=dict)
+    """By pid, which of several files that were read together it comes from."""
     ranks: list[TracedRank] = field(default_factory=list)
     process_names: dict[int, str] = field(default_factory=dict)
     """By pid."""
@@ -228,6 +234,22 @@ class Trace:
         if kept is None or kept[0] != key:
             kept = self._kept[what] = (key, make())
         return kept[1]
+
+    def gpu(self, process: int, device: int) -> TracedGpu | None:
+        """What is known of the GPU that a process calls by that number."""
+        return self.gpu_of.get((process, device)) or self.gpus.get(device)
+
+    def same_gpu(self, one: tuple[int, int], other: tuple[int, int]) -> bool:
+        """Whether two processes mean the same GPU; of each its pid and its number for it.
+
+        A UUID decides it. Without one, equal numbers mean the same GPU in one file, and in several files, which
+        are those of several ranks, different ones: ranks do not share a GPU.
+        """
+        gpus = [self.gpu(*one), self.gpu(*other)]
+        uuids = [gpu.uuid for gpu in gpus if gpu is not None and gpu.uuid is not None]
+        if len(uuids) == 2:
+            return uuids[0] == uuids[1]
+        return one[1] == other[1] and self.file_of.get(one[0]) == self.file_of.get(other[0])
 
     @functools.cached_property
     def launched_by(self) -> Ns:
@@ -261,6 +283,18 @@ def join_keys(call_process: Ns, call_correlation: Ns, op_process: Ns, op_correla
         (np.searchsorted(processes, call_process) << 33) + call_correlation,
         (np.searchsorted(processes, op_process) << 33) + op_correlation,
     )
+
+
+def pairs(one: Ns, other: Ns) -> Ns:
+    """The different pairs that two columns of equal length have, in order: an array of two columns.
+
+    Ten times faster than np.unique over rows, which sorts them as records.
+    """
+    ones, which_one = np.unique(one, return_inverse=True)
+    others, which_other = np.unique(other, return_inverse=True)
+    width = max(len(others), 1)
+    found = np.unique(which_one.reshape(-1) * width + which_other.reshape(-1))
+    return np.stack([ones[found // width], others[found % width]], axis=1)
 
 
 _KINDS = dict.fromkeys(("kind", "style", "direction", "source_memory", "target_memory"), np.int8)

@@ -22,8 +22,8 @@ from llmtop.trace.nsys_database import BLOCK_ROWS, NEVER, Database, name_of, who
 _TABLES = {
     *("StringIds", "NVTX_EVENTS", "META_DATA_EXPORT", "OSRT_API", "PROFILER_OVERHEAD", "PROCESSES"),
     *("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"),
-    *("CUPTI_ACTIVITY_KIND_RUNTIME", "DIAGNOSTIC_EVENT", "GPU_METRICS"),
-    *("TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_GPU", "TARGET_INFO_GPU_METRICS"),
+    *("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "DIAGNOSTIC_EVENT", "GPU_METRICS"),
+    *("TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE", "TARGET_INFO_GPU_METRICS"),
 }
 """What is read of an export."""
 _PUSH_POP, _START_END, _NVTXT_PUSH_POP, _NVTXT_START_END, _DOMAIN = 59, 60, 70, 71, 75
@@ -43,6 +43,8 @@ _METRICS = {
 }
 """Names of counters in TARGET_INFO_GPU_METRICS, without their unit; they differ between chips and versions."""
 _METRIC_BUCKETS = 120
+_ON_HOST = 0x7FFFFFFF
+"""GRAPH_TRACE.deviceId of a graph that begins on the host (CUpti_ActivityGraphTrace2)."""
 _MOST_WARNINGS = 20
 
 
@@ -89,6 +91,11 @@ def _load(database: Database, source: str, notes: list[str]) -> model.Trace:
         dict.fromkeys(("start", "end"), NEVER)
         | {"deviceId": 0, "streamId": 0, "correlationId": -1, "globalPid": 0, "bytes": 0},
     )
+    graphs = database.numbers(
+        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+        dict.fromkeys(("start", "end"), NEVER)
+        | {"deviceId": 0, "streamId": 0, "correlationId": -1, "globalPid": 0, "graphId": NEVER},
+    )
     calls = database.numbers(
         "CUPTI_ACTIVITY_KIND_RUNTIME",
         {"start": NEVER, "end": NEVER, "globalTid": 0, "correlationId": -1, "nameId": NEVER},
@@ -97,9 +104,10 @@ def _load(database: Database, source: str, notes: list[str]) -> model.Trace:
     ids = [kernels["shortName"], kernels["demangledName"], calls["nameId"], waits["nameId"]]
     number = database.names(ids, names)
     trace = model.Trace(source=source, engine="nsys", notes=notes)
-    trace.ops = model.joined(
-        [_kernels(kernels, number), _copies(copies, names), _memsets(memsets, names.number("memset"))]
-    )
+    ops = [_kernels(kernels, number), _copies(copies, names), _memsets(memsets, names.number("memset"))]
+    if len(graphs["start"]):
+        ops.append(_graphs(graphs, names, database, ops))
+    trace.ops = model.joined(ops)
     process, thread = _owner(calls["globalTid"])
     trace.calls = model.ApiCalls(
         calls["start"], calls["end"], process, thread, _map(calls["nameId"], number), calls["correlationId"]
@@ -167,9 +175,31 @@ def _memsets(rows: dict[str, Ns], name: int) -> model.DeviceOps:
     )
 
 
+def _graphs(
+    rows: dict[str, Ns], names: model.Names, database: Database, ops: list[model.DeviceOps]
+) -> model.DeviceOps:
+    """CUDA graphs that were traced as a whole, as nsys does unless told to trace their nodes."""
+    common = _common(rows)
+    if (rows["deviceId"] == _ON_HOST).any():
+        # A graph whose first node runs on the host has no device of its own: its process has one, as a rule.
+        others = model.joined(ops)
+        device = {int(pid): int(others.device[others.process == pid].min()) for pid in np.unique(others.process)}
+        guess = np.array([device.get(pid, 0) for pid in common["process"].tolist()], dtype=np.int64)
+        common["device"] = np.where(rows["deviceId"] == _ON_HOST, guess, rows["deviceId"])
+    different = np.unique(rows["graphId"]).tolist()
+    label = {i: names.number("CUDA graph" if i == NEVER else f"CUDA graph {i}") for i in different}
+    database.check_names(names)
+    name = _map(rows["graphId"], label)
+    return model.build(
+        model.DeviceOps, common | {"kind": np.full(len(name), model.GRAPH), "name": name, "full_name": name}
+    )
+
+
 def _common(rows: dict[str, Ns]) -> dict[str, Ns]:
+    # CUPTI writes 0 and 0 where it could not tell when something ran.
+    timeless = (rows["start"] == 0) & (rows["end"] == 0)
     return {
-        "start": rows["start"],
+        "start": np.where(timeless, NEVER, rows["start"]),
         "end": rows["end"],
         "device": rows["deviceId"],
         "process": _owner(rows["globalPid"])[0],
@@ -278,6 +308,11 @@ def _describe(database: Database, trace: model.Trace) -> None:
                 dram_bytes_per_s=float(bandwidth) if isinstance(bandwidth, int) and bandwidth > 0 else None,
                 sm_count=sms if isinstance(sms, int) and sms > 0 else None,
             )
+    # deviceId is CUDA's number, which counts what a process can see; this table says which GPU it is.
+    query = "SELECT pid, cudaId, gpuId FROM TARGET_INFO_CUDA_DEVICE"
+    for pid, device, number in database.rows(query, "TARGET_INFO_CUDA_DEVICE"):
+        if isinstance(pid, int) and isinstance(device, int) and isinstance(number, int) and number in trace.gpus:
+            trace.gpu_of[pid, device] = trace.gpus[number]
     for pid, name in database.rows("SELECT pid, name FROM PROCESSES", "PROCESSES"):
         if isinstance(pid, int) and name:
             trace.process_names[pid] = printable(str(name), 200)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -12,8 +17,10 @@ from llmtop.analysis.load_report import load_report
 from llmtop.errors import UnusableInput
 from llmtop.recording import Writer
 from llmtop.snapshot import Alert, Gpu, Host, Phase, Rank, Snapshot, Step
+from tests.support.data import DATA
 
 GPU = "GPU-1"
+DEMO = DATA.parents[1] / "llmtop" / "data" / "demo.llmtop.gz"
 
 
 def _step(index: int, seconds: float, idle: float | None) -> Step:
@@ -161,3 +168,82 @@ def test_a_cut_recording_says_so(tmp_path: Path) -> None:
 def test_no_snapshot_at_all(tmp_path: Path) -> None:
     with pytest.raises(UnusableInput, match="no snapshot"):
         load_report(_written(tmp_path, []))
+
+
+def _epochs(phases: tuple[str, ...] = ("forward",)) -> list[Snapshot]:
+    """Three epochs of ten steps of 0.1 s, each counted from 0; GPU times follow a snapshot later."""
+    made, begin, earlier = [], 100.0, ()
+    for epoch in range(3):
+        steps = tuple(
+            Step(
+                index=index,
+                started_at=begin + index * 0.1,
+                seconds=0.1,
+                interval_seconds=0.1,
+                phases=tuple(Phase(name=name, host_seconds=0.01) for name in phases)
+                + ((Phase(name="checkpoint", host_seconds=0.05),) if epoch == 1 and index == 5 else ()),
+            )
+            for index in range(10)
+        )
+        begin += 1.0
+        late = tuple(replace(step, gpu_idle_seconds=0.02) for step in earlier)
+        made.append(Snapshot(time=begin, host=Host(name="box"), ranks=(_rank(steps, late),)))
+        earlier = steps
+    return made
+
+
+def _rank(steps: tuple[Step, ...], late: tuple[Step, ...]) -> Rank:
+    return Rank(pid=7, host="box", new_steps=steps, gpu_updates=late)
+
+
+def test_steps_that_a_script_counts_anew_in_every_epoch_are_all_steps(tmp_path: Path) -> None:
+    report = load_report(_written(tmp_path, _epochs()))
+    assert report.steps.count == 29, "of thirty the last is not whole"
+    assert report.steps.seconds_p50 == pytest.approx(0.1)
+    assert report.devices[0].idle_pct == pytest.approx(20), "GPU times came for the steps of two epochs"
+
+
+def test_a_phase_of_few_steps_is_said_to_be_of_few(tmp_path: Path) -> None:
+    report = load_report(_written(tmp_path, _epochs()))
+    counts = {row.name: row.count_per_step for row in report.phases}
+    assert counts["forward"] == 1.0
+    assert counts["checkpoint"] == pytest.approx(1 / 29)
+    assert counts["outside"] == 1.0
+
+
+@pytest.mark.parametrize("path", [DEMO, DATA / "wire_0.1.0" / "run.llmtop"], ids=["demo", "0.1.0"])
+def test_the_figures_of_a_real_recording_are_those_of_its_lines(path: Path) -> None:
+    """By plain arithmetic on the lines: a step is whole when the next one tells how long it took."""
+    told: dict[int, dict[tuple[int, float], dict[str, Any]]] = {}
+    for line in gzip.decompress(path.read_bytes()).splitlines()[1:]:
+        for rank in json.loads(line)["ranks"]:
+            steps = told.setdefault(rank["pid"], {})
+            steps |= {(step["index"], step["started_at"]): step for step in rank["new_steps"]}
+            late = {(step["index"], step["started_at"]): step for step in rank.get("gpu_updates", ())}
+            steps |= {key: step for key, step in late.items() if key in steps}
+    report = load_report(path)
+    assert {device.pid for device in report.devices} == set(told)
+    for device in report.devices:
+        steps = [told[device.pid][key] for key in sorted(told[device.pid], key=lambda key: key[1])]
+        pairs = list(pairwise(steps))
+        whole = [
+            (step, max(after["interval_seconds"], step["seconds"]))
+            for step, after in pairs
+            if after["interval_seconds"] and after["index"] == step["index"] + 1 and not step["warmup"]
+        ]
+        assert device.steps == len(whole)
+        if not whole:
+            continue
+        length = sum(seconds for _, seconds in whole)
+        assert device.step_seconds == pytest.approx(median(seconds for _, seconds in whole))
+        assert device.window_seconds == pytest.approx(length)
+        rows = {row.name: row for row in report.phases if row.pid == device.pid}
+        for name in set(rows) - {"outside"}:
+            took = [
+                phase["host_seconds"] for step, _ in whole for phase in step["phases"] if phase["name"] == name
+            ]
+            assert rows[name].host_seconds == pytest.approx(sum(took) / len(whole)), name
+            assert rows[name].share_pct == pytest.approx(100 * sum(took) / length), name
+            assert rows[name].count_per_step == pytest.approx(len(took) / len(whole)), name
+        outermost = [row for row in rows.values() if "/" not in row.name]
+        assert sum(row.host_seconds for row in outermost) == pytest.approx(length / len(whole), rel=1e-4)

@@ -35,6 +35,12 @@ def test_a_trace_without_the_bandwidth_takes_the_datasheet_s() -> None:
         ("NVIDIA A100-SXM4-40GB", 1555),
         ("NVIDIA A100-SXM4-80GB", 2039),
         ("NVIDIA A100 80GB PCIe", 1935),
+        ("NVIDIA A800 40GB Active", 1555),
+        ("NVIDIA A800 80GB PCIe", 1935),
+        ("NVIDIA A800-SXM4-80GB", 2039),
+        ("NVIDIA H800", 3350),
+        ("NVIDIA H200 NVL", 4800),
+        ("NVIDIA GH200 480GB", 4000),
         ("NVIDIA L40S", 864),
         ("NVIDIA L4", 300),
         ("NVIDIA B200", 8000),
@@ -45,6 +51,18 @@ def test_bandwidth_by_name(name: str, gb_per_s: float) -> None:
     assert peak(name, "bf16") is not None
 
 
-@pytest.mark.parametrize("name", ["NVIDIA H100 80GB HBM3 MIG 1g.10gb", "Some GPU", ""])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "NVIDIA H800 PCIe",
+        "NVIDIA H100 64GB HBM2",
+        "NVIDIA A100-SXM-64GB",
+        "NVIDIA GH200 144G HBM3e",
+        "NVIDIA H20-3e",
+        "Some GPU",
+        "",
+    ],
+)
 def test_an_unknown_gpu_has_no_bandwidth(name: str) -> None:
     assert memory_bytes_per_s(name) is None

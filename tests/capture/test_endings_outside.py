@@ -14,9 +14,10 @@ import pytest
 
 from tests.capture.conftest import NVTX
 from tests.support.endings import LONG_SECONDS, PROGRAM, Ready
+from tests.support.installed import needs
 from tests.support.processes import REPOSITORY, environment, wait_for
 
-pytest.importorskip("torch")
+needs("torch")
 pytestmark = pytest.mark.torch
 ENDS = {"return": 0, "raise": 1, "_exit": 7}
 """Words of the training, and its exit code without llmtop."""

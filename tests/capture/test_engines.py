@@ -18,13 +18,14 @@ import pytest
 from click.testing import CliRunner
 
 from llmtop import wire
-from llmtop.capture import capabilities
+from llmtop.capture import capabilities, targets
 from llmtop.capture.engine import Refusal
 from llmtop.capture.engines import ENGINES, named
 from llmtop.capture.folder import Info
 from llmtop.capture.job import Target
 from llmtop.capture.take import Result
 from llmtop.cli.capture import capture
+from llmtop.cli.doctor import doctor
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.instrument.control import self_capture
 from llmtop.instrument.control.recordings import RECORDINGS, Recording
@@ -137,6 +138,42 @@ def test_the_command_line_takes_a_capture_with_it(
     assert "made-up: nothing of it is true" in done.stderr
     assert "loudly: some ink" in done.stderr
     training.wait_for_steps(2)
+
+
+def test_the_doctor_asks_it_what_it_needs_and_what_it_left_behind(made_up: MadeUpEngine) -> None:
+    facts = json.loads(CliRunner().invoke(doctor, ["--json"], standalone_mode=False).output)
+    assert {"name": "ink", "ok": False, "says": "the pen is dry", "command": "buy ink"} in facts["checks"]
+    assert "there is a stain on the desk" in facts["notes"]
+    names = [check["name"] for check in facts["checks"]]
+    assert names[-2:] == ["sockets", "disk"], "and of the others nothing is lost"
+    assert {"driver", "nsys", "CPU sampling", "GPU metrics", "py-spy", "ptrace", "ink"} <= set(names)
+
+
+def test_what_was_started_for_it_is_found_unattached_and_what_only_serves_a_training_is_not(
+    made_up: MadeUpEngine, monkeypatch: pytest.MonkeyPatch, runtime_dir: Path
+) -> None:
+    mine, parent = os.getpid(), os.getppid()
+    assert Target(mine) not in targets.unattached()
+    made_up.started = {mine: True, parent: False, 4_000_000_000: True}
+    assert Target(mine) in targets.unattached()
+    found = {target.pid for target in targets.unattached()}
+    assert not {parent, 4_000_000_000} & found
+    assert mine not in {target.pid for target in targets.unattached(frozenset({mine}))}, "it is attached"
+    another = MadeUpEngine()
+    monkeypatch.setitem(ENGINES, "another", another)
+    another.started = {mine: False, parent: True}
+    assert not {mine, parent} & {target.pid for target in targets.unattached()}
+
+
+def test_of_what_nsys_launched_python_is_found(start: Start, runtime_dir: Path) -> None:
+    training = start("--plain", NSYS_PROFILING_SESSION_ID="4711")
+    other = subprocess.Popen(["sleep", "60"], env=environment(NSYS_PROFILING_SESSION_ID="4711"))
+    try:
+        assert wait_for(lambda: Target(training.pid) in targets.unattached())
+        assert ENGINES["nsys"].unattached([training.pid, other.pid, os.getpid()]) == {training.pid: True}
+    finally:
+        other.kill()
+        other.wait()
 
 
 def test_its_options_are_listed_and_it_stands_in_the_help(made_up: MadeUpEngine) -> None:

@@ -20,6 +20,7 @@ from llmtop.errors import NotPossibleHere
 from llmtop.nsys_cli import tool as nsys
 from llmtop.wire import Hello
 from tests.capture.conftest import Start, Training
+from tests.support.installed import needs
 from tests.support.processes import wait_for
 
 FAKE = Path(__file__).with_name("fake_nsys.py")
@@ -47,7 +48,7 @@ def training(start: Start, state: Path) -> Training:
 
 def with_torch(start: Start) -> Training:
     """Only of PyTorch is it known when the GPU is idle."""
-    pytest.importorskip("torch")
+    needs("torch")
     return start("--torch", "--step-ms", "10", NSYS_PROFILING_SESSION_ID="4711")
 
 

@@ -23,6 +23,7 @@ from llmtop.nsys_cli.tool import Nsys
 from tests.capture.conftest import Start, Training
 from tests.capture.killed import kill_capture_at
 from tests.capture.under_nsys import abandon, plan, ranges, session_state
+from tests.support.installed import needs
 from tests.support.processes import environment, wait_for
 from tests.support.trainings import Heard
 
@@ -131,7 +132,7 @@ def test_killing_llmtop_lets_the_training_go_on_and_still_stops_nsys_in_a_pause(
 def test_what_a_killed_llmtop_left_collecting_is_stopped_in_a_pause(
     start: Start, llmtop_run: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     training = start("--torch", behind=(*llmtop_run, "--nsys", "--"))
     monkeypatch.setattr(Nsys, "needs_pause", True)
     monkeypatch.setattr("llmtop.procfs.uses_gpu", lambda pid: True)

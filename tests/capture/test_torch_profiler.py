@@ -20,9 +20,10 @@ from llmtop.errors import NotPossibleHere
 from tests.capture.conftest import Start, Training
 from tests.capture.killed import kill_capture_at
 from tests.support import nvml_stub
+from tests.support.installed import needs
 from tests.support.processes import environment, wait_for
 
-pytest.importorskip("torch")
+needs("torch")
 pytestmark = pytest.mark.torch
 
 

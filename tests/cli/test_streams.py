@@ -109,7 +109,10 @@ def test_once_json_is_one_object_with_rates_in_it(llmtop: Llmtop) -> None:
     assert one["gpus"][0]["sm_active_pct"] is not None  # needs two samples
     assert one["host"]["cpu_pct"] is not None
     assert one["source"] == "live"
-    assert set(one) == {"schema", "time", "monotonic", "source", "host", "gpus", "processes", "ranks", "alerts"}
+    assert set(one) == {
+        *("schema", "time", "monotonic", "source", "host", "gpus", "processes", "ranks", "jobs", "alerts"),
+        "stuck_communicators",
+    }
 
 
 @pytest.mark.parametrize("number", ENDING)

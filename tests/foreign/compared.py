@@ -18,7 +18,13 @@ OURS = ({"socket", "anon_inode:[eventpoll]", "anon_inode:[eventfd]", "anon_inode
 _FRAMES = re.compile(r'  File "[^"\n]*/llmtop/instrument/[^"\n]*", line \d+, in .*\n(    .*\n)*')
 
 
-def differences(plain: Outcome, other: Outcome, says: str | None = None, passing: str = "") -> list[str]:
+ATTACHED = re.compile(r"llmtop: attached; watch with: (LLMTOP_DIR=\S+ )?llmtop\n")
+NOT_ATTACHED = "llmtop: not attached: "
+
+
+def differences(
+    plain: Outcome, other: Outcome, says: str | None = None, passing: str = "", *, below_run: bool = False
+) -> list[str]:
     """All that is not as in the plain run.
 
     Args:
@@ -26,12 +32,15 @@ def differences(plain: Outcome, other: Outcome, says: str | None = None, passing
         other: with it.
         says: words of a line that llmtop writes to stderr; None: it writes none.
         passing: names of threads that come and go in their own time, as fnmatch patterns.
+        below_run: whether `llmtop run` has started it, which says one line.
     """
-    stderr, said = _split(other.stderr) if says else (other.stderr, "")
+    stderr, said = _split(other.stderr) if says or below_run else (other.stderr, "")
     stdout, stderr = _FRAMES.sub("", other.stdout), _FRAMES.sub("", stderr)
     found = []
     if says and says not in said:
         found.append(f"llmtop does not say {says!r} on stderr, but {said!r}")
+    elif below_run:
+        found += _one_line(said, other)
     if plain.exit != other.exit:
         found.append(f"exit code {plain.exit} -> {other.exit}; stderr: {other.stderr[-2000:]}")
     found += _texts("stdout", plain.stdout, stdout)
@@ -105,6 +114,16 @@ def _split(text: str) -> tuple[str, str]:
     return "".join(line for line in lines if not line.startswith("llmtop: ")), "".join(
         line for line in lines if line.startswith("llmtop: ")
     )
+
+
+def _one_line(said: str, of: Outcome) -> Iterator[str]:
+    """What `llmtop run` says: where it has attached that it has, exactly once; else at most why it has not."""
+    published = any(heard.hello is not None for heard in of.heard.values())
+    lines = said.splitlines(keepends=True)
+    if published and not (len(lines) == 1 and ATTACHED.fullmatch(lines[0])):
+        yield f"it is attached, and llmtop says {said!r}"
+    elif not published and not (len(lines) <= 1 and said.startswith(NOT_ATTACHED if lines else "")):
+        yield f"nothing of it is attached, and llmtop says {said!r}"
 
 
 def _texts(name: str, plain: str, other: str) -> Iterator[str]:

@@ -24,8 +24,8 @@ import pynvml
 from benchmarks.bench_sampling import percentile, rounds
 from collectors.base import GpuReading
 from collectors.machine.processes import ProcessSource
-from collectors.nvml.source import NvmlSource
 from llmtop.snapshot import Gpu
+from tests.support.nvml_source import OwnSource
 
 WORK = """
 import torch
@@ -140,7 +140,7 @@ def observe(facts: dict[str, Any], gpus: int, *, busy: bool) -> dict[str, Any]:
     p95 = percentile(seconds, 0.95) * 1e3
     if p95 > (10 if gpus == 1 else 30):
         facts["failed"].append(f"a sampling round of {gpus} GPU takes {p95:.1f} ms (p95, busy: {busy})")
-    source = NvmlSource(0.5)
+    source = OwnSource(0.5)
     source.start()
     time.sleep(3)
     reading, shown = source.latest(), nvidia_smi()
@@ -193,7 +193,7 @@ def differences(gpu: Gpu, shown: dict[str, str]) -> list[str]:
 
 def cpu_share() -> float:
     """Percent of one core that sampling every GPU once a second takes, over ten seconds."""
-    source = NvmlSource(1.0)
+    source = OwnSource(1.0)
     source.start()
     time.sleep(3)
     me = psutil.Process()
@@ -218,7 +218,7 @@ def working() -> Iterator[int | None]:
 
 def processes(facts: dict[str, Any], pid: int) -> dict[str, Any]:
     """How the driver lists that process, and what the system says about it."""
-    source = NvmlSource(1.0)
+    source = OwnSource(1.0)
     joined = ProcessSource(lambda: source.latest().uses, lambda: (pid,))
     source.start()
     joined.start()

@@ -12,9 +12,10 @@ import pytest
 from llmtop import wire
 from tests.support import endings
 from tests.support.endings import WAYS, Ready, Way, command, crash_a_rank, end
+from tests.support.installed import needs
 from tests.support.trainings import Heard, Training, connect, sockets
 
-pytest.importorskip("torch")
+needs("torch")
 pytestmark = pytest.mark.torch
 
 

@@ -12,18 +12,23 @@ import pytest
 import llmtop
 from tests.support.recorded import Recorded
 
-torch: Any = pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("recorded")]
 
 
 @pytest.fixture
-def data() -> Any:
+def torch() -> Any:
+    """Imported by what needs it, and not by whoever only collects tests."""
+    return pytest.importorskip("torch")
+
+
+@pytest.fixture
+def data(torch: Any) -> Any:
     from torch.utils.data import DataLoader, TensorDataset
 
     return DataLoader(TensorDataset(torch.arange(12.0)), batch_size=4, shuffle=True)
 
 
-def test_a_dataloader_stays_one_with_the_same_attributes(data: Any) -> None:
+def test_a_dataloader_stays_one_with_the_same_attributes(torch: Any, data: Any) -> None:
     wrapped = llmtop.loader(data)
     assert isinstance(wrapped, torch.utils.data.DataLoader)
     assert type(wrapped).__qualname__ == type(data).__qualname__
@@ -36,7 +41,7 @@ def test_a_dataloader_stays_one_with_the_same_attributes(data: Any) -> None:
     assert type(data) is torch.utils.data.DataLoader, "the original is as it was"
 
 
-def test_it_is_copied_and_pickled_as_a_dataloader(data: Any) -> None:
+def test_it_is_copied_and_pickled_as_a_dataloader(torch: Any, data: Any) -> None:
     wrapped = llmtop.loader(data)
     for again in (pickle.loads(pickle.dumps(wrapped)), copy.deepcopy(wrapped), copy.copy(wrapped)):
         assert isinstance(again, torch.utils.data.DataLoader)
@@ -47,7 +52,9 @@ def test_it_is_copied_and_pickled_as_a_dataloader(data: Any) -> None:
     assert [len(batch[0]) for batch in again] == [6, 6]
 
 
-def test_random_numbers_are_drawn_where_the_script_begins_the_pass(data: Any, recorded: Recorded) -> None:
+def test_random_numbers_are_drawn_where_the_script_begins_the_pass(
+    torch: Any, data: Any, recorded: Recorded
+) -> None:
     drawn = []
     for wrap in (lambda loader: loader, llmtop.loader):
         torch.manual_seed(3)

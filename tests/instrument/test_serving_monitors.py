@@ -15,7 +15,7 @@ import pytest
 
 from llmtop import wire
 from llmtop.client import Closed, Connection, NoAnswer, remove_stale
-from tests.support.processes import environment, wait_for
+from tests.support.processes import environment, stop, wait_for
 from tests.support.trainings import STEPPING, Heard, Training, connect, socket_of, sockets
 
 
@@ -185,7 +185,7 @@ input()
 def test_a_stopped_training_does_not_answer_and_is_told_from_a_dead_one(runtime_dir: Path) -> None:
     with Training(STEPPING) as training:
         path = socket_of(runtime_dir, training.pid)
-        os.kill(training.pid, signal.SIGSTOP)
+        stop(training.pid)
         with pytest.raises(NoAnswer, match="stopped") as caught:
             Connection.open(path, timeout_s=0.3)
         assert caught.value.host_pid == training.pid

@@ -11,9 +11,9 @@ import pytest
 from tests.support.steps import Zygote
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def zygote() -> Iterator[Zygote]:
-    """Runs programs below `llmtop run`."""
+    """Runs programs below `llmtop run`, each in a fork: one for all tests, for its start takes seconds."""
     folder = tempfile.mkdtemp(prefix="lt-")
     zygote = Zygote(LLMTOP_DIR=folder)
     yield zygote

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.installed import needs
 from tests.support.steps import train
 
-pytest.importorskip("accelerate")
+needs("accelerate")
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("runtime_dir")]
 
 TRAINING = """
@@ -37,17 +38,18 @@ MORE = {"log_with": LlmtopTracker(total_steps=6)}
 """
 
 
-@pytest.mark.parametrize("tracker", [False, True], ids=["no change", "tracker"])
-def test_an_accelerated_loop_publishes_its_steps(tracker: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["no change", "tracker", "both"])
+def test_an_accelerated_loop_publishes_its_steps(how: str, tmp_path: Path) -> None:
+    tracker = how != "no change"
     found = train(
         tmp_path / "train.py",
         (TRACKER if tracker else "MORE = {}\n") + TRAINING,
-        *(["--no-auto", "--no-kineto"] if tracker else []),
+        *(["--no-auto", "--no-kineto"] if how == "tracker" else []),
     )
     assert found["auto"]
     assert found["left_out"] == {}
     assert found["total_steps"] == (6 if tracker else None)
-    assert ("loss" in found["metrics"]) == tracker
+    assert found["metrics"].keys() == {"loss", "lr"}
     assert [step.index for step in found["steps"]] == list(range(1, 6))
     for step in found["steps"]:
         assert [step.count(name) for name in ("forward", "backward", "optimizer")] == [2, 2, 1]

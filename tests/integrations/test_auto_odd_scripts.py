@@ -219,7 +219,8 @@ for epoch in range(3):
 """,
     )
     assert len(found["steps"]) == 14
-    assert all(step.count("dataload") == 1 and step.seconds < 0.1 for step in found["steps"])
+    assert all(step.count("dataload") == 1 for step in found["steps"])
+    assert all(step.seconds - step.time("evaluation") < 0.1 for step in found["steps"])
 
 
 def test_a_phase_around_many_steps_is_left_out_and_said(zygote: Zygote, tmp_path: Path) -> None:
@@ -259,7 +260,7 @@ for epoch in range(3):
     for step in found["steps"]:
         assert all(step.count(part) == 1 for part in ("dataload", *PARTS))
         assert (step.samples, step.tokens) == (4, 48)
-        assert step.seconds < 0.1
+        assert step.seconds - step.time("evaluation") < 0.1
 
 
 @pytest.mark.parametrize("kept_in", ["globals", "a function"])

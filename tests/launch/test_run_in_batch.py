@@ -60,9 +60,11 @@ sys.stderr.buffer.write(data[::-1])
     done = run(launcher, *command, input=data)
     assert done.returncode == 0
     assert done.stdout == data
-    assert done.stderr.endswith(data[::-1])
+    assert data[::-1] in done.stderr
     if not launcher.nsys:
-        assert done.stderr == data[::-1]
+        assert (
+            done.stderr == data[::-1] + b"llmtop: not attached: training0.py ended without having imported torch\n"
+        )
 
 
 @pytest.mark.parametrize("code", [0, 1, 3, 126, 255])

@@ -63,4 +63,4 @@ def test_it_is_said_at_the_start_and_by_the_doctor(runtime_dir: Path, script: Ca
     finally:
         process.kill()
         _, said = process.communicate()
-    assert said.startswith("llmtop: python -I (isolated) ignores its environment")
+    assert said.startswith("llmtop: not attached: python -I (isolated) ignores its environment")

@@ -112,3 +112,25 @@ def test_without_steps_only_shares_are_compared(tmp_path: Path) -> None:
     assert not regressed(comparison, 0)
     assert "No step time" in comparison.summary
     assert any(change.name == "GPU idle" for change in comparison.figures)
+
+
+def test_what_moved_is_the_same_from_both_sides(tmp_path: Path) -> None:
+    reports = [
+        _training(tmp_path, period, jitter=jitter, seed=seed, input_us=input_us, steps=steps)
+        for seed, (period, jitter, input_us, steps) in enumerate(
+            [(10_000, 20, 0, 21), (10_000, 2_500, 900, 6), (4_000, 900, 700, 9), (10_100, 30, 1_000, 3),
+             (5_000, 1_500, 1_300, 12)]
+        )
+    ]  # fmt: skip
+    for one in reports:
+        for other in reports:
+            there, back = compare_reports(one, other), compare_reports(other, one)
+            assert _moved(there) == _moved(back)
+            assert _step(there).noise == pytest.approx(_step(back).noise)
+            noise = {row.name: row.noise for row in there.figures}
+            assert noise == pytest.approx({row.name: row.noise for row in back.figures})
+
+
+def _moved(comparison: Comparison) -> set[str]:
+    rows = [_step(comparison), *comparison.figures, *comparison.phases]
+    return {row.name for row in rows if row.moved}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import msgspec
 import pytest
 
 from llmtop.analysis.analyze import analyze, analyze_trace
+from llmtop.format import printable, width_of
 from llmtop.report import render_html, render_markdown, render_text
+from llmtop.report.device_time import GemmTime, OperatorTime, Roof
 from llmtop.report.model import Finding, Report, Span, Timeline, TimelineRow, from_json, to_json
 from tests.support.data import LAUNCH_BOUND, TWO_GPUS
 from tests.support.traces import Capture
@@ -44,8 +47,24 @@ def _hostile(folder: Path) -> Report:
         findings=(*report.findings, finding),
         notes=(EVIL,),
         roofline=EVIL,
+        operators=(_operator(EVIL),),
+        gemms=(_product(EVIL),),
+        roofs=(Roof(device=0, name=EVIL, bytes_per_s=1e12, flops_per_s={EVIL: 1e15}),),
         timeline=Timeline(step=0, seconds=1.0, rows=rows),
     )
+
+
+def _operator(name: str) -> OperatorTime:
+    return OperatorTime(
+        name=name, calls=1, launches=1, seconds=1.0, share_pct=100.0, mean_us=1e6, module=name, source=name
+    )
+
+
+def _product(name: str) -> GemmTime:
+    return GemmTime(
+        operator=name, m=64, n=64, k=64, dtype=name, calls=1, seconds=1.0, mean_us=1e6, flops=1 << 19,
+        tflops_per_s=5.0, flops_per_byte=100.0, kernel=name,
+    )  # fmt: skip
 
 
 def test_text_has_the_verdict_first_and_every_part(launch_bound: Report) -> None:
@@ -78,11 +97,13 @@ class _Tags(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.scripts = 0
+        self.seen: set[str] = set()
         self.attributes: list[str] = []
         self.open: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.scripts += tag == "script"
+        self.seen.add(tag)
         self.attributes += [name for name, _ in attrs]
         if tag not in ("meta", "img", "br"):
             self.open.append(tag)
@@ -96,17 +117,19 @@ def test_nothing_hostile_reaches_a_browser(tmp_path: Path) -> None:
     page = render_html.render(_hostile(tmp_path))
     tags = _Tags()
     tags.feed(page)
-    assert tags.scripts == 1, "only the page's own"
+    assert "svg" in tags.seen, "the roofline is drawn"
+    assert tags.scripts == 2, "only the page's own: its data and what draws them"
     assert tags.open == [], "every tag is closed"
     assert not any(name.startswith("on") for name in tags.attributes)
     assert page.replace("\n", "").isprintable()
 
 
 def test_the_page_needs_nothing_from_outside(launch_bound: Report) -> None:
-    page = render_html.render(launch_bound)
+    page = unescape(render_html.render(launch_bound))
     assert "default-src 'none'" in page
+    assert "script-src 'sha256-" in page
     assert not re.search(r"(src|href)=", page)
-    assert page.count("<svg") == len(launch_bound.timeline.rows if launch_bound.timeline else ())
+    assert page.count("<canvas>") == len(launch_bound.timeline.rows if launch_bound.timeline else ())
     assert "GEMM" in page
 
 
@@ -154,7 +177,67 @@ def test_the_contract_s_fields_are_all_there() -> None:
     assert {"id", "severity", "share_pct", "summary", "evidence", "fix", "next"} <= set(raw["findings"][0])
 
 
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_what_is_to_be_read_first_fits_sixty_lines(width: int, launch_bound: Report, tmp_path: Path) -> None:
+    for report in (launch_bound, analyze(TWO_GPUS), _hostile(tmp_path)):
+        text = render_text.brief(report, width)
+        assert len(text.splitlines()) <= render_text.BRIEF_LINES
+        assert printable(report.summary, 20)[:19] in text
+        assert "--full" in text.splitlines()[-1] or "--full" in text.splitlines()[-2]
+        prose = text.split("\nDevices")[0]
+        assert all(width_of(line) <= max(width, 60) for line in prose.splitlines() if " " in line.strip())
+
+
+def test_operators_are_read_first_too(launch_bound: Report) -> None:
+    rows = tuple(_operator(f"aten::number_{number}") for number in range(40))
+    text = render_text.brief(msgspec.structs.replace(launch_bound, operators=rows))
+    assert "aten::number_2" in text
+    assert text.index("aten::number_0") < text.index("\nKernels")
+    assert len(text.splitlines()) <= render_text.BRIEF_LINES
+
+
+def test_a_report_of_very_much_is_brief_too(launch_bound: Report) -> None:
+    gpus = tuple(msgspec.structs.replace(launch_bound.devices[0], device=number) for number in range(72))
+    phases = tuple(
+        msgspec.structs.replace(launch_bound.phases[0], name=f"phase {number}") for number in range(200)
+    )
+    notes = tuple(f"note {number}" for number in range(50))
+    found = launch_bound.findings * 20
+    huge = msgspec.structs.replace(launch_bound, devices=gpus, phases=phases, notes=notes, findings=found)
+    text = render_text.brief(huge)
+    assert len(text.splitlines()) <= render_text.BRIEF_LINES
+    assert f"{len(found) - 3} more findings, 50 notes" in text
+    assert "Kernels" in text
+
+
+def test_the_worst_findings_come_first_with_what_to_do(launch_bound: Report) -> None:
+    text = render_text.brief(launch_bound, 200)
+    assert text.index("!! The host launches too slowly") < text.index("do: ") < text.index("next: ")
+    assert "evidence" not in text.split("--full")[0]
+    assert "Longest gaps" not in text
+
+
+def test_long_names_lose_their_middle(launch_bound: Report) -> None:
+    name = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int, float)"
+    kernel = msgspec.structs.replace(launch_bound.kernels[0], name=name)
+    text = render_text.brief(msgspec.structs.replace(launch_bound, kernels=(kernel,)), 100)
+    (line,) = (line for line in text.splitlines() if "void at" in line)
+    assert "…" in line
+    assert ">(int, float)" in line
+
+
 def test_an_empty_report_can_be_shown() -> None:
     report = Report(source="nothing", engine="nsys", window_seconds=0.0)
-    for render in (render_text.render, render_markdown.render, render_html.render):
+    for render in (render_text.render, render_text.brief, render_markdown.render, render_html.render):
         assert "nothing" in render(report)
+
+
+def test_what_a_table_says_to_leave_out_is_left_out(launch_bound: Report) -> None:
+    kernel = launch_bound.kernels[0]
+    many = tuple(msgspec.structs.replace(kernel, name=f"kernel_{i:03d}") for i in range(200))
+    report = msgspec.structs.replace(launch_bound, kernels=many)
+    for text in (render_text.render(report), render_markdown.render(report)):
+        shown = set(re.findall(r"kernel.{0,2}_(\d{3})", text))
+        left_out = 200 - len(shown)
+        assert 0 < len(shown) < 50
+        assert f"… and {left_out} more" in text

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 
-from llmtop.capture.engine import Engine, Refusal
+from llmtop.capture.engine import Check, Engine, Refusal
 from llmtop.capture.job import Job, Recorded, Target
 from llmtop.capture.wait_for_window import wait_window
 from llmtop.nsys_cli.tool import Option
@@ -20,10 +21,24 @@ class MadeUpEngine(Engine):
 
     def __init__(self, refused: Refusal | None = None) -> None:
         self.refused = refused
+        self.started: dict[int, bool] = {}
+        """What `unattached` says, of whatever it is asked."""
 
     def refusal(self, target: Target) -> Refusal | None:
         """See `Engine.refusal`."""
         return self.refused
+
+    def unattached(self, pids: Collection[int]) -> dict[int, bool]:
+        """See `Engine.unattached`."""
+        return {pid: trains for pid, trains in self.started.items() if pid in pids}
+
+    def checks(self) -> list[Check]:
+        """See `Engine.checks`."""
+        return [Check(name="ink", ok=False, says="the pen is dry", command="buy ink")]
+
+    def left_behind(self) -> list[str]:
+        """See `Engine.left_behind`."""
+        return ["there is a stain on the desk"]
 
     def warning(self, target: Target, options: object = ()) -> str:
         """See `Engine.warning`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,3 +32,15 @@ def wait_for(condition: Callable[[], T], seconds: float = 20.0, what: str = "") 
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {seconds} s: {what or condition}")
         time.sleep(0.02)
+
+
+def stop(pid: int) -> None:
+    """Stop a process, and wait until each of its threads stands: until then one may still answer."""
+    os.kill(pid, signal.SIGSTOP)
+
+    def stands() -> bool:
+        states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks.iterdir()]
+        return set(states) == {"T"}
+
+    tasks = Path(f"/proc/{pid}/task")
+    wait_for(stands, what=f"process {pid} to stand")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 
 from tests.support.processes import environment
 
+_ATTACHED = re.compile(r"llmtop: attached; watch with: .*\n")
 _MARK = "recorded: "
 
 
@@ -41,14 +43,19 @@ def show() -> None:
 
     r = recorder.get()
     steps: list[dict[str, Any]] = []
+    if r.refresh is not None:
+        r.refresh(True)  # as the server thread does while a monitor is there
     for step in steps_of(r):
         phases = {phase.name: (phase.count, phase.host_ns / 1e9) for phase in step.phases}
         numbers = {"seconds": step.host_ns / 1e9, "tokens": step.tokens, "samples": step.samples}
         steps.append({"index": step.index, **numbers, "phases": phases})
     facts = {
         "auto": r.facts.auto,
-        "total_steps": r.facts.total_steps,
+        "total_steps": r.facts.steps_in_all(),
         "metrics": r.metrics,
+        "flops_per_token": r.facts.seen_flops_per_token,
+        "flops_unknown": r.facts.flops_unknown,
+        "dtype": r.facts.seen_dtype,
         "attached": r.attached,
     }
     print(_MARK + json.dumps({"steps": steps, "left_out": r.left_out, "blind": r.blind, **facts}), flush=True)
@@ -87,8 +94,9 @@ def train(path: Path, source: str, *options: str, **variables: str) -> dict[str,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "llmtop:" not in done.stderr, done.stderr
-    return {**read(done.stdout), "stdout": done.stdout, "stderr": done.stderr}
+    said = _ATTACHED.sub("", done.stderr)
+    assert "llmtop:" not in said, done.stderr
+    return {**read(done.stdout), "stdout": done.stdout, "stderr": said}
 
 
 class Zygote:

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from llmtop.trace import chrome_json, model
@@ -55,6 +56,61 @@ def test_times_are_kept_to_the_nanosecond() -> None:
     trace = _events({**KERNEL, "ts": 4372615568917.537, "dur": 1742.545}, baseTimeNanoseconds=1790857026000000000)
     assert int(trace.ops.end[0] - trace.ops.start[0]) == 1742545
     assert trace.origin_unix_ns == 1790857026000000000
+
+
+def test_a_clock_of_a_machine_that_runs_for_weeks_keeps_its_nanoseconds() -> None:
+    for whole in (4400674880275, 8796093000000):
+        events = [f'{{"ph":"X","cat":"kernel","name":"k","ts":{whole}.{i:03d},"dur":1}}' for i in range(1000)]
+        trace = _load(f'{{"traceEvents":[{",".join(events)}]}}')
+        assert trace.ops.start.tolist() == [whole * 1000 + i for i in range(1000)]
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize("halves", [False, True])
+def test_a_clock_since_1970_keeps_its_nanoseconds(halves: bool, damaged: bool) -> None:
+    """A float of µs since 1970 can tell 256 ns: gaps of 0.8 µs would be 0.75 or 1."""
+    events = []
+    for i in range(100):
+        thousandths = i * 1800 + 137
+        ts = f"{1682725898079292 + thousandths // 1000}.{thousandths % 1000:03d}"
+        place = f'"cat":"kernel","name":"k","pid":0,"tid":7,"ts":{ts}'
+        if halves:
+            end = thousandths + 1000
+            later = f"{1682725898079292 + end // 1000}.{end % 1000:03d}"
+            events.append(f'{{"ph":"B",{place}}},{{"ph":"E","pid":0,"tid":7,"ts":{later}}}')
+        else:
+            events.append(f'{{"ph":"X",{place},"dur":1.000}}')
+    if damaged:
+        events.insert(50, '{"ph":"X","cat":"kernel","name":"k","ts":NaN,"dur":')
+    trace = _load(f'{{"traceEvents":[{",".join(events)}]}}')
+    ops = trace.ops.where(np.argsort(trace.ops.start))
+    assert len(ops) == 100
+    assert ops.start.tolist()[0] == 1682725898079292137
+    assert set((ops.start[1:] - ops.end[:-1]).tolist()) == {800}
+    assert set((ops.end - ops.start).tolist()) == {1000}
+
+
+@pytest.mark.parametrize("name", ["python 4543", "worker"])
+def test_a_process_whose_id_is_a_name_is_one_process(name: str) -> None:
+    call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "dur": 1, "pid": name}
+    trace = _events(
+        {**call, "tid": "thread 1", "ts": 1, "args": {"correlation": 1}},
+        {**call, "tid": "thread 2", "ts": 2, "args": {"correlation": 2}},
+        {**call, "tid": 3, "ts": 3, "args": {"correlation": 3}},
+        {**call, "pid": "another", "tid": 3, "ts": 4, "args": {"correlation": 4}},
+        *({**KERNEL, "args": {"device": 0, "correlation": number}} for number in (1, 2, 3, 4)),
+    )
+    first, others = int(trace.calls.process[0]), int(trace.calls.process[3])
+    assert trace.calls.process.tolist() == [first] * 3 + [others]
+    assert first != others
+    assert len(set(trace.calls.thread.tolist())) == 3
+    assert trace.ops.process.tolist() == trace.calls.process.tolist()
+    assert trace.process_names[first] == name
+
+
+def test_a_device_that_stands_as_a_name_where_a_process_does_is_that_device() -> None:
+    trace = _events(*({**KERNEL, "pid": pid, "args": {}} for pid in ("GPU 0", "GPU 1", "GPU 1", "GPU 0", 3)))
+    assert trace.ops.device.tolist() == [0, 1, 1, 0, 3]
 
 
 def test_a_bare_list_of_events_is_a_trace_too() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.cells import cell_len
 
+from llmtop.jobs import totals
 from llmtop.snapshot import Alert, Gpu, Host, Phase, Process, Rank, Snapshot, Step
 from screenshots.scenes import scene
 from tui.app import LlmtopApp
@@ -92,6 +93,9 @@ def ranks(draw: st.DrawFn, index: int) -> Rank:
         pid=1000 + index,
         host=draw(names),
         rank=draw(st.none() | st.just(index)),
+        job=draw(names | st.sampled_from(["train.py · :29500", "train.py · run nightly-7"])),
+        world_size=draw(st.none() | st.integers(0, 10**6)),
+        overhead_seconds=draw(numbers),
         gpu_uuid=draw(st.none() | st.just(f"GPU-{index}")),
         command=draw(st.none() | names),
         step=draw(st.none() | st.integers(0, 10**12)),
@@ -102,7 +106,7 @@ def ranks(draw: st.DrawFn, index: int) -> Rank:
         eta_seconds=draw(numbers),
         phases=phases,
         metrics=draw(st.dictionaries(names, numbers, max_size=20)),
-        state=draw(st.sampled_from(["running", "stopped", "stalled", "gone"])),
+        state=draw(st.sampled_from(["running", "paused", "stopped", "stalled", "gone"])),
         lost=draw(st.integers(0, 10**9)),
         new_steps=tuple(Step(index=i, started_at=0.0, seconds=seconds or 0.1) for i in range(3)),
     )
@@ -126,9 +130,15 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     )
     return Snapshot(
         time=1e9,
-        host=Host(name=draw(names), cpu_pct=draw(numbers), notes=tuple(draw(st.lists(names, max_size=2)))),
+        host=Host(
+            name=draw(names),
+            user=draw(st.none() | names),
+            cpu_pct=draw(numbers),
+            notes=tuple(draw(st.lists(names, max_size=2))),
+        ),
         gpus=tuple(shown),
         ranks=tuple(attached),
+        jobs=totals(attached),
         processes=tuple(
             Process(
                 pid=1000 + i, user=draw(names), command=draw(names), gpu_uuid=f"GPU-{i}", started_at=draw(numbers)
@@ -254,7 +264,7 @@ def test_an_absent_value_is_a_dash_and_never_a_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "label", "seconds"), [("step", "interval", [0.5, 2.0]), ("request", "latency", [0.5, 0.25])]
+    ("kind", "label", "seconds"), [("step", "interval", [float("nan"), 2.0]), ("request", "latency", [0.5, 0.25])]
 )
 def test_the_chart_says_whether_it_draws_intervals_or_latencies(
     kind: str, label: str, seconds: list[float]
@@ -265,7 +275,7 @@ def test_the_chart_says_whether_it_draws_intervals_or_latencies(
     )
     served = Rank(pid=9, host="node", kind=kind, step=1, step_seconds=0.25, new_steps=steps, state="running")
     view = viewed(Snapshot(time=4.0, host=Host(name="node"), ranks=(served,)))
-    assert list(view.history.rank(served).seconds.last(2)) == seconds
+    assert list(view.history.rank(served).seconds.last(2)) == pytest.approx(seconds, nan_ok=True)
     text = "\n".join(painted(view, LOOKS["dark"], 80, 24))
     assert label in text
 

@@ -67,16 +67,21 @@ def of_rank(snapshot: Snapshot, rank: Rank) -> Alert | None:
 
 
 def subject(alert: Alert, snapshot: Snapshot) -> str:
-    """Whom an alert is about: "GPU 3", "rank 1", or "this machine"."""
+    """Whom an alert is about: "GPU 3", "rank 1" (of several jobs: and of which), or "this machine"."""
     parts = [f"GPU {gpu_names.label(gpu, snapshot.gpus)}" for gpu in snapshot.gpus if gpu.uuid == alert.gpu]
     parts += [
-        f"pid {rank.pid}" if rank.rank is None else f"rank {rank.rank}"
+        f"pid {rank.pid}" if rank.rank is None else f"rank {rank.rank}{_of_its_job(rank, snapshot)}"
         for rank in snapshot.ranks
         if rank.pid == alert.pid
     ]
     if not parts and alert.pid is not None:
         parts.append(f"pid {alert.pid}")
     return " ".join(parts) or "this machine"
+
+
+def _of_its_job(rank: Rank, snapshot: Snapshot) -> str:
+    """Which of several jobs a rank is of: each of them has a rank 0."""
+    return f" of {fmt.printable(rank.job)}" if rank.job and len(snapshot.jobs) > 1 else ""
 
 
 def badge(alert: Alert, look: Look) -> Style:

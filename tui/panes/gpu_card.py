@@ -8,6 +8,7 @@ from math import ceil
 from rich.style import Style
 
 from llmtop import format as fmt
+from llmtop import ownership
 from llmtop.snapshot import Alert, Gpu, Rank
 from tui.layout import CELL, card_height
 from tui.paint import alert_style
@@ -123,7 +124,7 @@ def _words(gpu: Gpu, view: View, width: int, look: Look, alert: Alert | None, mo
 
 
 def users(gpu: Gpu, view: View, look: Look) -> str:
-    """The attached training on this GPU, else how many processes use it, and why its clock is not at its top."""
+    """The attached training on this GPU, else how many processes use it, and whose; why its clock is low."""
     if view.snapshot is None:
         return ""
     dot = f" {look.glyphs.dot} "
@@ -133,6 +134,9 @@ def users(gpu: Gpu, view: View, look: Look) -> str:
         command = (short_command(pids[0].command) or f"pid {pids[0].pid}") if pids else ""
         others = f" +{len(pids) - 1} more" if len(pids) > 1 else ""
         parts = [command + others] if pids else ["no process"]
+    whose = ownership.owners(gpu.uuid, view.snapshot)
+    if whose:
+        parts.insert(0 if whose.endswith("alone") else 1, fmt.printable(whose))
     reasons = [reason for reason in gpu.clock_event_reasons or () if "idle" not in reason.lower()]
     if reasons:
         parts.append(fmt.printable(", ".join(reasons)).replace("_", " "))

@@ -49,6 +49,10 @@ def _machine(view: View, snapshot: Snapshot) -> list[str]:
         texts.append(f"driver {fmt.printable(snapshot.host.driver_version)}")
     if snapshot.host.cuda_version:
         texts.append(f"CUDA {fmt.printable(snapshot.host.cuda_version)}")
+    rank = view.rank()
+    if rank is not None and rank.overhead_seconds is not None:
+        usual = rank.step_seconds_mean or rank.step_seconds_p50
+        texts.append(f"llmtop costs {fmt.overhead(rank.overhead_seconds, usual)}")
     return texts
 
 

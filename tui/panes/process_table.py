@@ -8,6 +8,7 @@ from typing import TypeVar, cast
 from rich.style import Style
 
 from llmtop import format as fmt
+from llmtop import ownership
 from llmtop.snapshot import Process, Snapshot
 from tui import gpu_names
 from tui.columns import Around, Column, Comparable, fitting
@@ -68,6 +69,7 @@ COLUMNS: tuple[Column[Process], ...] = (
     _column("command", 12, 0, lambda p: p.command, _words, numeric=False),
 )
 BY_MEMORY = next(i for i, column in enumerate(COLUMNS) if column.title == "GPU mem")
+_USER = next(column for column in COLUMNS if column.title == "user")
 _LEAST_COMMAND = 24
 
 
@@ -92,9 +94,11 @@ def rows_of(snapshot: Snapshot, column: int, *, reverse: bool, wanted: str) -> l
     return [process for _, process in known] + [process for value, process in pairs if value is None]
 
 
-def plan(width: int, sorted_by: int) -> list[Column[Process]]:
-    """The columns that fit; the one sorted by and the command always do."""
-    always = [COLUMNS[-1], COLUMNS[sorted_by]] if sorted_by != len(COLUMNS) - 1 else [COLUMNS[-1]]
+def plan(width: int, sorted_by: int, snapshot: Snapshot | None = None) -> list[Column[Process]]:
+    """The columns that fit; the one sorted by and the command always do, and the user where there are others."""
+    always = list(dict.fromkeys([COLUMNS[-1], COLUMNS[sorted_by]]))
+    if snapshot is not None and any(ownership.stranger(one, snapshot) for one in snapshot.processes):
+        always = list(dict.fromkeys([*always, _USER]))
     room = width - _LEAST_COMMAND - 1 - sum(column.width + 2 for column in always[1:])
     return fitting(COLUMNS, room, 2, always=always)
 
@@ -139,7 +143,7 @@ def paint(view: View, width: int, height: int, look: Look) -> list[Row]:
         return [Row(width).end(palette.text) for _ in range(height)]
     inner, room = width - 4, height - 3
     found = rows_of(snapshot, BY_MEMORY, reverse=True, wanted="")
-    columns = plan(inner, BY_MEMORY)
+    columns = plan(inner, BY_MEMORY, snapshot)
     beside = around(snapshot)
     rows = [titles(columns, BY_MEMORY, inner, look, reverse=True)]
     shown = found if len(found) <= room else found[: room - 1]

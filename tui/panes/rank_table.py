@@ -1,19 +1,23 @@
-"""The table of ranks: one line a training process, their phases on one time axis, so the odd one stands out."""
+"""The table of ranks: one line a training process, their phases on one time axis, so the odd one stands out.
+
+With several jobs there, each has a line of its own with what its ranks do together, and its ranks stand below it.
+"""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
 from msgspec import Struct
+from rich.style import Style
 
 from llmtop import format as fmt
-from llmtop.snapshot import Alert, Rank
+from llmtop.snapshot import Alert, Job, Rank
 from tui import gpu_names
 from tui.columns import Around, Column, fitting
 from tui.layout import visible
 from tui.paint import alert_style
 from tui.paint.charts import nice_limit
-from tui.paint.rows import Look, Row, frame, pad
+from tui.paint.rows import Look, Row, clip, frame, pad
 from tui.panes.phase_bars import bar, parts, step_seconds
 from tui.view import View
 
@@ -47,14 +51,15 @@ class _Table(Struct, frozen=True):
 
 
 def paint(view: View, width: int, height: int, look: Look, *, framed: bool, top: int | None = None) -> list[Row]:
-    """Draw as many ranks as fit; those with something to say are never the ones left out.
+    """Draw as many lines as fit; ranks with something to say are never the ones left out.
 
     Args:
         framed: with a frame and a title, else column titles only.
-        top: in a table that scrolls, the first rank to show; None keeps the odd ones in sight instead.
+        top: in a table that scrolls, the first line to show; None keeps the odd ones in sight instead.
     """
     palette = look.palette
-    ranks = view.ranks()
+    entries = lines(view)
+    ranks = [entry for entry in entries if isinstance(entry, Rank)]
     inner = width - 4 if framed else width
     room = max(height - 3 if framed else height - 1, 0)
     found = {} if view.snapshot is None else {r.pid: alert_style.of_rank(view.snapshot, r) for r in ranks}
@@ -73,23 +78,89 @@ def paint(view: View, width: int, height: int, look: Look, *, framed: bool, top:
         chosen=None if chosen is None else chosen.pid,
         look=look,
     )
-    shown = _shown(ranks, found, room, table.chosen) if top is None else range(top, min(top + room, len(ranks)))
-    content = [_titles(table), *(_line(table, ranks[i], found.get(ranks[i].pid)) for i in shown)]
-    hidden = len(ranks) - len(shown)
+    shown = (
+        _shown(entries, found, room, table.chosen) if top is None else range(top, min(top + room, len(entries)))
+    )
+    content = [
+        _titles(table),
+        *(
+            _line(table, entry, found.get(entry.pid)) if isinstance(entry, Rank) else _job(table, entry)
+            for entry in (entries[i] for i in shown)
+        ),
+    ]
+    hidden = len(ranks) - sum(isinstance(entries[i], Rank) for i in shown)
     if hidden and top is None:
         content.append(Row(inner).add(f"  +{hidden} more ranks {look.glyphs.more} r shows all", palette.dim))
     content = content[: room + 1]
     content += [Row(inner) for _ in range(room + 1 - len(content))]
     if not framed:
         return [row.end(palette.text) for row in content]
-    title = [("ranks", palette.strong), (f" {look.glyphs.dot} {len(ranks)}", palette.dim)]
-    return frame(content, width, look, title=title)
+    return frame(content, width, look, title=_title(view, len(ranks), look))
 
 
-def _shown(ranks: list[Rank], found: dict[int, Alert | None], room: int, chosen: int | None) -> list[int]:
-    odd = [i for i, r in enumerate(ranks) if r.state != "running" or found.get(r.pid) is not None]
-    selected = next((i for i, r in enumerate(ranks) if r.pid == chosen), None)
-    return visible(len(ranks), room if len(ranks) <= room else max(room - 1, 0), odd, selected)
+def lines(view: View) -> list[Job | Rank]:
+    """What the table has a line for: the ranks, and before those of each job the job, where there are several."""
+    ranks, jobs = view.ranks(), view.jobs()
+    if len(jobs) < 2:
+        return list(ranks)
+    entries: list[Job | Rank] = []
+    for job in jobs:
+        entries += [job, *(rank for rank in ranks if rank.job == job.name)]
+    named = {job.name for job in jobs}
+    return entries + [rank for rank in ranks if rank.job not in named]
+
+
+def _title(view: View, count: int, look: Look) -> list[tuple[str, Style]]:
+    palette, dot = look.palette, f" {look.glyphs.dot} "
+    jobs = view.jobs()
+    if len(jobs) == 1:
+        return [
+            (_seen(jobs[0]), palette.strong),
+            ("".join(dot + text for text in _together(jobs[0])), palette.dim),
+        ]
+    of = f"{dot}{len(jobs)} jobs" if jobs else ""
+    return [("ranks", palette.strong), (f"{dot}{count}{of}", palette.dim)]
+
+
+def _seen(job: Job) -> str:
+    """How many ranks there are: "8 ranks", and "4 of 8 ranks seen" where the others are on other machines."""
+    if job.world_size is None or job.ranks_seen >= job.world_size:
+        return f"{job.ranks_seen} rank{'' if job.ranks_seen == 1 else 's'}"
+    return f"{job.ranks_seen} of {job.world_size} ranks seen"
+
+
+def _together(job: Job) -> list[str]:
+    """What the ranks of a job do in a second, all together."""
+    texts = []
+    if job.tokens_per_s is not None:
+        texts.append(f"{fmt.count(job.tokens_per_s)} tokens/s")
+    elif job.samples_per_s is not None:
+        texts.append(f"{fmt.count(job.samples_per_s)} samples/s")
+    if job.steps_per_s is not None:
+        texts.append(f"{fmt.count(job.steps_per_s)} {job.kind}s/s")
+    return texts
+
+
+def _job(table: _Table, job: Job) -> Row:
+    """The line of a job: its name, how many ranks of it are here, and what they do together."""
+    look, palette = table.look, table.look.palette
+    row = Row(table.width)
+    dot = f" {look.glyphs.dot} "
+    loud = job.state in ("stalled", "stopped")
+    state = "" if job.state == "running" else f" {job.state.upper()} "
+    said = dot + dot.join((_seen(job), *_together(job)))
+    name = fmt.printable(job.name).replace(" · ", dot)
+    row.add(clip(name, max(row.left - len(state) - len(said), row.left // 2)), palette.strong)
+    row.add(clip(said, max(row.left - len(state), 0)), palette.dim)
+    return row.add(state, palette.critical if job.state == "stalled" else palette.warning if loud else palette.dim)
+
+
+def _shown(entries: list[Job | Rank], found: dict[int, Alert | None], room: int, chosen: int | None) -> list[int]:
+    ranks = [(i, entry) for i, entry in enumerate(entries) if isinstance(entry, Rank)]
+    odd = [i for i, rank in ranks if rank.state != "running" or found.get(rank.pid) is not None]
+    jobs = [i for i, entry in enumerate(entries) if isinstance(entry, Job)]
+    selected = next((i for i, rank in ranks if rank.pid == chosen), None)
+    return visible(len(entries), room if len(entries) <= room else max(room - 1, 0), [*odd, *jobs], selected)
 
 
 @lru_cache(maxsize=8)
@@ -131,7 +202,8 @@ def _line(table: _Table, rank: Rank, alert: Alert | None) -> Row:
             f" {alert_style.word(loud)} {alert_style.age(loud, table.around.now)} ", alert_style.badge(loud, look)
         )
     elif rank.state != "running":
-        row.add(rank.state.upper(), palette.critical if rank.state == "stalled" else palette.warning)
+        inks = {"stalled": palette.critical, "paused": palette.dim}
+        row.add(rank.state.upper(), inks.get(rank.state, palette.warning))
     elif rank.lost:
         row.add(f"lost {fmt.count(rank.lost)} steps", palette.dim)
     return row

@@ -87,7 +87,9 @@ def _gauge(share: float, width: int, look: Look) -> str:
 
 def _title(rank: Rank, view: View, look: Look) -> list[tuple[str, Style]]:
     palette, dot = look.palette, look.glyphs.dot
-    count = len(view.ranks())
+    job = view.job_of(rank)
+    known = rank.world_size or len(view.ranks())
+    count = known if job is None else job.world_size or job.ranks_seen
     title = [("requests" if rank.kind == "request" else "steps", palette.strong)]
     if rank.rank is not None:
         of = f" of {count}" if count > 1 else ""
@@ -185,7 +187,7 @@ def _figures(rank: Rank) -> list[tuple[str, str, int]]:
     ]
     figures.append(("p99", fmt.duration(rank.step_seconds_p99), 8))
     if rank.mfu_pct is not None:
-        figures.append(("MFU", fmt.percent(rank.mfu_pct, 1), 6))
+        figures.append(("MFU", f"{'~' if rank.mfu_estimated else ''}{fmt.percent(rank.mfu_pct, 1)}", 6))
     figures.append(("steps/s", fmt.count(rank.steps_per_s), 6))
     if rank.memory_reserved_bytes is not None:
         figures.append(

@@ -35,7 +35,7 @@ class MainScreen(LlmtopScreen):
             width,
             height,
             gpus=len(gpus),
-            ranks=0 if snapshot is None else len(snapshot.ranks),
+            ranks=len(rank_table.lines(view)),
             alerting=urgent,
             selected=view.position(),
             alerts=0 if snapshot is None else len(snapshot.alerts),

@@ -55,7 +55,7 @@ class ProcessesScreen(LlmtopScreen):
         at = self._position(rows)
         room = max(body.height - 2, 0)
         self._top = max(min(self._top, at, len(rows) - room), at - room + 1, 0)
-        columns = table.plan(width - 1, self._sorted_by)
+        columns = table.plan(width - 1, self._sorted_by, snapshot)
         lines = [self._summary(rows, width)]
         lines.append(table.titles(columns, self._sorted_by, width, look, reverse=self._reverse))
         if snapshot is not None:

@@ -24,15 +24,13 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
 from llmtop import procfs, socket_dir, wire
-from llmtop.errors import LlmtopError, NotPossibleHere
+from llmtop.capture.kineto import messages
+from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 
 DIRECTORY_VARIABLE = "KINETO_IPC_SOCKET_DIR"
 SERVICE = "dynolog"
 """The name that Kineto asks for."""
-CONTROL = "control"
 CONFIG = "kineto.conf"
 TOLD_PREFIX = "told-"
 """Of a file with the pid of a process that has been told to trace; guest/ending.py looks for its own."""
@@ -49,48 +47,9 @@ _HEADER = struct.Struct("@Q32s")
 _QUESTION = struct.Struct("@iiq")
 _CONTEXT = struct.Struct("@iiq")
 _CREDENTIALS = struct.Struct("3i")
-_MAX_MESSAGE = 4096
-
-
-class Wish(msgspec.Struct, tag="wish", kw_only=True, omit_defaults=True):
-    """From a monitor: have that process trace. Hanging up before `Sent` takes it back."""
-
-    pid: int
-    path: str
-    """Absolute; Kineto puts ``_<pid>`` before its suffix."""
-    steps: int = 0
-    milliseconds: int = 0
-
-
-class WhoIsThere(msgspec.Struct, tag="look"):
-    """From a monitor: who is there?"""
-
-
-class Poller(msgspec.Struct, kw_only=True):
-    """A process whose Kineto asks this host for work."""
-
-    pid: int
-    """On this host."""
-    own_pid: int
-    """As it knows itself."""
-    ready: bool
-    seconds_ago: float
-
-
-class Pollers(msgspec.Struct, tag="pollers", kw_only=True):
-    """The answer to a monitor: which processes ask this host for work."""
-
-    pollers: list[Poller]
-
-
-class Sent(msgspec.Struct, tag="sent", kw_only=True):
-    """To a monitor: the process has been told. It never confirms; its file does."""
-
-    own_pid: int
-
-
-_from_monitor = msgspec.json.Decoder(Wish | WhoIsThere)
-_to_monitor = msgspec.json.Decoder(Pollers | Sent | wire.Refused)
+_LARGEST = 4096
+_MOST_CALLERS = 64
+"""Monitors that may be connected at once; each of them asks for a moment."""
 
 
 @dataclass
@@ -103,8 +62,8 @@ class _Known:
 @dataclass
 class _Caller:
     channel: socket.socket
-    buffer: bytearray = field(default_factory=bytearray)
-    wish: Wish | None = None
+    asked: messages.Asked = field(default_factory=messages.Asked)
+    wish: messages.Wish | None = None
 
 
 def environment(directory: Path) -> dict[str, str]:
@@ -131,8 +90,9 @@ def bind() -> tuple[Path, socket.socket, socket.socket]:
         # so that each question comes with the pid and uid that the kernel saw
         service.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         service.bind(str(directory / SERVICE))
-        control.bind(str(directory / CONTROL))
-        control.listen(8)
+        control.bind(str(directory / messages.CONTROL))
+        control.listen(_MOST_CALLERS)
+        (directory / messages.FRAMES).symlink_to(messages.CONTROL)
         (directory / CONFIG).write_text(f"ON_DEMAND_CONFIG_UPDATE_INTERVAL_SECS={POLL_SECONDS}\n")
     except OSError as error:
         service.close()
@@ -142,7 +102,7 @@ def bind() -> tuple[Path, socket.socket, socket.socket]:
     return directory, service, control
 
 
-def config_for(wish: Wish) -> bytes:
+def config_for(wish: messages.Wish) -> bytes:
     """The text that makes Kineto record so many steps, or so long."""
     lines = [f"ACTIVITIES_LOG_FILE={wish.path}", "ACTIVITIES_WARMUP_PERIOD_SECS=0"]
     if wish.steps:
@@ -202,11 +162,11 @@ class FabricHost:
             return False
         if service in readable:
             self._answer()
-        if control in readable:
-            self._accept()
         for fd in readable:
             if fd in self._callers:
                 self._hear(self._callers[fd])
+        if control in readable:  # after those that hung up
+            self._accept()
         return True
 
     def asked_lately(self) -> bool:
@@ -217,7 +177,7 @@ class FabricHost:
     def _answer(self) -> None:
         """Answer one question of a training."""
         try:
-            data, ancillary, _, address = self._service.recvmsg(_MAX_MESSAGE, socket.CMSG_SPACE(_CREDENTIALS.size))
+            data, ancillary, _, address = self._service.recvmsg(_LARGEST, socket.CMSG_SPACE(_CREDENTIALS.size))
         except OSError:
             return
         pid = _sender(ancillary)
@@ -246,7 +206,7 @@ class FabricHost:
             (self.directory / f"{TOLD_PREFIX}{known.own_pid}").touch()
         if wish is not None and self._reply(address, b"req", config_for(wish)):
             known.ready = False
-            self._send(waiting[0], Sent(own_pid=known.own_pid))
+            self._send(waiting[0], messages.Sent(own_pid=known.own_pid))
         else:
             waiting[0].wish = wish
 
@@ -263,40 +223,36 @@ class FabricHost:
         except OSError:
             return
         channel.setblocking(False)
-        if not wire.peer_allowed(wire.peer_credentials(channel)[1]):
+        many = len(self._callers) >= _MOST_CALLERS
+        if many or not wire.peer_allowed(wire.peer_credentials(channel)[1]):
             channel.close()
             return
         self._callers[channel.fileno()] = _Caller(channel)
 
     def _hear(self, caller: _Caller) -> None:
         try:
-            data = caller.channel.recv(_MAX_MESSAGE)
+            data = caller.channel.recv(messages.MAX_MESSAGE)
         except OSError:
             data = b""
-        caller.buffer += data
-        if not data or len(caller.buffer) > _MAX_MESSAGE:
+        if not data:
             self._drop(caller)
             return
-        while b"\n" in caller.buffer:
-            line, _, rest = bytes(caller.buffer).partition(b"\n")
-            caller.buffer = bytearray(rest)
-            self._obey(caller, line)
-
-    def _obey(self, caller: _Caller, line: bytes) -> None:
         try:
-            message = _from_monitor.decode(line)
-        except msgspec.DecodeError:
-            self._send(caller, wire.Refused(reason="not a message of llmtop"))
+            for message in caller.asked.feed(data):
+                self._obey(caller, message)
+        except UnusableInput as unusable:
+            self._send(caller, wire.Refused(reason=str(unusable)))
             self._drop(caller)
-            return
-        if isinstance(message, WhoIsThere):
+
+    def _obey(self, caller: _Caller, message: messages.FromMonitor) -> None:
+        if isinstance(message, messages.WhoIsThere):
             now = time.monotonic()
             self._known = {pid: k for pid, k in self._known.items() if procfs.is_alive(pid)}
             pollers = [
-                Poller(pid=pid, own_pid=k.own_pid, ready=k.ready, seconds_ago=round(now - k.asked_at, 3))
+                messages.Poller(pid=pid, own_pid=k.own_pid, ready=k.ready, seconds_ago=round(now - k.asked_at, 3))
                 for pid, k in self._known.items()
             ]
-            self._send(caller, Pollers(pollers=pollers))
+            self._send(caller, messages.Pollers(pollers=pollers))
         elif (
             "\n" in message.path or not os.path.isabs(message.path) or not (message.steps or message.milliseconds)
         ):
@@ -304,9 +260,9 @@ class FabricHost:
         else:
             caller.wish = message
 
-    def _send(self, caller: _Caller, message: Pollers | Sent | wire.Refused) -> None:
+    def _send(self, caller: _Caller, message: messages.FromHost) -> None:
         try:
-            caller.channel.sendall(msgspec.json.encode(message) + b"\n")
+            caller.channel.sendall(caller.asked.encode(message))
         except OSError:
             self._drop(caller)
 
@@ -340,16 +296,3 @@ def _sender(ancillary: list[tuple[int, int, bytes]]) -> int | None:
 
 def _is_client(address: object, directory: Path) -> bool:
     return isinstance(address, str) and os.path.dirname(address) == str(directory)
-
-
-def decode_answer(line: bytes) -> Pollers | Sent | wire.Refused:
-    """Decode what a host said.
-
-    Raises:
-        NotPossibleHere: not a message of llmtop.
-    """
-    try:
-        answer: Pollers | Sent | wire.Refused = _to_monitor.decode(line)
-        return answer
-    except msgspec.DecodeError:
-        raise NotPossibleHere("what answers as Kineto host is not llmtop") from None

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections import deque
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,9 +17,10 @@ from llmtop import procfs, wire
 from llmtop.capture.engine import Engine, Refusal
 from llmtop.capture.job import Job, Recorded, Target
 from llmtop.capture.kineto import daemon as kineto
+from llmtop.capture.kineto import messages
 from llmtop.capture.nsys import sessions
 from llmtop.capture.wait_for_window import SILENCE_SECONDS, SPARE_STEPS, seconds_for
-from llmtop.errors import NotPossibleHere
+from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import duration
 
 WRITE_SECONDS = 120.0
@@ -25,6 +29,7 @@ HOST_SECONDS = 5.0
 _GONE = (
     "the process beside `llmtop run` that reaches Kineto has ended; another engine may still capture the training"
 )
+_NOT_OURS = "what answers as Kineto host is not llmtop"
 
 
 class HostConnection:
@@ -36,11 +41,13 @@ class HostConnection:
         Raises:
             NotPossibleHere: nobody hosts there any more, or somebody else does.
         """
-        self._buffer = bytearray()
+        frames = os.path.exists(directory / messages.FRAMES)
+        self._spoken = messages.Frames() if frames else messages.Lines()
+        self._heard: deque[bytes] = deque()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(HOST_SECONDS)
         try:
-            self._socket.connect(str(directory / kineto.CONTROL))
+            self._socket.connect(str(directory / (messages.FRAMES if frames else messages.CONTROL)))
             _, uid = wire.peer_credentials(self._socket)
         except OSError as error:
             self._socket.close()
@@ -53,25 +60,25 @@ class HostConnection:
         """Hang up; a wish not yet sent on is taken back."""
         self._socket.close()
 
-    def send(self, message: kineto.Wish | kineto.WhoIsThere) -> None:
+    def send(self, message: messages.FromMonitor) -> None:
         """Send one message.
 
         Raises:
             NotPossibleHere: the host has gone.
         """
         try:
-            self._socket.sendall(msgspec.json.encode(message) + b"\n")
+            self._socket.sendall(self._spoken.encode(message))
         except OSError as error:
             raise NotPossibleHere(f"{_GONE} ({error.strerror})") from None
 
-    def receive(self, seconds: float) -> kineto.Pollers | kineto.Sent | None:
+    def receive(self, seconds: float) -> messages.Pollers | messages.Sent | None:
         """Wait for one answer; None if none came in time.
 
         Raises:
             NotPossibleHere: the host has gone, or refused.
         """
         self._socket.settimeout(max(seconds, 0.001))
-        while b"\n" not in self._buffer:
+        while not self._heard:
             try:
                 data = self._socket.recv(4096)
             except (TimeoutError, BlockingIOError):
@@ -80,10 +87,14 @@ class HostConnection:
                 raise NotPossibleHere(f"{_GONE} ({error.strerror})") from None
             if not data:
                 raise NotPossibleHere(f"{_GONE} (it hung up)")
-            self._buffer += data
-        line, _, rest = bytes(self._buffer).partition(b"\n")
-        self._buffer = bytearray(rest)
-        answer = kineto.decode_answer(line)
+            try:
+                self._heard += self._spoken.feed(data)
+            except UnusableInput:
+                raise NotPossibleHere(_NOT_OURS) from None
+        try:
+            answer = wire.decoded(self._spoken.from_host, self._heard.popleft())
+        except msgspec.DecodeError:
+            raise NotPossibleHere(_NOT_OURS) from None
         if isinstance(answer, wire.Refused):
             raise NotPossibleHere(f"the Kineto host refused: {answer.reason}")
         return answer
@@ -100,7 +111,7 @@ def directory_of(pid: int) -> Path | None:
     return Path(text) if text and environ.get("KINETO_USE_DAEMON") else None
 
 
-def pollers(directory: Path) -> list[kineto.Poller]:
+def pollers(directory: Path) -> list[messages.Poller]:
     """The processes that asked there lately.
 
     Raises:
@@ -108,11 +119,11 @@ def pollers(directory: Path) -> list[kineto.Poller]:
     """
     host = HostConnection(directory)
     try:
-        host.send(kineto.WhoIsThere())
+        host.send(messages.WhoIsThere())
         answer = host.receive(HOST_SECONDS)
     finally:
         host.close()
-    return answer.pollers if isinstance(answer, kineto.Pollers) else []
+    return answer.pollers if isinstance(answer, messages.Pollers) else []
 
 
 def trainings(directory: Path) -> list[int]:
@@ -175,6 +186,22 @@ class KinetoEngine(Engine):
             return Refusal("it has not imported torch, or its torch is built without Kineto")
         return sessions.tracer_refusal(target, self.restart(target))
 
+    def unattached(self, pids: Collection[int]) -> dict[int, bool]:
+        """See `Engine.unattached`."""
+        asking: dict[Path, list[int]] = {}
+        for pid in pids:
+            with suppress(NotPossibleHere):
+                directory = directory_of(pid)
+                if directory is not None:
+                    asking.setdefault(directory, []).append(pid)
+        found = {}
+        for directory, those in asking.items():
+            training: list[int] = []
+            with suppress(NotPossibleHere):
+                training = trainings(directory)
+            found.update({pid: pid in training for pid in those})
+        return found
+
     def record(self, job: Job) -> Recorded:
         """See `Engine.record`."""
         job.stage("prepare")
@@ -211,14 +238,14 @@ def _ask(job: Job, target: Target) -> _Wait:
     # In such a trace only the ends of the optimizer's steps mark steps: N lie between N + 1 of them. By the
     # device's clock, which runs behind, another is lost at the start and one at the end (seen on an H200: 4 of 7).
     steps = job.plan.steps + SPARE_STEPS + 3 if job.plan.steps else 0
-    host.send(kineto.Wish(pid=target.pid, path=str(path), steps=steps, milliseconds=milliseconds))
+    host.send(messages.Wish(pid=target.pid, path=str(path), steps=steps, milliseconds=milliseconds))
     return _Wait(target, host, path)
 
 
 def _await_sent(job: Job, wait: _Wait) -> None:
     while wait.own_pid is None:
         answer = wait.host.receive(0.05)
-        if isinstance(answer, kineto.Sent):
+        if isinstance(answer, messages.Sent):
             wait.own_pid = answer.own_pid
         job.check()
         _still_there(wait)

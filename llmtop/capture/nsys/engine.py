@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from llmtop.capture.engine import Engine, Refusal
+from llmtop.capture.engine import Check, Engine, Refusal
 from llmtop.capture.job import Job, Recorded, Target
 from llmtop.capture.nsys import lost_records, permissions
 from llmtop.capture.nsys.sessions import can_pause, is_live, live_session, should_pause
@@ -43,6 +44,25 @@ class NsysEngine(Engine):
         if lost_records.happened(session):
             return Refusal(lost_records.REFUSAL, restart)
         return None
+
+    def unattached(self, pids: Collection[int]) -> dict[int, bool]:
+        """See `Engine.unattached`; of what nsys launched, all that is Python."""
+        found = {}
+        for pid in pids:
+            with suppress(NotPossibleHere, OSError):
+                if nsys.session_of(pid) is not None and "python" in Path(os.readlink(f"/proc/{pid}/exe")).name:
+                    found[pid] = True
+        return found
+
+    def checks(self) -> list[Check]:
+        """See `Engine.checks`."""
+        return [_program(), permissions.cpu_sampling(), permissions.gpu_metrics()]
+
+    def left_behind(self) -> list[str]:
+        """See `Engine.left_behind`."""
+        from llmtop.capture.nsys import orphans
+
+        return orphans.sentences()
 
     def warning(self, target: Target, options: Collection[str] = ()) -> str:
         """See `Engine.warning`; what pausing costs is said with the options where these decide on it."""
@@ -107,3 +127,14 @@ def _missing() -> Refusal | None:
         because, _, command = str(refused).partition(": ")
         return Refusal(because, command)
     return None
+
+
+def _program() -> Check:
+    try:
+        found = nsys.find()
+    except NotPossibleHere as refusal:
+        because, _, command = str(refusal).partition(": ")
+        return Check(name="nsys", ok=False, says=because, command=command)
+    says = f"{found.version_text} at {found.path}"
+    cost = f"; each capture on a GPU {nsys.PAUSE_COST}" if found.needs_pause else ""
+    return Check(name="nsys", ok=True, says=says + cost)

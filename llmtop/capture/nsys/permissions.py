@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from llmtop.capture.engine import Refusal
+from llmtop.capture.engine import Check, Refusal
 
 
 def gpu_metrics_refusal() -> Refusal | None:
@@ -48,3 +48,25 @@ def perf_paranoid() -> int | None:
         return int(Path("/proc/sys/kernel/perf_event_paranoid").read_text())
     except (OSError, ValueError):
         return None
+
+
+def cpu_sampling() -> Check:
+    """Whether CPU samples of the whole machine can be had."""
+    level = perf_paranoid()
+    refused = cpu_sampling_refusal()
+    if refused:
+        return Check(name="CPU sampling", ok=False, says=refused.because, command=refused.command)
+    says = "no perf events in this kernel" if level is None else f"allowed (perf_event_paranoid is {level})"
+    return Check(name="CPU sampling", ok=level is not None, says=says)
+
+
+def gpu_metrics() -> Check:
+    """Whether the GPU's counters can be had."""
+    refused = gpu_metrics_refusal()
+    if refused:
+        return Check(name="GPU metrics", ok=False, says=refused.because, command=refused.command)
+    restricted = profiling_restricted()
+    if restricted is None:
+        return Check(name="GPU metrics", ok=False, says="no NVIDIA driver is loaded")
+    says = "to root only, and this is root" if restricted else "to all users"
+    return Check(name="GPU metrics", ok=True, says=f"the driver gives them {says}")

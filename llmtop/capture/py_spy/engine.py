@@ -14,7 +14,7 @@ from pathlib import Path
 
 from llmtop import procfs
 from llmtop.capture import folder
-from llmtop.capture.engine import Engine, Refusal
+from llmtop.capture.engine import Check, Engine, Refusal
 from llmtop.capture.job import Job, Recorded, Target
 from llmtop.capture.py_spy import ptrace_permission, stacks
 from llmtop.capture.wait_for_window import seconds_for, wait_window
@@ -141,6 +141,10 @@ class PySpyEngine(Engine):
             return Refusal("it is no Python process")
         return ptrace_permission.refusal(target.pid)
 
+    def checks(self) -> list[Check]:
+        """See `Engine.checks`."""
+        return [_program(), ptrace_permission.reading()]
+
     def record(self, job: Job) -> Recorded:
         """See `Engine.record`."""
         job.stage("prepare")
@@ -260,3 +264,11 @@ def _markdown(target: Target, samples: stacks.Samples) -> str:
         lines += stacks.tree_lines(root)
         lines += ["```", ""]
     return "\n".join(lines)
+
+
+def _program() -> Check:
+    try:
+        return Check(name="py-spy", ok=True, says=str(find()))
+    except NotPossibleHere as refusal:
+        because, _, command = str(refusal).partition(": ")
+        return Check(name="py-spy", ok=False, says=because, command=command)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from llmtop import procfs
-from llmtop.capture.engine import Refusal
+from llmtop.capture.engine import Check, Refusal
 
 CAP_SYS_PTRACE = 19
 
@@ -64,3 +64,14 @@ def has_capability(bit: int = CAP_SYS_PTRACE) -> bool:
 def in_container() -> bool:
     """Whether this looks like the inside of a container."""
     return any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv")) or "container" in os.environ
+
+
+def reading() -> Check:
+    """Whether this user's processes may be read."""
+    scope = yama_scope()
+    if has_capability() and scope != 3:
+        return Check(name="ptrace", ok=True, says="this user may read any process (CAP_SYS_PTRACE)")
+    if scope in (None, 0):
+        return Check(name="ptrace", ok=True, says="this user's processes may be read")
+    says = f"kernel.yama.ptrace_scope is {scope}: py-spy may read only what llmtop itself starts"
+    return Check(name="ptrace", ok=False, says=says, command="sudo sysctl kernel.yama.ptrace_scope=0")

@@ -99,6 +99,11 @@ class Closer:
         self._founders = [weakref.ref(optimizer) for optimizer in optimizers]
         self._awaited = [weakref.ref(optimizer) for optimizer in optimizers if id(optimizer) not in self._seen]
 
+    def optimizer(self) -> Any:
+        """The optimizer that closes steps; None when there is none, or it is no more."""
+        reference = None if self._closer is None else self._closer.reference
+        return None if reference is None else reference()
+
     def closes(self, optimizer: Any) -> bool:
         """Whether this step ends a step of the training: of another than `number`, or of that one after others."""
         one = self._seen.get(id(optimizer))

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from llmtop.instrument.auto import communication, dynamo, transfers
+from llmtop.instrument.auto import checkpoints, communication, dynamo, transfers
 from llmtop.instrument.auto.loop import Loop, is_data_worker, make
 from llmtop.instrument.auto.modules import STEPS_WITHOUT, Modules
 
@@ -36,6 +36,7 @@ def install(again: Callable[[], Loop]) -> Loop:
     loop = make(again)
     _listen_to_dataloader(loop)
     transfers.listen(loop)
+    checkpoints.listen(loop)
     modules = Modules(loop)
     _listen_to_autograd(loop, modules)
     _listen_to_optimizers(loop, modules)
@@ -62,7 +63,7 @@ def _listen_to_dataloader(loop: Loop) -> None:
                 (loop.busy and not (loop.optimizing and loop.recovers()))
                 or ((recorder.manual_used or recorder.off) and loop.stands_down())
             ):
-                phase = loop.dataload_begins()
+                phase = loop.dataload_begins(self)
         except BaseException as error:  # noqa: BLE001
             loop.lost("the waits for batches", error)
         if phase is None:
@@ -71,7 +72,7 @@ def _listen_to_dataloader(loop: Loop) -> None:
             batch = fetch(self)
         except BaseException:
             try:
-                loop.dataload_ends(exhausted=True)
+                loop.dataload_ends(phase, exhausted=True)
             except BaseException as error:  # noqa: BLE001
                 loop.lost("the waits for batches", error)
             raise
@@ -100,6 +101,8 @@ def _listen_to_autograd(loop: Loop, modules: Modules) -> None:
                 usual = recorder.attached and modules.called and loop.steps_without_forward < STEPS_WITHOUT
                 if not usual and (not recorder.attached or modules.unknown):
                     _meet(loop, modules, tensors)
+                if loop.known.model.curious:
+                    loop.known.model.sees_loss(tensors)
                 loop.backward_begins()
                 mark = communication.mark_end_of(tensors, loop) if is_distributed() else None
                 begun = True
@@ -126,6 +129,8 @@ def _meet(loop: Loop, modules: Modules, loss: Any = None) -> None:
         if modules.unknown:
             modules.look(loss)
         loop.attach()
+        loop.known.look()
+        checkpoints.look(loop)
         dynamo.keep_out()  # also of what has been loaded to publish
 
 

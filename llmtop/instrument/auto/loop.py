@@ -13,7 +13,7 @@ from time import perf_counter_ns
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from llmtop.instrument.auto.loop_state import LoopState
+from llmtop.instrument.auto.loop_state import LoopState, nothing
 from llmtop.instrument.record.recorder import Phase, Step
 
 if TYPE_CHECKING:
@@ -34,32 +34,74 @@ class Loop(LoopState):
 
     # --- loading ----------------------------------------------------------------------------------
 
-    def dataload_begins(self) -> Phase:
-        """A batch is asked for. The phase returned is to be left when it is there."""
-        if self._unstepped or self.evaluated:
-            self.batch_is_asked_for()
-        self._dataload.__enter__()
-        return self._dataload
+    def dataload_begins(self, waits: object = None) -> Phase:
+        """A batch is asked for.
 
-    def batch_is_asked_for(self) -> None:
-        """A batch is asked for, of whatever loader; called before the wait for it begins."""
+        Args:
+            waits: the iterator that is to give it; None where it is the training's for sure.
+
+        Returns:
+            The phase that has begun, to be left when the batch is there.
+        """
+        phase = self._dataload
+        if self._unstepped or self.evaluated or (waits is not None and self.feed() is not waits):
+            phase = self.batch_is_asked_for(waits) or phase
+        phase.__enter__()
+        return phase
+
+    def batch_is_asked_for(self, waits: object) -> Phase | None:
+        """A batch is asked for, of whatever loader; called before the wait for it begins.
+
+        Returns:
+            The phase that the wait is part of; None for a phase of its own.
+        """
         if not self.here or self.stands_down():
-            return
+            return None
         if self._unstepped:
             self._look_for_unseen_step()
-        if self.evaluated and self._step is None:
-            # Asked for again after a forward without gradients and none with: the batches were an evaluation's.
-            self.forget_pending()
         self.evaluated = False
-        self._tentative_ns = 0
+        tentative_ns, self._tentative_ns = self._tentative_ns, 0
         self._tentative = None
+        if waits is None or self.feed() is waits:
+            self.evaluation.over()
+            if tentative_ns and self.stands_between_steps():
+                self.recorder.add_phase("evaluation", self._tentative_begun, tentative_ns)
+            return None
+        self.evaluated = True
+        if not self.stands_between_steps():
+            self.evaluation.begins_with(waits)
+            return None
+        return self.evaluation.batch_is_asked_for(waits)
 
-    def dataload_ends(self, *, exhausted: bool) -> None:
+    def stands_between_steps(self) -> bool:
+        """Whether no step and no phase is open, so that what comes need not be the training's."""
+        r = self.recorder
+        return self._step is None and r.open_step is None and r.node is r.root and r.tracks is None
+
+    def dataload_ends(self, phase: Phase | None = None, *, exhausted: bool) -> None:
         """The batch is there, or there are no more: what comes after an epoch belongs to no step."""
-        if exhausted:
+        if exhausted and phase in (None, self._dataload):
             self.recorder.cancel_phase("dataload")
+            self.feed = nothing
         else:
-            self._dataload.__exit__(None, None, None)
+            (phase or self._dataload).__exit__(None, None, None)
+
+    def aside(self, name: str) -> Phase | None:
+        """The phase for something that is no part of a step's work, such as a checkpoint; None where it is part
+        of something else.
+
+        Args:
+            name: "checkpoint" or "evaluation".
+        """
+        r = self.recorder
+        if not self.attached or not self.here or (self.busy and not (self.optimizing and self.recovers())):
+            return None
+        if self.stands_down() or r.node is not r.root or r.tracks is not None:
+            return None
+        if name == "checkpoint":
+            return self._checkpoint
+        self.evaluation.over()
+        return self.evaluation.phase
 
     def forget_pending(self) -> None:
         """Drop the phases that were recorded since the last step."""
@@ -67,11 +109,34 @@ class Loop(LoopState):
 
     def h2d(self) -> Phase | None:
         """The phase for a copy to the device that begins now; None when it is part of something else."""
+        if self.recorder.evaluates and self._step is None:
+            return None
         if not self.attached or not self.here or (self.busy and not (self.optimizing and self.recovers())):
             return None
         return None if self.stands_down() else self._h2d
 
     # --- forward and backward ---------------------------------------------------------------------
+
+    def forward_without(self, module: Any) -> Callable[[], None] | None:
+        """The outermost module is called without gradients, between steps or within one.
+
+        Returns:
+            What is to be called at the end; None if this is no evaluation, as far as can be told.
+        """
+        self.recorder.saw_work()
+        if not self.attached or self.stands_down() or not self.stands_between_steps():
+            return None
+        self.evaluated = True
+        judged = id(module) in self.trains and not module.training
+        if not self.evaluation.goes_on(as_judged=judged and not self.evaluation.may_be_training(self.feed())):
+            return None
+        self.busy = True
+        self.evaluation.phase.__enter__()
+        return self._forward_without_ends
+
+    def _forward_without_ends(self) -> None:
+        self.evaluation.phase.__exit__(None, None, None)
+        self.busy = False
 
     def forward_begins(self) -> OpenStep | None:
         """The outermost module is called with gradients enabled. Returns the step; None before the first."""
@@ -108,10 +173,12 @@ class Loop(LoopState):
         """What may have been a forward has returned or raised."""
         self._tentative_ns += perf_counter_ns()
         self.busy = False
+        self.evaluation.computes()
 
     def _was_training(self) -> None:
         """A backward pass follows what was taken for an evaluation."""
-        self.evaluated = self.trained = False
+        self.trained = False
+        self._trains_again()
         ns, self._tentative_ns = self._tentative_ns, 0
         batch, self._tentative = self._tentative, None
         self.steps_without_forward = 0
@@ -188,7 +255,9 @@ class Loop(LoopState):
 
     def waits(self) -> Phase | None:
         """The phase for a collective that blocks Python; None when it is not to be counted."""
-        return self._communication if self.attached and self.here and not self._waiting else None
+        if self._waiting or (self.recorder.evaluates and self._step is None):
+            return None
+        return self._communication if self.attached and self.here else None
 
     # --- optimizers -------------------------------------------------------------------------------
 
@@ -260,12 +329,21 @@ class Loop(LoopState):
 
     def _open_step(self) -> OpenStep | None:
         r = self.recorder
+        if self.evaluated:
+            self._trains_again()
         if self._step is None and r.open_step is not None:
             self._step, self._begun_here = r.open_step, False  # an integration's
         elif self._step is None and self._started:
             self._step, self._begun_here = Step(), True
             r.begin_around(self._step)
         return self._step
+
+    def _trains_again(self) -> None:
+        """A forward or backward pass of the training begins after what may have been an evaluation."""
+        self.evaluated = False
+        feed = self.evaluation.over()
+        if feed is not None:
+            self.feed = feed
 
     def _look_for_unseen_step(self) -> None:
         """End the step if a parameter has changed since the backward pass and no optimizer said so.
@@ -304,10 +382,13 @@ class Loop(LoopState):
             self.recorder.next_index = max(self.recorder.next_index, 1)
         self._started = True
         r = self.recorder
-        if r.open_step is not None and r.tracks is None:
+        step = r.open_step
+        if step is not None and r.tracks is None:
             if r.node is not r.root:
                 r.cut_open()
-            r.open_step.__exit__(None, None, None)
+            if self.known.numbers and step.index is None:
+                step.index = self.known.index()
+            step.__exit__(None, None, None)
         else:
             r.end_step()
 

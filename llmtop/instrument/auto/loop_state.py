@@ -7,7 +7,9 @@ from _thread import get_ident
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from llmtop.instrument.auto import known
 from llmtop.instrument.auto.closer import Closer
+from llmtop.instrument.auto.evaluation import Evaluation
 from llmtop.instrument.guest.guard import met
 from llmtop.instrument.record import recorder
 from llmtop.instrument.record.recorder import phase_of
@@ -15,11 +17,13 @@ from llmtop.instrument.record.recorder import phase_of
 if TYPE_CHECKING:
     from llmtop.instrument.record.parts import OpenStep
 
+MAX_TRAINED = 1024
+"""Modules that are remembered as trained: a model for each fold of the data must not fill the memory."""
 FOREIGN_PASSES = 16
 """Backward passes of another thread, while the one whose steps are recorded ends none, until it takes over."""
 
 
-def _nothing() -> None:
+def nothing() -> None:
     """Stands for a reference to a parameter while none is known."""
 
 
@@ -30,6 +34,7 @@ class LoopState:
         "_again",
         "_backward",
         "_begun_here",
+        "_checkpoint",
         "_closure",
         "_communication",
         "_dataload",
@@ -59,18 +64,23 @@ class LoopState:
         "busy",
         "closer",
         "evaluated",
+        "evaluation",
+        "feed",
         "in_backward",
+        "known",
         "optimizing",
         "recorder",
         "steps_without_forward",
         "thread",
         "trained",
+        "trains",
         "watched",
     )
 
     def __init__(self, again: Callable[[], Any]) -> None:
         self._again = again
         self.recorder = recorder.get()
+        self._checkpoint = phase_of("checkpoint")
         self._dataload, self._h2d, self._forward, self._backward, self._communication, self._optimizer = map(
             phase_of, ("dataload", "h2d", "forward", "backward", "communication", "optimizer")
         )
@@ -88,14 +98,20 @@ class LoopState:
         self.thread = get_ident()
         """The thread that trains."""
         self.evaluated = False
-        """A module was called without gradients since the last batch was asked for."""
+        """Something happened that may be an evaluation's: a forward without a backward pass, a batch of another
+        iterator than the training's."""
+        self.feed: Callable[[], object] = nothing
+        """Returns the iterator that the batches of the training come from: a weak reference."""
+        self.evaluation = Evaluation(self.recorder)
+        self.trains: set[int] = set()
+        """id() of modules that were called with gradients, as a training does."""
         self.trained = False
         """Whether an outermost module was ever called in training mode with gradients."""
         self._started = False
         """A first step has ended. It is not recorded: its forward, before the first backward, was not seen."""
         self._step: OpenStep | None = None
         self._begun_here = False
-        self.watched: Callable[[], Any] = _nothing
+        self.watched: Callable[[], Any] = nothing
         """Returns a parameter that is trained, or None: a weak reference."""
         self._version: int | None = None
         self.steps_without_forward = 0
@@ -103,6 +119,7 @@ class LoopState:
         self._torch_steps = False
         """Whether an optimizer of torch's has stepped, as hooks see it: then nothing else ends a step."""
         self._passes = self._most_passes = self._foreign = self._foreign_since = 0
+        self.known = known.make(self)
         self._be_idle()
 
     def _be_idle(self) -> None:
@@ -152,6 +169,11 @@ class LoopState:
         return self.recorder.attached
 
     @property
+    def most_passes(self) -> int:
+        """How many backward passes a step has had at most."""
+        return self._most_passes
+
+    @property
     def here(self) -> bool:
         """Whether the calling thread is the one that trains."""
         return get_ident() == self.thread
@@ -174,6 +196,12 @@ class LoopState:
         self._be_idle()
         self._take_thread()
         return False
+
+    def trains_module(self, number: int) -> None:
+        """Remember the id() of a module that is called as a training does."""
+        if len(self.trains) >= MAX_TRAINED:
+            self.trains.clear()
+        self.trains.add(number)
 
     def _take_thread(self) -> None:
         self.thread = get_ident()

@@ -170,9 +170,7 @@ class Modules:
         """
         loop = self.loop
         if not _gradients():
-            loop.evaluated = True
-            loop.recorder.saw_work()
-            return None
+            return loop.forward_without(module)
         recorder = loop.recorder
         if recorder.manual_used or not recorder.attached or recorder.off:
             loop.stands_down()
@@ -190,6 +188,10 @@ class Modules:
         step = loop.forward_begins()
         if step is not None:
             called = id(module)
+            if called not in loop.known.model.seen:
+                loop.known.model.sees(module)
+            if called not in loop.trains:
+                loop.trains_module(called)
             if loop.batch_of in (0, called):
                 guess(step, args, kwargs, first=loop.batch_of == 0)
                 loop.batch_of = called

@@ -18,7 +18,7 @@ MAX_NODES = 10_000
 MAX_UNSEEN_CLASSES = 512
 """Classes of modules whose instances nobody sees; more are not tried."""
 _plain: Any = torch._C._disabled_torch_function_impl
-_own_dict = object.__getattribute__
+own_dict = object.__getattribute__
 
 
 class FoundModules(NamedTuple):
@@ -41,7 +41,7 @@ def look() -> FoundModules:
             modules.append(thing)
         elif issubclass(kind, torch.optim.Optimizer):
             optimizers.append(thing)
-    held = {id(child) for module in modules for child in _held(module, "_modules")}
+    held = {id(child) for module in modules for child in held_by(module, "_modules")}
     return FoundModules(
         [module for module in modules if id(module) not in held and is_trained(module)], optimizers
     )
@@ -53,7 +53,7 @@ def children(parents: Iterable[nn.Module]) -> list[nn.Module]:
     waiting = list(parents)
     seen = {id(parent) for parent in waiting}
     for parent in waiting:
-        for child in _held(parent, "_modules"):
+        for child in held_by(parent, "_modules"):
             if id(child) not in seen:
                 seen.add(id(child))
                 if issubclass(type(child), (nn.ModuleList, nn.ModuleDict)):
@@ -109,18 +109,18 @@ def unseen_classes() -> list[type[nn.Module]]:
 def _trained_parameters(module: nn.Module) -> Iterator[Any]:
     waiting, seen = [module], {id(module)}
     for one in waiting:
-        for parameter in _held(one, "_parameters"):
+        for parameter in held_by(one, "_parameters"):
             if _requires_grad(parameter):
                 yield parameter
-        for child in _held(one, "_modules"):
+        for child in held_by(one, "_modules"):
             if id(child) not in seen:
                 seen.add(id(child))
                 waiting.append(child)
 
 
-def _held(module: nn.Module, name: str) -> list[Any]:
+def held_by(module: nn.Module, name: str) -> list[Any]:
     """The values of its `_parameters` or `_modules`; none where it has not got what torch puts there."""
-    held = _own_dict(module, "__dict__").get(name)
+    held = own_dict(module, "__dict__").get(name)
     values = held.values() if issubclass(type(held), dict) else ()
     wanted = torch.Tensor if name == "_parameters" else nn.Module
     return [value for value in values if issubclass(type(value), wanted)]

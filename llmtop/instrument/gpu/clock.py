@@ -83,6 +83,8 @@ class GpuClock:
         self._marks: list[_Mark] = []
         self._pending: deque[tuple[int, list[_Mark]]] = deque()
         self._spoilt = False
+        self.spent_ns = 0
+        """At boundaries so far, in all."""
         self._spent_ns = 0
         self._cost_ns = float(FIRST_COST_NS)
 
@@ -139,6 +141,7 @@ class GpuClock:
 
     def end(self, index: int, begun_ns: int) -> None:
         """The step that was to be timed has ended; it began at `begun_ns` by the host's clock."""
+        self.spent_ns += self._spent_ns
         if self._spoilt or not self._marks:
             self._cost_ns = max(self._cost_ns, float(FIRST_COST_NS))
             self._recycle(self._marks)

@@ -26,6 +26,10 @@ class GpuMetrics:
         self._taken_ns: dict[str, int] = {}
         self._waiting: dict[str, tuple[Any, Any]] = {}
 
+    def beside(self) -> GpuMetrics:
+        """Another one on the same device, for numbers of other origin."""
+        return GpuMetrics(self._cuda)
+
     def take(self, name: str, tensor: Any) -> None:
         """Begin to fetch a tensor of one element."""
         now = perf_counter_ns()

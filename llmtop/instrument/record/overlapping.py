@@ -82,7 +82,7 @@ class Tracks:
         self._recorder = recorder
         self._nvtx = nvtx
         self._commit = threading.Lock()
-        self._thread: int | None = None
+        self.thread: int | None = None
         self._current: ContextVar[Track | None] = ContextVar("llmtop-step", default=None)
 
     def open_step(self) -> OpenStep | None:
@@ -201,10 +201,10 @@ class Tracks:
     def _after_step(self, index: int, now: int) -> None:
         """Do the chores and a capture's hook, which must always have the same thread: that of the first step."""
         recorder = self._recorder
-        if self._thread is None:
-            self._thread = get_ident()
+        if self.thread is None:
+            self.thread = get_ident()
         recorder.chores_in -= 1
-        if self._thread == get_ident() and (recorder.chores_in <= 0 or recorder.boundary_hook is not None):
+        if self.thread == get_ident() and (recorder.chores_in <= 0 or recorder.boundary_hook is not None):
             recorder.after_step(index, now)
 
     def _write(self, track: Track, step: OpenStep, now: int) -> int:

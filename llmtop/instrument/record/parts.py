@@ -56,8 +56,31 @@ class BoundaryObserver(Protocol):
         """Called when a step ends."""
 
 
+class MeasuredCosts(Protocol):
+    """What llmtop takes from the training thread, in nanoseconds."""
+
+    chores_ns: int
+    """Of processor time between steps so far, in all."""
+
+    @property
+    def known(self) -> bool:
+        """Whether anything has been measured yet."""
+
+    def step_ns(self) -> float:
+        """Of a step without phases."""
+
+    def phase_ns(self) -> float:
+        """Of one entry of a phase."""
+
+    def sample(self, recorder: Any, now: int, ending_ns: int) -> None:
+        """Measure again, if it is time to; `recorder` is the state that holds this."""
+
+
 class Overlapping(Protocol):
     """Steps and phases that are told by their thread and task; each call is of whoever makes it."""
+
+    thread: int | None
+    """That of the first step; None before."""
 
     def open_step(self) -> OpenStep | None:
         """The step that the calling thread and task has open."""

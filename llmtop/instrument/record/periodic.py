@@ -6,13 +6,14 @@ graph.
 
 from __future__ import annotations
 
-import sys
+from time import perf_counter_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any
 
 from llmtop.instrument import torch_allocator
 from llmtop.instrument.gpu import events as gpu_events
 from llmtop.instrument.gpu.clock import GpuClock
 from llmtop.instrument.gpu.logged_tensors import GpuMetrics
+from llmtop.instrument.serve import process_group
 from llmtop.instrument.torch_compile import keep_untraced
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ LOOK_EVERY_NS = 250_000_000
 MOST_STEPS = 1024
 """Steps may become longer all of a sudden."""
 LOOK_AT_EVENTS_AFTER = 4
+COSTS_AFTER = 3
+"""The first steps are no usual ones."""
 
 
 class Chores:
@@ -37,6 +40,7 @@ class Chores:
         self._memory_at_ns = 0
         self._since_timed = 0
         self._is_timing = False
+        self._knows_group = False
 
     def __call__(self, index: int, now: int) -> int:
         """Do what is due after step `index`, which ended at `now` (perf_counter ns).
@@ -44,6 +48,16 @@ class Chores:
         Returns:
             After how many steps it wants to be called again.
         """
+        began, spent = perf_counter_ns(), thread_time_ns()
+        wait = self._do(index, now)
+        recorder, costs = self._recorder, self._recorder.costs
+        if costs is not None:
+            if recorder.tracks is None and recorder.ring.count >= COSTS_AFTER:
+                costs.sample(recorder, began, began - now)
+            costs.chores_ns += thread_time_ns() - spent
+        return wait
+
+    def _do(self, index: int, now: int) -> int:
         recorder = self._recorder
         self._measure_pace(recorder.ring.count, now)
         clock = recorder.clock
@@ -81,7 +95,11 @@ class Chores:
     def _look(self, now: int) -> None:
         recorder = self._recorder
         keep_untraced()
-        self._ask_distributed()
+        recorder.paths.arrange(recorder.root)
+        if not self._knows_group:
+            self._knows_group = process_group.learn(recorder.facts)
+        for look in recorder.looks:
+            look()
         if self._cuda is None:
             self._cuda = gpu_events.initialised_cuda()
             if self._cuda is None:
@@ -103,12 +121,3 @@ class Chores:
         recorder.gpu_metrics = GpuMetrics(cuda)
         if recorder.tracks is None:  # steps that overlap share the stream: their GPU times cannot be told apart
             recorder.clock = GpuClock(gpu_events.CudaEvents(cuda))
-
-    def _ask_distributed(self) -> None:
-        """Take the rank from torch.distributed, which knows it where no launcher says it."""
-        dist: Any = sys.modules.get("torch.distributed")
-        facts = self._recorder.facts
-        if facts.rank is not None or dist is None or not dist.is_available() or not dist.is_initialized():
-            return
-        facts.rank, facts.world_size = dist.get_rank(), dist.get_world_size()
-        facts.changed()

@@ -12,6 +12,8 @@ MAX_DEPTH = 16
 MAX_NAME = 64
 """Characters; longer names are cut."""
 
+_NEVER = 1 << 62
+"""Later than any stamp."""
 HIDDEN = 0
 """The slot of what is not reported: a phase within itself, or one over the limits."""
 STEP = -1
@@ -24,6 +26,8 @@ class Paths:
     def __init__(self) -> None:
         self.names: list[str] = [""]
         """By slot / 2; the first is `HIDDEN`."""
+        self.order: tuple[int, ...] = ()
+        """Slot / 2 of each path, as they follow each other in a step (`arrange`)."""
         self._slots: dict[str, int] = {}
 
     def slot(self, path: str) -> int:
@@ -36,6 +40,32 @@ class Paths:
             self.names.append(path)
             slot = self._slots[path] = 2 * (len(self.names) - 1)
         return slot
+
+    def arrange(self, root: Node, step_ended: int = _NEVER) -> tuple[int, ...]:
+        """Put the paths in the order in which phases last began; best told when a step has just ended.
+
+        Args:
+            root: of all phases.
+            step_ended: when the last step did (perf_counter ns); what has begun since comes first in the next.
+
+        Returns:
+            Slot / 2 of each path.
+
+        What is in few steps (a checkpoint, before the first phase of the step it belongs to) comes first. A path
+        that no node has, since its phase is counted further up than it was entered, goes with that phase.
+        """
+        nodes = root.in_order(step_ended)
+        places = {node.slot // 2: None for node in nodes if node.slot != HIDDEN}
+        for place in range(1, len(self.names)):
+            if place not in places:
+                tail = f"/{self.names[place]}"
+                stands_at = [node.slot // 2 for node in nodes if node.path.endswith(tail)]
+                before = next((one for one in places if one in stands_at), None)
+                kept = list(places)
+                kept.insert(len(kept) if before is None else kept.index(before), place)
+                places = dict.fromkeys(kept)
+        self.order = tuple(places)
+        return self.order
 
     @property
     def cells(self) -> int:
@@ -78,6 +108,14 @@ class Node:
         if node is None:
             node = self.children[""] = Node("", self, self.path, HIDDEN)
         return node
+
+    def in_order(self, step_ended: int) -> list[Node]:
+        """All nodes below this one as they last began, each before those within it; for any thread."""
+        found: list[Node] = []
+        for node in sorted(self.children.values(), key=lambda one: (one.begun <= step_ended, one.begun)):
+            found.append(node)
+            found += node.in_order(step_ended)
+        return found
 
     def subtree(self) -> list[Node]:
         """All nodes below this one."""

@@ -136,6 +136,7 @@ class Recorder(State):
             self.cells[node.slot] += ns
             self.cells[node.slot + 1] += 1
             self.pending = min(self.pending, begun)
+            node.begun = max(node.begun, begun)
 
     def step_failed(self, step: OpenStep) -> None:
         """Recording a step has failed: it is not counted, and the next one begins anew."""

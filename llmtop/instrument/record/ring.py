@@ -41,6 +41,14 @@ class Ring:
         """The number of the oldest step that can still be read."""
         return max(0, self.count - SIZE + 1)
 
+    def last_end(self) -> int:
+        """When the last finished step ended, as perf_counter ns; 0 before the first."""
+        count = self.count
+        if not count:
+            return 0
+        row = self.rows[(count - 1) & MASK]
+        return int(row[1] + row[2])
+
     def read(self, first: int, limit: int) -> tuple[int, list[Row]]:
         """Copy up to `limit` steps from number `first` on.
 

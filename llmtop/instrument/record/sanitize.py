@@ -105,9 +105,13 @@ def complain(error: BaseException, aloud: bool = False) -> None:
         aloud: whether this process speaks for its job: one line is enough for all ranks of a machine.
     """
     global _said
-    mendable = isinstance(error, NotPossibleHere) and aloud and not _said
+    quiet = bool(os.environ.get("LLMTOP_QUIET"))
+    mendable = isinstance(error, NotPossibleHere) and aloud and not _said and not quiet
     if mendable or os.environ.get("LLMTOP_DEBUG"):
         _said = _said or mendable
+        run = sys.modules.get("_llmtop_watch")
+        if run is not None:
+            run.claim()  # what follows is this run's one line
         _say(f"not publishing: {error}")
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from llmtop.errors import NotPossibleHere
 from llmtop.instrument.guest import ending, threads
 from llmtop.instrument.record.boundary_observers import Nvtx, Watch, tool_listens
+from llmtop.instrument.record.costs import Costs
 from llmtop.instrument.record.periodic import Chores
-from llmtop.instrument.serve import launcher_env
+from llmtop.instrument.serve import launcher_env, process_group
 from llmtop.instrument.torch_compile import keep_untraced
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ def start(recorder: State, watch: Watch) -> None:
     facts = recorder.facts
     facts.started_at = time.time()
     facts.rank, facts.local_rank, facts.world_size = launcher_env.from_environment()
+    facts.launch = launcher_env.launch()
+    process_group.learn(facts)
+    recorder.costs = Costs()
     recorder.run_chores = Chores(recorder)
     watch.step_is_hooked = facts.auto
     if tool_listens():

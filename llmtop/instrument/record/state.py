@@ -9,6 +9,7 @@ import os
 import sys
 from _thread import get_ident
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from llmtop.instrument.serve.run_info import Facts
 if TYPE_CHECKING:
     from llmtop.instrument.gpu.clock import GpuClock
     from llmtop.instrument.gpu.logged_tensors import GpuMetrics
-    from llmtop.instrument.record.parts import OpenStep, Overlapping, PublishingServer
+    from llmtop.instrument.record.parts import MeasuredCosts, OpenStep, Overlapping, PublishingServer
     from llmtop.instrument.torch_allocator import Reading
 
 NEVER = 1 << 62
@@ -49,10 +50,13 @@ class State(OpenPhases):
         "boundary_hook",
         "chores_in",
         "clock",
+        "costs",
+        "evaluates",
         "facts",
         "go_concurrent_next",
         "gpu_metrics",
         "held",
+        "looks",
         "manual_used",
         "memory",
         "memory_version",
@@ -65,6 +69,7 @@ class State(OpenPhases):
         "paused",
         "pending",
         "previous",
+        "refresh",
         "ring",
         "run_chores",
         "server",
@@ -77,8 +82,9 @@ class State(OpenPhases):
     )
 
     def __init__(self) -> None:
-        self.before_batch: Callable[[], None] | None = None
-        """Set by hooks: called when the script asks a loader of llmtop's for a batch."""
+        self.before_batch: Callable[[object], AbstractContextManager[None] | None] | None = None
+        """Set by hooks: called with what gives it when the script asks a loader of llmtop's for a batch; returns
+        the phase that the wait is, None for the usual."""
         self.start: Callable[[State, Watch], None] | None = None
         """What attach() starts; set by `api`, which knows it."""
         self.overlap: Callable[[State, Nvtx | None], Overlapping] | None = None
@@ -88,6 +94,7 @@ class State(OpenPhases):
     def reset(self) -> None:
         """Begin anew: at import, and in a forked child, which inherits nothing."""
         self.clear()
+        self._reset_steps()
         self.thread = get_ident()
         """The thread whose phases count, or `NO_THREAD`."""
         self.off = bool(os.environ.get("LLMTOP_OFF"))
@@ -102,8 +109,39 @@ class State(OpenPhases):
         """What a monitor asked for; it has the hook as long as it is not over."""
         self.paused = False
         """Whether the training thread waits in that hook: what is raised there then is a signal handler's."""
-        self.ring = Ring(self.paths)
         self._watch = Watch()
+        self.go_concurrent_next = False
+        """Tasks overlapped in the open step, so that from the next on each call is told by its task."""
+        self.chores_in = 1
+        self.run_chores: Callable[[int, int], int] | None = None
+        """Called every `chores_in` steps with (index, now); returns after how many steps again."""
+        self.clock: GpuClock | None = None
+        self.costs: MeasuredCosts | None = None
+        self.gpu_metrics: GpuMetrics | None = None
+        self.memory: Reading | None = None
+        self.memory_version = 0
+        self.looks: list[Callable[[], None]] = []
+        """Called in the training thread some times a second, after a step: by these hooks find out what they can
+        know beside the steps, and what has been loaded only now."""
+        self.refresh: Callable[[bool], None] | None = None
+        """Called in the server thread while a monitor is there: take in the numbers of the moment; True: those of
+        the last moment. Lets nothing out."""
+        self.waiting = False
+        """Set by the server thread when it has sent all there is and wants to be woken."""
+        self.wake: Callable[[], None] = _nobody_waits
+        self.server: PublishingServer | None = None
+        self.tracks: Overlapping | None = None
+        self.metrics: dict[str, float] = {}
+        self.evaluates = False
+        """Whether hooks see an evaluation go on, also between its forwards and waits, where no phase is open."""
+        self.worked = 0
+        """When work was last seen that is in no phase (perf_counter ns); see `serve.signs_of_life`."""
+        self.facts = Facts()
+        if self.off:
+            self.thread = NO_THREAD
+
+    def _reset_steps(self) -> None:
+        self.ring = Ring(self.paths)
         self.open_step: OpenStep | None = None
         self.held: OpenStep | None = None
         """The open step that was begun without a `with`, by an integration."""
@@ -112,26 +150,6 @@ class State(OpenPhases):
         """When the first phase after the last step began."""
         self.previous = -1
         self.next_index = 0
-        self.go_concurrent_next = False
-        """Tasks overlapped in the open step, so that from the next on each call is told by its task."""
-        self.chores_in = 1
-        self.run_chores: Callable[[int, int], int] | None = None
-        """Called every `chores_in` steps with (index, now); returns after how many steps again."""
-        self.clock: GpuClock | None = None
-        self.gpu_metrics: GpuMetrics | None = None
-        self.memory: Reading | None = None
-        self.memory_version = 0
-        self.waiting = False
-        """Set by the server thread when it has sent all there is and wants to be woken."""
-        self.wake: Callable[[], None] = _nobody_waits
-        self.server: PublishingServer | None = None
-        self.tracks: Overlapping | None = None
-        self.metrics: dict[str, float] = {}
-        self.worked = 0
-        """When work was last seen that is in no phase (perf_counter ns); see `serve.signs_of_life`."""
-        self.facts = Facts()
-        if self.off:
-            self.thread = NO_THREAD
 
     def annotate_with(self, annotate: Annotate | None) -> None:
         """Open an annotation of torch's beside each phase from now on, or no more; between two steps."""

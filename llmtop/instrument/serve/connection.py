@@ -9,6 +9,7 @@ import time
 from llmtop import wire
 from llmtop.instrument.guest.descriptors import Channel
 from llmtop.instrument.serve import limits
+from llmtop.instrument.serve.collectives import Watched
 
 _CHUNK = 1 << 16
 
@@ -21,6 +22,7 @@ class Monitor:
         "_framer",
         "_intake",
         "channel",
+        "collectives",
         "cursor",
         "facts_version",
         "gone",
@@ -31,7 +33,10 @@ class Monitor:
         "lost",
         "memory_version",
         "metrics",
+        "outside_number",
+        "overhead_version",
         "since",
+        "standstill",
         "subscribed",
     )
 
@@ -54,10 +59,16 @@ class Monitor:
         """When it was last looked whether it is to be told of a sign of life; monotonic seconds."""
         self.lively_ns = 0
         """The last sign of life that it was told of, as perf_counter."""
+        self.collectives = Watched()
         self.facts_version = -1
         self.gpu_cursor = 0
         self.memory_version = 0
+        self.overhead_version = 0
         self.metrics: dict[str, float] = {}
+        self.outside_number = 0
+        """Of the last `wire.Outside` that it was sent."""
+        self.standstill = ""
+        """Where the training stands still, as it was told."""
 
     @property
     def behind(self) -> bool:

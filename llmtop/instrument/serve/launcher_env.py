@@ -1,15 +1,17 @@
-"""Which rank this process is, as its launcher says, and on which machine."""
+"""Which rank of which run this process is, as its launcher says, and on which machine."""
 
 from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from llmtop.format import printable
 
 _COMMAND_CHARACTERS = 200
+_TEXT_CHARACTERS = 128
 _DIGITS = 9
 """What has more is no rank."""
 
@@ -20,6 +22,17 @@ class Identity(NamedTuple):
     rank: int | None
     local_rank: int | None
     world_size: int | None
+
+
+class Launch(NamedTuple):
+    """How this process was started (`wire.Launch`); empty is what nobody says."""
+
+    program: str
+    launcher: str
+    run_id: str
+    slurm_job_id: str
+    slurm_step_id: str
+    master: str
 
 
 # Launcher by launcher, the innermost first: torchrun and mpirun also run inside SLURM jobs, whose variables then
@@ -45,6 +58,71 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Identity:
         if rank is not None:
             return Identity(rank, _number(env, local_names), _number(env, size_names))
     return Identity(None, None, None)
+
+
+def launch(environment: Mapping[str, str] | None = None) -> Launch:
+    """What the ranks of this process's run have in common, as far as the environment says it."""
+    env = os.environ if environment is None else environment
+    launcher, run_id = _launcher(env)
+    step = _text(env, "SLURM_STEP_ID", "SLURM_STEPID")
+    return Launch(
+        program=program(),
+        launcher=launcher,
+        run_id=run_id,
+        slurm_job_id=_slurm_job(env),
+        slurm_step_id=step if launcher == "srun" else "",
+        master=_master(env),
+    )
+
+
+def _launcher(env: Mapping[str, str]) -> tuple[str, str]:
+    """Who started this rank, and what that calls the run; empty texts for a process that is no rank."""
+    if _number(env, ("RANK",)) is not None:
+        run_id = _text(env, "TORCHELASTIC_RUN_ID")
+        # "none" is what torchrun calls every run that was given no --rdzv-id.
+        return ("torchrun" if run_id else "env"), "" if run_id.lower() == "none" else run_id
+    for name, launcher in (("OMPI_COMM_WORLD_RANK", "mpirun"), ("MV2_COMM_WORLD_RANK", "mpirun")):
+        if _number(env, (name,)) is not None:
+            return launcher, _text(env, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")
+    # Batch scripts have SLURM_PROCID as well; only what srun started is a task of a step.
+    if _number(env, ("SLURM_PROCID",)) is not None and _number(env, ("SLURM_STEP_ID", "SLURM_STEPID")) is not None:
+        return "srun", ""
+    if _number(env, ("PMI_RANK", "PMIX_RANK")) is not None:
+        return "mpiexec", _text(env, "PMIX_NAMESPACE")
+    return "", ""
+
+
+def _slurm_job(env: Mapping[str, str]) -> str:
+    """The job as squeue and scancel call it: "4711", and "4711_3" the task 3 of an array."""
+    array, task = _text(env, "SLURM_ARRAY_JOB_ID"), _text(env, "SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array and task else _text(env, "SLURM_JOB_ID", "SLURM_JOBID")
+
+
+def _master(env: Mapping[str, str]) -> str:
+    """Where the ranks meet, "node:29500"."""
+    address, port = _text(env, "MASTER_ADDR"), _text(env, "MASTER_PORT")
+    return f"{address}:{port}" if address and port else ""
+
+
+def program() -> str:
+    """The script, without its folder: "train.py"; a package that is run is called by its own name.
+
+    sys.argv has it in a process of multiprocessing too, whose command line is Python's own.
+    """
+    given = getattr(sys, "argv", None)
+    first = given[0] if isinstance(given, list) and given else ""
+    path = first if type(first) is str else ""
+    folder, _, name = path.rpartition("/")
+    if name == "__main__.py":
+        name = folder.rpartition("/")[2]
+    if name in ("", "-c", "-m", "-"):
+        return "python"
+    return printable(name)[:_TEXT_CHARACTERS]
+
+
+def _text(env: Mapping[str, str], *names: str) -> str:
+    """The first of these variables that is set, made printable and cut to a sensible length."""
+    return next((printable(text)[:_TEXT_CHARACTERS] for name in names if (text := env.get(name, "").strip())), "")
 
 
 def _number(env: Mapping[str, str], names: tuple[str, ...]) -> int | None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from llmtop import wire
 from llmtop.instrument.gpu.times import gpu_time
 from llmtop.instrument.serve import signs_of_life
 from llmtop.instrument.serve.hello import hello
+from llmtop.instrument.serve.looks import Looks
+from llmtop.instrument.serve.overhead import Overhead
 from llmtop.instrument.serve.step_messages import Batch, Shared, StepReader, encoded, encoded_steps, message_of
 
 if TYPE_CHECKING:
@@ -32,14 +34,19 @@ class News:
         self._recorder = recorder
         self._reader = StepReader(recorder)
         self._shared = Shared()
+        self._overhead = Overhead(recorder)
         self._write = write
+        self.looks = Looks(recorder, self._reader.pauses)
 
     def waits_for(self, monitor: Monitor) -> bool:
         """Whether there is something for this monitor that is worth to wake for.
 
         Figures of the GPU come after steps and are no reason of their own.
         """
-        return self.has_steps(monitor) or self._has_facts(monitor)
+        return self.has_steps(monitor) or self._has_facts(monitor) or self._has_looked(monitor)
+
+    def _has_looked(self, monitor: Monitor) -> bool:
+        return monitor.ready and monitor.standstill != self.looks.waits_for
 
     def has_steps(self, monitor: Monitor) -> bool:
         """Whether there is what `send_steps` sends."""
@@ -117,6 +124,39 @@ class News:
         """Tell that the training works, if it does and no step has ended for a while."""
         if monitor.ready and (alive := signs_of_life.news(monitor, self._recorder)) is not None:
             self._write(monitor, wire.encode(alive))
+
+    def send_collectives(self, monitor: Monitor) -> None:
+        """Tell how far the training is in its collectives, if it does not go on."""
+        if monitor.ready and (counts := monitor.collectives.news(self._recorder)) is not None:
+            self._write(monitor, self.encoded(counts))
+
+    def send_overhead(self, monitor: Monitor) -> None:
+        """Tell what llmtop costs a step, when that was estimated anew."""
+        if not monitor.ready:
+            return
+        overhead = self._overhead
+        overhead.look()
+        if monitor.overhead_version != overhead.version:
+            monitor.overhead_version = overhead.version
+            self._write(monitor, self.encoded(wire.Overhead(step_ns=overhead.step_ns)))
+
+    def look(self, monitors: Iterable[Monitor]) -> None:
+        """Look at the training thread if it is time and somebody is there to be told."""
+        if any(monitor.subscribed for monitor in monitors):
+            self.looks.look()
+        else:
+            self.looks.forget()
+
+    def send_looks(self, monitor: Monitor) -> None:
+        """Tell what the training does in no phase, and that it stands still or goes on."""
+        looks = self.looks
+        if monitor.ready and monitor.standstill != looks.waits_for:
+            monitor.standstill = looks.waits_for
+            self._write(monitor, self.encoded(wire.Standstill(where=looks.waits_for)))
+        outside = looks.outside
+        if monitor.ready and outside is not None and monitor.outside_number != looks.number:
+            monitor.outside_number = looks.number
+            self._write(monitor, self._shared.get(("outside", looks.number), lambda: self.encoded(outside)))
 
     def end_round(self) -> None:
         """Forget what was encoded for all monitors of this round of sending."""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from llmtop.wall_clock import WallClock
+
+if TYPE_CHECKING:
+    from llmtop.instrument.serve.launcher_env import Launch
 
 DEFAULT_WARMUP_STEPS = 10
 """First steps left out of rates and percentiles: compilation, autotuning, the allocator's first growth."""
@@ -18,9 +23,17 @@ class Facts:
         self.warmup_steps: int | None = None
         self.flops_per_token: float | None = None
         self.dtype: str | None = None
+        self.seen_total_steps: int | None = None
+        """These four are seen by hooks; what the script has said itself comes first."""
+        self.seen_flops_per_token: float | None = None
+        self.seen_dtype: str | None = None
+        self.accumulation_steps: int | None = None
+        self.flops_unknown: str | None = None
+        """Why hooks, which have seen the model, do not know its operations."""
         self.rank: int | None = None
         self.local_rank: int | None = None
         self.world_size: int | None = None
+        self.launch: Launch | None = None
         self.gpu_uuid: str | None = None
         self.auto = False
         self.started_at = 0.0
@@ -38,10 +51,15 @@ class Facts:
             self.kind = kind
             self.changed()
 
+    def steps_in_all(self) -> int | None:
+        """The length of the run: as told, else as seen."""
+        return self.seen_total_steps if self.total_steps is None else self.total_steps
+
     def warmup(self) -> int:
         """Steps to leave out: as told, else ten, but never more than a tenth of a run whose length is known."""
         if self.warmup_steps is not None:
             return self.warmup_steps
-        if self.total_steps is not None:
-            return min(DEFAULT_WARMUP_STEPS, self.total_steps // 10)
+        total = self.steps_in_all()
+        if total is not None:
+            return min(DEFAULT_WARMUP_STEPS, total // 10)
         return DEFAULT_WARMUP_STEPS

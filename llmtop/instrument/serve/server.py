@@ -14,6 +14,7 @@ import os
 import secrets
 import select
 import socket
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from llmtop.instrument.guest import descriptors, threads
 from llmtop.instrument.guest.descriptors import Channel
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.record.sanitize import complain
-from llmtop.instrument.serve import limits, signs_of_life
+from llmtop.instrument.serve import collectives, limits, signs_of_life
 from llmtop.instrument.serve.connection import Monitor
 from llmtop.instrument.serve.hello import captures, pausing
 from llmtop.instrument.serve.news import News
@@ -169,6 +170,7 @@ class Server:
             self._listen()
             self._recorder.wake = self.wake
             self._begun.release()
+            _say_so()
             while not self._stopping and self._has_descriptors():
                 self._turn(self._timeout())
             self._finish()
@@ -218,6 +220,7 @@ class Server:
                 self._accept_some(listener)
             elif descriptor in self._monitors:
                 self._serve(self._monitors[descriptor], events)
+        self._news.look(self._monitors.values())
         now = time.monotonic()
         if now - self._sent_at >= HOLD_S:
             self._send_all()
@@ -241,7 +244,7 @@ class Server:
         """Seconds to sleep at most; asks the training thread to wake us when there is nothing to be sent yet."""
         due: list[float] = []
         if any(monitor.ready for monitor in self._monitors.values()):
-            due.append(signs_of_life.LIFE_S)
+            due += signs_of_life.LIFE_S, collectives.LOOK_S, self._news.looks.rest_s()
             rest = HOLD_S - (time.monotonic() - self._sent_at)
             if rest > 0:
                 due.append(rest)
@@ -356,6 +359,8 @@ class Server:
 
     def _send_all(self) -> None:
         """Give every monitor that is able to take it all that is new."""
+        if self._monitors and self._recorder.refresh is not None:
+            self._recorder.refresh(self._stopping)
         states = b"".join(self._news.encoded(self._states.popleft()) for _ in range(len(self._states)))
         for monitor in list(self._monitors.values()):
             if not monitor.subscribed:
@@ -369,6 +374,9 @@ class Server:
                 self._news.send_steps(monitor)
             self._news.send_gpu(monitor)
             self._news.send_sign_of_life(monitor)
+            self._news.send_collectives(monitor)
+            self._news.send_overhead(monitor)
+            self._news.send_looks(monitor)
         self._news.end_round()
 
     def _write(self, monitor: Monitor, data: bytes) -> None:
@@ -397,3 +405,10 @@ class Server:
         if self._path is not None:
             with contextlib.suppress(OSError):  # another user by now, or a disk that has become read-only
                 self._path.unlink(missing_ok=True)
+
+
+def _say_so() -> None:
+    """Have it said that the run is watched, if this process runs below `llmtop run`, which has put that there."""
+    watch = sys.modules.get("_llmtop_watch")
+    if watch is not None:
+        watch.attached()

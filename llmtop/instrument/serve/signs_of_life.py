@@ -10,7 +10,6 @@ import time
 from typing import TYPE_CHECKING
 
 from llmtop import wire
-from llmtop.instrument.record.ring import MASK
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.phase_tree import Node
@@ -27,7 +26,7 @@ def news(monitor: Monitor, recorder: State) -> wire.Alive | None:
     if now / 1e9 - monitor.lively_at < LIFE_S:
         return None
     monitor.lively_at = now / 1e9
-    stepped = _last_step(recorder)
+    stepped = recorder.ring.last_end()
     if now - stepped < LIFE_S * 1e9:
         return None
     worked = max(recorder.worked, _last_begin(recorder.root))
@@ -35,15 +34,6 @@ def news(monitor: Monitor, recorder: State) -> wire.Alive | None:
         return None
     monitor.lively_ns = worked
     return wire.Alive(ago_ns=max(0, now - worked))
-
-
-def _last_step(recorder: State) -> int:
-    """When the last finished step ended, as perf_counter ns; 0 before the first."""
-    count = recorder.ring.count
-    if not count:
-        return 0
-    row = recorder.ring.rows[(count - 1) & MASK]
-    return int(row[1] + row[2])
 
 
 def _last_begin(node: Node) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
@@ -30,11 +31,22 @@ _ERRORS = (TypeError, ValueError, OverflowError, RecursionError, msgspec.Msgspec
 """What encoding raises for a value that no message can hold, or for too large a message."""
 
 
+MAX_PAUSES = 256
+"""Stretches without a step that are remembered; the ring seldom holds steps from before so many."""
 _MOST_SHARED = 64
 """Messages that are kept for the next monitor: of a round of sending that is all but a long history."""
 
 StepArray = tuple[int, int, int, int | None, float | None, float | None, list[tuple[str, int, int]]]
 """A `wire.StepDone` as the array that it is in a message. To make one takes half as long as to make the struct."""
+
+
+class Pause(NamedTuple):
+    """A stretch in which no step was under way: at a breakpoint, between the cells of a notebook."""
+
+    begun: int
+    """When it was first seen, as perf_counter ns."""
+    ended: int
+    """When it was last seen."""
 
 
 class Batch(NamedTuple):
@@ -73,7 +85,10 @@ class StepReader:
 
     def __init__(self, recorder: State) -> None:
         self._ring = recorder.ring
+        self._recorder = recorder
         self._names = recorder.paths.names
+        self.pauses: deque[Pause] = deque(maxlen=MAX_PAUSES)
+        """When the training was seen to stand still, oldest first; no interval goes across."""
         self._wall_clock = recorder.facts.wall_clock
         self.unix_offset_ns = 0
         """By which the stamps of the steps last read were made unix time."""
@@ -87,8 +102,13 @@ class StepReader:
     def _step(self, row: Row) -> StepArray:
         index, begun, host_ns, interval, tokens, samples = row[:FIELDS]
         names = self._names
-        cells = iter(row[FIELDS + 2 :])  # without those of phases.HIDDEN
-        pairs = zip(cells, cells, strict=True)
+        order = self._recorder.paths.order
+        if len(order) < len(names) - 1:  # a name is new: as far as can be told until a step has ended
+            order = self._recorder.paths.arrange(self._recorder.root, self._ring.last_end())
+        cells = row[FIELDS:]
+        known = len(cells) // 2
+        if interval >= 0 and self.pauses and self._was_paused(begun - interval, begun):
+            interval = -1
         return (
             index,
             begun + self.unix_offset_ns,
@@ -96,8 +116,15 @@ class StepReader:
             interval if interval >= 0 else None,
             tokens if tokens is None or -_PLAIN < tokens < _PLAIN else _finite(tokens),
             samples if samples is None or -_PLAIN < samples < _PLAIN else _finite(samples),
-            [(names[place], ns, count) for place, (ns, count) in enumerate(pairs, 1) if count],
+            [
+                (names[place], cells[2 * place], cells[2 * place + 1])
+                for place in order
+                if place < known and cells[2 * place + 1]
+            ],
         )
+
+    def _was_paused(self, begun: int, ended: int) -> bool:
+        return any(pause.begun < ended and pause.ended > begun for pause in self.pauses)
 
 
 def _finite(count: float) -> float | None:

@@ -24,6 +24,12 @@ ABI = "LLMTOP_RUN_ABI"
 """Set by `llmtop run`: which Python the compiled ones among them are for, as sys.implementation.cache_tag."""
 SAID = "LLMTOP_RUN_SAID"
 """Set here for the children of a process that has said why it is not instrumented: once is enough."""
+PID = "LLMTOP_RUN_PID"
+"""Set by `llmtop run`: its pid, which its command has then."""
+TOLD = "LLMTOP_RUN_TOLD"
+"""Set by `llmtop run`: the file that whoever makes it may write this run's one line for. None without it."""
+QUIET = "LLMTOP_QUIET"
+"""Set by the user, or by ``llmtop run --quiet``: nothing is said."""
 
 
 class OwnPackages:
@@ -84,10 +90,83 @@ def _find_with_others(name: str, path: Any, target: ModuleType | None) -> Module
     return None
 
 
+def _what_stderr_is() -> tuple[int, int] | None:
+    try:
+        found = os.fstat(2)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+_stderr = _what_stderr_is()
+"""As this process was given it: a file that the script has put in its place is not ours to write to."""
+
+
+def _write(sentence: str) -> None:
+    """Write a line where this process was started, whatever the script has made of sys.stderr since."""
+    stream = sys.__stderr__
+    if stream is None or _stderr is None or _what_stderr_is() != _stderr or os.environ.get(QUIET):
+        return
+    bars = getattr(getattr(sys.modules.get("tqdm.std"), "tqdm", None), "_instances", ())
+    try:
+        stream.write(
+            ("\n" if len(bars) else "") + "llmtop: " + sentence + "\n"
+        )  # a bar leaves the cursor behind it
+        stream.flush()
+    except (OSError, ValueError):
+        pass  # closed, full, a terminal that has gone
+
+
+_spoken = False
+"""Whether this process has had something to say, be it first or not."""
+
+
+def claim() -> bool:
+    """Whether this process is the first of its run with something to say; all others keep still then."""
+    global _spoken
+    _spoken = True
+    try:
+        os.close(os.open(os.environ.get(TOLD, ""), os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except OSError:
+        return False
+    return True
+
+
+def attached() -> None:
+    """Say that this run is watched, once for all its processes; called when its socket listens."""
+    if claim():
+        place = os.path.dirname(os.environ[TOLD]) if os.environ.get("LLMTOP_DIR") else ""
+        _write("attached; watch with: " + (f"LLMTOP_DIR={place} llmtop" if place else "llmtop"))
+
+
 def _say(sentence: str) -> None:
     if not os.environ.get(SAID):
         os.environ[SAID] = "1"
-        print(f"llmtop: {sentence}", file=sys.stderr)
+        claim()
+        _write(sentence)
+
+
+def _at_exit() -> None:
+    """Say why nothing of this run could be watched, where no process of it has said anything."""
+    path = os.environ.get(TOLD)
+    if not path or os.environ.get(PID) != str(os.getpid()):
+        return
+    failed = getattr(sys, "last_value", None) is not None  # an exception ended it, and has been printed
+    if os.path.exists(path):
+        try:  # contextlib is not loaded in every Python
+            os.unlink(path)
+        except OSError:
+            return  # a directory that is read-only by now
+    elif not _spoken and not failed:
+        words = getattr(sys, "argv", None) or [""]
+        name = "the command" if words[0] in ("", "-c") else os.path.basename(words[0])
+        _write(f"not attached: {name} ended without {_what_was_missing()}")
+
+
+def _what_was_missing() -> str:
+    if "torch" not in sys.modules:
+        return "having imported torch"
+    return "a backward pass or an optimizer's step of torch's; llmtop.step() tells the steps of any loop"
 
 
 def _make_importable() -> bool:
@@ -120,6 +199,10 @@ def _instrument() -> None:
 
 def watch() -> None:
     """Wait for `import torch` in this process; a .pth file of its environment may have been faster."""
+    if os.environ.get(PID) == str(os.getpid()):
+        import atexit
+
+        atexit.register(_at_exit)
     if "torch" in sys.modules:
         _instrument()
     else:

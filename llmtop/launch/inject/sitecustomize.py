@@ -8,6 +8,9 @@ if sys.version_info >= (3, 10):  # noqa: UP036  # any Python may stand here, llm
     import _llmtop_watch  # type: ignore[import-not-found]  # found by path, beside this file
 
     _llmtop_watch.watch()
+elif os.environ.get("LLMTOP_RUN_PID") == str(os.getpid()) and not os.environ.get("LLMTOP_QUIET"):
+    _version = ".".join([str(_part) for _part in sys.version_info[:2]])
+    sys.stderr.write("llmtop: not attached: this is Python " + _version + ", and 3.10 is needed\n")
 
 # From here on as if this folder were not there: the user's own sitecustomize, if there is one, comes next.
 sys.path[:] = [_entry for _entry in sys.path if os.path.abspath(_entry) != _here]

@@ -92,6 +92,11 @@ class RankState:
         """When it was last seen at other work than a step's, by the clock of `now`; None if it never was."""
         return self._judged(self.rank.last_work_at)
 
+    @property
+    def changed_at(self) -> float | None:
+        """When its steps last changed their length, by the clock of `now`; None if they never did."""
+        return None if self.rank.change is None else self._judged(self.rank.change.since)
+
     def _judged(self, unix: float | None) -> float | None:
         unix = finite(unix)
         return None if unix is None else unix - self._set_by
@@ -198,21 +203,23 @@ class JobState:
 
 
 def jobs_of(states: Iterable[RankState]) -> list[JobState]:
-    """Group ranks into jobs: the same command and world size, and each rank number once.
+    """Group ranks into jobs, in each of which a rank number is there once.
 
-    Two runs of one script on one machine have the same command and world size; the time of attaching tells them
-    apart. Those that have exited come last, so that they join a job only for a rank number that it lacks.
+    A recording of schema 1 does not name jobs: there it is the same command and world size. Two runs of one script
+    on one machine have the same of both; the time of attaching tells them apart. Those that have exited come last,
+    so that they join a job only for a rank number that it lacks: a restarted run has the name of the one before.
     """
-    groups: dict[tuple[str | None, int | None], list[list[RankState]]] = {}
+    groups: dict[Hashable, list[list[RankState]]] = {}
     ordered = sorted(
         states,
         key=lambda state: (state.rank.state == "gone", state.rank.attached_at or 0.0, state.rank.pid),
     )
     for state in ordered:
         if state.rank.rank is None or (state.rank.world_size or 1) < 2:
-            groups.setdefault((f"{state.key}", None), []).append([state])
+            groups.setdefault(state.key, []).append([state])
             continue
-        jobs = groups.setdefault((state.rank.command, state.rank.world_size), [])
+        together = state.rank.job or (state.rank.command, state.rank.world_size)
+        jobs = groups.setdefault(together, [])
         for job in jobs:
             if all(other.rank.rank != state.rank.rank for other in job):
                 job.append(state)

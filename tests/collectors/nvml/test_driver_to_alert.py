@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from collectors.nvml.source import NvmlSource
 from llmtop.rules.engine import Rules
 from llmtop.snapshot import Alert, Host, Snapshot
+from tests.support.nvml_source import OwnSource
 from tests.support.nvml_stub import Driver, Scenario, gpu_uuid
 from tests.support.processes import wait_for
 
 
-def alert_of(source: NvmlSource, slot: int, alert_id: str, words: str = "") -> Alert:
+def alert_of(source: OwnSource, slot: int, alert_id: str, words: str = "") -> Alert:
     """Wait for the alert of one GPU; the others are judged beside it and have none."""
     rules = Rules()
 
@@ -38,7 +38,7 @@ def alert_of(source: NvmlSource, slot: int, alert_id: str, words: str = "") -> A
     ],
 )
 def test_a_gpu_that_is_slowed_down_is_told_with_the_cause(
-    source: NvmlSource, nvml_stub: Driver, bits: int, words: str
+    source: OwnSource, nvml_stub: Driver, bits: int, words: str
 ) -> None:
     nvml_stub.now(Scenario.eight_gpus().set(2, clock_event_reasons=bits, sm_clock_mhz=900))
     source.start()
@@ -68,7 +68,7 @@ def _xid(number: int) -> Callable[[Scenario], Scenario]:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_an_error_is_as_grave_as_what_is_lost(
-    source: NvmlSource, nvml_stub: Driver, fault: Callable[[Scenario], Scenario], words: str, severity: str
+    source: OwnSource, nvml_stub: Driver, fault: Callable[[Scenario], Scenario], words: str, severity: str
 ) -> None:
     source.start()
     wait_for(lambda: [gpu.power_limit_watts for gpu in source.latest().gpus if gpu.power_limit_watts][7:])
@@ -76,7 +76,7 @@ def test_an_error_is_as_grave_as_what_is_lost(
     assert alert_of(source, 5, "gpu_error", words).severity == severity
 
 
-def test_a_storm_of_one_xid_drives_out_no_graver_one(source: NvmlSource, nvml_stub: Driver) -> None:
+def test_a_storm_of_one_xid_drives_out_no_graver_one(source: OwnSource, nvml_stub: Driver) -> None:
     """Each channel of a killed program has an Xid 45 of its own."""
     source.start()
     wait_for(lambda: [gpu.power_limit_watts for gpu in source.latest().gpus if gpu.power_limit_watts][7:])

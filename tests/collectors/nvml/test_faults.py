@@ -12,8 +12,8 @@ import collectors.nvml.device
 import collectors.nvml.faults
 import collectors.nvml.source
 from collectors.nvml.calls import ABSENT, LOST, vague, words
-from collectors.nvml.source import NvmlSource
 from llmtop.snapshot import Gpu
+from tests.support.nvml_source import OwnSource
 from tests.support.nvml_stub import Driver, Scenario, gpu_uuid
 from tests.support.processes import wait_for
 from tests.support.readings import gpu_when, reading_when
@@ -65,7 +65,7 @@ def test_any_call_may_answer_anything(nvml_stub: Driver) -> None:
         for slot, (call, code) in enumerate(batch):
             scenario.fail(call, code, gpu=slot)
         nvml_stub.now(scenario)
-        source = NvmlSource(0.2)
+        source = OwnSource(0.2)
         source.start()
         well = gpu_when(source, len(batch), whole)
         assert well.error is None
@@ -97,8 +97,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def impatient_source(impatient: None, nvml_stub: Driver) -> Iterator[NvmlSource]:
-    source = NvmlSource(0.1)
+def impatient_source(impatient: None, nvml_stub: Driver) -> Iterator[OwnSource]:
+    source = OwnSource(0.1)
     yield source
     source.close()
     assert nvml_stub.violations == 0, "NVML was shut down under a thread"
@@ -106,7 +106,7 @@ def impatient_source(impatient: None, nvml_stub: Driver) -> Iterator[NvmlSource]
 
 @pytest.mark.parametrize("metric", ["sm_active", "tensor_active", "gpm_pcie_rx_mib", "nvlink_rx_mib"])
 def test_a_gpm_metric_that_is_not_a_number_or_is_refused_is_absent_alone(
-    nvml_stub: Driver, source: NvmlSource, metric: str
+    nvml_stub: Driver, source: OwnSource, metric: str
 ) -> None:
     nvml_stub.scenario.set(0, **{metric: None}).fail_metric(metric, 3, gpu=1).write()
     source.start()
@@ -122,7 +122,7 @@ def test_a_gpm_metric_that_is_not_a_number_or_is_refused_is_absent_alone(
     assert not absent(gpu_when(source, 2, whole))
 
 
-def test_a_hanging_gpu_loses_its_values_and_delays_nobody(nvml_stub: Driver, impatient_source: NvmlSource) -> None:
+def test_a_hanging_gpu_loses_its_values_and_delays_nobody(nvml_stub: Driver, impatient_source: OwnSource) -> None:
     source = impatient_source
     source.start()
     gpu_when(source, 3, whole)
@@ -136,9 +136,7 @@ def test_a_hanging_gpu_loses_its_values_and_delays_nobody(nvml_stub: Driver, imp
     assert gpu_when(source, 3, whole).error is None
 
 
-def test_a_dear_call_that_hangs_takes_only_the_dear_values(
-    nvml_stub: Driver, impatient_source: NvmlSource
-) -> None:
+def test_a_dear_call_that_hangs_takes_only_the_dear_values(nvml_stub: Driver, impatient_source: OwnSource) -> None:
     source = impatient_source
     nvml_stub.scenario.hang("nvmlDeviceGetFieldValues", gpu=1).write()
     source.start()
@@ -148,7 +146,7 @@ def test_a_dear_call_that_hangs_takes_only_the_dear_values(
     assert gpu.util_pct == 99
 
 
-def test_a_hang_while_looking_for_gpus_is_said(nvml_stub: Driver, impatient_source: NvmlSource) -> None:
+def test_a_hang_while_looking_for_gpus_is_said(nvml_stub: Driver, impatient_source: OwnSource) -> None:
     nvml_stub.scenario.hang("nvmlInitWithFlags").write()
     impatient_source.start()
     reading = reading_when(impatient_source, lambda reading: reading.notes)
@@ -158,7 +156,7 @@ def test_a_hang_while_looking_for_gpus_is_said(nvml_stub: Driver, impatient_sour
 
 
 def test_a_gpu_that_hangs_before_it_said_who_it_is_hides_nobody(
-    nvml_stub: Driver, impatient_source: NvmlSource
+    nvml_stub: Driver, impatient_source: OwnSource
 ) -> None:
     source = impatient_source
     nvml_stub.scenario.hang("nvmlDeviceGetHandleByIndex_v2", gpu=3).hang("nvmlDeviceGetUUID", gpu=0).write()
@@ -172,20 +170,8 @@ def test_a_gpu_that_hangs_before_it_said_who_it_is_hides_nobody(
     assert reading.gpus[3].uuid == gpu_uuid(3)
 
 
-def test_closing_does_not_wait_for_a_call_that_hangs_nor_shut_down_under_it(nvml_stub: Driver) -> None:
-    source = NvmlSource(0.1)
-    source.start()
-    gpu_when(source, 3, whole)
-    shut = nvml_stub.count("nvmlShutdown")
-    calls = nvml_stub.count("nvmlDeviceGetPowerUsage")
-    nvml_stub.scenario.hang("nvmlDeviceGetPowerUsage", gpu=3).write()
-    wait_for(lambda: nvml_stub.count("nvmlDeviceGetPowerUsage") > calls + 16)
-    source.close()
-    assert nvml_stub.count("nvmlShutdown") == shut
-
-
 @pytest.mark.parametrize("code", sorted(LOST))
-def test_a_lost_gpu_is_named_and_comes_back(nvml_stub: Driver, impatient_source: NvmlSource, code: int) -> None:
+def test_a_lost_gpu_is_named_and_comes_back(nvml_stub: Driver, impatient_source: OwnSource, code: int) -> None:
     source = impatient_source
     source.start()
     gpu_when(source, 6, whole)
@@ -200,7 +186,7 @@ def test_a_lost_gpu_is_named_and_comes_back(nvml_stub: Driver, impatient_source:
 
 
 def test_a_gpu_that_only_a_new_start_of_nvml_finds_comes_back_under_its_new_index(
-    nvml_stub: Driver, impatient_source: NvmlSource
+    nvml_stub: Driver, impatient_source: OwnSource
 ) -> None:
     source = impatient_source
     nvml_stub.scenario.set(2, lost=1, sticky_loss=1).set(7, util=7).write()
@@ -218,7 +204,7 @@ def test_a_gpu_that_only_a_new_start_of_nvml_finds_comes_back_under_its_new_inde
 
 
 def test_a_gpu_that_the_driver_no_longer_lists_keeps_its_row_until_it_is_back(
-    nvml_stub: Driver, impatient_source: NvmlSource
+    nvml_stub: Driver, impatient_source: OwnSource
 ) -> None:
     source = impatient_source
     source.start()
@@ -238,7 +224,7 @@ def test_a_gpu_that_the_driver_no_longer_lists_keeps_its_row_until_it_is_back(
     assert [gpu.uuid for gpu in reading.gpus] == [gpu_uuid(slot) for slot in range(8)]
 
 
-def test_nvml_is_not_restarted_while_a_thread_is_inside(nvml_stub: Driver, impatient_source: NvmlSource) -> None:
+def test_nvml_is_not_restarted_while_a_thread_is_inside(nvml_stub: Driver, impatient_source: OwnSource) -> None:
     source = impatient_source
     source.start()
     gpu_when(source, 4, whole)
@@ -266,7 +252,7 @@ def test_nvml_is_not_restarted_while_a_thread_is_inside(nvml_stub: Driver, impat
     ],
 )
 def test_a_driver_that_does_not_start_is_said_in_words_and_tried_again(
-    nvml_stub: Driver, impatient_source: NvmlSource, code: int, sentence: str
+    nvml_stub: Driver, impatient_source: OwnSource, code: int, sentence: str
 ) -> None:
     source = impatient_source
     nvml_stub.scenario.fail("nvmlInitWithFlags", code).write()
@@ -278,7 +264,7 @@ def test_a_driver_that_does_not_start_is_said_in_words_and_tried_again(
     reading_when(source, lambda reading: len(reading.gpus) == 8 and not reading.notes)
 
 
-def test_a_driver_without_gpus_is_said(nvml_stub: Driver, source: NvmlSource) -> None:
+def test_a_driver_without_gpus_is_said(nvml_stub: Driver, source: OwnSource) -> None:
     nvml_stub.now(Scenario(count=0))
     source.start()
     assert reading_when(source, lambda reading: reading.notes).notes == (
@@ -286,7 +272,7 @@ def test_a_driver_without_gpus_is_said(nvml_stub: Driver, source: NvmlSource) ->
     )
 
 
-def test_what_a_user_may_not_read_is_a_note_and_no_error(nvml_stub: Driver, source: NvmlSource) -> None:
+def test_what_a_user_may_not_read_is_a_note_and_no_error(nvml_stub: Driver, source: OwnSource) -> None:
     nvml_stub.scenario.fail("nvmlDeviceGetProcessUtilization", 4).write()
     source.start()
     reading = reading_when(source, lambda reading: reading.notes)
@@ -295,7 +281,7 @@ def test_what_a_user_may_not_read_is_a_note_and_no_error(nvml_stub: Driver, sour
 
 
 def test_an_xid_is_shown_with_its_meaning_and_forgotten_after_a_while(
-    nvml_stub: Driver, impatient_source: NvmlSource, monkeypatch: pytest.MonkeyPatch
+    nvml_stub: Driver, impatient_source: OwnSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = impatient_source
     source.start()
@@ -311,7 +297,7 @@ def test_an_xid_is_shown_with_its_meaning_and_forgotten_after_a_while(
     assert gpu_when(source, 5, lambda gpu: gpu.error is None).util_pct == 99
 
 
-def test_a_gpu_that_has_almost_no_values_is_shown_without_an_error(nvml_stub: Driver, source: NvmlSource) -> None:
+def test_a_gpu_that_has_almost_no_values_is_shown_without_an_error(nvml_stub: Driver, source: OwnSource) -> None:
     """As on GB10, whose memory is the machine's, or a vGPU."""
     scenario = nvml_stub.scenario
     gone = ("util", "mem_total_bytes", "power_watts", "power_limit_watts", "energy_joules", "temperature_c")
@@ -327,7 +313,7 @@ def test_a_gpu_that_has_almost_no_values_is_shown_without_an_error(nvml_stub: Dr
     )
 
 
-def test_memory_faults_are_errors(nvml_stub: Driver, source: NvmlSource) -> None:
+def test_memory_faults_are_errors(nvml_stub: Driver, source: OwnSource) -> None:
     scenario = nvml_stub.scenario
     scenario.set(0, ecc_uncorrected=1).set(1, ecc_uncorrected=3, remap_pending=1).set(2, remap_failure=1)
     scenario.fail("nvmlDeviceGetRemappedRows", 3, gpu=3).set(3, retired_pending=1).write()
@@ -340,7 +326,7 @@ def test_memory_faults_are_errors(nvml_stub: Driver, source: NvmlSource) -> None
     assert "memory pages wait to be retired" in errors[3]
 
 
-def test_a_damaged_name_does_not_stop_the_gpu(nvml_stub: Driver, source: NvmlSource) -> None:
+def test_a_damaged_name_does_not_stop_the_gpu(nvml_stub: Driver, source: OwnSource) -> None:
     assert nvml_stub.scenario.path is not None
     text = nvml_stub.scenario.rename(0, "@@").text().encode().replace(b"@@", b"H\xff\xfe200")
     fresh = nvml_stub.scenario.path.with_suffix(".new")
@@ -352,7 +338,7 @@ def test_a_damaged_name_does_not_stop_the_gpu(nvml_stub: Driver, source: NvmlSou
     assert "InfoROM" in (gpu.error or "")
 
 
-def test_a_refusal_without_a_reason_costs_its_value_alone(nvml_stub: Driver, source: NvmlSource) -> None:
+def test_a_refusal_without_a_reason_costs_its_value_alone(nvml_stub: Driver, source: OwnSource) -> None:
     nvml_stub.scenario.fail("nvmlDeviceGetCurrPcieLinkWidth", 999, gpu=2).write()
     source.start()
     reading = reading_when(source, lambda r: len(r.gpus) == 8 and r.notes)
@@ -362,7 +348,7 @@ def test_a_refusal_without_a_reason_costs_its_value_alone(nvml_stub: Driver, sou
     assert gpu_when(source, 1, whole).error is None
 
 
-def test_a_gpu_that_answers_nothing_else_has_an_error(nvml_stub: Driver, source: NvmlSource) -> None:
+def test_a_gpu_that_answers_nothing_else_has_an_error(nvml_stub: Driver, source: OwnSource) -> None:
     nvml_stub.scenario.fail("*", 999, gpu=2).write()
     source.start()
     gpu = gpu_when(source, 2, lambda gpu: gpu.error is not None)
@@ -399,7 +385,7 @@ SENTINELS: dict[str, tuple[str, float]] = {
 
 
 @pytest.mark.parametrize("key", SENTINELS)
-def test_what_cannot_be_is_absent_and_said_once(nvml_stub: Driver, source: NvmlSource, key: str) -> None:
+def test_what_cannot_be_is_absent_and_said_once(nvml_stub: Driver, source: OwnSource, key: str) -> None:
     field, value = SENTINELS[key]
     nvml_stub.scenario.set(3, **{key: value}).write()
     source.start()
@@ -414,7 +400,7 @@ def test_what_cannot_be_is_absent_and_said_once(nvml_stub: Driver, source: NvmlS
     reading_when(source, lambda r: not r.notes and getattr(r.gpus[3], field) is not None)
 
 
-def test_many_gpus_that_say_the_same_make_one_sentence(nvml_stub: Driver, source: NvmlSource) -> None:
+def test_many_gpus_that_say_the_same_make_one_sentence(nvml_stub: Driver, source: OwnSource) -> None:
     nvml_stub.scenario.set(None, util=ALL_ONES).write()
     source.start()
     reading = reading_when(source, lambda r: r.notes and "7 more" in r.notes[0])
@@ -423,14 +409,14 @@ def test_many_gpus_that_say_the_same_make_one_sentence(nvml_stub: Driver, source
     )
 
 
-def test_more_memory_used_than_there_is_is_absent(nvml_stub: Driver, source: NvmlSource) -> None:
+def test_more_memory_used_than_there_is_is_absent(nvml_stub: Driver, source: OwnSource) -> None:
     nvml_stub.scenario.set(3, mem_used_bytes=200 << 30, mem_total_bytes=100 << 30).write()
     source.start()
     gpu = gpu_when(source, 3, lambda gpu: gpu.mem_total_bytes == 100 << 30)
     assert gpu.mem_used_bytes is None
 
 
-def test_pcie_rates_that_cannot_be_are_read_from_nvml_instead(nvml_stub: Driver, source: NvmlSource) -> None:
+def test_pcie_rates_that_cannot_be_are_read_from_nvml_instead(nvml_stub: Driver, source: OwnSource) -> None:
     nvml_stub.scenario.set(3, gpm_pcie_rx_mib=1e30).write()
     source.start()
     gpu = gpu_when(source, 3, lambda gpu: gpu.pcie_rx_bytes_per_s is not None)
@@ -438,7 +424,7 @@ def test_pcie_rates_that_cannot_be_are_read_from_nvml_instead(nvml_stub: Driver,
 
 
 @pytest.mark.parametrize("pid", [0, 4194304, 4194305, 4294967295])
-def test_an_odd_pid_hides_no_other_process(nvml_stub: Driver, source: NvmlSource, pid: int) -> None:
+def test_an_odd_pid_hides_no_other_process(nvml_stub: Driver, source: OwnSource, pid: int) -> None:
     scenario = nvml_stub.scenario
     scenario.process(1, 4_000_001, 5, sm=10).process(1, pid, 6).process(1, 4_000_002, 7).process(2, 4_000_003, 8)
     scenario.write()
@@ -453,7 +439,7 @@ def test_an_odd_pid_hides_no_other_process(nvml_stub: Driver, source: NvmlSource
 
 
 def test_shares_of_processes_come_back_after_the_wall_clock_stepped_back(
-    nvml_stub: Driver, source: NvmlSource
+    nvml_stub: Driver, source: OwnSource
 ) -> None:
     nvml_stub.scenario.process(0, 4_000_001, 5, sm=60).write()
     source.start()
@@ -465,7 +451,7 @@ def test_shares_of_processes_come_back_after_the_wall_clock_stepped_back(
 
 
 def test_why_a_gpu_was_lost_is_kept_when_the_driver_starts_without_it(
-    nvml_stub: Driver, impatient_source: NvmlSource
+    nvml_stub: Driver, impatient_source: OwnSource
 ) -> None:
     source = impatient_source
     source.start()

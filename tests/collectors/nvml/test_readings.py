@@ -8,9 +8,9 @@ import pytest
 
 from collectors.base import GpuReading
 from collectors.nvml.device import slow_pace
-from collectors.nvml.source import NvmlSource
 from llmtop import clock_events
 from llmtop.snapshot import Gpu
+from tests.support.nvml_source import OwnSource
 from tests.support.nvml_stub import GIB, Driver, Scenario, gpu_uuid, mig_uuid
 from tests.support.processes import wait_for
 from tests.support.readings import gpu_when, reading_when
@@ -22,7 +22,7 @@ def complete(gpu: Gpu) -> bool:
     return gpu.sm_active_pct is not None and gpu.power_limit_watts is not None
 
 
-def test_every_value_of_the_contract_arrives_in_its_unit(nvml_stub: Driver, source: NvmlSource) -> None:
+def test_every_value_of_the_contract_arrives_in_its_unit(nvml_stub: Driver, source: OwnSource) -> None:
     nvml_stub.scenario.set(
         3,
         util=100,
@@ -79,7 +79,7 @@ def test_every_value_of_the_contract_arrives_in_its_unit(nvml_stub: Driver, sour
     )
 
 
-def test_the_reading_names_the_driver_and_lists_gpus_in_its_order(source: NvmlSource) -> None:
+def test_the_reading_names_the_driver_and_lists_gpus_in_its_order(source: OwnSource) -> None:
     assert source.latest() == GpuReading(settled=False), (
         "nothing is known, and nothing is wrong, before the driver was asked"
     )
@@ -90,7 +90,7 @@ def test_the_reading_names_the_driver_and_lists_gpus_in_its_order(source: NvmlSo
     assert reading.notes == ()
 
 
-def test_values_follow_the_driver(nvml_stub: Driver, source: NvmlSource) -> None:
+def test_values_follow_the_driver(nvml_stub: Driver, source: OwnSource) -> None:
     source.start()
     gpu_when(source, 2, lambda gpu: gpu.util_pct == 99)
     nvml_stub.scenario.set(2, util=17, sm_active=5).write()
@@ -99,7 +99,7 @@ def test_values_follow_the_driver(nvml_stub: Driver, source: NvmlSource) -> None
 
 
 def test_gpm_pairs_are_never_closer_than_nvml_allows(nvml_stub: Driver) -> None:
-    source = NvmlSource(0.02)  # the stand-in answers NaN to a pair less than 100 ms apart, which would be absent
+    source = OwnSource(0.02)  # the stand-in answers NaN to a pair less than 100 ms apart, which would be absent
     source.start()
     gpu_when(source, 0, complete)
     seen = {source.latest().gpus[0].sm_active_pct for _ in range(40) if not time.sleep(0.02)}
@@ -107,7 +107,7 @@ def test_gpm_pairs_are_never_closer_than_nvml_allows(nvml_stub: Driver) -> None:
     assert seen == {94.0}
 
 
-def test_the_first_gpm_calls_are_made_one_after_another(nvml_stub: Driver, source: NvmlSource) -> None:
+def test_the_first_gpm_calls_are_made_one_after_another(nvml_stub: Driver, source: OwnSource) -> None:
     nvml_stub.scenario.delay("nvmlGpmSampleGet", 20_000).write()
     nvml_stub.forget_gpm()
     source.start()
@@ -117,7 +117,7 @@ def test_the_first_gpm_calls_are_made_one_after_another(nvml_stub: Driver, sourc
 
 
 def test_gpm_is_left_alone_on_demand(
-    nvml_stub: Driver, source: NvmlSource, monkeypatch: pytest.MonkeyPatch
+    nvml_stub: Driver, source: OwnSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LLMTOP_NO_GPM", "1")
     before = nvml_stub.count("nvmlGpmSampleGet")
@@ -129,7 +129,7 @@ def test_gpm_is_left_alone_on_demand(
 
 
 def test_a_gpu_that_hangs_in_its_first_gpm_call_keeps_no_other_from_its_own(
-    nvml_stub: Driver, source: NvmlSource
+    nvml_stub: Driver, source: OwnSource
 ) -> None:
     nvml_stub.scenario.hang("nvmlGpmSampleGet", 3).write()
     source.start()
@@ -139,7 +139,7 @@ def test_a_gpu_that_hangs_in_its_first_gpm_call_keeps_no_other_from_its_own(
 
 
 def test_closing_gives_gpm_samples_back_and_shuts_down_with_nobody_inside(nvml_stub: Driver) -> None:
-    source = NvmlSource(0.1)
+    source = OwnSource(0.1)
     before, shut = nvml_stub.gpm_samples, nvml_stub.count("nvmlShutdown")
     source.start()
     gpu_when(source, 7, complete)
@@ -150,7 +150,7 @@ def test_closing_gives_gpm_samples_back_and_shuts_down_with_nobody_inside(nvml_s
     assert nvml_stub.violations == 0
 
 
-def test_the_blocking_pcie_call_is_made_only_where_gpm_is_missing(nvml_stub: Driver, source: NvmlSource) -> None:
+def test_the_blocking_pcie_call_is_made_only_where_gpm_is_missing(nvml_stub: Driver, source: OwnSource) -> None:
     before = nvml_stub.count("nvmlDeviceGetPcieThroughput")
     source.start()
     assert gpu_when(source, 0, complete).pcie_source == "gpm"
@@ -158,7 +158,7 @@ def test_the_blocking_pcie_call_is_made_only_where_gpm_is_missing(nvml_stub: Dri
     source.close()
 
     nvml_stub.scenario.set(0, gpm=0, pcie_rx_kb_per_s=8000, pcie_tx_kb_per_s=3).write()
-    other = NvmlSource(0.1)
+    other = OwnSource(0.1)
     other.start()
     gpu = gpu_when(other, 0, lambda gpu: gpu.pcie_rx_bytes_per_s is not None)
     other.close()
@@ -167,7 +167,7 @@ def test_the_blocking_pcie_call_is_made_only_where_gpm_is_missing(nvml_stub: Dri
     assert gpu.error is None
 
 
-def test_dear_calls_are_made_less_often_than_cheap_ones(nvml_stub: Driver, source: NvmlSource) -> None:
+def test_dear_calls_are_made_less_often_than_cheap_ones(nvml_stub: Driver, source: OwnSource) -> None:
     cheap, dear = "nvmlDeviceGetUtilizationRates", ("nvmlDeviceGetFieldValues", "nvmlDeviceGetProcessUtilization")
     energy = "nvmlDeviceGetTotalEnergyConsumption"
     before = {call: nvml_stub.count(call) for call in (cheap, *dear, energy)}
@@ -179,7 +179,7 @@ def test_dear_calls_are_made_less_often_than_cheap_ones(nvml_stub: Driver, sourc
 
 
 def test_the_pace_can_be_changed(nvml_stub: Driver) -> None:
-    source = NvmlSource(3600)
+    source = OwnSource(3600)
     source.start()
     gpu_when(source, 0, complete)
     nvml_stub.scenario.set(0, util=3).write()
@@ -188,7 +188,7 @@ def test_the_pace_can_be_changed(nvml_stub: Driver) -> None:
     source.close()
 
 
-def test_processes_are_listed_once_with_their_memory_and_share(nvml_stub: Driver, source: NvmlSource) -> None:
+def test_processes_are_listed_once_with_their_memory_and_share(nvml_stub: Driver, source: OwnSource) -> None:
     scenario = nvml_stub.scenario
     scenario.process(0, 4_000_001, 9 * GIB, sm=60).process(0, 4_000_002, GIB)
     scenario.process(1, 4_000_003, 2 * GIB, kind="graphics", sm=5).process(1, 4_000_004, GIB, kind="mps").write()
@@ -205,7 +205,7 @@ def test_processes_are_listed_once_with_their_memory_and_share(nvml_stub: Driver
     reading_when(source, lambda reading: len(reading.uses) == 3)
 
 
-def test_mig_instances_are_rows_after_their_gpu(nvml_stub: Driver, source: NvmlSource) -> None:
+def test_mig_instances_are_rows_after_their_gpu(nvml_stub: Driver, source: OwnSource) -> None:
     scenario = nvml_stub.now(Scenario(count=2))
     scenario.mig(0, 7, used=GIB, total=18 * GIB).mig(0, 9, used=2 * GIB, total=18 * GIB)
     scenario.process(0, 4_000_004, GIB, instance=9).write()
@@ -226,7 +226,7 @@ def test_mig_instances_are_rows_after_their_gpu(nvml_stub: Driver, source: NvmlS
     assert [(use.pid, use.gpu_uuid) for use in reading.uses] == [(4_000_004, mig_uuid(0, 9))]
 
 
-def test_a_reading_is_settled_once_every_instance_was_sampled_twice(nvml_stub: Driver, source: NvmlSource) -> None:
+def test_a_reading_is_settled_once_every_instance_was_sampled_twice(nvml_stub: Driver, source: OwnSource) -> None:
     scenario = nvml_stub.now(Scenario(count=2))
     scenario.mig(0, 7, used=GIB, total=18 * GIB).mig(0, 9, used=2 * GIB, total=18 * GIB)
     scenario.delay("nvmlDeviceGetMigMode", 400_000, gpu=0).write()

@@ -11,6 +11,7 @@ from collectors.trainings import source as steps_module
 from collectors.trainings import training as training_module
 from collectors.trainings.source import StepsSource
 from llmtop.snapshot import Rank
+from tests.support.installed import needs
 from tests.support.processes import wait_for
 from tests.support.trainings import Training
 
@@ -153,7 +154,7 @@ def _rank(source: StepsSource) -> Rank | None:
 def test_any_work_that_is_seen_is_life_and_a_hang_after_it_is_none(work: str, source: StepsSource) -> None:
     for library in ("transformers", "lightning"):
         if library in WORK[work]:
-            pytest.importorskip(library)
+            needs(library)
     with Training(_BEGIN + WORK[work] + "\ntime.sleep(1000)\n") as training:
 
         def worked_long() -> bool:

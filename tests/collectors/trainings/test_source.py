@@ -127,7 +127,8 @@ def test_ranks_of_a_job_come_in_order(train: Start, watch: Watch) -> None:
     ]
 
 
-def test_mfu_is_the_models_flops_over_the_peak_of_its_gpu(runtime_dir: Path) -> None:
+@pytest.mark.parametrize("estimated", [False, True])
+def test_mfu_is_the_models_flops_over_the_peak_of_its_gpu(estimated: bool, runtime_dir: Path) -> None:
     """989.5 TFLOP/s is the H200's dense bf16 peak; 100 tokens a second of 4.9475 TFLOP each are half of it."""
     now = time.time_ns()
     done = [
@@ -136,7 +137,9 @@ def test_mfu_is_the_models_flops_over_the_peak_of_its_gpu(runtime_dir: Path) -> 
         )
         for i in range(20)
     ]
-    greeting = wire.Hello(pid=1, gpu_uuid="GPU-1", flops_per_token=4.9475e12, dtype="bf16")
+    greeting = wire.Hello(
+        pid=1, gpu_uuid="GPU-1", flops_per_token=4.9475e12, flops_estimated=estimated, dtype="bf16"
+    )
     peer = wire_peer.start(
         runtime_dir / "4000000-00000000.sock", wire.encode(greeting) + wire.encode(wire.Steps(steps=done))
     )
@@ -146,6 +149,7 @@ def test_mfu_is_the_models_flops_over_the_peak_of_its_gpu(runtime_dir: Path) -> 
     assert rank.mfu_pct == pytest.approx(50)
     assert rank.mfu_note is not None
     assert "989.5 TFLOP/s" in rank.mfu_note
+    assert (rank.mfu_estimated, "estimate" in rank.mfu_note) == (estimated, estimated)
     source.close()
     peer.kill()
     peer.wait()

@@ -68,6 +68,26 @@ def test_a_change_shows_within_the_window() -> None:
     assert told["step_seconds_p50"] == pytest.approx(0.25)
 
 
+def test_a_change_cuts_the_window_long_before_the_window_is_over() -> None:
+    steps = steps_of(
+        [0.05] * 2000 + [0.25] * 12, seconds=0.03, phases=(Phase(name="forward", host_seconds=0.025),)
+    )
+    told = fed(steps).figures()
+    assert told["change"].part == "outside"
+    assert told["change"].since_step == 2000
+    assert told["change"].after_seconds == pytest.approx(0.25, rel=0.05)
+    assert told["window_steps"] == 12
+    assert told["step_seconds_mean"] == pytest.approx(0.25)
+    assert told["windows"][1].step_seconds == pytest.approx(0.0512, rel=0.01)
+
+
+def test_steps_that_come_now_and_then_and_take_long_are_told_apart() -> None:
+    told = fed(steps_of(([0.05] * 19 + [0.5]) * 30)).figures()
+    assert told["change"] is None
+    assert told["rare"].every == 20
+    assert told["rare"].seconds == pytest.approx(0.5)
+
+
 def test_longer_windows_stand_beside_it() -> None:
     figures = fed(steps_of([0.5] * 1000 + [1.0] * 30))
     assert [one.name for one in figures.figures()["windows"]] == ["recent", "5 min", "run"]

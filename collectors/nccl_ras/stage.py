@@ -1,0 +1,112 @@
+"""Asks NCCL's RAS where a training does not go on, and adds what it says to the snapshot.
+
+Never otherwise: a healthy job is not asked, and one that hangs every ten seconds at most. The port may belong to
+another job or user, so an answer counts only if it has one of the processes that do not go on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from collectors.nccl_ras.client import DEFAULT, Answer, ask
+from collectors.nccl_ras.stuck import stuck_communicators
+from llmtop import procfs
+from llmtop.errors import NotPossibleHere
+from llmtop.snapshot import Rank, Snapshot, StuckCommunicator
+
+QUIET_SECONDS = 5.0
+QUIET_STEPS = 5.0
+"""No step for so long, and for so many usual ones."""
+AGAIN_SECONDS = 10.0
+SECOND_LOOK_SECONDS = 2.0
+"""After the first answer: counts that stand still in two of them do not go on."""
+BUSY_PCT, IDLE_POWER_PCT = 90.0, 40.0
+"""A GPU at such util and under such a share of its power limit may spin in a collective."""
+VARIABLE = "NCCL_RAS_ADDR"
+
+
+class NcclRas:
+    """A stage of the live pipeline. Asking is done by a thread of its own that lives as long as the question."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asking = False
+        self._next = 0.0
+        self._suspects: dict[int, int] = {}
+        self._before: Answer | None = None
+        self._found: tuple[StuckCommunicator, ...] = ()
+
+    def __repr__(self) -> str:
+        return "NCCL's RAS"
+
+    def __call__(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot with what is known of communicators that do not go on."""
+        suspects = suspects_of(snapshot)
+        with self._lock:
+            if suspects != self._suspects:
+                self._suspects, self._before, self._found = suspects, None, ()
+            if suspects and not self._asking and time.monotonic() >= self._next:
+                self._asking = True
+                threading.Thread(target=self._ask, args=(suspects,), name="llmtop-ras", daemon=True).start()
+            found = self._found
+        return replace(snapshot, stuck_communicators=found) if found else snapshot
+
+    def _ask(self, suspects: dict[int, int]) -> None:
+        answer: Answer | None = None
+        try:
+            answer = ask(_address(suspects.values()))
+        except NotPossibleHere:
+            pass  # no NCCL, or an old one: `stalled` says what can be said without
+        finally:
+            with self._lock:
+                self._asking = False
+                before = self._before
+                soon = answer is not None and before is None
+                self._next = time.monotonic() + (SECOND_LOOK_SECONDS if soon else AGAIN_SECONDS)
+                if suspects == self._suspects:
+                    self._before = answer
+                    if before is None or answer is None:
+                        self._found = ()
+                    else:
+                        self._found = stuck_communicators(before, answer, suspects)
+
+
+def suspects_of(snapshot: Snapshot) -> dict[int, int]:
+    """Processes that may hang in a collective: the pid in their own namespace, and outside, -> this host's."""
+    pids = {rank.pid for rank in snapshot.ranks if _is_quiet(rank, snapshot.time)}
+    attached = {rank.pid for rank in snapshot.ranks}
+    spinning = {
+        gpu.uuid
+        for gpu in snapshot.gpus
+        if (gpu.util_pct or 0.0) >= BUSY_PCT
+        and gpu.power_watts is not None
+        and gpu.power_limit_watts
+        and 100.0 * gpu.power_watts / gpu.power_limit_watts < IDLE_POWER_PCT
+    }
+    pids |= {one.pid for one in snapshot.processes if one.gpu_uuid in spinning and one.pid not in attached}
+    inside = {one.pid: one.container_pid for one in snapshot.processes}
+    return {seen: pid for pid in sorted(pids) for seen in (pid, inside.get(pid)) if seen is not None}
+
+
+def _is_quiet(rank: Rank, now: float) -> bool:
+    if rank.kind != "step" or rank.state not in ("running", "stalled") or (rank.world_size or 1) < 2:
+        return False
+    usual = rank.step_seconds_p50 or 0.0
+    return rank.last_step_at is not None and now - rank.last_step_at > max(QUIET_SECONDS, QUIET_STEPS * usual)
+
+
+def _address(pids: Iterable[int]) -> tuple[str, int]:
+    """Where the processes were told to listen, or NCCL's own place."""
+    for pid in pids:
+        try:
+            given = procfs.environ(pid).get(VARIABLE, "")
+        except NotPossibleHere:
+            continue
+        host, colon, port = given.rpartition(":")
+        if colon and port.isascii() and port.isdecimal():
+            return host.strip("[]") or DEFAULT[0], int(port)
+    return DEFAULT

@@ -1,0 +1,83 @@
+"""From two answers of NCCL's RAS to communicators that do not go on, and who is behind in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from collectors.nccl_ras.client import Answer, RasCommunicator
+from llmtop.snapshot import CommunicatorRank, StuckCommunicator
+
+MOST_NAMED = 8
+"""Ranks that are told of each kind; of a job of thousands of which a rack is gone, the number is told."""
+
+
+def stuck_communicators(before: Answer, now: Answer, pids: Mapping[int, int]) -> tuple[StuckCommunicator, ...]:
+    """Communicators with one of those processes in which no rank has called anything between two answers.
+
+    A rank that is behind may wait in another communicator: those in which ranks are missing or behind come first.
+
+    Args:
+        before: an earlier answer.
+        now: a later one.
+        pids: of the processes that do not go on, as NCCL may call them -> this host's.
+    """
+    earlier = {_key(one): _counts(one) for one in before.communicators}
+    found = [
+        _told(one, pids)
+        for one in now.communicators
+        if one.size > 1 and _key(one) in earlier and earlier[_key(one)] == _counts(one) and _has(one, pids)
+    ]
+    return tuple(sorted(found, key=lambda one: (not one.missing_count, not one.behind_count, -one.size)))
+
+
+def _key(one: RasCommunicator) -> str:
+    return f"{one.hash} {one.secondary_hash}"
+
+
+def _counts(one: RasCommunicator) -> dict[int, dict[str, int]]:
+    return {rank.rank: rank.collective_counts for rank in one.ranks}
+
+
+def _has(one: RasCommunicator, pids: Mapping[int, int]) -> bool:
+    return not _pids(one).isdisjoint(pids)
+
+
+def _pids(one: RasCommunicator) -> set[int]:
+    return {rank.pid for rank in one.ranks} | {rank.pid for rank in one.missing_ranks}
+
+
+def _told(one: RasCommunicator, pids: Mapping[int, int]) -> StuckCommunicator:
+    operation, most = _differs(one)
+    behind = list(_behind(one, operation, most))
+    missing = [CommunicatorRank(rank=gone.rank, host=gone.host, pid=gone.pid) for gone in one.missing_ranks]
+    return StuckCommunicator(
+        id=one.hash,
+        size=one.size,
+        operation=operation,
+        number=most,
+        waiting_count=len(one.ranks) - len(behind),
+        behind_count=len(behind),
+        behind=tuple(behind[:MOST_NAMED]),
+        missing_count=len(missing),
+        missing=tuple(missing[:MOST_NAMED]),
+        pids=tuple(sorted({pids[pid] for pid in _pids(one) if pid in pids})),
+    )
+
+
+def _differs(one: RasCommunicator) -> tuple[str | None, int | None]:
+    """The operation that not all have called equally often, and how often most have; the first such."""
+    for operation in dict.fromkeys(name for rank in one.ranks for name in rank.collective_counts):
+        counts = [rank.collective_counts.get(operation, 0) for rank in one.ranks]
+        if min(counts) < max(counts):
+            return operation, max(counts)
+    return None, None
+
+
+def _behind(one: RasCommunicator, operation: str | None, most: int | None) -> Iterator[CommunicatorRank]:
+    """Those that have called it less often, the furthest behind first."""
+    if operation is None or most is None:
+        return
+    for rank in sorted(one.ranks, key=lambda rank: rank.collective_counts.get(operation, 0)):
+        called = rank.collective_counts.get(operation, 0)
+        if called < most:
+            yield CommunicatorRank(rank=rank.rank, host=rank.host, pid=rank.pid, called=called)

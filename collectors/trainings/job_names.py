@@ -1,0 +1,165 @@
+"""Which attached processes train together, and what their run is called.
+
+A training says how it was started (`wire.Launch`); what all ranks of a run have in common names it, so that every
+node gives it the same name. Two runs that are there at once never share one: the later gets what tells it from the
+first. A name stays for as long as one of its processes lives, and is free for the next run then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable, Iterator
+from typing import NamedTuple
+
+from llmtop import wire
+from llmtop.format import printable
+
+_MADE_UP = re.compile(r"[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}|\d{20,}", re.IGNORECASE)
+"""A UUID in one of the ways in which torchrun makes up a run's id: its beginning is enough for a person."""
+_LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]", "0.0.0.0", "")
+_PROGRAM = 48
+_DOT = " · "
+
+
+class Member(NamedTuple):
+    """A training process, as far as jobs are concerned."""
+
+    key: Hashable
+    """The same for as long as it is known."""
+    pid: int
+    """On this host."""
+    hello: wire.Hello
+    live: bool
+    """Whether it is there to be spoken with."""
+
+    @property
+    def is_rank(self) -> bool:
+        """Whether others may train with it."""
+        return self.hello.rank is not None
+
+    @property
+    def together(self) -> Hashable:
+        """What is the same of all ranks of a run and of no other; where nobody says it, as near as can be."""
+        hello, launch = self.hello, self.hello.launch
+        if not self.is_rank:
+            return self.key
+        if launch is None:  # an old version
+            return (hello.command, hello.world_size) if (hello.world_size or 1) > 1 else self.key
+        # Tasks of srun need not have met yet, or may meet in a way that is not seen.
+        master = "" if launch.launcher == "srun" else launch.master
+        job, step = launch.slurm_job_id, launch.slurm_step_id
+        return launch.program, launch.launcher, job, step, launch.run_id, master, hello.world_size
+
+
+class _Run:
+    """Processes that train together."""
+
+    def __init__(self, together: Hashable, name: str = "") -> None:
+        self.together = together
+        self.name = name
+        self.members: list[Member] = []
+
+    def has_room_for(self, member: Member) -> bool:
+        """Whether it may be one of these: each rank is there once."""
+        return all(other.hello.rank != member.hello.rank for other in self.members)
+
+
+class JobNames:
+    """Names the jobs of one monitor's trainings. Not safe for several threads."""
+
+    def __init__(self) -> None:
+        self._given: dict[Hashable, tuple[Hashable, str]] = {}
+        """By process: what it had in common with its run, and the name of that."""
+
+    def named(self, members: Iterable[Member]) -> dict[Hashable, str]:
+        """The name of each one's job, by its key.
+
+        Args:
+            members: all that are known now; who is not among them is forgotten.
+        """
+        ordered = sorted(members, key=lambda one: (one.hello.started_at, one.pid))
+        runs = self._runs([one for one in ordered if one.live])
+        taken = {run.name for run in runs if run.name}
+        for run in runs:
+            run.name = run.name or next(name for name in _names(run.members[0]) if name not in taken)
+            taken.add(run.name)
+        before = self._given
+        self._given = {one.key: (one.together, run.name) for run in runs for one in run.members}
+        for one in ordered:
+            if one.key not in self._given:
+                self._given[one.key] = before.get(one.key, (one.together, next(_names(one))))
+        return {key: name for key, (_, name) in self._given.items()}
+
+    def _runs(self, live: list[Member]) -> list[_Run]:
+        """Who trains together: first those that did so before, then who came since."""
+        runs: list[_Run] = []
+        fresh = []
+        for one in live:
+            together, name = self._given.get(one.key, (None, ""))
+            if together != one.together:
+                fresh.append(one)
+                continue
+            run = next((run for run in runs if (run.together, run.name) == (together, name)), None)
+            if run is None:
+                runs.append(run := _Run(together, name))
+            run.members.append(one)
+        for one in fresh:
+            of_them = (run for run in runs if run.together == one.together and run.has_room_for(one))
+            run = next(of_them, None)
+            if run is None:
+                runs.append(run := _Run(one.together))
+            run.members.append(one)
+        return runs
+
+
+def _names(first: Member) -> Iterator[str]:
+    """What the run of a process may be called: the best name, and what to say besides where that one is taken."""
+    hello, launch = first.hello, first.hello.launch or wire.Launch()
+    program = printable(launch.program or program_of(hello.command), _PROGRAM)
+    told = [
+        f"slurm {launch.slurm_job_id}" if launch.slurm_job_id else "",
+        f"run {_short(launch.run_id)}" if launch.run_id not in ("", launch.slurm_job_id) else "",
+        _place(launch.master) if first.is_rank and launch.master else "",
+        f"step {launch.slurm_step_id}" if launch.slurm_step_id else "",
+        f"pid {first.pid}",
+    ]
+    known = [text for text in told if text]
+    if len(known) == 1 and first.is_rank and (hello.world_size or 1) > 1:
+        known.insert(0, f"{hello.world_size} ranks")  # nobody says more
+    best = f"{program}{_DOT}{known[0]}"
+    yield best
+    for text in known[1:]:
+        yield f"{best}{_DOT}{text}"
+    number = 2
+    while True:
+        yield f"{best}{_DOT}{number}"
+        number += 1
+
+
+def _short(run_id: str) -> str:
+    return run_id[:8] if _MADE_UP.fullmatch(run_id) else run_id
+
+
+def _place(master: str) -> str:
+    """Where ranks meet, in few words: ":29500" on this machine, "node:29500", the name of a file."""
+    if master.startswith("file:"):
+        return master.rpartition("/")[2]
+    address, _, port = master.rpartition(":")
+    return f":{port}" if address.lower() in _LOOPBACK else master
+
+
+def program_of(command: str) -> str:
+    """The program of a command line: "train.py", the name of a module, or "python"."""
+    words = command.split()
+    name = words[0].rpartition("/")[2] if words else ""
+    if not name.startswith("python"):
+        return name or "python"
+    rest = iter(words[1:])
+    for word in rest:
+        if word == "-m":
+            return next(rest, "python")
+        if word == "-c":
+            break
+        if not word.startswith("-"):
+            return word.rpartition("/")[2] or word
+    return "python"

@@ -1,0 +1,47 @@
+"""What a training's host does in no phase: shares of what was seen lately, as seconds a step."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Final
+
+from llmtop import wire
+from llmtop.snapshot import Cause
+
+MOST_CAUSES: Final = 5
+"""That are told of one training."""
+LEAST_SECONDS: Final = 15.0
+"""Of what was seen lately, at least so much is taken: a message tells of some second, and looks are few."""
+_MOST_MESSAGES: Final = 512
+
+
+class OutsideCauses:
+    """Remembers what the last messages told, and for how long each of it was seen."""
+
+    def __init__(self) -> None:
+        self._told: deque[tuple[float, dict[str, int]]] = deque(maxlen=_MOST_MESSAGES)
+        """When a message came, in monotonic seconds, and what was found, in ns."""
+
+    def add(self, message: wire.Outside) -> None:
+        """Take in what a message tells (after `bounds`)."""
+        self._told.append((time.monotonic(), message.found))
+
+    def figures(self, outside_seconds: float | None, window_seconds: float | None) -> tuple[Cause, ...]:
+        """The largest of what was seen, as parts of the time outside phases.
+
+        Args:
+            outside_seconds: mean a step in no phase; None where that is not known.
+            window_seconds: what that is over.
+        """
+        if not outside_seconds:
+            return ()
+        since = time.monotonic() - max(LEAST_SECONDS, window_seconds or 0.0)
+        seen: dict[str, int] = {}
+        for told, found in self._told:
+            if told >= since:
+                for what, ns in found.items():
+                    seen[what] = seen.get(what, 0) + ns
+        total = sum(seen.values())
+        largest = sorted(seen, key=lambda what: -seen[what])[:MOST_CAUSES]
+        return tuple(Cause(what=what, seconds=outside_seconds * seen[what] / total) for what in largest)

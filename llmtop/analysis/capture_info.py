@@ -1,0 +1,50 @@
+"""What the folder of a capture says besides its trace: capture.json, as far as a report needs it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from llmtop.analysis.undisturbed import UNKNOWN, Undisturbed
+from llmtop.errors import UnusableInput
+from llmtop.inputs import read_input
+
+_COMMAND = "python train.py"
+_LONGEST = 86_400.0
+"""Seconds; no step takes a day."""
+
+
+@dataclass(frozen=True)
+class CaptureInfo:
+    """What is known of the training that was captured."""
+
+    command: str = _COMMAND
+    """Its command line, quoted for a shell."""
+    undisturbed: Undisturbed = UNKNOWN
+
+
+def capture_info(path: Path) -> CaptureInfo:
+    """Read capture.json of a capture; what it lacks, or has in another form, is not known.
+
+    Args:
+        path: the folder of the capture, or a file in it.
+    """
+    try:
+        data = read_input((path if path.is_dir() else path.parent) / "capture.json")
+        found = msgspec.json.decode(data, type=dict[str, Any])
+    except (UnusableInput, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return CaptureInfo()
+    command, steps = found.get("command"), found.get("step_seconds")
+    quoted = " ".join(shlex.quote(word) for word in command.split()) if isinstance(command, str) else ""
+    if not isinstance(steps, dict):
+        return CaptureInfo(quoted or _COMMAND)
+    before, after = (_seconds(steps.get(name)) for name in ("before_p50", "after_p50"))
+    return CaptureInfo(quoted or _COMMAND, Undisturbed(before, after))
+
+
+def _seconds(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and 0 < value < _LONGEST else None

@@ -1,0 +1,63 @@
+"""What the report says of the capture itself: what it lacks, what was left out, and why."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmtop.analysis.device_timeline import Lane
+from llmtop.analysis.step_finder import ProcessSteps
+from llmtop.format import counted, percent
+from llmtop.trace import intervals as iv
+from llmtop.trace import model
+
+
+def capture_notes(trace: model.Trace, lanes: list[Lane], steps: dict[int, ProcessSteps]) -> list[str]:
+    """What a reader must know before the figures: what the capture lacks, and what was left out.
+
+    Args:
+        trace: what was read of a capture.
+        lanes: its timelines, one for each process and GPU.
+        steps: its whole steps, by pid.
+    """
+    notes = list(trace.notes)
+    if not len(trace.ops):
+        notes.append("the capture has no device activity: no kernel, copy or memset is in it")
+    elif not np.isin(trace.ops.kind, (model.KERNEL, model.GRAPH)).any():
+        notes.append("the capture has copies or memsets but no kernel")
+    if len(trace.ops) and not len(trace.calls):
+        notes.append("the capture has no CUDA calls of the host: what caused a gap cannot be said")
+    unlaunched = int((trace.launched_by < 0).sum())
+    if len(trace.calls) and unlaunched:
+        notes.append(
+            f"{unlaunched} of {len(trace.ops)} pieces of device work have no launching call in the capture"
+        )
+    for lane in lanes:
+        if lane.graphs:
+            notes.append(
+                f"GPU {lane.device}, pid {lane.process}: {counted(lane.graphs, 'CUDA graph')} traced as a whole: "
+                "their kernels are not known, and pauses within them count as busy; nsys --cuda-graph-trace=node "
+                "records them one by one"
+            )
+        if not lane.counted:
+            found_by = steps[lane.process].found_by
+            notes.append(
+                f"GPU {lane.device}, pid {lane.process}: no whole step on the device ({found_by}); its shares "
+                "are of the time from its first to its last activity"
+            )
+        elif lane.slow_first:
+            notes.append(
+                f"GPU {lane.device}, pid {lane.process}: the first whole step is left out of the shares, it was "
+                "slowed down by the start of the capture"
+            )
+    for rank in trace.ranks:
+        present = {lane.process for lane in lanes if len(lane.nccl)}
+        if rank.world_size > 1 and len(present) == 1:
+            notes.append(
+                f"this is rank {rank.rank} of {rank.world_size}, alone: whether it waits for another rank or for "
+                "the network cannot be said without the others' captures"
+            )
+    overhead = iv.union(trace.overhead.start, trace.overhead.end).total
+    low, high = trace.window
+    if high > low and overhead > 0.01 * (high - low):
+        notes.append(f"the profiler itself took {percent(100 * overhead / (high - low), 1)} of the capture's time")
+    return notes

@@ -1,0 +1,277 @@
+"""What a training library knows of a training that it runs: how many steps, which batches make one, what it logs.
+
+Nothing is given to a library: no callback, no logger, no hook, which a script would find in its lists, logs and
+pickles. Its Trainer is found by the call stack, since whatever ends a step is called by it, and then read from the
+side through a weak reference: attributes alone, and none that would make the library do something (that of
+Lightning which counts the steps to come, for one, sets up loaders). What a version of a library has not got is
+absent. One call of a library is listened to, since nothing keeps what passes through it: `Accelerator.log`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import weakref
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any, Protocol
+
+MOST_ENTRIES = 64
+"""Of a Trainer's log that are read at once: the last ones."""
+_NOT_LOGGED = frozenset({"step"})
+"""Which the Trainer puts beside what it logs."""
+
+
+class Framework(Protocol):
+    """A library that runs the training, and what can be read of it at any time, from any thread."""
+
+    lr_name: str
+    """How it calls the learning rate."""
+
+    def is_of(self, trainer: Any) -> bool:
+        """Whether this is about that object."""
+
+    def steps_done(self) -> int | None:
+        """How many optimizer steps it has counted in the fit under way; None when that is over, and where it does
+        not count them as llmtop does. Asked at each step."""
+
+    def total_steps(self) -> int | None:
+        """How many it will have, by its own limits; None for none."""
+
+    def accumulation(self, most_passes: int) -> int | None:
+        """How many batches make a step; `most_passes` backward passes have been seen in one."""
+
+    def logged(self) -> dict[str, Any]:
+        """The latest of what it logs: numbers, and tensors of which nobody has said that they are on the host."""
+
+
+class HuggingFaceTrainer:
+    """The Trainer of transformers, and what is derived from it."""
+
+    lr_name = "learning_rate"
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = _weak(trainer)
+        self._state = _weak(getattr(trainer, "state", None))
+        self._read = 0
+        self._values: dict[str, Any] = {}
+
+    def is_of(self, trainer: Any) -> bool:
+        """See `Framework`; each fit of a Trainer has a state of its own."""
+        return self._trainer() is trainer and self._state() is getattr(trainer, "state", None)
+
+    def steps_done(self) -> int | None:
+        """See `Framework`."""
+        try:
+            return self._state().global_step if self._trainer().is_in_train else None
+        except AttributeError:
+            return None  # either is no more
+
+    def total_steps(self) -> int | None:
+        """See `Framework`."""
+        return _count(getattr(self._state(), "max_steps", None))
+
+    def accumulation(self, most_passes: int) -> int | None:
+        """See `Framework`."""
+        return _count(getattr(getattr(self._trainer(), "args", None), "gradient_accumulation_steps", None))
+
+    def logged(self) -> dict[str, Any]:
+        """See `Framework`. The epoch is that of the last step, whether it was logged or not."""
+        state = self._state()
+        history = getattr(state, "log_history", None)
+        if type(history) is list:
+            fresh = history[max(self._read, len(history) - MOST_ENTRIES) :]
+            self._read = len(history)
+            for entry in fresh:
+                self._values.update((name, entry[name]) for name in list(entry) if name not in _NOT_LOGGED)
+        epoch = getattr(state, "epoch", None)
+        if epoch is not None:
+            self._values["epoch"] = epoch
+        return self._values
+
+
+class LightningTrainer:
+    """The Trainer of Lightning, under either of its names."""
+
+    lr_name = "lr"
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = _weak(trainer)
+        self._state = _weak(getattr(trainer, "state", None))
+        self._progress = _weak(_progress_of(trainer))
+
+    def is_of(self, trainer: Any) -> bool:
+        """See `Framework`; that of a fit whose steps are counted elsewhere is another."""
+        return self._trainer() is trainer and self._progress() is _progress_of(trainer)
+
+    def steps_done(self) -> int | None:
+        """See `Framework`."""
+        try:
+            return None if self._state().stage is None else self._progress().completed
+        except AttributeError:
+            return None  # either is no more, or was not to be counted
+
+    def total_steps(self) -> int | None:
+        """See `Framework`.
+
+        Without a number of steps as limit: all epochs' batches, unless the script takes the steps itself or
+        changes how many batches make one.
+        """
+        trainer = self._trainer()
+        most = _count(getattr(trainer, "max_steps", None))
+        epochs = _count(getattr(trainer, "max_epochs", None))
+        batches = getattr(trainer, "num_training_batches", None)
+        each = self.accumulation(0)
+        if epochs is None or each is None or not isinstance(batches, int) or batches <= 0:
+            return most
+        of_epochs = epochs * math.ceil(batches / each)
+        return of_epochs if most is None else min(most, of_epochs)
+
+    def accumulation(self, most_passes: int) -> int | None:
+        """See `Framework`."""
+        trainer = self._trainer()
+        module = getattr(trainer, "lightning_module", None)
+        changing = any(type(one).__name__ == "GradientAccumulationScheduler" for one in _callbacks(trainer))
+        if changing or not getattr(module, "automatic_optimization", False):
+            return None
+        return _count(getattr(trainer, "accumulate_grad_batches", None))
+
+    def logged(self) -> dict[str, Any]:
+        """See `Framework`. Read where Lightning keeps it: to ask for it may compute metrics over all ranks."""
+        trainer = self._trainer()
+        connector = getattr(trainer, "_logger_connector", None)
+        kept = getattr(connector, "_callback_metrics", None)
+        values = dict(kept) if isinstance(kept, dict) else {}
+        epoch = getattr(trainer, "current_epoch", None)
+        if epoch is not None:
+            values.setdefault("epoch", epoch)
+        return values
+
+
+class Accelerated:
+    """A loop of the script's own with Accelerate's optimizer and backward pass."""
+
+    lr_name = "lr"
+
+    def __init__(self, logged: dict[str, Any]) -> None:
+        """`logged` is where `listen_to_accelerate` keeps what passes."""
+        self._logged = logged
+
+    def is_of(self, trainer: Any) -> bool:
+        """See `Framework`."""
+        return trainer is Accelerated
+
+    def steps_done(self) -> int | None:
+        """See `Framework`: the script counts, if anybody does."""
+        return None
+
+    def total_steps(self) -> int | None:
+        """See `Framework`."""
+        return None
+
+    def accumulation(self, most_passes: int) -> int | None:
+        """See `Framework`. What an Accelerator was told has no effect where the script does not ask it to."""
+        shared = getattr(
+            getattr(sys.modules.get("accelerate.state"), "GradientState", None), "_shared_state", None
+        )
+        plugin = shared.get("plugin_kwargs") if isinstance(shared, Mapping) else None
+        told = _count(plugin.get("num_steps", 1)) if isinstance(plugin, Mapping) else None
+        return told if told is not None and most_passes >= told else None
+
+    def logged(self) -> dict[str, Any]:
+        """See `Framework`."""
+        return self._logged.copy()
+
+
+_OWNERS: dict[str, Callable[[Any], Framework]] = {
+    "transformers.trainer": HuggingFaceTrainer,
+    "lightning.pytorch.trainer.trainer": LightningTrainer,
+    "pytorch_lightning.trainer.trainer": LightningTrainer,
+}
+"""Modules whose methods run a training -> what reads the object that they are methods of."""
+_WITHOUT_OWNER = frozenset({"accelerate.accelerator", "accelerate.optimizer"})
+
+
+def running(known: Framework | None, accelerated: Callable[[], Framework]) -> Framework | None:
+    """What runs the code that calls this: `known` if it still does; None for a loop of the script's own.
+
+    A trainer comes before Accelerate, which it may use. Takes some microseconds.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    by_accelerate = False
+    while frame is not None:
+        module = frame.f_globals.get("__name__")
+        make = _OWNERS.get(module) if type(module) is str else None
+        if make is not None:
+            trainer = _self_of(frame)
+            if trainer is not None:
+                return known if known is not None and known.is_of(trainer) else make(trainer)
+        by_accelerate = by_accelerate or module in _WITHOUT_OWNER
+        frame = frame.f_back
+    if not by_accelerate:
+        return None
+    return known if known is not None and known.is_of(Accelerated) else accelerated()
+
+
+def _self_of(frame: FrameType) -> Any:
+    """What a method that runs is a method of; None for other functions."""
+    code = frame.f_code
+    if not code.co_argcount or code.co_varnames[0] != "self":
+        return None
+    values = frame.f_locals
+    found = values.get("self")
+    if sys.version_info < (3, 13):
+        # A copy that the frame would keep: with it the batch and the loss of this step, for as long as it runs.
+        values.clear()
+    return found
+
+
+def listen_to_accelerate(tell: Callable[[Any], None]) -> bool:
+    """Have `tell` called with whatever is given to `Accelerator.log`; it must let nothing out.
+
+    Returns:
+        Whether that could be done; not before the script has imported Accelerate.
+    """
+    kind = getattr(sys.modules.get("accelerate.accelerator"), "Accelerator", None)
+    log = vars(kind).get("log") if isinstance(kind, type) else None
+    if not callable(log):
+        return False
+
+    @functools.wraps(log)
+    def told_and_logged(self: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
+        tell(values)
+        return log(self, values, *args, **kwargs)
+
+    kind.log = told_and_logged  # type: ignore[union-attr]  # Accelerate is not followed by mypy here
+    return True
+
+
+def _progress_of(trainer: Any) -> Any:
+    """What counts the steps of Lightning's one optimizer; None for several, which are counted together."""
+    optimizers = getattr(trainer, "optimizers", None)
+    if not isinstance(optimizers, list) or len(optimizers) != 1:
+        return None
+    epoch_loop = getattr(getattr(trainer, "fit_loop", None), "epoch_loop", None)
+    if getattr(getattr(trainer, "lightning_module", None), "automatic_optimization", True):
+        progress = getattr(getattr(epoch_loop, "automatic_optimization", None), "optim_progress", None)
+        return getattr(getattr(getattr(progress, "optimizer", None), "step", None), "total", None)
+    progress = getattr(getattr(epoch_loop, "manual_optimization", None), "optim_step_progress", None)
+    return getattr(progress, "total", None)
+
+
+def _nothing() -> None:
+    """A reference to nothing."""
+
+
+def _weak(thing: Any) -> Callable[[], Any]:
+    return _nothing if thing is None else weakref.ref(thing)
+
+
+def _callbacks(trainer: Any) -> list[Any]:
+    found = getattr(trainer, "callbacks", None)
+    return found if isinstance(found, list) else []
+
+
+def _count(number: Any) -> int | None:
+    return number if type(number) is int and number > 0 else None

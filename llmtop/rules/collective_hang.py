@@ -1,0 +1,201 @@
+"""The rule for ranks that wait in a collective for one that does not come.
+
+torch counts the collectives of each process group in each process. In a job that goes on the counts of its ranks
+are the same or one apart; where it hangs, some have called one more than the rank that they wait for.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from llmtop import format as fmt
+from llmtop.rules.hang import is_at_other_work, seconds_without_step
+from llmtop.rules.rule import Rule, RuleText, Told
+from llmtop.rules.state.communicator import CommunicatorState
+from llmtop.rules.state.rank import JobState, RankState
+from llmtop.snapshot import CollectiveCount, CommunicatorRank
+
+
+class Hang(NamedTuple):
+    """Ranks that wait in a collective, and the one that has not called it where that is known."""
+
+    group: str
+    waiting: list[RankState]
+    number: int
+    """Of the collective that they wait in."""
+    operation: str | None
+    behind: RankState | None
+    reached: int | None
+    """The number of the last collective of that group that the one behind has called."""
+
+
+def waits(count: CollectiveCount) -> bool:
+    """Whether the process has called a collective of that group that has not ended."""
+    return count.completed is not None and count.completed < count.enqueued
+
+
+def find(job: JobState) -> Hang | None:
+    """Who waits, and for whom; None where no rank waits in a collective whose count stands still.
+
+    A rank may be behind because it waits itself, in another group for a third one: the one to name is behind and
+    waits nowhere.
+    """
+    stuck = [(state, count) for state in job.ranks for count in _counts(state) if waits(count)]
+    if not stuck:
+        return None
+    hangs = [_in_group(job, group, stuck) for group in dict.fromkeys(count.group for _, count in stuck)]
+    named = [hang for hang in hangs if hang.behind is not None]
+    first = [hang for hang in named if hang.behind not in [state for state, _ in stuck]]
+    return (first or named or hangs)[0]
+
+
+def _counts(state: RankState) -> tuple[CollectiveCount, ...]:
+    return state.rank.collectives if state.rank.state not in ("gone", "stopped") else ()
+
+
+def _in_group(job: JobState, group: str, stuck: list[tuple[RankState, CollectiveCount]]) -> Hang:
+    number = max(count.enqueued for _, count in stuck if count.group == group)
+    waiting = [state for state, count in stuck if count.group == group and count.enqueued == number]
+    operation = next((c.operation for s, c in stuck if s in waiting and c.group == group and c.operation), None)
+    known = {id(s): c.enqueued for s in job.ranks for c in _counts(s) if c.group == group}
+    late = [s for s in job.ranks if known.get(id(s), number) < number]
+    behind = min(late, key=lambda state: known[id(state)], default=None)
+    return Hang(group, waiting, number, operation, behind, None if behind is None else known[id(behind)])
+
+
+def _is_hung(job: JobState, up: bool) -> bool:
+    hang = find(job)
+    if hang is None or any(state.rank.state in ("gone", "stopped") for state in job.ranks):
+        return False  # `stalled` names those, and why
+    if hang.behind is None and len(job.ranks) < job.world_size:
+        return False  # it may be one that is not seen from here
+    # The first rank often validates or saves alone while the others wait for it.
+    return hang.behind is None or not is_at_other_work(hang.behind)
+
+
+def names_a_rank(job: JobState) -> bool:
+    """Whether the ranks' own counts tell who is behind."""
+    hang = find(job)
+    return hang is not None and hang.behind is not None
+
+
+def _tell(job: JobState) -> Told:
+    hang = find(job)
+    named = hang.behind or hang.waiting[0] if hang else job.ranks[0]
+    seconds = max(
+        (s for state in job.ranks if (s := seconds_without_step(state, job.now)) is not None), default=None
+    )
+    return Told(
+        severity="critical",
+        summary=_sentence(hang, seconds) if hang else "",
+        evidence={
+            "rank": named.rank.rank,
+            "host": named.rank.host,
+            "process_group": hang.group if hang else None,
+            "operation": hang.operation if hang else None,
+            "collective": hang.number if hang else None,
+            "last_called": hang.reached if hang else None,
+            "behind_by": hang.number - hang.reached if hang and hang.reached is not None else None,
+            "waiting_ranks": len(hang.waiting) if hang else None,
+            "seconds_without_step": seconds,
+        },
+        next=_next(hang, named),
+        about=named,
+    )
+
+
+def _sentence(hang: Hang, seconds: float | None) -> str:
+    since = "No step" if seconds is None else f"No step for {fmt.duration(float(round(seconds)))}"
+    what = f"{hang.operation or 'collective'} {hang.number} of process group {hang.group}"
+    if hang.behind is None:
+        return f"{since}: all {len(hang.waiting)} ranks wait in {what}, and it does not end."
+    state = hang.behind
+    where = f" ({state.where})" if state.where else ""
+    others = f"{len(hang.waiting)} other rank{'s wait' if len(hang.waiting) != 1 else ' waits'}"
+    return f"{since}: {state.label}{where} has not called {what}, its last is {hang.reached}; {others} in it."
+
+
+def _next(hang: Hang | None, named: RankState) -> str:
+    if hang is not None and hang.behind is None:
+        return "the network or mismatched shapes: NCCL_DEBUG=INFO, and compare the ranks' calls with torchfrtrace"
+    return f"press s for the Python stacks of {named.label}, or run: py-spy dump --pid {named.rank.pid}"
+
+
+HUNG_COLLECTIVE: Final = Rule[JobState](
+    id="hung_collective",
+    holds=_is_hung,
+    tell=_tell,
+    text=RuleText(
+        meaning="Ranks have called a collective that another rank of their process group has not, or that does "
+        "not end. The rank that is named is behind and waits for nobody itself.",
+        condition="no step for 5 s and for 5 times the median step, the counts of collectives stand still for 2 s "
+        "meanwhile, and one that was called has not ended; not while the rank behind is seen at other work, as in "
+        "a validation of its own. Where these name nobody: ranks of an NCCL communicator are behind the others or "
+        "do not answer, in two answers of NCCL's RAS",
+        source="the counts of torch's flight recorder in each process (NCCL, gloo), and of NCCL 2.24 and later in "
+        "all processes of the job; on 2 H100 with one rank that never joined an all-reduce they were 40 and 39",
+        fields=("step_seconds", "util_pct", "power_watts"),
+    ),
+)
+
+
+# ---- as NCCL tells it, of ranks that are attached or not, on whatever node ----
+
+
+def _is_stuck(state: CommunicatorState, up: bool) -> bool:
+    stuck = state.stuck
+    return not state.known and bool(stuck.behind_count or stuck.missing_count)
+
+
+def _tell_stuck(state: CommunicatorState) -> Told:
+    stuck = state.stuck
+    late = (*stuck.missing, *stuck.behind)
+    seconds = max(
+        (s for one in state.ranks if (s := seconds_without_step(one, state.now)) is not None), default=None
+    )
+    return Told(
+        severity="critical",
+        summary=_stuck_sentence(state, seconds),
+        evidence={
+            "rank": late[0].rank,
+            "host": late[0].host,
+            "rank_pid": late[0].pid,
+            "communicator": stuck.id,
+            "communicator_size": stuck.size,
+            "operation": stuck.operation,
+            "collective": stuck.number,
+            "last_called": late[0].called,
+            "behind_by": None if late[0].called is None or stuck.number is None else stuck.number - late[0].called,
+            "waiting_ranks": stuck.waiting_count,
+            "behind_ranks": stuck.behind_count,
+            "missing_ranks": stuck.missing_count,
+            "seconds_without_step": seconds,
+        },
+        next=f"on {late[0].host}: py-spy dump --pid {late[0].pid}, and its log; the job cannot go on without it",
+    )
+
+
+def _stuck_sentence(state: CommunicatorState, seconds: float | None) -> str:
+    stuck = state.stuck
+    since = "Nothing goes on" if seconds is None else f"No step for {fmt.duration(float(round(seconds)))}"
+    who = []
+    if stuck.missing:
+        who.append(f"{_listed(stuck.missing, stuck.missing_count)} not answering")
+    if stuck.behind:
+        late = f"{_listed(stuck.behind, stuck.behind_count)} at {stuck.operation} {stuck.behind[0].called}"
+        who.append(f"{late}, the others at {stuck.number}")
+    return f"{since}: in NCCL's communicator of {stuck.size} ranks {'; '.join(who)}."
+
+
+def _listed(ranks: tuple[CommunicatorRank, ...], count: int) -> str:
+    first = ", ".join(f"{one.rank} ({one.host}, pid {one.pid})" for one in ranks[:2])
+    more = f" and {count - 2} more" if count > 2 else ""
+    return f"rank{'s' if count > 1 else ''} {first}{more} {'are' if count > 1 else 'is'}"
+
+
+HUNG_COMMUNICATOR: Final = Rule[CommunicatorState](
+    id="hung_collective",
+    holds=_is_stuck,
+    tell=_tell_stuck,
+    text=HUNG_COLLECTIVE.text,
+)

@@ -1,0 +1,128 @@
+"""The rule for time that goes into nothing that the training names: neither a phase of its own nor one of hooks.
+
+It is by the host's clock, from start to start of whole steps. What the host did then is known by looks at it now
+and then, so each cause has its own advice.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from llmtop import format as fmt
+from llmtop.rules.rule import Rule, RuleText, Told
+from llmtop.rules.state.rank import RankState
+from llmtop.rules.state.windows import finite
+from llmtop.snapshot import Cause
+
+OUTSIDE_PCT: Final = (10.0, 7.0)
+"""Of the mean step, to raise and to stay raised; as for waiting for data."""
+LEAST_STEPS: Final = 20
+"""After warm-up: what is done once at the beginning is nobody's habit."""
+MAIN_PCT: Final = 25.0
+"""Of the time outside, from which a cause is named."""
+
+
+class Advice(NamedTuple):
+    """What to do where the cause has one of these words in it."""
+
+    words: tuple[str, ...]
+    text: str
+
+
+ADVICE: Final = (
+    Advice(
+        ("garbage collection", "gc.collect("),
+        "gc.freeze() after the model is built; or gc.disable() and gc.collect() every some hundred steps",
+    ),
+    Advice(
+        ("torch.compile", "_dynamo", "_inductor"),
+        "TORCH_LOGS=recompiles says why it compiles again; mark what changes dynamic, or pad to few shapes",
+    ),
+    Advice(
+        (".item()", ".cpu()", ".tolist()", "float(", ".numpy()", "synchronize("),
+        "it waits for the GPU: keep such numbers on the GPU and read them every 50 steps",
+    ),
+    Advice(
+        ("print(", "log(", ".log", "logger", "tqdm", "wandb", "add_scalar", "set_postfix", "write("),
+        "log every 50 steps instead of each",
+    ),
+    Advice(
+        ("save(", "checkpoint", "dump("),
+        "save less often, or in the background (torch.distributed.checkpoint.async_save)",
+    ),
+    Advice(("sleep(",), "it sleeps: take that out of the loop"),
+    Advice(
+        (" for ", "next(", "get_batch", "batch"),
+        'if it waits for data, name it: with llmtop.phase("dataload"):, or for batch in llmtop.loader(batches):',
+    ),
+)
+_ELSE: Final = 'press s for the stack there; with llmtop.phase("…"): gives it a name'
+
+
+def _share_pct(state: RankState) -> float | None:
+    """Percent of the mean step outside of phases; None where that cannot be told, or not yet."""
+    rank = state.rank
+    outside, mean = finite(rank.outside_seconds), finite(rank.step_seconds_mean)
+    if outside is None or not mean or not rank.phases:
+        return None
+    return 100.0 * outside / mean
+
+
+def _is_outside(state: RankState, up: bool) -> bool:
+    if not state.stepping or len(state.steps) < LEAST_STEPS:
+        return False
+    share = _share_pct(state)
+    return share is not None and share >= OUTSIDE_PCT[1 if up else 0]
+
+
+def _main_causes(state: RankState) -> list[Cause]:
+    """The causes to name, the largest first."""
+    outside = finite(state.rank.outside_seconds) or 0.0
+    return [cause for cause in state.rank.outside_causes if cause.seconds * 100.0 >= MAIN_PCT * outside][:2]
+
+
+def _tell(state: RankState) -> Told:
+    rank = state.rank
+    causes = _main_causes(state)
+    where = f" ({state.where})" if state.where else ""
+    label = state.label[0].upper() + state.label[1:]
+    named = " and ".join(f"{fmt.duration(cause.seconds)} in {cause.what}" for cause in causes)
+    return Told(
+        severity="warning",
+        summary=f"{label}{where} spends {fmt.percent(_share_pct(state))} of each step, "
+        f"{fmt.duration(rank.outside_seconds)}, outside of all phases{': ' + named if named else ''}.",
+        evidence={
+            "outside_pct": _share_pct(state),
+            "outside_seconds": rank.outside_seconds,
+            "step_seconds": rank.step_seconds_mean,
+            "window_seconds": rank.window_seconds,
+            **{f"cause_{place}": cause.what for place, cause in enumerate(causes, 1)},
+            **{f"cause_{place}_seconds": cause.seconds for place, cause in enumerate(causes, 1)},
+        },
+        next=_next(causes[0].what) if causes else _ELSE,
+    )
+
+
+def _next(what: str) -> str:
+    # Without the place in front, whose file may be called anything.
+    said = what.partition(" ")[2] if ":" in what.partition(" ")[0] else what
+    said = f" {said} "
+    return next((one.text for one in ADVICE if any(word in said for word in one.words)), _ELSE)
+
+
+OUTSIDE: Final = Rule[RankState](
+    id="outside",
+    holds=_is_outside,
+    tell=_tell,
+    covered_by=frozenset({"stalled", "straggler", "input_bound", "h2d_bound", "sync_bound"}),
+    text=RuleText(
+        meaning="Part of each step lies between what is known of it: logging, a wait for the GPU, garbage "
+        "collection, work of the script that has no name.",
+        condition=f"over the recent steps {OUTSIDE_PCT[0]:.0f} % or more of the time from one step's start to the "
+        f"next is in no phase, after {LEAST_STEPS} steps; never where a training names no phases",
+        source="the share at which waiting for data is told, too",
+        hold_seconds=2.0,
+        clear_seconds=5.0,
+        fields=("step_seconds",),
+    ),
+)

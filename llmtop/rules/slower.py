@@ -1,0 +1,131 @@
+"""The rule about steps that take longer than they did; `llmtop.step_changes` has decided that they do."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from llmtop import format as fmt
+from llmtop.change_point import NORMAL_AFTER_SECONDS
+from llmtop.phase_names import Role, role_of
+from llmtop.rules.rule import Rule, RuleText, Told
+from llmtop.rules.state.rank import JobState, RankState
+from llmtop.rules.state.windows import finite
+from llmtop.snapshot import Change
+from llmtop.whole_steps import OUTSIDE
+
+LEAST_FACTOR: Final = 1.1
+"""What a person would act on; changes of less are not looked for either."""
+
+_NEXT: Final[dict[Role, str]] = {
+    "input": "press s for the stacks of the loading thread; look at the disk or network that the data comes from, "
+    "and at DataLoader workers",
+    "h2d": "pin_memory=True and .to(device, non_blocking=True); look whether batches got larger",
+    "comm": "look which rank comes late (press c on another one), and at the network between nodes",
+    "sync": "press c to see which work the call waits for",
+}
+_NEXT_OUTSIDE: Final = (
+    "press s for the stacks between two steps: logging, a checkpoint, garbage collection or .item() there"
+)
+_NEXT_EVERYWHERE: Final = "look what else runs on this machine's CPUs and GPU (top, nvidia-smi)"
+_NEXT_COMPUTE: Final = "press c to capture some steps; look for longer sequences, recompilation and lower clocks"
+_CAUSE_FIRST: Final[dict[Role, int]] = {
+    **dict.fromkeys(("compute", "optimizer", "step"), 1),
+    "backward": 2,
+    **dict.fromkeys(("sync", "comm"), 3),
+}
+"""All ranks of a job get slower together. The one whose data comes late is the cause; those that wait for it see
+their communication grow, or the backward pass that hides it."""
+
+
+def _slower(state: RankState) -> Change | None:
+    """The change of a training that goes on, if its steps have been longer for less than half an hour."""
+    rank, change = state.rank, state.rank.change
+    if change is None or rank.kind != "step" or rank.state != "running":
+        return None
+    before, after, since = finite(change.before_seconds), finite(change.after_seconds), state.changed_at
+    if before is None or after is None or since is None or not 0 < before * LEAST_FACTOR <= after:
+        return None
+    return change if state.now - since <= NORMAL_AFTER_SECONDS else None
+
+
+def _first(job: JobState) -> tuple[RankState, Change] | None:
+    """The rank that is most likely the cause, and its change."""
+    changed = [(state, change) for state in job.ranks if (change := _slower(state)) is not None]
+    return min(
+        changed,
+        key=lambda one: (_CAUSE_FIRST.get(_role(one[1]), 0) if one[1].part else 4, one[1].since),
+        default=None,
+    )
+
+
+def _role(change: Change) -> Role:
+    return "other" if change.part is None or change.part == OUTSIDE else role_of(change.part)
+
+
+def _is_slower(job: JobState, up: bool) -> bool:
+    return _first(job) is not None
+
+
+def _tell(job: JobState) -> Told:
+    first = _first(job)
+    assert first is not None, "told only while it holds"
+    state, change = first
+    factor = change.after_seconds / change.before_seconds
+    since = state.changed_at
+    ago = max(0.0, state.now - since) if since is not None else None
+    label = state.label[0].upper() + state.label[1:]
+    where = f" ({state.where})" if state.where else ""
+    return Told(
+        severity="warning",
+        summary=f"{label}{where} is {factor:.{1 if factor >= 2 else 2}f}× slower since step {change.since_step}, "
+        f"{fmt.duration(ago)} ago: {_what(change)}.",
+        evidence={
+            "times_as_long": factor,
+            "since_step": change.since_step,
+            "before_step_seconds": change.before_seconds,
+            "step_seconds": change.after_seconds,
+            "part": None if change.part is None else fmt.printable(change.part, 80),
+            "part_before_seconds": change.part_before_seconds,
+            "part_seconds": change.part_after_seconds,
+        },
+        next=_next(change),
+        about=state,
+        began=since,
+    )
+
+
+def _what(change: Change) -> str:
+    if change.part is None:
+        before, after = change.before_seconds, change.after_seconds
+        return f"the step {fmt.duration(before)} → {fmt.duration(after)}, in several parts of it"
+    grown = f"{fmt.duration(change.part_before_seconds)} → {fmt.duration(change.part_after_seconds)}"
+    return f"{fmt.printable(change.part, 40)} {grown}"
+
+
+def _next(change: Change) -> str:
+    if change.part is None:
+        return _NEXT_EVERYWHERE
+    return _NEXT_OUTSIDE if change.part == OUTSIDE else _NEXT.get(_role(change), _NEXT_COMPUTE)
+
+
+SLOWER: Final = Rule[JobState](
+    id="slower",
+    holds=_is_slower,
+    tell=_tell,
+    # Not by power_capped, in which a healthy GPU is all the time, nor by what bounds the step: that says what it
+    # waits for, and this since when.
+    covered_by=frozenset({"stalled", "hung_collective", "straggler", "throttled"}),
+    text=RuleText(
+        meaning="Something changed at that step, for good: the data, the machine, or what the script does. An "
+        "evaluation or a checkpoint now and then does not count.",
+        condition=f"steps from start to start take at least {LEAST_FACTOR} times what they took before: eight in "
+        "a row above what the training's own bursts reached (twice as long at least, four times at most), or the "
+        "median of 16 to 512 steps and 1 to 32 s (the smaller the change, the more) beyond what such medians did "
+        "before; if all parts of the step are longer together, only after 15 s or a minute; never within the "
+        f"first 24 steps after warm-up; for {NORMAL_AFTER_SECONDS / 60:.0f} minutes, or until steps are nearly as "
+        "before",
+        source="the training's own earlier steps; checked on healthy CPU trainings on a busy machine and on GPU "
+        "ones, resampled in blocks, with changes of 15 % to five times planted in them",
+        fields=("step_seconds_mean", "step_seconds_p50"),
+    ),
+)

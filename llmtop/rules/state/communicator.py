@@ -1,0 +1,58 @@
+"""An NCCL communicator that does not go on, and what of it is known here."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from llmtop.rules.state.gpu import GpuState
+from llmtop.rules.state.rank import RankState
+from llmtop.snapshot import StuckCommunicator
+
+
+class CommunicatorState:
+    """A communicator as one snapshot has it, with the attached ranks and the GPUs of its processes here."""
+
+    fresh = True
+    __slots__ = ("gpus", "known", "now", "ranks", "stuck")
+
+    def __init__(
+        self,
+        stuck: StuckCommunicator,
+        ranks: Sequence[RankState],
+        gpus: Sequence[GpuState],
+        known: bool,
+        now: float,
+    ) -> None:
+        """Put together what is known.
+
+        Args:
+            stuck: what NCCL told.
+            ranks: attached processes of it.
+            gpus: of its processes on this machine.
+            known: whether the ranks' own counts have told already who is behind.
+            now: unix time of the snapshot.
+        """
+        self.stuck = stuck
+        self.ranks = tuple(ranks)
+        self.gpus = tuple(gpus)
+        self.known = known
+        self.now = now
+
+    @property
+    def key(self) -> Hashable:
+        """NCCL's name of it."""
+        return ("communicator", self.stuck.id)
+
+    def reach(self) -> frozenset[Hashable]:
+        """Its processes here and their GPUs."""
+        own: frozenset[Hashable] = frozenset(gpu.key for gpu in self.gpus)
+        return own.union(*(state.reach() for state in self.ranks))
+
+    def names(self) -> tuple[str | None, int | None]:
+        """The rank behind where it runs here; else a process of it here, which waits."""
+        behind = {one.pid for one in self.stuck.behind}
+        pid = next((pid for pid in self.stuck.pids if pid in behind), None)
+        pid = pid if pid is not None else next(iter(self.stuck.pids), None)
+        state = next((state for state in self.ranks if state.rank.pid == pid), None)
+        gpu = self.gpus[0].gpu.uuid if len(self.gpus) == 1 else None
+        return (state.names()[0] if state is not None else gpu), pid

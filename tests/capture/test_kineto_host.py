@@ -1,0 +1,286 @@
+"""What the host of Kineto's fabric answers to trainings and to monitors of any version, and what it withstands."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from llmtop import wire
+from llmtop.capture.kineto import daemon, messages
+from llmtop.capture.kineto import engine as kineto_engine
+from llmtop.capture.kineto.daemon import FabricHost
+from llmtop.capture.kineto.messages import Frames, Lines
+from llmtop.errors import NotPossibleHere
+from tests.support.data import DATA
+from tests.support.processes import environment, wait_for
+
+
+@pytest.fixture
+def host(runtime_dir: Path) -> Iterator[FabricHost]:
+    """A host in this process."""
+    host = FabricHost(*daemon.bind())
+    host.start()
+    yield host
+    host.close()
+
+
+def connected(host: FabricHost) -> socket.socket:
+    """A monitor's end of a connection on which nothing was said."""
+    monitor = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    monitor.connect(str(host.directory / "control"))
+    monitor.settimeout(30)
+    return monitor
+
+
+def ask(host: FabricHost, kind: int = 3, body: bytes | None = None) -> socket.socket:
+    """Put a question to the host as Kineto does."""
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    client.settimeout(5)
+    client.bind(str(host.directory / f"dynoconfigclient{os.urandom(4).hex()}"))
+    question = struct.pack("@iiq1i", kind, 1, 0, os.getpid()) if body is None else body
+    client.sendto(struct.pack("@Q32s", len(question), b"req") + question, str(host.directory / "dynolog"))
+    return client
+
+
+def answer(client: socket.socket) -> bytes:
+    data = client.recv(4096)
+    size, kind = struct.unpack_from("@Q32s", data)
+    assert kind.rstrip(b"\0") == b"req"
+    assert len(data) == 40 + size
+    return data[40:]
+
+
+def test_every_question_is_answered_and_with_nothing_while_nobody_wishes(host: FabricHost) -> None:
+    assert answer(ask(host)) == b""
+
+
+def test_a_wish_is_told_once_and_only_to_a_process_that_can_trace(host: FabricHost) -> None:
+    monitor = kineto_engine.HostConnection(host.directory)
+    answer(ask(host))
+    monitor.send(messages.Wish(pid=os.getpid(), path="/tmp/trace.json", steps=7))
+    wait_for(lambda: kineto_engine.pollers(host.directory))
+    assert answer(ask(host, kind=1)) == b"", "it is busy: a wish sent now would be lost"
+    text = answer(ask(host)).decode()
+    assert "ACTIVITIES_ITERATIONS=7\n" in text
+    assert "ACTIVITIES_LOG_FILE=/tmp/trace.json\n" in text
+    assert monitor.receive(5) == messages.Sent(own_pid=os.getpid())
+    assert answer(ask(host)) == b""
+    monitor.close()
+
+
+def test_hanging_up_takes_a_wish_back(host: FabricHost) -> None:
+    monitor = kineto_engine.HostConnection(host.directory)
+    monitor.send(messages.Wish(pid=os.getpid(), path="/tmp/trace.json", steps=7))
+    monitor.close()
+    kineto_engine.pollers(host.directory)  # the host has heard the hanging up when it answers this
+    assert answer(ask(host)) == b""
+
+
+def _json(**message: object) -> bytes:
+    return msgspec.json.encode(message) + b"\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"garbage\n",
+        b"\xff" * 5000,
+        b'{"type":"look"' + b" " * 5000,
+        b'{"type":"look","more":' + b"[" * 3000 + b"]" * 3000 + b"}\n",
+        b'{"type":"wish","pid":1,"path":"/\xff","steps":1}\n',
+        _json(type="wish", pid=1, path="relative", steps=1),
+        _json(type="wish", pid=1, path="/a\nKEY=1", steps=1),
+        _json(type="wish", pid=1, path="/a"),
+        (4097).to_bytes(4, "little"),
+        wire.framed(b"garbage"),
+        wire.framed(b"\x82\xa4type\xa4look\xa4more" + b"\x91" * 3000 + b"\x00"),
+        wire.framed(b"\x84\xa4type\xa4wish\xa3pid\x01\xa4path\xa2/\xff\xa5steps\x01"),
+        Frames().encode(messages.Wish(pid=1, path="relative", steps=1)),
+        Frames().encode(messages.Wish(pid=1, path="/a\nKEY=1", steps=1)),
+        Frames().encode(messages.Wish(pid=1, path="/a")),
+        Frames().encode(wire.Refused(reason="a host says that")),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_no_wish_is_refused_and_the_host_serves_on(host: FabricHost, sent: bytes) -> None:
+    neighbour = kineto_engine.HostConnection(host.directory)
+    with connected(host) as bad:
+        bad.sendall(sent)
+        assert b"refused" in bad.recv(4096)
+    assert answer(ask(host)) == b""
+    neighbour.send(messages.WhoIsThere())
+    assert isinstance(neighbour.receive(5), messages.Pollers)
+    neighbour.close()
+
+
+def test_a_crowd_of_monitors_is_sent_away_and_those_that_are_in_are_served(host: FabricHost) -> None:
+    answer(ask(host))
+    crowd = [connected(host) for _ in range(100)]
+    assert crowd[-1].recv(1) == b"", "it was hung up on"
+    assert answer(ask(host)) == b"", "the training is answered meanwhile"
+    crowd[0].sendall(Frames().encode(messages.WhoIsThere()))
+    assert b"pollers" in crowd[0].recv(4096)
+    for one in crowd:
+        one.close()
+    assert [one.pid for one in kineto_engine.pollers(host.directory)] == [os.getpid()]
+
+
+@pytest.mark.parametrize("spoken", [Frames, Lines])
+def test_what_comes_in_pieces_is_understood(host: FabricHost, spoken: type[Frames] | type[Lines]) -> None:
+    answer(ask(host))
+    with connected(host) as monitor:
+        for byte in spoken().encode(messages.WhoIsThere()) * 2:
+            monitor.sendall(bytes([byte]))
+        mine, heard = spoken(), list[messages.FromHost]()
+        while len(heard) < 2:
+            heard += map(mine.from_host.decode, mine.feed(monitor.recv(7)))
+    assert [type(one) for one in heard] == [messages.Pollers] * 2
+
+
+# --- versions that spoke lines of JSON ---------------------------------------------------------------------------
+
+
+def said_of_old() -> dict[int, tuple[bytes, bytes]]:
+    """What a monitor of version 0.1.0 said on each connection, and what a host answered."""
+    said: dict[int, tuple[bytes, bytes]] = {}
+    for line in map(json.loads, (DATA / "wire_0.1.0" / "kineto.jsonl").read_text().splitlines()):
+        asked, answered = said.get(line["connection"], (b"", b""))
+        text = line["text"].encode()
+        said[line["connection"]] = (
+            (asked + text, answered) if line["from"] == "monitor" else (asked, answered + text)
+        )
+    return said
+
+
+def test_an_old_monitor_is_answered_as_it_always_was(host: FabricHost) -> None:
+    answer(ask(host))
+    (look, pollers), (wish, sent), (bad_wish, refused) = said_of_old().values()
+    with connected(host) as monitor:
+        monitor.sendall(look)
+        heard, before = json.loads(monitor.recv(4096)), json.loads(pollers)
+        (heard_poller,), (old_poller,) = heard["pollers"], before["pollers"]
+        assert heard["type"] == before["type"]
+        assert heard_poller.keys() == old_poller.keys()
+        assert heard_poller["pid"] == heard_poller["own_pid"] == os.getpid()
+    with connected(host) as monitor:
+        old_pid = str(json.loads(wish)["pid"]).encode()
+        monitor.sendall(wish.replace(old_pid, str(os.getpid()).encode()))
+        kineto_engine.pollers(host.directory)  # the host has heard the wish when it answers this
+        assert f"ACTIVITIES_ITERATIONS={json.loads(wish)['steps']}\n" in answer(ask(host)).decode()
+        assert monitor.recv(4096) == sent.replace(old_pid, str(os.getpid()).encode())
+    with connected(host) as monitor:
+        monitor.sendall(bad_wish)
+        assert monitor.recv(4096) == refused
+
+
+class OldHost:
+    """Answers each connection as a host of version 0.1.0 did, and keeps what it heard on it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.heard: list[bytes] = []
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(directory / "control"))
+        self._listener.listen()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        for _, answered in said_of_old().values():
+            monitor, _address = self._listener.accept()
+            with monitor:
+                data = b""
+                while not data.endswith(b"\n"):
+                    data += monitor.recv(4096)
+                self.heard.append(data)
+                monitor.sendall(answered)
+
+
+def test_an_old_host_hears_what_it_always_did(runtime_dir: Path) -> None:
+    runtime_dir.mkdir(exist_ok=True)
+    host = OldHost(runtime_dir)
+    (look, pollers), (wish, sent), (bad_wish, _) = said_of_old().values()
+    (old,) = json.loads(pollers)["pollers"]
+    assert kineto_engine.pollers(runtime_dir) == [messages.Poller(**old)]
+    asked = messages.Lines().from_monitor.decode(wish)
+    monitor = kineto_engine.HostConnection(runtime_dir)
+    monitor.send(asked)
+    assert monitor.receive(5) == messages.Sent(own_pid=json.loads(sent)["own_pid"])
+    monitor.close()
+    monitor = kineto_engine.HostConnection(runtime_dir)
+    monitor.send(messages.Lines().from_monitor.decode(bad_wish))
+    with pytest.raises(NotPossibleHere, match="a wish needs an absolute path and a length"):
+        monitor.receive(5)
+    monitor.close()
+    assert host.heard == [look, wish, bad_wish]
+
+
+@pytest.mark.parametrize("body", [b"", b"x", struct.pack("@iiq", 3, 1 << 30, 0), struct.pack("@iiq", 3, -1, 0)])
+def test_a_damaged_question_does_not_stop_the_host(host: FabricHost, body: bytes) -> None:
+    ask(host, body=body).close()
+    assert answer(ask(host)) == b""
+
+
+def test_a_datagram_from_elsewhere_is_not_answered(host: FabricHost, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
+        stranger.settimeout(0.3)
+        stranger.bind(str(host.directory.parent / f"stranger-{os.getpid()}"))
+        question = struct.pack("@iiq1i", 3, 1, 0, 1)
+        stranger.sendto(struct.pack("@Q32s", len(question), b"req") + question, str(host.directory / "dynolog"))
+        with pytest.raises(TimeoutError):
+            stranger.recv(4096)
+    assert answer(ask(host)) == b""
+
+
+def test_the_directory_is_private_and_short_even_where_llmtop_dir_is_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("x" * 60)
+    monkeypatch.setenv("LLMTOP_DIR", str(deep))
+    directory, service, control = daemon.bind()
+    with service, control:
+        assert len(str(directory)) <= daemon.MAX_DIRECTORY
+        assert directory.stat().st_mode & 0o777 == 0o700
+    subprocess.run(["rm", "-r", str(directory)], check=True)
+
+
+def test_launchers_and_spawned_workers_are_no_trainings(host: FabricHost, tmp_path: Path) -> None:
+    script = tmp_path / "ask.py"
+    script.write_text(
+        "import os, socket, struct, sys, time\n"
+        "d = sys.argv[1]\n"
+        "s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n"
+        "s.bind(f'{d}/dynoconfigclient{os.getpid()}')\n"
+        "q = struct.pack('@iiq1i', 3, 1, 0, os.getpid())\n"
+        "s.sendto(struct.pack('@Q32s', len(q), b'req') + q, d + '/dynolog')\n"
+        "s.recv(4096)\n"
+        "print(os.getpid(), flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    names = {"launcher": "torchrun", "rank": "train.py"}
+    running = {
+        name: subprocess.Popen(
+            [sys.executable, str(script), str(host.directory), word],
+            stdout=subprocess.PIPE,
+            env=environment(),
+        )
+        for name, word in names.items()
+    }
+    try:
+        for process in running.values():
+            assert process.stdout is not None
+            process.stdout.readline()
+        asking = {poller.pid for poller in kineto_engine.pollers(host.directory)}
+        assert asking == {process.pid for process in running.values()}
+        assert kineto_engine.trainings(host.directory) == [running["rank"].pid]
+    finally:
+        for process in running.values():
+            process.kill()
+            process.wait()

@@ -1,0 +1,75 @@
+"""A capture knows the steps before and after it, and its report is corrected by them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from llmtop.analysis.analyze import analyze
+from llmtop.capture import take
+from llmtop.capture.engines import ENGINES
+from llmtop.capture.job import Job, Plan, Recorded
+from tests.capture.conftest import Start
+from tests.support.made_up_engine import MadeUpEngine
+from tests.support.processes import wait_for
+from tests.support.traces import Capture, write_sqlite
+
+SLOWER = 1.5
+"""How much longer this engine makes a step, all of it launching."""
+
+
+class _SlowEngine(MadeUpEngine):
+    """Leaves the trace of a GPU training whose steps take longer than those that the training tells."""
+
+    def record(self, job: Job) -> Recorded:
+        """See `Engine.record`."""
+        super().record(job)
+        assert job.window is not None
+        stopped = job.window[1]
+        wait_for(lambda: job.watch.whole(stopped) >= 5, 60, "steps after the window")
+        step = (job.watch.median_seconds() or 0.0) * 1e6
+        capture, period = Capture(), step * SLOWER
+        for number in range(6):
+            begin = number * period
+            capture.range("step", begin, begin + period)
+            for kernel in range(50):
+                at = begin + kernel * (period - 0.8 * step) / 50
+                capture.kernel(at + 20, at + 30, launched=at, took=5)
+            capture.kernel(begin + period - 0.8 * step, begin + period, launched=begin + period - 0.8 * step - 6)
+        return Recorded(traces=[write_sqlite(job.folder / "trace.sqlite", [capture])])
+
+
+def test_the_report_is_of_the_step_that_the_training_tells(
+    start: Start, captures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ENGINES, _SlowEngine.name, _SlowEngine())
+    target = start().wait_attached()
+    result = take.take(Plan(engine=_SlowEngine.name, targets=(target,), parent=captures, steps=5))
+    found = result.report.correction
+    told = json.loads((result.folder / "capture.json").read_bytes())["step_seconds"]
+    assert told["after_p50"] is not None
+    assert found.reason == "" or "differ by" in found.reason, "on a busy machine the steps themselves may vary"
+    written = json.loads((result.folder / "report.json").read_bytes())["correction"]
+    assert written["busy_pct"] == found.busy_pct
+    if not found.reason:
+        assert found.captured_seconds == pytest.approx(SLOWER * found.undisturbed_seconds, rel=0.25)
+        assert found.busy_pct == pytest.approx(80, abs=20)
+        assert "without the profiler" in result.report.summary
+    # Whoever opens the folder later reads the same steps from it.
+    later = analyze(result.folder).correction
+    assert later is not None
+    assert (later.reason == "") == (found.reason == "")
+
+
+def test_a_capture_json_without_steps_corrects_nothing(tmp_path: Path) -> None:
+    capture = Capture()
+    for begin in range(0, 60_000, 10_000):
+        capture.range("step", begin, begin + 10_000)
+        capture.kernel(begin + 4000, begin + 10_000, launched=begin + 3990)
+    write_sqlite(tmp_path / "trace.sqlite", [capture])
+    (tmp_path / "capture.json").write_text('{"engine": "nsys", "step_seconds": {}}')
+    found = analyze(tmp_path).correction
+    assert found is not None
+    assert found.reason == "how long a step takes without the profiler is not known"

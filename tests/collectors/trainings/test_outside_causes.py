@@ -1,0 +1,159 @@
+"""What a training does in no phase, told by itself and shown by a monitor."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import weakref
+from pathlib import Path
+
+import pytest
+
+from collectors.trainings.bounds import MAX_CAUSES, MAX_WORDS, Bounds
+from collectors.trainings.outside_causes import MOST_CAUSES, OutsideCauses
+from llmtop import wire
+from llmtop.instrument.serve.stack_words import MAX_FRAMES, Sight
+from tests.support.trainings import Heard, Training, connect
+
+LOOP = """
+import gc, json, time, llmtop
+def log():
+    time.sleep(0.02)
+def waits():
+    for _ in range(2): log()
+class Big: pass
+held = [[Big() for _ in range(300_000)], []]
+held[1].append(held)
+while True:
+    with llmtop.step():
+        with llmtop.phase("forward"):
+            time.sleep(0.01)  # never told of
+    {between}
+"""
+
+
+def _told(runtime_dir: Path, training: Training, times: int = 3) -> dict[str, int]:
+    """What so many messages told, together."""
+    with connect(runtime_dir, training) as connection:
+        heard = Heard(connection)
+
+        def outside() -> list[wire.Outside]:
+            return [message for message in heard.messages if isinstance(message, wire.Outside)]
+
+        heard.until(lambda: len(outside()) >= times, 60)
+    found: dict[str, int] = {}
+    for message in outside():
+        for what, ns in message.found.items():
+            found[what] = found.get(what, 0) + ns
+    return found
+
+
+def test_the_line_is_told_that_the_host_stands_at_between_steps(runtime_dir: Path, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LOOP.format(between="log()"))
+    with Training(f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')") as training:
+        found = _told(runtime_dir, training)
+    assert max(found, key=lambda what: found[what]) == "train.py:4 time.sleep(0.02)"
+    assert not [what for what in found if "0.01" in what], "what is in a phase is the phase's"
+
+
+@pytest.mark.parametrize(
+    ("between", "cause"),
+    [
+        ("gc.collect()", "train.py:14 gc.collect()"),
+        ("held[1].append([[] for _ in range(3000)])", "garbage collection"),
+    ],
+)
+def test_collections_of_garbage_are_told(between: str, cause: str, runtime_dir: Path, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    # Every second thousand of new lists sets off one of all generations.
+    script.write_text(
+        "import gc\ngc.set_threshold(700, 1, 1)\n" * ("collect" not in between) + LOOP.format(between=between)
+    )
+    with Training(f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')") as training:
+        found = _told(runtime_dir, training, 5)
+    assert cause in found, found
+
+
+def test_a_look_keeps_nothing_alive_and_changes_nothing() -> None:
+    class Tensor:
+        pass
+
+    begun, end, gone = threading.Event(), threading.Event(), threading.Event()
+
+    def training() -> None:
+        held = Tensor()
+        weakref.finalize(held, gone.set)
+        begun.set()
+        end.wait()
+
+    thread = threading.Thread(target=training)
+    callbacks, was_enabled = len(gc.callbacks), gc.isenabled()
+    gc.disable()
+    try:
+        thread.start()
+        begun.wait()
+        sight = Sight()
+        for step in range(20):
+            seen = sight.look(thread.ident or 0, step)
+            assert seen is not None
+            assert seen.words.startswith("test_outside_causes.py:")
+            assert seen.words.endswith("end.wait()")
+        end.set()
+        thread.join()
+        assert gone.wait(10), "without a collection of garbage"
+    finally:
+        if was_enabled:
+            gc.enable()
+    assert len(gc.callbacks) == callbacks
+    assert sight.look(thread.ident or 0, 21) is None
+
+
+def test_a_deep_stack_and_odd_code_are_looked_at_all_the_same() -> None:
+    sight, seen = Sight(), []
+    thread = threading.get_ident()
+
+    def look(deep: int) -> None:
+        if deep:
+            look(deep - 1)
+        else:
+            done = threading.Thread(target=lambda: seen.append(sight.look(thread, 0)))
+            done.start()
+            done.join()
+
+    look(3 * MAX_FRAMES)
+    made: dict[str, object] = {"look": look, "__name__": 7}
+    exec(compile("def odd():\n    look(0)\n", "no such\x1bfile.py", "exec"), made)
+    made["odd"]()  # type: ignore[operator]
+    assert len(seen) == 2
+    assert all(one is not None and one.waits_for == "" for one in seen)
+    assert sys.getrecursionlimit() >= MAX_FRAMES
+
+
+def test_causes_are_parts_of_the_time_outside() -> None:
+    causes = OutsideCauses()
+    assert causes.figures(0.1, 15.0) == ()
+    causes.add(wire.Outside(over_ns=10**9, found={"a": 3 * 10**8, "b": 10**8}))
+    causes.add(wire.Outside(over_ns=10**9, found={"a": 3 * 10**8, "c": 10**8}))
+    first, second, third = causes.figures(0.08, 15.0)
+    assert (first.what, first.seconds) == ("a", pytest.approx(0.06))
+    assert {second.what, third.what} == {"b", "c"}
+    assert second.seconds == third.seconds == pytest.approx(0.01)
+    assert causes.figures(None, None) == causes.figures(0.0, 15.0) == ()
+
+
+def test_a_publisher_that_tells_too_much_is_cut_down() -> None:
+    odd = {f"{number} " + "x" * 1000: 10**8 for number in range(500)} | {"": 1, "never": -5, "huge": 1 << 62}
+    (taken,) = Bounds().take([wire.Outside(over_ns=-1, found=odd)])
+    assert isinstance(taken, wire.Outside)
+    assert len(taken.found) == MAX_CAUSES
+    assert all(0 < len(what) <= MAX_WORDS for what in taken.found)
+    assert taken.over_ns == 0
+    causes = OutsideCauses()
+    for _ in range(2000):
+        causes.add(taken)
+    assert len(causes.figures(1.0, 1e9)) == MOST_CAUSES
+    (standing,) = Bounds().take([wire.Standstill(where="y" * 10_000)])
+    assert isinstance(standing, wire.Standstill)
+    assert len(standing.where) == MAX_WORDS

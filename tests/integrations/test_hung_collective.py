@@ -1,0 +1,79 @@
+"""Two ranks under torchrun and gloo, of which one stops calling collectives: it is named within seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.processes import environment
+
+pytestmark = pytest.mark.torch
+
+TRAINING = """
+import sys, time, torch
+import torch.distributed as dist
+from torch import nn
+
+dist.init_process_group("gloo")
+mine = [dist.new_group([rank]) for rank in range(2)][dist.get_rank()]
+net = nn.parallel.DistributedDataParallel(nn.Linear(32, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for index in range(10**9):
+    if index == 50 and dist.get_rank() == 1:
+        time.sleep(1000)
+    dist.all_reduce(torch.ones(1), group=mine)
+    net(torch.randn(8, 32)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def alert_of(lines: Any, until: float) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The alert, and the snapshot that has it."""
+    for line in lines:
+        snapshot = json.loads(line)
+        for alert in snapshot["alerts"]:
+            if alert["id"] == "hung_collective":
+                return alert, snapshot
+        assert time.monotonic() < until, snapshot["ranks"]
+    raise AssertionError("the monitor ended")
+
+
+@pytest.mark.usefixtures("runtime_dir")
+def test_the_rank_that_hangs_is_named_before_it_counts_as_stalled(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAINING)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    llmtop = [sys.executable, "-m", "llmtop"]
+    training = subprocess.Popen(
+        [*llmtop, "run", "--", sys.executable, *torchrun],
+        env=environment(OMP_NUM_THREADS="1"),
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    monitor = subprocess.Popen(
+        [*llmtop, "--json", "--interval", "0.5"], env=environment(), stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert monitor.stdout is not None
+        alert, snapshot = alert_of(monitor.stdout, time.monotonic() + 90)
+    finally:
+        monitor.kill()
+        monitor.wait()
+        os.killpg(training.pid, signal.SIGKILL)
+        training.wait()
+    late = next(rank for rank in snapshot["ranks"] if rank["rank"] == 1)
+    assert alert["pid"] == late["pid"]
+    assert alert["evidence"]["rank"] == 1
+    assert alert["evidence"]["process_group"] == "0 default_pg"
+    assert "all_reduce" in alert["evidence"]["operation"]
+    assert alert["evidence"]["behind_by"] == 1
+    assert late["state"] == "running", "named before a minute is over"

@@ -1,0 +1,89 @@
+"""Ranks that wait in a collective, and the one that has not called it."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmtop.rules.engine import Rules
+from llmtop.snapshot import Alert, CollectiveCount, Host, Rank, Snapshot
+
+NOW = 10_000.0
+DEFAULT = "0 default_pg"
+
+
+def count(enqueued: int, completed: int | None, group: str = DEFAULT) -> CollectiveCount:
+    return CollectiveCount(group=group, enqueued=enqueued, completed=completed, operation="nccl:all_reduce")
+
+
+def rank(number: int, *counts: CollectiveCount, **fields: object) -> Rank:
+    defaults: dict[str, object] = {
+        "pid": 100 + number,
+        "host": "node",
+        "rank": number,
+        "world_size": 3,
+        "command": "train.py",
+        "attached_at": NOW - 1000,
+        "step": 151,
+        "step_seconds_p50": 0.04,
+        "last_step_at": NOW - 8,
+        "collectives": counts,
+    }
+    return Rank(**{**defaults, **fields})  # type: ignore[arg-type]
+
+
+def alerts_of(*ranks: Rank) -> list[Alert]:
+    return list(Rules().apply(Snapshot(time=NOW, host=Host(name="node"), ranks=ranks)).alerts)
+
+
+def test_the_rank_that_has_not_called_it_is_named() -> None:
+    (alert,) = alerts_of(rank(0, count(40, 39)), rank(1, count(39, 39)), rank(2, count(40, 39)))
+    assert (alert.id, alert.severity, alert.pid) == ("hung_collective", "critical", 101)
+    assert alert.summary == (
+        "No step for 8.00 s: rank 1 (pid 101) has not called nccl:all_reduce 40 of process group 0 default_pg, "
+        "its last is 39; 2 other ranks wait in it."
+    )
+    assert alert.evidence["rank"] == 1
+    assert alert.evidence["behind_by"] == 1
+    assert alert.evidence["process_group"] == DEFAULT
+    assert "101" in alert.next
+
+
+def test_one_that_is_behind_since_it_waits_itself_is_not_named() -> None:
+    """Rank 1 waits for rank 2 in a group of theirs, and rank 0 for both."""
+    pair = "3 pair"
+    (alert,) = alerts_of(
+        rank(0, count(40, 39)),
+        rank(1, count(39, 39), count(11, 10, pair)),
+        rank(2, count(39, 39), count(10, 10, pair)),
+    )
+    assert alert.pid == 102
+
+
+def test_where_all_have_called_it_nobody_is_named() -> None:
+    (alert,) = alerts_of(*(rank(number, count(40, 39)) for number in range(3)))
+    assert alert.id == "hung_collective"
+    assert "all 3 ranks wait" in alert.summary
+    assert "behind_by" not in alert.evidence
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        pytest.param([rank(number) for number in range(3)], id="nothing stands still"),
+        pytest.param([rank(number, count(40, 40)) for number in range(3)], id="nobody waits"),
+        pytest.param([rank(number, count(40, None)) for number in range(3)], id="nobody knows what has ended"),
+        pytest.param([rank(0, count(40, 39)), rank(1, count(40, 39))], id="the third is on another node"),
+        pytest.param(
+            [rank(0, count(39, 39), last_work_at=NOW - 2), rank(1, count(40, 39)), rank(2, count(40, 39))],
+            id="the first validates alone",
+        ),
+        pytest.param([rank(0, count(40, 39)), rank(1, count(40, 39)), rank(2, state="gone")], id="one has exited"),
+    ],
+)
+def test_it_is_silent(ranks: list[Rank]) -> None:
+    assert "hung_collective" not in {alert.id for alert in alerts_of(*ranks)}
+
+
+def test_it_is_told_instead_of_stalled() -> None:
+    ranks = [rank(n, count(40 - (n == 1), 39), state="stalled", last_step_at=NOW - 100) for n in range(3)]
+    assert [alert.id for alert in alerts_of(*ranks)] == ["hung_collective"]

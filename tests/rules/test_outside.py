@@ -1,0 +1,126 @@
+"""The rule for time in no phase: when it is told, what it names, and when it is silent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from llmtop.rules.engine import Rules
+from llmtop.snapshot import Alert, Cause, Host, Phase, Rank, Snapshot, Step
+
+PHASES = (Phase(name="forward", host_seconds=0.05), Phase(name="forward/attention", host_seconds=0.03))
+SLEEP = Cause(what="train.py:57 print(loss.item())", seconds=0.04)
+REST = Cause(what="train.py:60 schedule()", seconds=0.01)
+
+
+class Training:
+    """One rank that makes ten steps a snapshot, and what is told of it."""
+
+    def __init__(self, **values: Any) -> None:
+        self.rules, self.time, self.step = Rules(), 1000.0, 0
+        self.values: dict[str, Any] = {
+            "outside_seconds": 0.05,
+            "step_seconds_mean": 0.1,
+            "step_seconds_p50": 0.1,
+            "window_seconds": 15.0,
+            "outside_causes": (SLEEP, REST),
+            "phases": PHASES,
+            **values,
+        }
+
+    def run(self, seconds: float, **values: Any) -> list[Alert]:
+        """What holds after so many seconds, a snapshot each."""
+        alerts: tuple[Alert, ...] = ()
+        self.values.update(values)
+        for _ in range(int(seconds)):
+            self.time += 1.0
+            alerts = self.rules.apply(self._snapshot()).alerts
+        return list(alerts)
+
+    def _snapshot(self) -> Snapshot:
+        steps = tuple(
+            Step(
+                index=self.step + number,
+                started_at=self.time - 1.0 + number / 10,
+                seconds=0.05,
+                interval_seconds=0.1,
+                phases=self.values["phases"],
+                warmup=self.values.get("warmup_steps", 0) > self.step + number,
+            )
+            for number in range(10)
+        )
+        if self.values.get("state", "running") != "running":
+            steps = ()
+        self.step += len(steps)
+        rank = Rank(
+            pid=7, host="node", step=self.step - 1, last_step_at=self.time, attached_at=1000.0, new_steps=steps
+        )
+        return Snapshot(time=self.time, host=Host(name="node"), ranks=(replace(rank, **self.values),))
+
+
+def test_much_time_in_no_phase_is_told_with_what_the_host_does_then() -> None:
+    (alert,) = Training().run(10)
+    assert (alert.id, alert.severity, alert.pid) == ("outside", "warning", 7)
+    assert "50" in alert.summary
+    assert SLEEP.what in alert.summary
+    assert REST.what not in alert.summary, "a fifth of it"
+    assert alert.evidence["outside_pct"] == 50.0
+    assert alert.evidence["cause_1"] == SLEEP.what
+    assert "GPU" in alert.next
+
+
+@pytest.mark.parametrize(
+    ("what", "advice"),
+    [
+        ("garbage collection", "gc.freeze()"),
+        ("train.py:9 gc.collect()", "gc.freeze()"),
+        ("torch.compile", "TORCH_LOGS=recompiles"),
+        ("train.py:9 loss.item()", "waits for the GPU"),
+        ("train.py:9 logger.info(step)", "every 50 steps"),
+        ("save.py:9 torch.save(net, path)", "async_save"),
+        ("train.py:9 time.sleep(0.1)", "sleeps"),
+        ("loader.py:9 for batch in batches:", "llmtop.loader"),
+        ("print.py:9 do()", "press s"),
+        ("", "press s"),
+    ],
+)
+def test_what_to_do_depends_on_the_cause(what: str, advice: str) -> None:
+    causes = (Cause(what=what, seconds=0.05),) if what else ()
+    (alert,) = Training(outside_causes=causes).run(10)
+    assert advice in alert.next
+
+
+def test_it_is_raised_from_ten_percent_on_and_goes_below_seven() -> None:
+    training = Training(outside_seconds=0.0095)
+    assert training.run(10) == []
+    assert training.run(10, outside_seconds=0.0105)
+    assert training.run(10, outside_seconds=0.008), "it stays raised"
+    assert training.run(10, outside_seconds=0.006) == []
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"outside_seconds": None},
+        {"step_seconds_mean": None},
+        {"phases": ()},
+        {"state": "paused"},
+        {"state": "stalled"},
+        {"state": "stopped"},
+        {"kind": "request"},
+        {"warmup_steps": 1000},
+        {"outside_seconds": float("nan")},
+    ],
+    ids=str,
+)
+def test_it_is_silent_where_it_cannot_be_told_or_no_step_is_under_way(values: dict[str, Any]) -> None:
+    assert "outside" not in {alert.id for alert in Training(**values).run(20)}
+
+
+def test_the_first_twenty_steps_prove_nothing() -> None:
+    assert Training().run(1) == []
+    training = Training(warmup_steps=10)
+    assert training.run(2) == []
+    assert training.run(8)

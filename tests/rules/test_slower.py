@@ -1,0 +1,151 @@
+"""The alert `slower`: what it says of a change, of whom in a job, and when it is silent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from llmtop.recording import Reader
+from llmtop.rules.engine import Rules
+from llmtop.snapshot import Alert, Change, Rank, Snapshot
+from llmtop.step_changes import StepChanges
+from llmtop.whole_steps import Following
+from tests.support import snapshots
+from tests.support.processes import REPOSITORY
+
+NOW = 1.8e9
+CHANGE = Change(
+    since_step=512,
+    since=NOW - 34,
+    before_seconds=0.055,
+    after_seconds=0.160,
+    part="dataload",
+    part_before_seconds=0.0001,
+    part_after_seconds=0.106,
+)
+
+
+def training(pid: int = 100, **fields: Any) -> Rank:
+    usual = {"kind": "step", "state": "running", "step": 700, "change": CHANGE, "last_step_at": NOW}
+    return snapshots.rank(pid, **{**usual, **fields})
+
+
+def alerts(*ranks: Rank, rules: Rules | None = None, time: float = NOW, **fields: Any) -> list[Alert]:
+    found = (rules or Rules()).apply(snapshots.snapshot(time, ranks=ranks, **fields)).alerts
+    return [alert for alert in found if alert.id == "slower"]
+
+
+def test_it_says_since_when_by_how_much_and_which_part() -> None:
+    (alert,) = alerts(training(gpu_uuid="GPU-00000000"), gpus=(snapshots.gpu(),))
+    assert alert.summary == "Pid 100 (GPU 0) is 2.9× slower since step 512, 34.0 s ago: dataload 100 µs → 106 ms."
+    assert alert.severity == "warning"
+    assert (alert.since, alert.pid, alert.gpu) == (NOW - 34, 100, "GPU-00000000")
+    assert alert.evidence == {
+        "times_as_long": pytest.approx(2.91, abs=0.01),
+        "since_step": 512,
+        "before_step_seconds": 0.055,
+        "step_seconds": 0.16,
+        "part": "dataload",
+        "part_before_seconds": 0.0001,
+        "part_seconds": 0.106,
+    }
+    assert "stacks of the loading thread" in alert.next
+
+
+@pytest.mark.parametrize(
+    ("part", "word"),
+    [
+        ("h2d", "pin_memory"),
+        ("communication", "comes late"),
+        ("forward", "capture"),
+        ("outside", "between two steps"),
+        ("my own thing", "capture"),
+        (None, "CPUs"),
+    ],
+)
+def test_what_to_do_next_depends_on_the_part(part: str | None, word: str) -> None:
+    (alert,) = alerts(training(change=replace(CHANGE, part=part)))
+    assert word in alert.next
+    assert (part or "several parts") in alert.summary
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"change": None}, id="no change"),
+        pytest.param({"change": replace(CHANGE, after_seconds=0.02)}, id="faster"),
+        pytest.param({"change": replace(CHANGE, after_seconds=0.058)}, id="by little"),
+        pytest.param({"change": replace(CHANGE, since=NOW - 1801)}, id="normal by now"),
+        pytest.param({"change": replace(CHANGE, before_seconds=0.0)}, id="no length before"),
+        pytest.param({"change": replace(CHANGE, before_seconds=float("nan"))}, id="no number"),
+        pytest.param({"kind": "request"}, id="requests"),
+        *(pytest.param({"state": state}, id=state) for state in ("paused", "stopped", "stalled", "gone")),
+    ],
+)
+def test_it_is_silent_and_a_neighbour_is_still_told(fields: dict[str, Any]) -> None:
+    assert [alert.pid for alert in alerts(training(1, **fields), training(2))] == [2]
+
+
+def test_it_goes_when_steps_are_as_before() -> None:
+    rules = Rules()
+    assert alerts(training(), rules=rules)
+    back = replace(CHANGE, since_step=800, since=NOW + 9, before_seconds=0.16, after_seconds=0.055)
+    assert not alerts(training(change=back), rules=rules, time=NOW + 10)
+
+
+def test_a_wall_clock_that_is_set_makes_it_no_older() -> None:
+    rules = Rules()
+    first = snapshots.snapshot(NOW, monotonic=50.0, ranks=(training(),))
+    set_back = replace(CHANGE, since=CHANGE.since - 7200)
+    moved = snapshots.snapshot(NOW - 7199, monotonic=51.0, ranks=(training(change=set_back),))
+    assert [alert.id for alert in rules.apply(first).alerts] == ["slower"]
+    (alert,) = rules.apply(moved).alerts
+    assert "35.0 s ago" in alert.summary
+
+
+def test_a_job_is_told_once_and_of_the_rank_whose_data_is_late() -> None:
+    waits = replace(CHANGE, part="backward", since=NOW - 35, part_before_seconds=0.02, part_after_seconds=0.126)
+    ranks = [
+        training(100 + rank, rank=rank, world_size=4, command="train.py", change=CHANGE if rank == 2 else waits)
+        for rank in range(4)
+    ]
+    (alert,) = alerts(*ranks)
+    assert alert.pid == 102
+    assert alert.summary.startswith("Rank 2 (pid 102) is")
+
+
+def test_lowered_clocks_explain_it_and_the_power_limit_does_not() -> None:
+    rank = training(gpu_uuid="GPU-00000000")
+    watts = {"util_pct": 99.0, "power_watts": 690.0, "power_limit_watts": 700.0, "sm_clock_mhz": 1400.0}
+    for reason, told in (("hw_thermal_slowdown", False), ("sw_power_cap", True)):
+        gpu = snapshots.gpu(**watts, sm_clock_max_mhz=1980.0, clock_event_reasons=(reason,))
+        rules, found = Rules(), Snapshot(time=NOW, host=snapshots.snapshot().host)
+        for second in range(12):
+            found = rules.apply(snapshots.snapshot(NOW + second, ranks=(rank,), gpus=(gpu,)))
+        ids = {alert.id for alert in found.alerts}
+        assert ids == ({"power_capped", "slower"} if told else {"throttled"})
+
+
+def test_the_demo_is_slower_within_twenty_seconds_and_not_before() -> None:
+    """From the steps that the recording holds, whatever its own headlines say."""
+    reader, rules = Reader(REPOSITORY / "llmtop" / "data" / "demo.llmtop.gz"), Rules()
+    following, changes, told = Following(), StepChanges(), {}
+    for at, snapshot in reader.snapshots():
+        (rank,) = snapshot.ranks or (None,)
+        for step in rank.new_steps if rank else ():
+            whole = following.add(step)
+            if whole is not None and not whole.step.warmup:
+                changes.add(whole)
+        if rank is not None:
+            snapshot = replace(snapshot, ranks=(replace(rank, change=changes.change),))
+        for alert in rules.apply(snapshot).alerts:
+            if alert.id == "slower":
+                told.setdefault(at, alert)
+    reader.close()
+    first = min(told)
+    assert 29 < first < 29 + 20
+    assert "since step 628" in told[first].summary
+    assert "dataload" in told[first].summary
+    assert not [at for at in told if 75 < at < 100], "it starves no more"
