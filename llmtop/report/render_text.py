@@ -93,14 +93,23 @@ def _brief_finding(finding: Finding, width: int, paint: _Style) -> list[str]:
     sign = SIGNS.get(finding.severity, "·")
     saved = finding.saves_at_most_ms
     saves = "" if saved is None else f" Saves at most {duration(saved / 1e3)} a step."
-    said = _wrapped(f"{sign} {printable(finding.summary, 1000)}{saves}", width, "", "  ")[:3]
-    todo = _wrapped(f"do: {_first_sentence(printable(finding.fix, 2000))}", width, "  ", "      ")[:2]
-    then = _wrapped(f"next: {printable(finding.next, 1000)}", width, "  ", "      ")[:2]
+    said = _at_most(3, _wrapped(f"{sign} {printable(finding.summary, 1000)}{saves}", width, "", "  "))
+    todo = _wrapped(f"do: {_first_sentence(printable(finding.fix, 2000))}", width, "  ", "      ")
+    todo = _at_most(2, todo)
+    then = _at_most(2, _wrapped(f"next: {printable(finding.next, 1000)}", width, "  ", "      "))
     return [
         *(paint(line, finding.severity) for line in said),
         *(todo if finding.fix else []),
         *(then if finding.next else []),
     ]
+
+
+def _at_most(count: int, lines: list[str]) -> list[str]:
+    """The first so many lines; where there are more, the last one says so."""
+    if len(lines) <= count:
+        return lines
+    shown, _, _ = lines[count - 1].rpartition(" ")  # a word goes for the sign
+    return [*lines[: count - 1], f"{shown} …"]
 
 
 def _first_sentence(text: str) -> str:
