@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.support.processes import environment
@@ -57,7 +56,6 @@ def test_the_rank_that_hangs_is_named_before_it_counts_as_stalled(tmp_path: Path
         [*llmtop, "run", "--", sys.executable, *torchrun],
         env=environment(OMP_NUM_THREADS="1"),
         stderr=subprocess.DEVNULL,
-        start_new_session=True,
     )
     monitor = subprocess.Popen(
         [*llmtop, "--json", "--interval", "0.5"], env=environment(), stdout=subprocess.PIPE, text=True
@@ -68,7 +66,8 @@ def test_the_rank_that_hangs_is_named_before_it_counts_as_stalled(tmp_path: Path
     finally:
         monitor.kill()
         monitor.wait()
-        os.killpg(training.pid, signal.SIGKILL)
+        for process in [*psutil.Process(training.pid).children(recursive=True), training]:
+            process.kill()  # torchrun's ranks are in sessions of their own
         training.wait()
     late = next(rank for rank in snapshot["ranks"] if rank["rank"] == 1)
     assert alert["pid"] == late["pid"]
