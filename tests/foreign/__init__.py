@@ -63,6 +63,8 @@ and put the header first, as comments; ``steps`` is required, the rest as needed
     #: hands = yes           (a run with the calls by hand; ``hands.steps = 24`` and so on are for that one alone;
                              ``hands = both`` is one below ``llmtop run`` besides, ``both.steps``; or "hands both")
     #: says = words          (a line on stderr that begins with "llmtop: " and has these words)
+    #: line = none           (`llmtop run` does not say that it has attached, having no stream to say it on; or
+                             "attached", though nothing is heard any more when a monitor comes)
     #: passing_threads = ThreadPoolExecutor-*           (threads that a library starts and ends in its own time, so
                              that two plain runs differ in them: fnmatch patterns; all others are compared)
 

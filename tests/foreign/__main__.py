@@ -40,9 +40,9 @@ def found_in(program: Program, place: Path) -> list[str]:
         says = program.says("says", kind) if kind != "hands" else None
         passing = program.says("passing_threads") or ""
         below_run = kind in ("run", "both")
-        lines = differences(plain, outcome, says, passing, below_run=below_run) + wrongly_heard(
-            program, kind, outcome.heard
-        )
+        line = program.says("line", kind)
+        lines = differences(plain, outcome, says, passing, below_run=below_run, line=line)
+        lines += wrongly_heard(program, kind, outcome.heard)
         found += [f"{kind}: {line}" for line in lines]
     return found
 

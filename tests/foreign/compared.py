@@ -19,11 +19,18 @@ _FRAMES = re.compile(r'  File "[^"\n]*/llmtop/instrument/[^"\n]*", line \d+, in 
 
 
 ATTACHED = re.compile(r"llmtop: attached; watch with: (LLMTOP_DIR=\S+ )?llmtop\n")
+_IN_A_BAR = re.compile(r"(\r[^\n]*)\n(llmtop: attached; watch with: )")
 NOT_ATTACHED = "llmtop: not attached: "
 
 
 def differences(
-    plain: Outcome, other: Outcome, says: str | None = None, passing: str = "", *, below_run: bool = False
+    plain: Outcome,
+    other: Outcome,
+    says: str | None = None,
+    passing: str = "",
+    *,
+    below_run: bool = False,
+    line: str | None = None,
 ) -> list[str]:
     """All that is not as in the plain run.
 
@@ -33,14 +40,16 @@ def differences(
         says: words of a line that llmtop writes to stderr; None: it writes none.
         passing: names of threads that come and go in their own time, as fnmatch patterns.
         below_run: whether `llmtop run` has started it, which says one line.
+        line: "attached" or "none" where that line is not to be told from what a monitor hears: of a process that
+            has left its streams, say.
     """
     stderr, said = _split(other.stderr) if says or below_run else (other.stderr, "")
     stdout, stderr = _FRAMES.sub("", other.stdout), _FRAMES.sub("", stderr)
     found = []
     if says and says not in said:
         found.append(f"llmtop does not say {says!r} on stderr, but {said!r}")
-    elif below_run:
-        found += _one_line(said, other)
+    elif below_run and not says:
+        found += _one_line(said, other, line)
     if plain.exit != other.exit:
         found.append(f"exit code {plain.exit} -> {other.exit}; stderr: {other.stderr[-2000:]}")
     found += _texts("stdout", plain.stdout, stdout)
@@ -109,16 +118,20 @@ def _of_a_step(program: Program, kind: str, process: str, steps: list[StepDone])
 
 
 def _split(text: str) -> tuple[str, str]:
-    """The lines of the program and those of llmtop."""
-    lines = text.splitlines(keepends=True)
-    return "".join(line for line in lines if not line.startswith("llmtop: ")), "".join(
+    """What the program and what llmtop have written; ours goes onto a line of its own within a progress bar."""
+    text = _IN_A_BAR.sub(r"\1\2", text)
+    attached = "".join(match[0] for match in ATTACHED.finditer(text))
+    lines = ATTACHED.sub("", text).splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith("llmtop: ")), attached + "".join(
         line for line in lines if line.startswith("llmtop: ")
     )
 
 
-def _one_line(said: str, of: Outcome) -> Iterator[str]:
+def _one_line(said: str, of: Outcome, line: str | None) -> Iterator[str]:
     """What `llmtop run` says: where it has attached that it has, exactly once; else at most why it has not."""
     published = any(heard.hello is not None for heard in of.heard.values())
+    if line is not None:
+        published = line == "attached"
     lines = said.splitlines(keepends=True)
     if published and not (len(lines) == 1 and ATTACHED.fullmatch(lines[0])):
         yield f"it is attached, and llmtop says {said!r}"

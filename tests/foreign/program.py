@@ -29,6 +29,7 @@ _KEYS = frozenset(
         "passing_threads",
         "slow",
         "hands",
+        "line",
         "says",
     }
 )

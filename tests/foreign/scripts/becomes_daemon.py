@@ -1,4 +1,5 @@
 #: steps = none
+#: line = none
 #: steps[daemon] = 5
 #: slow = one of many, and none of them is fast
 """Forks twice, leaves its session and its streams, and trains as a daemon; the first process waits."""

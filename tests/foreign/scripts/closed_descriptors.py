@@ -1,4 +1,5 @@
 #: steps = none
+#: line = attached
 """A program that closes all descriptors (as one that turns into a daemon does), then opens files and trains on."""
 
 import os

@@ -1,4 +1,5 @@
 #: steps = none
+#: line = none
 #: steps[rank0] = 8
 #: steps[rank1] = 8
 """DDP over gloo, two ranks started by torchrun: a sampler for each rank, no_sync, SyncBatchNorm's buffers.
