@@ -7,6 +7,9 @@ A matrix is thinned to some of its parameters, which are that test; a single tes
 from __future__ import annotations
 
 THINNED: dict[str, tuple[str, ...]] = {
+    "test_it_has_attached_is_said_once": ("workers",),
+    "test_a_quiet_run_says_nothing": ("attached-options1-variables1", "not attached-options0-variables0"),
+    "test_an_evaluation_is_a_phase_of_the_step_that_follows": ("a loader-after", "averaged weights-before"),
     "test_a_training_that_kineto_records_ends_as_it_would_without": ("raise",),
     "test_a_training_that_nsys_collects_from_ends_as_it_would_without": ("raise",),
     "test_a_training_on_a_gpu_pauses_for_the_versions_that_harm_it": (
@@ -43,11 +46,7 @@ THINNED: dict[str, tuple[str, ...]] = {
     ),
     "test_an_accelerated_loop_publishes_its_steps": ("tracker",),
     "test_what_the_monitor_says_is_judged": ("steps = 7-the last step is number 6; right is 7",),
-    "test_steps_and_their_parts_are_as_long_as_the_iterations": (
-        "GAN",
-        "evaluation every N",
-        "plain loop",
-    ),
+    "test_steps_and_their_parts_are_as_long_as_the_iterations": ("evaluation every N",),
     "test_compiled_code_is_the_same_with_hooks_as_without": ("function",),
     "test_whatever_of_ours_raises_the_training_is_the_same": ("hooks-8",),
     "test_a_call_that_is_any_descriptor_is_called_as_one": ("staticmethod",),
@@ -56,7 +55,6 @@ THINNED: dict[str, tuple[str, ...]] = {
         "attributes that raise",
     ),
     "test_a_fit_publishes_its_steps": ("profiler",),
-    "test_a_trainer_publishes_its_steps": ("no change",),
     "test_torchrun_with_two_workers_ends_cleanly_on_ctrl_c": ("run",),
     "test_a_killed_nsys_leaves_the_training_alone": ("collecting",),
     "test_a_captured_training_ends_as_it_would_without": (
@@ -132,6 +130,11 @@ LEFT_OUT: dict[str, str] = {
         "test_torchrun_s_two_ranks_beside_a_process_of_its_own"
     ),
     "test_sixty_four_trainings_attach_at_once": ("test_many_processes_at_once"),
+    "test_a_trainer_publishes_its_steps": ("test_a_trainer_tells_its_steps_and_what_it_logs"),
+    "test_a_shell_s_trainings_say_it_once_and_the_next_run_tidies_up": ("test_it_has_attached_is_said_once"),
+    "test_between_the_cells_of_a_notebook_it_is_paused": (
+        "test_those_of_a_notebook_s_cells_too_and_no_step_spans_the_wait_between_them"
+    ),
 }
 """By the test, the one of `make test` that catches its fault as well."""
 

@@ -105,7 +105,7 @@ def _vendor(trace: model.Trace) -> Literal["NVIDIA", "AMD"] | None:
     names = [gpu.name for gpu in trace.gpus.values() if gpu.name]
     if any(map(_AMD.search, names)):
         return "AMD"
-    if trace.engine == "nsys" or any(map(_NVIDIA.search, names)):
+    if any(map(_NVIDIA.search, names)):
         return "NVIDIA"
     called = [trace.names[number] for number in distinct(trace.calls.name).tolist()]
     if any(name.startswith("hip") for name in called):
@@ -133,7 +133,7 @@ def _workload(trace: model.Trace, calls: Calls) -> tuple[Literal["training", "in
         (
             "inference",
             "no operator was recorded for autograd",
-            matrix_work and len(calls.rows) and not trace.host.sequence.any() and trace.engine == "kineto",
+            matrix_work and len(calls.rows) and not trace.host.sequence.any(),
         ),
     )
     return next(((workload, words) for workload, words, told in evidence if told), (None, ""))
