@@ -246,9 +246,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     """In words: "garbage collection", "torch.compile", "train.py:57 loss.item()"."""
     seconds: float
-    """Mean a step, over the same steps as `Rank.outside_seconds`; sampled, but for what is measured."""
-    measured: bool = False
-    """Whether each piece of it was timed; else it is the share of samples that found it."""
+    """Mean a step, over the same steps as `Rank.outside_seconds`: of that, the share of samples that found it."""
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,18 +14,15 @@ from msgspec.structs import replace
 
 from collectors.nccl_ras.client import DEFAULT, Answer, ask
 from collectors.nccl_ras.stuck import stuck_communicators
-from llmtop import procfs
+from llmtop import procfs, wire
 from llmtop.errors import NotPossibleHere
-from llmtop.snapshot import Rank, Snapshot, StuckCommunicator
+from llmtop.rules.gpu import looks_busy_but_is_not
+from llmtop.rules.state.gpu import GpuState
+from llmtop.snapshot import Gpu, Rank, Snapshot, StuckCommunicator
 
-QUIET_SECONDS = 5.0
-QUIET_STEPS = 5.0
-"""No step for so long, and for so many usual ones."""
 AGAIN_SECONDS = 10.0
 SECOND_LOOK_SECONDS = 2.0
 """After the first answer: counts that stand still in two of them do not go on."""
-BUSY_PCT, IDLE_POWER_PCT = 90.0, 40.0
-"""A GPU at such util and under such a share of its power limit may spin in a collective."""
 VARIABLE = "NCCL_RAS_ADDR"
 
 
@@ -79,24 +76,24 @@ def suspects_of(snapshot: Snapshot) -> dict[int, int]:
     """Processes that may hang in a collective: the pid in their own namespace, and outside, -> this host's."""
     pids = {rank.pid for rank in snapshot.ranks if _is_quiet(rank, snapshot.time)}
     attached = {rank.pid for rank in snapshot.ranks}
-    spinning = {
-        gpu.uuid
-        for gpu in snapshot.gpus
-        if (gpu.util_pct or 0.0) >= BUSY_PCT
-        and gpu.power_watts is not None
-        and gpu.power_limit_watts
-        and 100.0 * gpu.power_watts / gpu.power_limit_watts < IDLE_POWER_PCT
-    }
+    spinning = {gpu.uuid for gpu in snapshot.gpus if _may_spin(gpu, snapshot.time)}
     pids |= {one.pid for one in snapshot.processes if one.gpu_uuid in spinning and one.pid not in attached}
     inside = {one.pid: one.container_pid for one in snapshot.processes}
     return {seen: pid for pid in sorted(pids) for seen in (pid, inside.get(pid)) if seen is not None}
+
+
+def _may_spin(gpu: Gpu, now: float) -> bool:
+    """Whether it looks as GPUs do that wait in a collective."""
+    state = GpuState(gpu, now)
+    state.update(gpu, now)
+    return looks_busy_but_is_not(state)
 
 
 def _is_quiet(rank: Rank, now: float) -> bool:
     if rank.kind != "step" or rank.state not in ("running", "stalled") or (rank.world_size or 1) < 2:
         return False
     usual = rank.step_seconds_p50 or 0.0
-    return rank.last_step_at is not None and now - rank.last_step_at > max(QUIET_SECONDS, QUIET_STEPS * usual)
+    return rank.last_step_at is not None and now - rank.last_step_at > max(wire.QUIET_S, wire.QUIET_STEPS * usual)
 
 
 def _address(pids: Iterable[int]) -> tuple[str, int]:

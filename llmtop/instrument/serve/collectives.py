@@ -21,9 +21,6 @@ from llmtop.instrument.record.ring import MASK
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
 
-QUIET_S = 5.0
-"""No step for so long, and for `QUIET_STEPS` times the usual one, is worth a look."""
-QUIET_STEPS = 5.0
 LOOK_S = 1.5
 """How often it is looked at then."""
 MOST_GROUPS = 64
@@ -94,14 +91,16 @@ def _counts() -> _Counts:
 
 
 def is_quiet(recorder: State) -> bool:
-    """Whether no step has ended for `QUIET_S` and `QUIET_STEPS` usual ones; never before the first."""
+    """Whether no step has ended for so long that it is worth a look; never before the first."""
     ring = recorder.ring
     count = ring.count
     if not count:
         return False
     rows = [ring.rows[place & MASK] for place in range(max(0, count - _USUAL), count)]
     usual = median(max(row[2], row[3]) for row in rows)
-    return bool(time.perf_counter_ns() - rows[-1][1] - rows[-1][2] > max(QUIET_S * 1e9, QUIET_STEPS * usual))
+    return bool(
+        time.perf_counter_ns() - rows[-1][1] - rows[-1][2] > max(wire.QUIET_S * 1e9, wire.QUIET_STEPS * usual)
+    )
 
 
 def _told(source: str, group: str, enqueued: int, completed: int | None) -> wire.CollectiveCount:

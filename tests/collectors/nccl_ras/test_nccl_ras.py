@@ -138,8 +138,16 @@ def test_only_those_are_suspected_that_do_not_go_on() -> None:
         Process(pid=10, gpu_uuid="works"),
     )
     gpus = tuple(
-        Gpu(index=i, uuid=uuid, name="H100", util_pct=100.0, power_watts=watts, power_limit_watts=700.0)
-        for i, (uuid, watts) in enumerate([("spins", 120.0), ("works", 600.0)])
+        Gpu(
+            index=i,
+            uuid=uuid,
+            name="H100",
+            util_pct=100.0,
+            power_watts=watts,
+            power_limit_watts=700.0,
+            sm_active_pct=sm,
+        )
+        for i, (uuid, watts, sm) in enumerate([("spins", 120.0, 18.0), ("works", 600.0, 90.0)])
     )
     assert suspects_of(snapshot(*ranks, processes=inside, gpus=gpus)) == {1: 1, 41: 1, 9: 9}
 
