@@ -300,7 +300,10 @@ class Loop(LoopState):
             closer.run += 1
         elif not closer.closes(optimizer):
             return
-        self._end_step()
+        if self.boundary_from_outside is None:
+            self.end_step()
+        else:
+            self._end_step()
 
     def recovers(self) -> bool:
         """Whether it was an optimizer's step that raised, and so never said that it ended, which left us busy."""
@@ -335,7 +338,10 @@ class Loop(LoopState):
             self._step, self._begun_here = r.open_step, False  # an integration's
         elif self._step is None and self._started:
             self._step, self._begun_here = Step(), True
-            r.begin_around(self._step)
+            if r.node is r.root and not r.cut:
+                self._step.__enter__()
+            else:
+                r.begin_around(self._step)
         return self._step
 
     def _trains_again(self) -> None:
