@@ -120,7 +120,6 @@ def by_hand(times):
         net(ids[:2]).backward()
         for p in net.parameters():
             p.data.add_(p.grad, alpha=-0.01)
-            p.grad = None
 by_hand(120)
 """
     found = zygote.train(tmp_path / "train.py", MODEL + source)
