@@ -51,15 +51,11 @@ class ChangePoint(NamedTuple):
         return max(each, key=lambda one: (sign * (one[2] - one[1]), one[0]), default=None)
 
     def is_everywhere(self, level: float, parts: Mapping[str, float]) -> bool:
-        """Whether the rest of the step changed as well, beside the part that changed most: by as much of its own
-        length, or by more of the difference than that part. A part that sleeps, for data, does not hide the others.
-        """
+        """Whether the rest of the step changed as well, beside the part that changed most."""
         part = self.grown(level, parts)
         if part is None:
             return False
         step = math.exp(self.before)
-        if (part[2] - part[1]) / (math.exp(level) - step or 1.0) < OF_THE_CHANGE:
-            return True
         before, after = step - part[1], math.exp(level) - part[2]
         if before <= NO_REST * step or after <= 0:
             return False

@@ -220,22 +220,6 @@ def test_all_of_the_step_slower_for_a_moment_is_the_machine() -> None:
     assert 60 <= sum(one.seconds for one in turns[: told - 2000]) < 75
 
 
-def test_all_that_computes_slower_for_a_moment_is_the_machine_too_where_most_of_a_step_sleeps() -> None:
-    """A loader that waits for its disk takes as long as ever while another program has the CPU."""
-    chance = random.Random(6)
-
-    def step(times: float) -> WholeStep:
-        computing = {"forward": 0.004, "backward": 0.005, "optimizer": 0.0035, "h2d": 0.0025}
-        parts = {name: seconds * times * chance.lognormvariate(0, 0.1) for name, seconds in computing.items()}
-        parts["dataload"] = 0.05 * chance.lognormvariate(0, 0.02)
-        return ws.made(sum(parts.values()), parts)
-
-    steps, busy = [step(1) for _ in range(2000)], [step(1.8) for _ in range(2000)]
-    assert slower(steps + busy[:500] + steps) == []
-    (told, _), *_ = slower(steps + busy)
-    assert 60 <= sum(one.seconds for one in busy[: told - 2000]) < 75
-
-
 def test_nothing_is_told_of_the_first_twenty_steps() -> None:
     steps = steady(20) + [ws.longer(one, "dataload", 1.0) for one in steady(200)]
     assert all(index >= 24 for index, _ in ws.followed(steps))
