@@ -30,6 +30,8 @@ class Undisturbed:
 
     before: float | None = None
     after: float | None = None
+    stays: bool = False
+    """Whether the profiler stays in the process once it has been used: steps after it may be longer for that."""
 
 
 UNKNOWN = Undisturbed()
@@ -46,6 +48,8 @@ def correct(lane: Lane, lost: dict[LossId, float], one_off_ns: int, steps: Undis
         steps: how long a step took before and after the capture.
     """
     known = [seconds for seconds in (steps.before, steps.after) if seconds is not None and seconds > 0]
+    if steps.stays and len(known) > 1 and known[1] > known[0]:
+        del known[1]
     if not known:
         return Correction(reason="how long a step takes without the profiler is not known")
     if max(known) > (1 + VARIES_PCT / 100) * min(known):

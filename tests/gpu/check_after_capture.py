@@ -1,9 +1,9 @@
 """Whether a training steps as before once a capture is over: python -m tests.gpu.check_after_capture
 
 A launch-bound training prints what its steps take each second (watched_training). It runs plain, under `llmtop
-run`, and under `llmtop run --nsys`; then it is captured by torch.profiler (with what CUPTI is told to do at the end left
-to torch, and both ways) and by nsys. Prints a JSON object a run: the median milliseconds of a step second by second,
-and at which seconds captures were. Needs a GPU; without one it shows that it works.
+run`, and under `llmtop run --nsys`; then it is captured, twice, by torch.profiler (with what CUPTI is told to do
+at the end left to llmtop, and both ways) and by nsys. Prints a JSON object a run: the median milliseconds of a step
+second by second, and at which seconds captures were. Needs a GPU; without one it shows that it works.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 
 from tests.support.processes import environment
 
-SECONDS = 26
-CAPTURES_AT = 10.0
+SECONDS = 30
+CAPTURES, CAPTURES_AT, BETWEEN = 2, 6.0, 4.0
 RUN = (sys.executable, "-m", "llmtop", "run")
 TRAIN = (sys.executable, "-m", "tests.gpu.watched_training", str(SECONDS))
 RUNS: dict[str, tuple[tuple[str, ...], str | None, dict[str, str]]] = {
@@ -39,12 +39,12 @@ def one(command: tuple[str, ...], engine: str | None, variables: dict[str, str])
     with tempfile.TemporaryDirectory(prefix="lt-") as folder:
         env = environment(LLMTOP_DIR=f"{folder}/s", LLMTOP_QUIET="1", OMP_NUM_THREADS="1", **variables)
         training = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        said: dict[str, Any] = {}
+        said: list[dict[str, Any]] = []
         try:
             assert training.stdout is not None
             begun = next((line for line in training.stdout if line[:1].isdigit()), "0")
-            if engine is not None:
-                time.sleep(CAPTURES_AT)
+            for number in range(CAPTURES if engine else 0):
+                time.sleep(CAPTURES_AT if number == 0 else BETWEEN)
                 at = time.time()
                 capture = [
                     sys.executable,
@@ -53,18 +53,19 @@ def one(command: tuple[str, ...], engine: str | None, variables: dict[str, str])
                     "capture",
                     "--json",
                     "--engine",
-                    engine,
+                    str(engine),
                     "--out",
                     folder,
                 ]
                 done = subprocess.run(capture, env=env, capture_output=True, text=True, check=False)
-                said = {
-                    "from": round(at - int(begun.split()[0]), 1),
-                    "to": round(time.time() - int(begun.split()[0]), 1),
-                }
-                said["rc"] = done.returncode
+                since = float(begun.split()[0])
+                said.append(
+                    {"from": round(at - since, 1), "to": round(time.time() - since, 1), "rc": done.returncode}
+                )
                 if done.returncode == 0:
-                    said["steps"] = json.loads(done.stdout)["capture"]["step_seconds"]
+                    told = json.loads(done.stdout)
+                    kernels = sum(device["kernels"] for device in told["report"]["devices"])
+                    said[-1] |= {"kernels": kernels, "steps": told["capture"]["step_seconds"]}
             rest = training.communicate(timeout=2 * SECONDS + 60)[0]
         finally:
             training.send_signal(signal.SIGKILL)
@@ -74,7 +75,7 @@ def one(command: tuple[str, ...], engine: str | None, variables: dict[str, str])
         return {
             "medians": [round(statistics.median(half), 2) for half in halves if half],
             "seconds": by_second,
-            **said,
+            "captures": said,
         }
 
 

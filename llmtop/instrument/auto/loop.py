@@ -352,10 +352,10 @@ class Loop(LoopState):
             self.feed = feed
 
     def _look_for_unseen_step(self) -> None:
-        """End the step if a parameter or its gradient has changed since the backward pass and no optimizer said so.
+        """End the step if a parameter or its gradient changed since the backward pass and no optimizer said so.
 
-        It may have stepped within compiled code, or be none of torch's. One that writes to `p.data` changes nothing
-        that torch counts, but the gradients are cleared before the next pass, or clipped. Where an optimizer of
+        It may have stepped within compiled code, or be none of torch's. One that writes to `p.data` changes
+        nothing that torch counts, but the gradients are cleared before the next pass, or clipped. Where one of
         torch's has said so before, a change is something else: weights that are clamped, or moved for a second
         backward pass.
         """

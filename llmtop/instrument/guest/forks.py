@@ -1,6 +1,6 @@
 """What holds objects of the CUDA driver is never destroyed in a forked child.
 
-CUDA does not work there. torch's destructor of an event, or of pinned memory that a copy used, calls the driver all
+CUDA does not work there. The destructor of an event, or of pinned memory that a copy used, calls the driver all
 the same, which fails, and its error in a destructor ends the process: a DataLoader's worker that was forked after
 the first steps was aborted, and the training with it. So the child gives what it inherits a reference more, which
 nothing takes back, not even the interpreter's own end.
@@ -28,7 +28,7 @@ def keep_in_children(holder: object) -> None:
 
 
 def _keep() -> None:
-    for reference in list(_holders):
+    for reference in _holders.copy():
         holder = reference()
         if holder is None:
             continue
