@@ -2,8 +2,8 @@
 
 A launch-bound training prints what its steps take each second (watched_training). It runs plain, under `llmtop
 run`, and under `llmtop run --nsys`; then it is captured, twice, by torch.profiler (with what CUPTI is told to do
-at the end left to llmtop, and both ways) and by nsys. Prints a JSON object a run: the median milliseconds of a step
-second by second, and at which seconds captures were. Needs a GPU; without one it shows that it works.
+at the end left to llmtop, and both ways) and by nsys. Prints a JSON object a run: the median milliseconds of a
+step second by second, and at which seconds captures were. Needs a GPU; without one it shows that it works.
 """
 
 from __future__ import annotations
