@@ -36,6 +36,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     util_pct: float | None = None
     """GPU-Util: share of time in which at least one kernel ran. 100 does not mean busy."""
+    util_sampled_pct: float | None = None
+    """Mean of the samples of GPU-Util that the driver took by itself since it was last asked for them (some 2 s):
+    many more than the readings of `util_pct`."""
     mem_util_pct: float | None = None
     """NVML's memory utilisation: share of time in which device memory was read or written."""
     mem_used_bytes: int | None = None
@@ -90,6 +93,8 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     gpu_uuid: str | None = None
     gpu_mem_bytes: int | None = None
     gpu_sm_pct: float | None = None
+    gpu_computes: bool = True
+    """Whether the driver lists it among those that compute on that GPU; a desktop only draws."""
     user: str | None = None
     command: str | None = None
     cpu_pct: float | None = None

@@ -1,0 +1,214 @@
+"""How busy each training's GPU is: the GPU's counters over the same seconds as the training's figures.
+
+GPU-Util and SM activity are of a whole GPU, so they are a training's only while it alone computes there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from llmtop.gpu_busy import Busy, believed
+from llmtop.snapshot import Gpu, Process, Rank, Snapshot
+from llmtop.steady import SteadyTime
+
+WINDOW_SECONDS: Final = 15.0
+"""As far back as the figures of a training's steps."""
+LEAST_SECONDS: Final = 3.0
+"""However short these are: GPU-Util is itself of a stretch of up to a second."""
+LEAST_POLLED: Final = 3
+"""Readings of GPU-Util that make a mean; one of the driver's own samples is a mean already."""
+OWN_SAMPLES_ERR: Final = 20.0
+"""Points between the mean of the driver's samples and that of its readings from which the samples are something
+else (no driver is known that does it)."""
+COPIES_BYTES_PER_S: Final = 1.5e9
+"""Over PCIe, from which a GPU may spend its time copying, which GPU-Util does not see."""
+BUSY_UTIL: Final = 90.0
+UNSEEN_BYTES: Final = 1 << 30
+"""Memory in use that no listed process has, from which there is one that the driver does not list here."""
+
+
+class _Sample(NamedTuple):
+    """What a GPU's counters said at one time."""
+
+    time: float
+    util_pct: float | None
+    util_sampled_pct: float | None
+    sm_pct: float | None
+    rx_bytes_per_s: float | None
+
+
+class _Means(NamedTuple):
+    """What they came to."""
+
+    seconds: float
+    util_pct: float | None
+    sm_pct: float | None
+    rx_bytes_per_s: float | None
+
+
+class GpuBusy:
+    """A stage: the ranks say how busy their GPUs are (`Rank.gpu_busy_pct`). For one stream of snapshots."""
+
+    def __init__(self) -> None:
+        self._clock = SteadyTime()
+        self._gpus: dict[str, deque[_Sample]] = {}
+        self._sampled: dict[str, float | None] = {}
+        self._last: dict[tuple[str, int, float], Rank] = {}
+        self._now = 0.0
+
+    def __repr__(self) -> str:
+        return "how busy the GPUs are"
+
+    def __call__(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot with that said of each rank."""
+        now = self._clock.of(snapshot)
+        if not 0 <= now - self._now <= 4 * WINDOW_SECONDS:  # another stretch of a recording, or the first snapshot
+            self._gpus.clear()
+        self._now = now
+        self._take(snapshot.gpus, now)
+        if not snapshot.ranks:
+            self._last.clear()
+            return snapshot
+        alone = _alone(snapshot)
+        ranks = tuple(self._told(rank, alone, now) for rank in snapshot.ranks)
+        self._last = {_key(rank): rank for rank in ranks}
+        return replace(snapshot, ranks=ranks)
+
+    def _take(self, gpus: Iterable[Gpu], now: float) -> None:
+        before, self._gpus = self._gpus, {}
+        sampled, self._sampled = self._sampled, {}
+        for gpu in gpus:
+            samples = self._gpus[gpu.uuid] = before.get(gpu.uuid) or deque(maxlen=1024)
+            self._sampled[gpu.uuid] = gpu.sampled_at
+            if gpu.error is None and (gpu.sampled_at is None or gpu.sampled_at != sampled.get(gpu.uuid)):
+                own = (gpu.util_pct, gpu.util_sampled_pct, gpu.sm_active_pct, gpu.pcie_rx_bytes_per_s)
+                samples.append(_Sample(now, *own))
+            while samples and samples[0].time < now - WINDOW_SECONDS:
+                samples.popleft()
+
+    def _told(self, rank: Rank, alone: dict[tuple[str, int], str], now: float) -> Rank:
+        if rank.step is None:
+            return _with(rank, None, None)
+        if rank.state == "gone":
+            last = self._last.get(_key(rank), rank)
+            return _with(rank, _busy(last), last.gpu_busy_seconds)
+        uuid = alone.get((rank.host, rank.pid))
+        means = None if uuid is None else _means(self._gpus.get(uuid, ()), now - _window_seconds(rank))
+        events = events_pct(rank)
+        if means is None:
+            return _with(rank, believed(util_pct=None, sm_pct=None, events_pct=events), rank.window_seconds)
+        if _may_copy(means, rank):
+            return _with(rank, None, None)
+        busy = believed(util_pct=means.util_pct, sm_pct=means.sm_pct, events_pct=events)
+        return _with(rank, busy, means.seconds)
+
+
+def _window_seconds(rank: Rank) -> float:
+    """As far back as the rank's own figures: what the GPU did before the first of its steps is not theirs."""
+    own = WINDOW_SECONDS if rank.kind == "request" else rank.window_seconds or 0.0
+    return min(WINDOW_SECONDS, max(own, LEAST_SECONDS))
+
+
+def events_pct(rank: Rank) -> float | None:
+    """The most that a rank's GPU can have been busy with it, by CUDA events; None where these cannot tell.
+
+    `Rank.gpu_idle_pct` is of the time between the steps' own boundaries; what lies outside of all phases may all
+    have been busy.
+    """
+    idle, mean = rank.gpu_idle_pct, rank.step_seconds_mean or rank.step_seconds_p50
+    if idle is None or not mean:
+        return None
+    inside = 1.0 - min(max(rank.outside_seconds or 0.0, 0.0) / mean, 1.0)
+    return 100.0 - min(max(idle, 0.0), 100.0) * inside
+
+
+def _alone(snapshot: Snapshot) -> dict[tuple[str, int], str]:
+    """The GPUs on which one training alone computes, by its host and pid."""
+    listed: dict[str, list[Process]] = {}
+    for process in snapshot.processes:
+        if process.gpu_uuid is not None and process.gpu_computes:
+            listed.setdefault(process.gpu_uuid, []).append(process)
+    memory = {gpu.uuid: gpu.mem_used_bytes for gpu in snapshot.gpus}
+    wanted: dict[str, list[Rank]] = {}
+    for rank in snapshot.ranks:
+        if rank.state != "gone":
+            uuid = rank.gpu_uuid or _gpu_of(rank, listed)
+            if uuid is not None:
+                wanted.setdefault(uuid, []).append(rank)
+    return {
+        (rank.host, rank.pid): uuid
+        for uuid, (rank, *others) in wanted.items()
+        if not others and _is_alone(rank, listed.get(uuid, []), memory.get(uuid))
+    }
+
+
+def _gpu_of(rank: Rank, listed: dict[str, list[Process]]) -> str | None:
+    """Where a process runs that does not say so, if that is one GPU."""
+    mine = [uuid for uuid, processes in listed.items() if any(one.pid == rank.pid for one in processes)]
+    return mine[0] if len(mine) == 1 else None
+
+
+def _is_alone(rank: Rank, there: list[Process], used_bytes: int | None) -> bool:
+    if len(there) != 1:
+        return False  # none: the driver does not say, or not yet
+    (one,) = there
+    known = one.started_at is not None or one.command is not None or one.state is not None
+    if one.pid != rank.pid and known:
+        return False  # where it is not known here, its pid is of another namespace: it can only be the rank
+    held = one.gpu_mem_bytes
+    return used_bytes is None or held is None or used_bytes - held < UNSEEN_BYTES
+
+
+def _means(samples: Iterable[_Sample], since: float) -> _Means | None:
+    taken = [sample for sample in samples if sample.time >= since]
+    if not taken:
+        return None
+    span = taken[-1].time - taken[0].time
+    polled = [sample.util_pct for sample in taken if sample.util_pct is not None]
+    own = [sample.util_sampled_pct for sample in taken if sample.util_sampled_pct is not None]
+    by_polling, by_driver = _mean(polled), _mean(own)
+    enough = len(polled) >= LEAST_POLLED and span >= 0.5 * LEAST_SECONDS
+    if by_driver is not None and enough and abs(by_driver - (by_polling or 0.0)) > OWN_SAMPLES_ERR:
+        by_driver = None
+    util = by_driver if by_driver is not None else by_polling if enough else None
+    return _Means(
+        seconds=max(span, 2.0) if by_driver is not None else span,
+        util_pct=util,
+        sm_pct=_mean([sample.sm_pct for sample in taken if sample.sm_pct is not None]),
+        rx_bytes_per_s=_mean([sample.rx_bytes_per_s for sample in taken if sample.rx_bytes_per_s is not None]),
+    )
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _may_copy(means: _Means, rank: Rank) -> bool:
+    """Whether what the GPU does may be copies, of which neither witness knows. Between ranks kernels copy."""
+    if means.rx_bytes_per_s is None or means.rx_bytes_per_s < COPIES_BYTES_PER_S or (rank.world_size or 1) > 1:
+        return False
+    return means.util_pct is None or means.util_pct < BUSY_UTIL
+
+
+def _key(rank: Rank) -> tuple[str, int, float]:
+    return rank.host, rank.pid, rank.attached_at or 0.0
+
+
+def _busy(rank: Rank) -> Busy | None:
+    if rank.gpu_busy_pct is None or rank.gpu_busy_source is None:
+        return None
+    return Busy(rank.gpu_busy_pct, rank.gpu_busy_source, rank.gpu_busy_bound)
+
+
+def _with(rank: Rank, busy: Busy | None, seconds: float | None) -> Rank:
+    return replace(
+        rank,
+        gpu_busy_pct=None if busy is None else busy.pct,
+        gpu_busy_source=None if busy is None else busy.source,
+        gpu_busy_bound=busy is not None and busy.bound,
+        gpu_busy_seconds=None if busy is None else seconds,
+    )
