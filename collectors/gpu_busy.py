@@ -16,11 +16,12 @@ from llmtop.snapshot import Gpu, Process, Rank, Snapshot
 from llmtop.steady import SteadyTime
 
 WINDOW_SECONDS: Final = 15.0
-"""As far back as the figures of a training's steps."""
-LEAST_SECONDS: Final = 3.0
-"""However short these are: GPU-Util is itself of a stretch of up to a second."""
-LEAST_POLLED: Final = 3
-"""Readings of GPU-Util that make a mean; one of the driver's own samples is a mean already."""
+"""As far back as the figures of a training's steps, unless five of them take longer."""
+MOST_SECONDS: Final = 600.0
+POLLED_OF_SECONDS, SAMPLED_OF_SECONDS = 1.0, 2.5
+"""What GPU-Util was read tells of so many seconds before, at most; so does what the driver sampled."""
+LEAST_POLLED, LEAST_SECONDS = 3, 1.5
+"""Readings of GPU-Util that make a mean, and over what time; the driver's own samples are a mean already."""
 OWN_SAMPLES_ERR: Final = 20.0
 """Points between the mean of the driver's samples and that of its readings from which the samples are something
 else (no driver is known that does it)."""
@@ -59,6 +60,7 @@ class GpuBusy:
         self._sampled: dict[str, float | None] = {}
         self._last: dict[tuple[str, int, float], Rank] = {}
         self._now = 0.0
+        self._keep = WINDOW_SECONDS
 
     def __repr__(self) -> str:
         return "how busy the GPUs are"
@@ -66,9 +68,14 @@ class GpuBusy:
     def __call__(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with that said of each rank."""
         now = self._clock.of(snapshot)
-        if not 0 <= now - self._now <= 4 * WINDOW_SECONDS:  # another stretch of a recording, or the first snapshot
+        if (
+            not 0 <= now - self._now <= max(4 * WINDOW_SECONDS, self._keep)
+        ):  # another stretch of a recording, or the first snapshot
             self._gpus.clear()
         self._now = now
+        self._keep = max(
+            [WINDOW_SECONDS, *(min(one.window_seconds or 0.0, MOST_SECONDS) for one in snapshot.ranks)]
+        )
         self._take(snapshot.gpus, now)
         if not snapshot.ranks:
             self._last.clear()
@@ -87,7 +94,7 @@ class GpuBusy:
             if gpu.error is None and (gpu.sampled_at is None or gpu.sampled_at != sampled.get(gpu.uuid)):
                 own = (gpu.util_pct, gpu.util_sampled_pct, gpu.sm_active_pct, gpu.pcie_rx_bytes_per_s)
                 samples.append(_Sample(now, *own))
-            while samples and samples[0].time < now - WINDOW_SECONDS:
+            while samples and samples[0].time < now - self._keep:
                 samples.popleft()
 
     def _told(self, rank: Rank, alone: dict[tuple[str, int], str], now: float) -> Rank:
@@ -97,7 +104,8 @@ class GpuBusy:
             last = self._last.get(_key(rank), rank)
             return _with(rank, _busy(last), last.gpu_busy_seconds)
         uuid = alone.get((rank.host, rank.pid))
-        means = None if uuid is None else _means(self._gpus.get(uuid, ()), now - _window_seconds(rank))
+        since = _since(rank, now)
+        means = None if uuid is None or since is None else _means(self._gpus.get(uuid, ()), since)
         events = events_pct(rank)
         if means is None:
             return _with(rank, believed(util_pct=None, sm_pct=None, events_pct=events), rank.window_seconds)
@@ -107,10 +115,14 @@ class GpuBusy:
         return _with(rank, busy, means.seconds)
 
 
-def _window_seconds(rank: Rank) -> float:
-    """As far back as the rank's own figures: what the GPU did before the first of its steps is not theirs."""
-    own = WINDOW_SECONDS if rank.kind == "request" else rank.window_seconds or 0.0
-    return min(WINDOW_SECONDS, max(own, LEAST_SECONDS))
+def _since(rank: Rank, now: float) -> float | None:
+    """From when on the rank's own figures are, by the clock of `now`; None before it has any.
+
+    What the GPU did before the first of those steps, at loading say, is not theirs.
+    """
+    if rank.kind == "request":
+        return now - WINDOW_SECONDS
+    return None if rank.window_seconds is None else now - min(rank.window_seconds, MOST_SECONDS)
 
 
 def events_pct(rank: Rank) -> float | None:
@@ -164,22 +176,25 @@ def _is_alone(rank: Rank, there: list[Process], used_bytes: int | None) -> bool:
 
 
 def _means(samples: Iterable[_Sample], since: float) -> _Means | None:
-    taken = [sample for sample in samples if sample.time >= since]
+    taken = [sample for sample in samples if sample.time >= since + POLLED_OF_SECONDS]
     if not taken:
         return None
     span = taken[-1].time - taken[0].time
-    polled = [sample.util_pct for sample in taken if sample.util_pct is not None]
-    own = [sample.util_sampled_pct for sample in taken if sample.util_sampled_pct is not None]
-    by_polling, by_driver = _mean(polled), _mean(own)
-    enough = len(polled) >= LEAST_POLLED and span >= 0.5 * LEAST_SECONDS
-    if by_driver is not None and enough and abs(by_driver - (by_polling or 0.0)) > OWN_SAMPLES_ERR:
+    polled = [one.util_pct for one in taken if one.util_pct is not None]
+    own = [
+        one.util_sampled_pct
+        for one in taken
+        if one.util_sampled_pct is not None and one.time >= since + SAMPLED_OF_SECONDS
+    ]
+    by_polling = _mean(polled) if len(polled) >= LEAST_POLLED and span >= LEAST_SECONDS else None
+    by_driver = _mean(own)
+    if by_driver is not None and by_polling is not None and abs(by_driver - by_polling) > OWN_SAMPLES_ERR:
         by_driver = None
-    util = by_driver if by_driver is not None else by_polling if enough else None
     return _Means(
-        seconds=max(span, 2.0) if by_driver is not None else span,
-        util_pct=util,
-        sm_pct=_mean([sample.sm_pct for sample in taken if sample.sm_pct is not None]),
-        rx_bytes_per_s=_mean([sample.rx_bytes_per_s for sample in taken if sample.rx_bytes_per_s is not None]),
+        seconds=max(span, SAMPLED_OF_SECONDS) if by_driver is not None else span,
+        util_pct=by_polling if by_driver is None else by_driver,
+        sm_pct=_mean([one.sm_pct for one in taken if one.sm_pct is not None]),
+        rx_bytes_per_s=_mean([one.rx_bytes_per_s for one in taken if one.rx_bytes_per_s is not None]),
     )
 
 
