@@ -1,7 +1,7 @@
 """Rules about hosts that cannot keep the GPU at work: they launch too slowly, or wait for it again and again.
 
-Both rest on how idle the GPU is believed to be (`llmtop.gpu_busy`). Which of the two it is, the host tells: where it
-stands in calls that wait for the GPU, or in a phase named so, it synchronises.
+Both rest on how idle the GPU is believed to be (`llmtop.gpu_busy`). Which of the two it is, the host tells: where
+it stands in calls that wait for the GPU, or in a phase named so, it synchronises.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ from llmtop.rules.state.step_costs import LAUNCHING, StepCosts, host_share_pct, 
 from llmtop.rules.state.windows import finite
 from llmtop.snapshot import Cause
 
-IDLE_PCT: Final = (10.0, 7.0)
-"""Of the time, to raise and to stay raised; a capture's verdict is the GPU's own work below ten, too."""
+IDLE_PCT: Final = (10.0, 8.5)
+"""Of the time, to raise and to stay raised; a capture's verdict is the GPU's own work below ten, too. GPU-Util
+made 8.5 of 3.2 idle per cent, and 11 of 13.6."""
 LOOKED_AT_PCT: Final = (20.0, 15.0)
 """Of the time, in calls that wait for the GPU; the threshold in use elsewhere for synchronising."""
 LOOKED_AT_LEAST_PCT: Final = (10.0, 7.0)
@@ -89,6 +90,8 @@ def _launch_bound(state: RankState, up: bool) -> bool:
     steps = judged(state)
     if not steps or copies(state, up) or _waits_for_gpu(state, up) or not _starves(state, steps, up):
         return False
+    if state.rank.gpu_busy_pct is None and (finite(state.rank.gpu_wait_pct) or 0.0) >= LOOKED_AT_LEAST_PCT[0]:
+        return False  # it is not known yet whether they take turns
     waits = host_share_pct(steps, ("input", "h2d", "comm", "sync"))
     return host_share_pct(steps, LAUNCHING) >= LAUNCHING_PCT and waits < INPUT_PCT[0]
 
@@ -187,6 +190,7 @@ SYNC_BOUND: Final = Rule[RankState](
         f"what the GPU works; or a phase named for waiting (sync, item) takes {WAIT_PCT[0]:.0f} % of most steps; "
         f"and the GPU is idle for {IDLE_PCT[0]:.0f} % or more by what is believed of it, or by CUDA events",
         source="thresholds in use elsewhere: 20 % of wall time in synchronisation, 15 % idle",
+        hold_seconds=3.0,
         clear_seconds=5.0,
         fields=("gpu_idle_pct", "util_pct", "sm_active_pct"),
     ),
