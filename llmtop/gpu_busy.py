@@ -17,12 +17,17 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from llmtop.format import percent
 from llmtop.snapshot import BusySource, Rank
 
 AGREE_POINTS: Final = 2.0
 """Two witnesses so near to each other say the same."""
 UTIL_ERROR_POINTS: Final = 8.0
 """How far the mean of GPU-Util was from the truth at most, on six programs."""
+
+
+WITNESSES: Final[dict[BusySource, str]] = {"events": "CUDA events", "util": "GPU-Util", "sm": "SM activity"}
+"""What a person calls the source of how busy a GPU is."""
 
 
 class Busy(NamedTuple):
@@ -68,3 +73,19 @@ def idle_pct(rank: Rank) -> float | None:
     Where `rank.gpu_busy_bound` is set, it is idle for at least so much.
     """
     return None if rank.gpu_busy_pct is None else max(0.0, 100.0 - rank.gpu_busy_pct)
+
+
+def idle_text(rank: Rank) -> str:
+    """How idle the rank's GPU is, for a person.
+
+    "14%"; "≥ 12%" where it is a bound; a dash where nobody can tell.
+    """
+    return ("≥ " if rank.gpu_busy_bound else "") + percent(idle_pct(rank))
+
+
+def phases_are_bounds(rank: Rank) -> bool:
+    """Whether what the GPU did in a phase, by CUDA events, is the most that it can have been.
+
+    Between the events at its boundaries the GPU may pause; only where they explain all idle time it did not.
+    """
+    return rank.gpu_busy_source != "events" or rank.gpu_busy_bound

@@ -39,10 +39,6 @@ def pick(pair: tuple[float, float], up: bool) -> float:
     return pair[1] if up else pair[0]
 
 
-WITNESS: Final = {"events": "CUDA events", "util": "GPU-Util", "sm": "SM activity"}
-"""What a person calls the source of how busy a GPU is."""
-
-
 def judged(state: RankState) -> list[StepCosts]:
     """The steps to judge by, or none: too few, or the last one is long ago."""
     if not state.stepping or not state.steps:
@@ -181,7 +177,8 @@ def idles(evidence: dict[str, Any]) -> str | None:
     if idle is None:
         return None
     least = "at least " if evidence["gpu_idle_is"] else ""
-    return f"the GPU is idle for {least}{fmt.percent(idle)} of it by {WITNESS[evidence['gpu_idle_source']]}"
+    witness = gpu_busy.WITNESSES[evidence["gpu_idle_source"]]
+    return f"the GPU is idle for {least}{fmt.percent(idle)} of it by {witness}"
 
 
 def clocks(evidence: dict[str, Any], dry: float | None = None) -> str:
