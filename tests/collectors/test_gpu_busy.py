@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from collectors.gpu_busy import GpuBusy
 from collectors.replay import ReplayFeed
+from llmtop.analysis.analyze_recording import analyze_snapshots
 from llmtop.recording import Reader, Writer
 from llmtop.rules.engine import Rules
 from llmtop.snapshot import Gpu, Process, Rank, Snapshot
@@ -215,6 +216,21 @@ def test_a_live_monitor_tells_it_of_a_real_training_by_the_drivers_samples(
             one = next(one for one in ranks if one["gpu_busy_pct"] is not None)
             monitor.terminate()
     assert (one["gpu_busy_pct"], one["gpu_busy_source"], one["gpu_busy_bound"]) == (45.0, "util", False)
+
+
+def test_the_report_on_a_recording_believes_the_same_witness(tmp_path: Path) -> None:
+    for name, pids, verdict, words in (
+        ("HF Trainer GPT-2", (4711,), "sync_bound", "the GPU was idle for 1"),
+        ("GPT fed a little late", (4711,), "gpu_bound", "the GPU was idle for 8"),
+        ("GPT fed a little late", (4711, 4712), "unknown", "empty for at least 0.0%"),
+    ):
+        shown = played(stream(PROGRAMS[name], pids=pids), tmp_path / f"{name} {len(pids)}")
+        report = analyze_snapshots(shown, name)
+        assert (report.verdict, words in (report.summary or "")) == (verdict, True), report.summary
+        (device,) = report.devices
+        assert device.idle_pct is not None
+        if verdict != "unknown":
+            assert 100 - device.idle_pct == pytest.approx(PROGRAMS[name].busy_pct, abs=8)
 
 
 def test_the_made_programs_are_marked_as_made() -> None:
