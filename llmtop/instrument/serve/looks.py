@@ -18,6 +18,7 @@ import gc
 import threading
 import time
 from collections import deque
+from time import sleep
 from typing import TYPE_CHECKING, Final
 
 from llmtop import wire
@@ -128,7 +129,7 @@ class Looks:
         least, more = APART_NS
         asked = time.perf_counter_ns()
         apart = least + _odd(asked) % more
-        time.sleep(apart / 1e9)
+        sleep(apart / 1e9)
         self._judged += between
         if time.perf_counter_ns() - asked - apart > AT_ONCE_NS:
             return

@@ -7,7 +7,6 @@ found a thread that ran Python, whatever it stands in by the time that the lock 
 
 from __future__ import annotations
 
-import ast
 import dis
 import re
 from types import CodeType, FrameType
@@ -28,6 +27,9 @@ _IN_A_LINE: Final = re.compile(r"\.(?:item|tolist|cpu|numpy|synchronize|nonzero|
 """Where it cannot be told which call of a line runs."""
 _TRUTH: Final = re.compile(r"TO_BOOL|UNARY_NOT|(?:POP_JUMP|JUMP)_(?!BACKWARD).*IF_(?:TRUE|FALSE).*")
 """Instructions that ask for the truth of a value. Those that jump back may give Python's lock up by themselves."""
+_LAST_NAME: Final = re.compile(r"(\w+)\s*\Z")
+_LONGEST: Final = 2000
+"""Characters of a call that are looked at."""
 _MOST: Final = 512
 
 
@@ -49,29 +51,35 @@ class WaitingCalls:
 
 
 def _waits(code: CodeType, instruction: int, line: int) -> bool:
-    if not 0 <= instruction < len(code.co_code):
+    raw = code.co_code
+    if not 0 <= instruction < len(raw):
         return False
-    name = dis.opname[code.co_code[instruction]]
+    name = dis.opname[raw[instruction]]
     if _TRUTH.fullmatch(name):
         return True
     if "CALL" not in name:
         return False
     place = columns(code, instruction, line)
-    text = source(code.co_filename, line, place)
-    try:
-        called = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # more than one call, or a part of one
+    text = source(code.co_filename, line, place)[-_LONGEST:]
+    if place == slice(None):
         return bool(_IN_A_LINE.search(text))
-    return isinstance(called, ast.Call) and _is_a_wait(called)
+    called, given = _call(text)
+    if called in _COPIES:
+        return "non_blocking" not in given or "non_blocking=False" in given
+    return called in _NAMES
 
 
-def _is_a_wait(called: ast.Call) -> bool:
-    function = called.func
-    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-    if name in _COPIES:
-        return not any(_is_true(keyword.value) for keyword in called.keywords if keyword.arg == "non_blocking")
-    return name in _NAMES
+def _call(text: str) -> tuple[str, str]:
+    """What a call calls, without what that is an attribute of, and what it gives it; "" for what is no call.
 
-
-def _is_true(value: ast.expr) -> bool:
-    return not (isinstance(value, ast.Constant) and not value.value)
+    Not by Python's parser: that says what it thinks of a text in warnings, which are the script's affair.
+    """
+    depth = 0
+    for place in range(len(text) - 1, -1, -1):
+        depth += (text[place] == ")") - (text[place] == "(")
+        if depth == 0:
+            break
+    if depth or not text.endswith(")"):
+        return "", ""
+    name = _LAST_NAME.search(text, 0, place)
+    return (name[1] if name else ""), text[place + 1 : -1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from collectors.trainings.bounds import MAX_CAUSES, MAX_WORDS, Bounds
 from collectors.trainings.gpu_waits import GpuWaits
 from collectors.trainings.source import StepsSource
 from llmtop import wire
+from llmtop.instrument.serve.waiting_calls import WaitingCalls
 from llmtop.snapshot import Rank
 from tests.support.processes import wait_for
 from tests.support.trainings import Training
@@ -72,6 +74,59 @@ def test_a_host_that_computes_or_sleeps_does_not_wait_for_a_gpu(
 ) -> None:
     one = _watched(runtime_dir, tmp_path, work, lambda one: one.gpu_wait_pct is not None)
     assert (one.gpu_wait_pct, one.gpu_waits) == (0.0, ())
+
+
+class Stand:
+    """What a look finds of a thread that stands in a call: C runs below the innermost frame of Python's."""
+
+    def __init__(self) -> None:
+        self.waits: list[bool] = []
+
+    def __call__(self, *_given: object, **_named: object) -> Stand:
+        frame = sys._getframe(1)
+        self.waits.append(WaitingCalls().waits(frame))
+        return self
+
+    def __getattr__(self, _name: str) -> Stand:
+        return self
+
+    def __bool__(self) -> bool:
+        self()
+        self.waits[-1] = WaitingCalls().waits(sys._getframe(1))
+        return False
+
+
+@pytest.mark.parametrize(
+    ("call", "waits"),
+    [
+        ("it.item()", True),
+        ("it.loss.detach().float().sum().item()", True),
+        ("it.to('cpu')", True),
+        ("it.to('cuda', non_blocking=True)", False),
+        ("it.to('cuda', non_blocking=False)", True),
+        ("it.cuda.synchronize()", True),
+        ("it.forward(it)", False),
+        ("it.items()", False),
+        ("it.log('x.item()')", False),
+        ("it.matmul('\\d)')", False),
+        ("1 if it else 2", True),
+        ("not it", True),
+        ("it and 1", True),
+    ],
+)
+def test_which_calls_wait_is_told_from_the_call_that_runs(
+    call: str, waits: bool, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    # What lies around it on the same line is another call's affair.
+    script = tmp_path / "odd.py"
+    script.write_text(f"def run(it):\n    return ({call}, )\n")
+    names: dict[str, Callable[[Stand], object]] = {}
+    exec(compile(script.read_text(), str(script), "exec"), names)
+    recwarn.clear()
+    stand = Stand()
+    names["run"](stand)
+    assert stand.waits[-1] is waits
+    assert not list(recwarn), "a word about the script's own text is not ours to say"
 
 
 def test_a_message_of_an_old_training_tells_nothing_of_waits() -> None:
