@@ -32,6 +32,9 @@ UNSEEN_BYTES: Final = 1 << 30
 """Memory in use that no listed process has, from which there is one that the driver does not list here."""
 
 
+_FIELDS: Final = ("gpu_busy_pct", "gpu_busy_source", "gpu_busy_bound", "gpu_busy_seconds")
+
+
 class _Sample(NamedTuple):
     """What a GPU's counters said at one time."""
 
@@ -102,7 +105,7 @@ class GpuBusy:
             return _with(rank, None, None)
         if rank.state == "gone":
             last = self._last.get(_key(rank), rank)
-            return _with(rank, _busy(last), last.gpu_busy_seconds)
+            return replace(rank, **{name: getattr(last, name) for name in _FIELDS})
         uuid = alone.get((rank.host, rank.pid))
         since = _since(rank, now)
         means = None if uuid is None or since is None else _means(self._gpus.get(uuid, ()), since)
@@ -211,12 +214,6 @@ def _may_copy(means: _Means, rank: Rank) -> bool:
 
 def _key(rank: Rank) -> tuple[str, int, float]:
     return rank.host, rank.pid, rank.attached_at or 0.0
-
-
-def _busy(rank: Rank) -> Busy | None:
-    if rank.gpu_busy_pct is None or rank.gpu_busy_source is None:
-        return None
-    return Busy(rank.gpu_busy_pct, rank.gpu_busy_source, rank.gpu_busy_bound)
 
 
 def _with(rank: Rank, busy: Busy | None, seconds: float | None) -> Rank:

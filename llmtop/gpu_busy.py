@@ -15,19 +15,18 @@ where it is known to have worked. Without GPU-Util only the bound by events is l
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from llmtop.format import percent
-from llmtop.snapshot import BusySource, Rank
+from llmtop.snapshot import Rank
 
 AGREE_POINTS: Final = 2.0
 """Two witnesses so near to each other say the same."""
 UTIL_ERROR_POINTS: Final = 8.0
 """How far the mean of GPU-Util was from the truth at most, on six programs."""
 
-
-WITNESSES: Final[dict[BusySource, str]] = {"events": "CUDA events", "util": "GPU-Util", "sm": "SM activity"}
-"""What a person calls the source of how busy a GPU is."""
+Source = Literal["events", "util", "sm"]
+_WITNESSES: Final[dict[str, str]] = {"events": "CUDA events", "util": "GPU-Util", "sm": "SM activity"}
 
 
 class Busy(NamedTuple):
@@ -35,7 +34,7 @@ class Busy(NamedTuple):
 
     pct: float
     """Share of the time in which it ran anything."""
-    source: BusySource
+    source: Source
     """The witness that is believed."""
     bound: bool
     """Whether it may have been less busy than that: it was idle for at least the rest."""
@@ -65,6 +64,11 @@ def _without_util(sm_pct: float | None, events_pct: float | None) -> Busy | None
         # Between what is known to have worked and what can have is no more room than GPU-Util errs by.
         return Busy(min(sm_pct, 100.0), "sm", bound=False)
     return None if events_pct is None else Busy(events_pct, "events", bound=True)
+
+
+def witness(source: str | None) -> str:
+    """What a person calls the source of how busy a GPU is; that of a newer version by its own word."""
+    return _WITNESSES.get(source or "", source or "")
 
 
 def idle_pct(rank: Rank) -> float | None:

@@ -23,7 +23,6 @@ SCHEMA = 2
 Source = Literal["live", "replay"]
 RankState = Literal["running", "paused", "stopped", "stalled", "gone"]
 StepKind = Literal["step", "request"]
-BusySource = Literal["events", "util", "sm"]
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -316,8 +315,9 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """Share of `gpu_busy_seconds` in which this rank's GPU ran anything, by the witness that is believed
     (`llmtop.gpu_busy`); 100 minus it is how idle the GPU is. None where no witness can tell, or where util is the
     only one and other processes compute on that GPU too."""
-    gpu_busy_source: BusySource | None = None
-    """Which witness is believed: CUDA events of the training's stream, the driver's GPU-Util, or SM activity."""
+    gpu_busy_source: str | None = None
+    """Which witness is believed: "events", CUDA events of the training's stream; "util", the driver's GPU-Util; or
+    "sm", SM activity. A newer version may have others."""
     gpu_busy_bound: bool = False
     """True: `gpu_busy_pct` is the most that it can have been, so the GPU was idle for at least the rest."""
     gpu_busy_seconds: float | None = None

@@ -187,8 +187,8 @@ def _rank(rank: Rank, snapshot: Snapshot, width: int) -> list[str]:
 
 def _idle(rank: Rank) -> str:
     """How idle its GPU is, and who says so."""
-    witness = gpu_busy.WITNESSES.get(rank.gpu_busy_source or "events", "")
-    return gpu_busy.idle_text(rank) + (f" (by {witness})" if rank.gpu_busy_pct is not None else "")
+    known = rank.gpu_busy_pct is not None
+    return gpu_busy.idle_text(rank) + (f" (by {gpu_busy.witness(rank.gpu_busy_source)})" if known else "")
 
 
 def _gpus_clock(rank: Rank) -> str:

@@ -192,6 +192,6 @@ SYNC_BOUND: Final = Rule[RankState](
         source="thresholds in use elsewhere: 20 % of wall time in synchronisation, 15 % idle",
         hold_seconds=3.0,
         clear_seconds=5.0,
-        fields=("gpu_idle_pct", "util_pct", "sm_active_pct"),
+        fields=("gpu_busy_pct", "util_pct", "sm_active_pct"),
     ),
 )

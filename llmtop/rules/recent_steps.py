@@ -177,7 +177,7 @@ def idles(evidence: dict[str, Any]) -> str | None:
     if idle is None:
         return None
     least = "at least " if evidence["gpu_idle_is"] else ""
-    witness = gpu_busy.WITNESSES[evidence["gpu_idle_source"]]
+    witness = gpu_busy.witness(evidence["gpu_idle_source"])
     return f"the GPU is idle for {least}{fmt.percent(idle)} of it by {witness}"
 
 

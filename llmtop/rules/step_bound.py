@@ -109,7 +109,7 @@ INPUT_BOUND: Final = Rule[RankState](
         source="checked on an H200 against planted waits of 30 and 60 %; a healthy run had 79 % by the host's "
         "clock and 0.1 % by the GPU's",
         clear_seconds=4.0,
-        fields=("gpu_idle_pct", "util_pct", "sm_active_pct", "power_watts"),
+        fields=("gpu_busy_pct", "util_pct", "sm_active_pct", "power_watts"),
     ),
 )
 

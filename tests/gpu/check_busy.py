@@ -4,8 +4,8 @@ Each case is a training in a process of its own, watched by the real monitor for
 itself. The truth is the device's busy time a step in that profile over the undisturbed step. Prints one JSON
 object a case: the truth, what each witness said over the same seconds (GPU-Util as read and as the driver
 sampled it, SM activity and the share of time in which the graphics engine worked, by GPM, and CUDA events), what
-the monitor believed, and its alerts; `ok` says whether the figure was within 8 points, or a bound within 12, and the
-verdict as planted. A case takes some 45 s. Needs one GPU; without one it only shows that the script runs.
+the monitor believed, and its alerts; `ok` says whether the figure was within 8 points, or a bound within 12, and
+the verdict as planted. A case takes some 45 s. Needs one GPU; without one it only shows that the script runs.
 """
 
 from __future__ import annotations

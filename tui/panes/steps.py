@@ -77,7 +77,7 @@ def _idle_note(rank: Rank) -> str:
     """By which witness the GPU is so idle, where that is not plain from the phases beside it."""
     if rank.gpu_busy_pct is None or not gpu_busy.phases_are_bounds(rank):
         return ""
-    return f"GPU idle by {gpu_busy.WITNESSES[rank.gpu_busy_source or 'events']}"
+    return f"GPU idle by {gpu_busy.witness(rank.gpu_busy_source)}"
 
 
 def _rare(rare: RareSteps) -> str:
