@@ -1,7 +1,7 @@
-"""Rules about GPUs that work for processes of which nothing else is known: their own counters alone.
+"""Rules about GPUs that work for processes that tell of no steps, mostly since they are not attached.
 
-No steps are known then, so nothing is said of what a step waits for: only that the GPU could do more, and whether
-its kernels are too small for it or too few.
+Their own counters are all there is then, so nothing is said of what a step waits for: only that the GPU could do
+more, and whether its kernels are too small for it or too few.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ SM_LITTLE: Final = (40.0, 50.0)
 """DCGM's guide: below 50 % SM activity a GPU is likely used ineffectively."""
 
 
-def _works_unattached(gpu: GpuState) -> bool:
-    """Whether it works for processes of which none is attached. Much that comes over PCIe is another matter."""
+def _works_without_steps(gpu: GpuState) -> bool:
+    """Whether it works for processes of which none tells of steps. Much that comes over PCIe is another matter."""
     util, rx = gpu.mean("util_pct"), gpu.mean("pcie_rx_bytes_per_s")
-    if util is None or util < WORKS_UTIL or gpu.rank_pids or not (gpu.pids or gpu.foreign_pids):
+    if util is None or util < WORKS_UTIL or gpu.step_pids or not (gpu.pids or gpu.foreign_pids):
         return False
     return rx is None or rx < RX_LOW_BYTES_PER_S[1]
 
@@ -42,12 +42,13 @@ def _has_small_kernels(gpu: GpuState, up: bool) -> bool:
 
 
 def _launches_slowly(gpu: GpuState, up: bool) -> bool:
-    return _works_unattached(gpu) and _has_small_kernels(gpu, up)
+    return _works_without_steps(gpu) and _has_small_kernels(gpu, up)
 
 
 def _is_little_used(gpu: GpuState, up: bool) -> bool:
     util, sm = gpu.mean("util_pct"), gpu.mean("sm_active_pct")
-    if not _works_unattached(gpu) or util is None or _has_small_kernels(gpu, True):
+    # A server's GPU is as busy as its callers make it.
+    if not _works_without_steps(gpu) or gpu.rank_pids or util is None or _has_small_kernels(gpu, True):
         return False
     return util < pick(UTIL_LITTLE, up) or (sm is not None and sm < pick(SM_LITTLE, up))
 
@@ -63,6 +64,7 @@ def _whose(gpu: GpuState) -> str:
 
 
 _ATTACH: Final = "start it with llmtop run to see what its steps wait for"
+_CAPTURE: Final = "press c to count the launches"
 
 
 def _tell_launch(gpu: GpuState) -> Told:
@@ -72,7 +74,7 @@ def _tell_launch(gpu: GpuState) -> Told:
         f"{fmt.percent(gpu.mean('util_pct'))} of the time, with {fmt.percent(gpu.mean('sm_active_pct'), 1)} of "
         f"the SMs active at {fmt.watts(gpu.mean('power_watts'))}.",
         evidence=_evidence(gpu),
-        next=f"torch.compile or CUDA graphs, larger batches; {_ATTACH}",
+        next=f"torch.compile or CUDA graphs, larger batches; {_CAPTURE if gpu.rank_pids else _ATTACH}",
     )
 
 
@@ -95,7 +97,7 @@ LAUNCHES_SLOWLY: Final = Rule[GpuState](
     covered_by=frozenset({"low_power_full_util", "gpu_error"}),
     text=RuleText(
         meaning="The process on this GPU gives it kernels that are small, and gives them slowly.",
-        condition=f"no process on the GPU is attached, a kernel runs in {WORKS_UTIL:.0f} to {UTIL_LAUNCH:.0f} % "
+        condition=f"no process on it tells of steps, a kernel runs in {WORKS_UTIL:.0f} to {UTIL_LAUNCH:.0f} % "
         f"of the time, and SM activity is under {SM_PER_UTIL[0]:.0%} of that, at under {POWER_SMALL[0]:.0f} % of "
         "the power limit",
         source="six programs on an H100 and states of an H200 (docs/measurements.md)",

@@ -355,9 +355,20 @@ def test_with_an_attached_process_or_none_the_counters_alone_say_nothing(name: s
     values = {"power_limit_watts": 700.0, **WORK[name][0]}
     for pid, ranks in (
         (None, ()),
-        (77, (Rank(pid=77, host="node", gpu_uuid="GPU-3"),)),
+        (77, (Rank(pid=77, host="node", gpu_uuid="GPU-3", step=7),)),
     ):
         rules, seen = Rules(), set()
         for second in range(40):
             seen |= ids(rules.apply(moment(1000.0 + second, gpu(**values), ranks=ranks, pid=pid)).alerts)
         assert seen == set()
+
+
+def test_of_a_server_small_kernels_are_told_and_never_that_it_could_do_more() -> None:
+    for name, expected in (("tiny model", {"launch_bound"}), ("waits for data", set())):
+        values = {"power_limit_watts": 700.0, **WORK[name][0]}
+        ranks = (Rank(pid=77, host="node", gpu_uuid="GPU-3", kind="request", step=7),)
+        rules, alerts = Rules(), ()
+        for second in range(40):
+            alerts = rules.apply(moment(1000.0 + second, gpu(**values), ranks=ranks, pid=77)).alerts
+        assert ids(alerts) == expected
+        assert all("llmtop run" not in alert.next for alert in alerts)
