@@ -63,7 +63,10 @@ def _main_wait(state: RankState) -> Cause | None:
 
 
 def _idle_but_for(state: RankState, steps: list[StepCosts]) -> float | None:
-    """How idle the GPU is beyond what long steps that come now and then, and time outside of phases, explain."""
+    """How idle the GPU is beyond what long steps that come now and then, and time outside of phases, explain.
+
+    Between requests it has nothing to do.
+    """
     idle, rank = believed_idle(state), state.rank
     if idle is None:
         return None
@@ -71,6 +74,8 @@ def _idle_but_for(state: RankState, steps: list[StepCosts]) -> float | None:
     outside = finite(rank.outside_seconds)
     rare = 100.0 * (1.0 - usual / mean) if mean and usual else 0.0
     between = 100.0 * outside / mean if mean and outside is not None else 0.0
+    if rank.kind == "request":
+        between, rare = 100.0 * (1.0 - (finite(rank.steps_per_s) or 0.0) * (usual or 0.0)), 0.0
     return idle - max(rare, between, outside_pct(steps), 0.0)
 
 
