@@ -30,6 +30,8 @@ COPIES_BYTES_PER_S: Final = 1.5e9
 BUSY_UTIL: Final = 90.0
 UNSEEN_BYTES: Final = 1 << 30
 """Memory in use that no listed process has, from which there is one that the driver does not list here."""
+UNSEEN_SECONDS: Final = 6.0
+"""For so long: what each process has is told some seconds after what is in use in all."""
 
 
 _FIELDS: Final = ("gpu_busy_pct", "gpu_busy_source", "gpu_busy_bound", "gpu_busy_seconds")
@@ -62,6 +64,7 @@ class GpuBusy:
         self._gpus: dict[str, deque[_Sample]] = {}
         self._sampled: dict[str, float | None] = {}
         self._last: dict[tuple[str, int, float], Rank] = {}
+        self._unseen_since: dict[str, float] = {}
         self._now = 0.0
         self._keep = WINDOW_SECONDS
 
@@ -83,7 +86,7 @@ class GpuBusy:
         if not snapshot.ranks:
             self._last.clear()
             return snapshot
-        alone = _alone(snapshot)
+        alone = _alone(snapshot, self._with_strangers(snapshot, now))
         ranks = tuple(self._told(rank, alone, now) for rank in snapshot.ranks)
         self._last = {_key(rank): rank for rank in ranks}
         return replace(snapshot, ranks=ranks)
@@ -99,6 +102,12 @@ class GpuBusy:
                 samples.append(_Sample(now, *own))
             while samples and samples[0].time < now - self._keep:
                 samples.popleft()
+
+    def _with_strangers(self, snapshot: Snapshot, now: float) -> set[str]:
+        """The GPUs on which somebody computes whom the driver does not list here: in another container, say."""
+        unseen = _unseen(snapshot)
+        self._unseen_since = {uuid: self._unseen_since.get(uuid, now) for uuid in unseen}
+        return {uuid for uuid, since in self._unseen_since.items() if now - since >= UNSEEN_SECONDS}
 
     def _told(self, rank: Rank, alone: dict[tuple[str, int], str], now: float) -> Rank:
         if rank.step is None:
@@ -141,13 +150,28 @@ def events_pct(rank: Rank) -> float | None:
     return 100.0 - min(max(idle, 0.0), 100.0) * inside
 
 
-def _alone(snapshot: Snapshot) -> dict[tuple[str, int], str]:
+def _unseen(snapshot: Snapshot) -> set[str]:
+    """The GPUs whose memory is used by more than the processes that are listed."""
+    held: dict[str, int | None] = {}
+    for process in snapshot.processes:
+        uuid, mine = process.gpu_uuid, process.gpu_mem_bytes
+        if uuid is not None:
+            before = held.get(uuid, 0)
+            held[uuid] = None if before is None or mine is None else before + mine
+    used = {gpu.uuid: gpu.mem_used_bytes for gpu in snapshot.gpus}
+    return {
+        uuid
+        for uuid, mine in held.items()
+        if mine is not None and (in_all := used.get(uuid)) is not None and in_all - mine >= UNSEEN_BYTES
+    }
+
+
+def _alone(snapshot: Snapshot, with_strangers: set[str]) -> dict[tuple[str, int], str]:
     """The GPUs on which one training alone computes, by its host and pid."""
     listed: dict[str, list[Process]] = {}
     for process in snapshot.processes:
         if process.gpu_uuid is not None and process.gpu_computes:
             listed.setdefault(process.gpu_uuid, []).append(process)
-    memory = {gpu.uuid: gpu.mem_used_bytes for gpu in snapshot.gpus}
     wanted: dict[str, list[Rank]] = {}
     for rank in snapshot.ranks:
         if rank.state != "gone":
@@ -157,7 +181,7 @@ def _alone(snapshot: Snapshot) -> dict[tuple[str, int], str]:
     return {
         (rank.host, rank.pid): uuid
         for uuid, (rank, *others) in wanted.items()
-        if not others and _is_alone(rank, listed.get(uuid, []), memory.get(uuid))
+        if not others and uuid not in with_strangers and _is_alone(rank, listed.get(uuid, []))
     }
 
 
@@ -167,15 +191,13 @@ def _gpu_of(rank: Rank, listed: dict[str, list[Process]]) -> str | None:
     return mine[0] if len(mine) == 1 else None
 
 
-def _is_alone(rank: Rank, there: list[Process], used_bytes: int | None) -> bool:
+def _is_alone(rank: Rank, there: list[Process]) -> bool:
     if len(there) != 1:
         return False  # none: the driver does not say, or not yet
     (one,) = there
     known = one.started_at is not None or one.command is not None or one.state is not None
-    if one.pid != rank.pid and known:
-        return False  # where it is not known here, its pid is of another namespace: it can only be the rank
-    held = one.gpu_mem_bytes
-    return used_bytes is None or held is None or used_bytes - held < UNSEEN_BYTES
+    # Where it is not known here, its pid is of another namespace: it can only be the rank.
+    return one.pid == rank.pid or not known
 
 
 def _means(samples: Iterable[_Sample], since: float) -> _Means | None:

@@ -156,6 +156,18 @@ def test_util_counts_only_where_the_training_alone_computes(
     assert (one.gpu_busy_pct is not None) == is_its_own
 
 
+def test_memory_that_a_process_has_just_taken_makes_it_no_two() -> None:
+    stage, figures = GpuBusy(), []
+    for second in range(30):
+        taken = second >= 20
+        seen = gpu(0, util_pct=40.0, sampled_at=float(second), mem_used_bytes=(20 if taken else 5) << 30)
+        held = Process(pid=100, gpu_uuid=seen.uuid, gpu_mem_bytes=(20 if second >= 23 else 5) << 30)
+        one = rank(gpu_uuid=seen.uuid, step=5, window_seconds=15.0)
+        (one,) = stage(snapshot(1000.0 + second, gpus=(seen,), ranks=(one,), processes=(held,))).ranks
+        figures.append(one.gpu_busy_pct)
+    assert set(figures[15:]) == {40.0}
+
+
 def test_two_trainings_on_one_gpu_have_no_figure_and_their_neighbour_has() -> None:
     stage, ranks = GpuBusy(), ()
     uuids = (gpu(0).uuid, gpu(0).uuid, gpu(1).uuid)
