@@ -12,6 +12,8 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from llmtop.gpu_busy import Busy, believed
+from llmtop.gpu_specs import pcie_bytes_per_s
+from llmtop.phase_names import role_of
 from llmtop.snapshot import Gpu, Process, Rank, Snapshot
 from llmtop.steady import SteadyTime
 
@@ -25,8 +27,12 @@ LEAST_POLLED, LEAST_SECONDS = 3, 1.5
 OWN_SAMPLES_ERR: Final = 20.0
 """Points between the mean of the driver's samples and that of its readings from which the samples are something
 else (no driver is known that does it)."""
-COPIES_BYTES_PER_S: Final = 1.5e9
-"""Over PCIe, from which a GPU may spend its time copying, which GPU-Util does not see."""
+COPIES_OF_LINK, COPIES_BYTES_PER_S = 0.1, 4e9
+"""Of what its PCIe link carries, or where that is not known, from which a GPU may spend a tenth of its time
+copying, which GPU-Util does not see."""
+BLOCKING_BYTES_PER_S, BLOCKING_PCT = 1.5e9, 10.0
+"""The same where the host stands in phases of copying for so much of a step: memory that is not pinned comes at a
+sixth of what the link carries."""
 BUSY_UTIL: Final = 90.0
 UNSEEN_BYTES: Final = 1 << 30
 """Memory in use that no listed process has, from which there is one that the driver does not list here."""
@@ -45,6 +51,7 @@ class _Sample(NamedTuple):
     util_sampled_pct: float | None
     sm_pct: float | None
     rx_bytes_per_s: float | None
+    link_bytes_per_s: float | None
 
 
 class _Means(NamedTuple):
@@ -54,6 +61,7 @@ class _Means(NamedTuple):
     util_pct: float | None
     sm_pct: float | None
     rx_bytes_per_s: float | None
+    link_bytes_per_s: float | None
 
 
 class GpuBusy:
@@ -99,7 +107,7 @@ class GpuBusy:
             self._sampled[gpu.uuid] = gpu.sampled_at
             if gpu.error is None and (gpu.sampled_at is None or gpu.sampled_at != sampled.get(gpu.uuid)):
                 own = (gpu.util_pct, gpu.util_sampled_pct, gpu.sm_active_pct, gpu.pcie_rx_bytes_per_s)
-                samples.append(_Sample(now, *own))
+                samples.append(_Sample(now, *own, pcie_bytes_per_s(gpu.pcie_gen, gpu.pcie_width)))
             while samples and samples[0].time < now - self._keep:
                 samples.popleft()
 
@@ -220,6 +228,7 @@ def _means(samples: Iterable[_Sample], since: float) -> _Means | None:
         util_pct=by_polling if by_driver is None else by_driver,
         sm_pct=_mean([one.sm_pct for one in taken if one.sm_pct is not None]),
         rx_bytes_per_s=_mean([one.rx_bytes_per_s for one in taken if one.rx_bytes_per_s is not None]),
+        link_bytes_per_s=taken[-1].link_bytes_per_s,
     )
 
 
@@ -229,9 +238,14 @@ def _mean(values: list[float]) -> float | None:
 
 def _may_copy(means: _Means, rank: Rank) -> bool:
     """Whether what the GPU does may be copies, of which neither witness knows. Between ranks kernels copy."""
-    if means.rx_bytes_per_s is None or means.rx_bytes_per_s < COPIES_BYTES_PER_S or (rank.world_size or 1) > 1:
+    rx, link = means.rx_bytes_per_s, means.link_bytes_per_s
+    if rx is None or (rank.world_size or 1) > 1 or (means.util_pct or 0.0) >= BUSY_UTIL:
         return False
-    return means.util_pct is None or means.util_pct < BUSY_UTIL
+    if rx >= (COPIES_BYTES_PER_S if link is None else COPIES_OF_LINK * link):
+        return True
+    mean = rank.step_seconds_mean or rank.step_seconds_p50
+    copying = sum(phase.host_seconds for phase in rank.phases if role_of(phase.name) == "h2d")
+    return rx >= BLOCKING_BYTES_PER_S and bool(mean) and 100.0 * copying >= BLOCKING_PCT * (mean or 0.0)
 
 
 def _key(rank: Rank) -> tuple[str, int, float]:

@@ -32,6 +32,10 @@ UTIL_LAUNCH: Final = 90.0
 _ROLES: Final[tuple[Role, ...]] = ("input", "h2d", "comm", "sync", "compute", "backward", "optimizer")
 RX_LOW_BYTES_PER_S: Final = (2.0e9, 1.5e9)
 """Pageable copies reached 8.3 GB/s on an H200; healthy trainings read 0.03."""
+RX_OF_LINK: Final = 0.1
+"""Below this part of what the link carries, copies of pinned memory take less than a tenth of the time."""
+RX_WAIT_PCT: Final = (10.0, 7.0)
+"""Of the time, in calls that wait, among them copies that block."""
 
 
 def pick(pair: tuple[float, float], up: bool) -> float:
@@ -113,7 +117,12 @@ def outside_pct(steps: list[StepCosts]) -> float:
 def copies(state: RankState, up: bool) -> bool:
     """Whether much comes in over PCIe while the GPU does little else."""
     rx = state.gpu.mean("pcie_rx_bytes_per_s") if state.gpu else None
-    return rx is not None and rx >= pick(RX_LOW_BYTES_PER_S, up) and does_little(state, up, SM_LAUNCH)
+    if state.gpu is None or rx is None or rx < pick(RX_LOW_BYTES_PER_S, up):
+        return False
+    link, waits = state.gpu.link_bytes_per_s, finite(state.rank.gpu_wait_pct)
+    if link is not None and rx < RX_OF_LINK * link and waits is not None and waits < pick(RX_WAIT_PCT, up):
+        return False  # pinned memory on its way beside the work; a copy that blocks is a call that waits
+    return does_little(state, up, SM_LAUNCH)
 
 
 def _idle_evidence(state: RankState, known: list[StepCosts]) -> dict[str, Any]:

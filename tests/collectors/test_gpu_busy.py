@@ -17,7 +17,7 @@ from collectors.replay import ReplayFeed
 from llmtop.analysis.analyze_recording import analyze_snapshots
 from llmtop.recording import Reader, Writer
 from llmtop.rules.engine import Rules
-from llmtop.snapshot import Gpu, Process, Rank, Snapshot
+from llmtop.snapshot import Gpu, Phase, Process, Rank, Snapshot
 from tests.support import nvml_stub
 from tests.support.launched import STEPPING, Started
 from tests.support.measured_programs import PROGRAMS, Program, stream
@@ -79,6 +79,9 @@ def test_without_util_only_a_bound_is_left_and_is_said_to_be_one(tmp_path: Path)
     assert one.gpu_busy_bound
 
 
+COPYING = (Phase(name="h2d", host_seconds=0.025), Phase(name="forward", host_seconds=0.075))
+
+
 def told(
     values: dict[str, Any] | None = None,
     who: dict[str, Any] | None = None,
@@ -110,6 +113,11 @@ def test_util_sm_activity_and_events_hold_each_other_in_bounds() -> None:
         ({"util_sampled_pct": 31.0}, {}, (31.0, "util", False)),
         ({"util_sampled_pct": 0.0}, {}, (40.0, "util", False)),
         ({"pcie_rx_bytes_per_s": 8e9}, {}, (None, None, False)),
+        ({"pcie_rx_bytes_per_s": 5e9, "pcie_gen": 5, "pcie_width": 16}, {}, (40.0, "util", False)),
+        ({"pcie_rx_bytes_per_s": 5e9, "pcie_gen": 4, "pcie_width": 16}, {}, (None, None, False)),
+        ({"pcie_rx_bytes_per_s": 2e9}, {}, (40.0, "util", False)),
+        ({"pcie_rx_bytes_per_s": 2e9}, {"phases": COPYING, "step_seconds_mean": 0.1}, (None, None, False)),
+        ({"pcie_rx_bytes_per_s": 2e7}, {"phases": COPYING, "step_seconds_mean": 0.1}, (40.0, "util", False)),
         ({"pcie_rx_bytes_per_s": 8e9, "util_pct": 99.0}, {}, (99.0, "util", False)),
         ({"pcie_rx_bytes_per_s": 8e9}, {"world_size": 8}, (40.0, "util", False)),
     ):

@@ -12,7 +12,7 @@ from llmtop.snapshot import Alert, Cause, Gpu, Rank, Snapshot
 from tests.support.measured_programs import PROGRAMS, stream
 
 BASE = PROGRAMS["ResNet-50, batch 32"]
-BOUND_IDS = {"launch_bound", "sync_bound", "input_bound"}
+BOUND_IDS = {"launch_bound", "sync_bound", "input_bound", "h2d_bound"}
 ITEM = (Cause(what="train.py:7 loss.item()", seconds=0.01),)
 FIGURES = {"step_seconds_p50": 0.0269, "step_seconds_mean": 0.0269, "window_seconds": 15.0}
 
@@ -98,3 +98,22 @@ def test_where_nobody_can_tell_how_idle_it_is_the_whole_gpus_activity_decides(
 def test_before_it_is_known_whether_they_take_turns_launching_is_not_blamed() -> None:
     gpu = {"util_pct": 20.0, "sm_active_pct": 2.0, "power_watts": 120.0}
     assert alerts({**busy(None), "gpu_wait_pct": 14.0, "gpu_waits": ITEM}, gpu) == []
+
+
+@pytest.mark.parametrize(
+    ("waits", "rx", "generation", "expected"),
+    [
+        (30.0, 3e9, 5, {"h2d_bound"}),
+        (2.0, 3e9, 5, {"launch_bound"}),
+        (2.0, 8e9, 5, {"h2d_bound"}),
+        (2.0, 3e9, None, {"h2d_bound"}),
+        (None, 3e9, 5, {"h2d_bound"}),
+    ],
+    ids=["copies that block", "pinned memory", "a tenth of the link", "a link that nobody knows", "no looks"],
+)
+def test_batches_on_their_way_beside_the_work_are_no_bottleneck(
+    waits: float | None, rx: float, generation: int | None, expected: set[str]
+) -> None:
+    gpu = {"pcie_rx_bytes_per_s": rx, "pcie_gen": generation, "pcie_width": 16, "sm_active_pct": 20.0}
+    rank = {**busy(45.0), "gpu_wait_pct": waits, "gpu_waits": ITEM if waits else ()}
+    assert {alert.id for alert in alerts(rank, gpu)} == expected
