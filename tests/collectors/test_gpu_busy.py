@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from llmtop.analysis.analyze_recording import analyze_snapshots
 from llmtop.recording import Reader, Writer
 from llmtop.rules.engine import Rules
 from llmtop.snapshot import Gpu, Phase, Process, Rank, Snapshot
-from tests.support import nvml_stub
+from tests.support import import_data, nvml_stub
 from tests.support.launched import STEPPING, Started
 from tests.support.measured_programs import PROGRAMS, Program, stream
 from tests.support.processes import environment, wait_for
@@ -251,6 +252,57 @@ def test_the_report_on_a_recording_believes_the_same_witness(tmp_path: Path) -> 
         assert device.idle_pct is not None
         if verdict != "unknown":
             assert 100 - device.idle_pct == pytest.approx(PROGRAMS[name].busy_pct, abs=8)
+
+
+SHIPPED = files("llmtop") / "data" / "demo.llmtop.gz"
+"""Of one H200: healthy, starved, launch-bound, spinning, one after the other."""
+
+
+def test_a_recording_of_a_real_gpu_keeps_its_verdicts_and_has_its_idle_time() -> None:
+    shown: list[Snapshot] = []
+    with as_file(SHIPPED) as path:
+        feed = ReplayFeed(Reader(path), lambda: Rules().apply, speed=float("inf"))
+        feed.start(shown.append)
+        wait_for(lambda: feed.ended, 60)
+        feed.close()
+    for seconds, verdict, least, most in (
+        (25, set(), 0.0, 1.0),
+        (60, {"input_bound"}, 65.0, 75.0),
+        (100, {"launch_bound"}, 65.0, 75.0),
+        (135, set(), 0.0, 1.0),
+    ):
+        at = next(one for one in shown if one.time - shown[0].time >= seconds)
+        (one,) = at.ranks
+        assert one.gpu_busy_pct is not None
+        assert least <= 100 - one.gpu_busy_pct <= most, seconds
+        assert {alert.id for alert in at.alerts} & BOUND_IDS == verdict
+    assert "low_power_full_util" in {alert.id for alert in shown[-1].alerts}, "busy with a kernel that spins"
+    seen = {alert.id for one in shown for alert in one.alerts} & BOUND_IDS
+    assert seen == {"input_bound", "launch_bound"}
+
+
+MEASURED: dict[str, set[str]] = {
+    "h200/h2d_bound": {"h2d_bound"},
+    "h200/launch_bound": {"launch_bound"},
+    "h200x2/straggler": {"straggler"},
+    "h200x2/hang": {"outside"},  # of the rank that does not come: its last steps, while its GPU does nothing
+}
+SERIES = [
+    (folder, name)
+    for folder in ("h200", "h200x2")
+    for name in import_data.names(import_data.DATA / folder / "live")
+]
+
+
+@pytest.mark.parametrize(("folder", "name"), SERIES)
+def test_measured_series_of_real_gpus_keep_their_verdicts(folder: str, name: str, tmp_path: Path) -> None:
+    recorded = import_data.load(import_data.DATA / folder / "live", name, interval=0.5)
+    shown = played(recorded, tmp_path / "series")
+    said = {alert.id for one in shown for alert in one.alerts}
+    assert said & (BOUND_IDS | {"straggler", "outside", "low_activity"}) == MEASURED.get(f"{folder}/{name}", set())
+    known = [one.gpu_busy_pct for one in shown[-1].ranks if one.gpu_busy_pct is not None]
+    if name in ("healthy", "straggler", "gemm", "mem_bound", "spin"):
+        assert all(pct > 90 for pct in known)
 
 
 def test_the_made_programs_are_marked_as_made() -> None:
