@@ -321,7 +321,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     gpu_busy_bound: bool = False
     """True: `gpu_busy_pct` is the most that it can have been, so the GPU was idle for at least the rest."""
     gpu_busy_seconds: float | None = None
-    """Over how many of the last seconds that was seen; at most about 15."""
+    """Over how many of the last seconds that was seen: `window_seconds` or a little less."""
     gpu_wait_pct: float | None = None
     """Share of the last seconds in which the host stood in a call that waits for its GPU (`.item()`, a copy to the
     host), by looks at its stack. None before there were enough looks, and of an old version."""
