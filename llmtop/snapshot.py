@@ -204,9 +204,8 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     """Share of those steps in which this rank came last."""
     late_seconds: float
     """Median of how much later it came than the last of the others; negative where it came before that."""
-    recent_late_seconds: float | None = None
-    """The same over the last few steps, and the least of these; None for fewer steps."""
-    recent_least_seconds: float | None = None
+    error_seconds: float
+    """Standard error of that, told by how much it differs from one stamped step to the next."""
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):

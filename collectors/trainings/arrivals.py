@@ -9,7 +9,9 @@ the step (FSDP gathers parameters for each layer), one that is slower everywhere
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from statistics import median
 from typing import Final, Literal, NamedTuple
 
@@ -20,9 +22,13 @@ from llmtop.snapshot import Arrival, Rank
 
 KEPT: Final = 128
 """Stamped steps of a training that are remembered."""
-COMPARED: Final = 24
-"""The last so many that all ranks have stamped are compared: some three seconds."""
-RECENT: Final = 5
+WINDOWS: Final = (6, 12, 24)
+"""Over how many of the last steps that all ranks have stamped it is judged who comes last; the one that tells most
+clearly counts. The longest is of some three seconds."""
+NOISE_STEPS: Final = 64
+"""By so many, before and within the window, it is judged how much chance there is."""
+FEWEST: Final = 8
+"""Of fewer nothing is said."""
 END: Final = "end"
 GRADIENTS: Final = ("first_gradient", "last_gradient")
 PHASES: Final = ("forward", "backward", "waits")
@@ -96,12 +102,12 @@ def _compared(group: list[_Member]) -> dict[int, dict[str, object]]:
     points = GRADIENTS if by_gradients else PHASES
     found: dict[int, list[Arrival]] = {member.place: [] for member in group}
     for point in points:
-        late = [lateness for row in rows if (lateness := row.lateness(point)) is not None][-COMPARED:]
-        if late:
+        late = [lateness for row in rows if (lateness := row.lateness(point)) is not None][-NOISE_STEPS:]
+        if len(late) >= FEWEST:
             for member, mine in zip(group, zip(*late, strict=True), strict=True):
                 found[member.place].append(_arrival(point, clock, len(group), mine))
     exposed = [waited for row in rows if (waited := row.exposed(by_gradients=by_gradients)) is not None]
-    seconds = median(exposed[-COMPARED:]) / 1e9 if len(exposed) >= RECENT else None
+    seconds = median(exposed[-WINDOWS[-1] :]) / 1e9 if len(exposed) >= FEWEST else None
     return {place: {"arrivals": tuple(told), "exposed_seconds": seconds} for place, told in found.items()}
 
 
@@ -145,7 +151,8 @@ class _Row(NamedTuple):
             came = [-float(one[WAITS]) for one in self.stamps]
         else:
             came = [float(one[point] - (0 if self.directly else one[END])) for one in self.stamps]
-        return [mine - max(came[:place] + came[place + 1 :]) for place, mine in enumerate(came)]
+        *_, second, last = sorted(came)
+        return [mine - (second if mine == last else last) for mine in came]
 
     def exposed(self, *, by_gradients: bool) -> float | None:
         """How long the one that waited least did so: from its last gradient to the end, or in all."""
@@ -165,14 +172,27 @@ def _by_point(arrival: wire.Arrival, clock: _Clock) -> dict[str, int]:
 
 
 def _arrival(point: str, clock: _Clock, ranks: int, late_ns: Sequence[float]) -> Arrival:
-    recent = late_ns[-RECENT:] if len(late_ns) >= RECENT else ()
+    """By the window in which it stands out most that the rank is late; else by the longest."""
+    noise_ns = _noise(late_ns)
+    windows = [late_ns[-steps:] for steps in WINDOWS if steps <= len(late_ns)]
+    window = max(windows, key=lambda one: (median(one) / _error(noise_ns, one), len(one)))
     return Arrival(
         point=point,
         clock=clock,
-        steps=len(late_ns),
+        steps=len(window),
         ranks=ranks,
-        last_pct=100.0 * sum(late > 0 for late in late_ns) / len(late_ns),
-        late_seconds=median(late_ns) / 1e9,
-        recent_late_seconds=median(recent) / 1e9 if recent else None,
-        recent_least_seconds=min(recent) / 1e9 if recent else None,
+        last_pct=100.0 * sum(late > 0 for late in window) / len(window),
+        late_seconds=median(window) / 1e9,
+        error_seconds=_error(noise_ns, window) / 1e9,
     )
+
+
+def _noise(late_ns: Sequence[float]) -> float:
+    """The standard deviation of what is chance in each, by the differences of neighbours: a rank that has become
+    late adds a single one."""
+    return 1.4826 / math.sqrt(2) * median(abs(b - a) for a, b in pairwise(late_ns))
+
+
+def _error(noise_ns: float, window: Sequence[float]) -> float:
+    """The standard error of the median of a window."""
+    return max(1.2533 * noise_ns / math.sqrt(len(window)), 1.0)

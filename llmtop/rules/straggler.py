@@ -45,9 +45,9 @@ was last in up to 86 %, since chance is not alike for all; a planted one was in 
 LATE_PCT: Final[Mapping[str, tuple[float, float]]] = {"GPU": (2.0, 1.5), "host": (4.0, 3.0)}
 """Of the step, by which it must come after the last of the others. Chance and communication stayed under 2 % by
 CUDA events and under some 4 % by the host's clock, planted ranks were at 8 to 43 %."""
-LATE_STEPS: Final = 12
-"""Stamped steps by which that is judged. A rank that was later than that in each of the last five is named at
-once."""
+LATE_ERRORS: Final = (6.0, 3.0)
+"""So many times its standard error that must be. Equal CPU ranks beside other programs differed by a fifth of a
+step, by chance; in some hours of that, resampled, six was reached once, and four every few minutes."""
 _OWN: Final[tuple[Role, ...]] = ("input", "h2d", "compute")
 
 
@@ -102,12 +102,8 @@ def find_last(job: JobState, up: bool) -> Last | None:
 
 def _late_seconds(arrival: Arrival, step: float, up: bool) -> float | None:
     """By how much a rank comes last, if that is by enough and in nearly all steps."""
-    least = LATE_PCT[arrival.clock][up] / 100 * step
-    if arrival.recent_least_seconds is not None and arrival.recent_least_seconds >= least:
-        return arrival.recent_late_seconds
-    if arrival.steps < LATE_STEPS or arrival.last_pct < LAST_PCT[up] or arrival.late_seconds < least:
-        return None
-    return arrival.late_seconds
+    least = max(LATE_PCT[arrival.clock][up] / 100 * step, LATE_ERRORS[up] * arrival.error_seconds)
+    return arrival.late_seconds if arrival.last_pct >= LAST_PCT[up] and arrival.late_seconds >= least else None
 
 
 def _own_roles(ranks: list[RankState], by_gpu: bool) -> tuple[Role, ...]:
@@ -252,6 +248,7 @@ def _tell_last(last: Last) -> Told:
             "point": fmt.printable(arrival.point, 80),
             "clock": arrival.clock,
             "late_seconds": last.late_seconds,
+            "late_error_seconds": arrival.error_seconds,
             "share_of_step_pct": last.share_pct,
             "last_in_steps_pct": arrival.last_pct,
             "steps_compared": arrival.steps,

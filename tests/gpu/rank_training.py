@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 PLANTED_AT = 60
 SLEEP_S = 0.04
+TOKENS = 1024
 PLANTS = ("nothing", "communication", "extra_forward", "sleep", "slow_data", "slow_clock", "neighbour")
 NEIGHBOUR = """
 import sys, torch
@@ -51,10 +52,10 @@ class Block(nn.Module):
 
 
 class Batches(IterableDataset[torch.Tensor]):
-    """Random batches; from the planted step on each comes late, if it is to be so here."""
+    """Random tokens; from the planted step on each batch comes late, if it is to be so here."""
 
-    def __init__(self, rows: int, width: int, late: bool) -> None:
-        self.rows, self.width, self.late = rows, width, late
+    def __init__(self, rows: int, late: bool) -> None:
+        self.rows, self.late = rows, late
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         index = 0
@@ -62,7 +63,7 @@ class Batches(IterableDataset[torch.Tensor]):
             if self.late and index >= PLANTED_AT:
                 time.sleep(SLEEP_S)
             index += 1
-            yield torch.randn(self.rows, self.width)
+            yield torch.randint(TOKENS, (self.rows,))
 
 
 def options() -> argparse.Namespace:
@@ -109,14 +110,15 @@ def main() -> None:
     rows = (64 if heavy else 8192) if gpu else (2 if heavy else 192)
     model, teacher = build(told.kind, device, width, layers)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=gpu)
-    loader = DataLoader(Batches(rows, width, plant == "slow_data"), batch_size=None, pin_memory=gpu)
+    table = torch.randn(TOKENS, width, device=device)
+    loader = DataLoader(Batches(rows, plant == "slow_data"), batch_size=None, pin_memory=gpu)
     neighbour, begun, steps = None, time.monotonic(), 0
     times: list[float] = []
     over = torch.zeros(1)
     control = dist.new_group(backend="gloo")
     for index, batch in enumerate(loader):
         planted = index >= PLANTED_AT
-        x = batch.to(device, non_blocking=True)
+        x = table[batch.to(device, non_blocking=True)]
         if planted and plant == "slow_clock":
             x = torch.cat([x, x[: rows // 2]])
         if planted and plant == "neighbour" and neighbour is None:
@@ -126,7 +128,8 @@ def main() -> None:
         with torch.autocast(device.type, torch.bfloat16, enabled=gpu):
             if planted and plant == "extra_forward":
                 with torch.no_grad():
-                    teacher(x)
+                    for _ in range(1 if gpu else 3):
+                        teacher(x)
             loss = model(x).float().square().mean()
         loss.backward()
         optimizer.step()
