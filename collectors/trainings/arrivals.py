@@ -27,6 +27,7 @@ WINDOWS: Final = (6, 12, 24)
 clearly counts. The longest is of some three seconds."""
 NOISE_STEPS: Final = 64
 """By so many, before and within the window, it is judged how much chance there is."""
+NEARLY_ALWAYS_PCT: Final = 90.0
 FEWEST: Final = 8
 """Of fewer nothing is said."""
 END: Final = "end"
@@ -52,7 +53,7 @@ class Stamped:
         if (message.group, message.clock) != (self.group, self.clock):
             self.group, self.clock = message.group, message.clock
             self.steps.clear()
-        for arrival in message.arrivals:
+        for arrival in message.arrivals[-KEPT:]:
             self.steps.pop(arrival.index, None)  # an index that comes again is the youngest now
             self.steps[arrival.index] = arrival
         while len(self.steps) > KEPT:
@@ -172,19 +173,25 @@ def _by_point(arrival: wire.Arrival, clock: _Clock) -> dict[str, int]:
 
 
 def _arrival(point: str, clock: _Clock, ranks: int, late_ns: Sequence[float]) -> Arrival:
-    """By the window in which it stands out most that the rank is late; else by the longest."""
+    """By the window in which the rank is last most often, up to nearly always, and which tells it most clearly."""
     noise_ns = _noise(late_ns)
     windows = [late_ns[-steps:] for steps in WINDOWS if steps <= len(late_ns)]
-    window = max(windows, key=lambda one: (median(one) / _error(noise_ns, one), len(one)))
+    window = max(
+        windows, key=lambda one: (min(_last_pct(one), NEARLY_ALWAYS_PCT), median(one) / _error(noise_ns, one))
+    )
     return Arrival(
         point=point,
         clock=clock,
         steps=len(window),
         ranks=ranks,
-        last_pct=100.0 * sum(late > 0 for late in window) / len(window),
+        last_pct=_last_pct(window),
         late_seconds=median(window) / 1e9,
         error_seconds=_error(noise_ns, window) / 1e9,
     )
+
+
+def _last_pct(window: Sequence[float]) -> float:
+    return 100.0 * sum(late > 0 for late in window) / len(window)
 
 
 def _noise(late_ns: Sequence[float]) -> float:

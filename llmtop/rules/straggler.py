@@ -302,7 +302,6 @@ STRAGGLER: Final = Rule[JobState](
         f"{RATIO[0]:.0%} of its time; in nearly every step; critical from {CRITICAL_PCT:.0f} % on",
         source="two H200s with one rank 40 % slower: its forward took 5.2 ms against 3.4, while both backward "
         "looked alike and its own exposed NCCL time was 1.3 % against 13.5; arrivals: two H100s, four plants",
-        hold_seconds=0.5,
         clear_seconds=5.0,
         fields=("step_seconds", "gpu_idle_pct"),
     ),
