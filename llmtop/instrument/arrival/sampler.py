@@ -8,7 +8,7 @@ All ranks must sample the same steps, and nobody tells them: those whose index a
 for which `EVERY_NS` passes between two. Ranks that train together have steps of the same length.
 
 In a step that is not sampled nothing of this runs. In one that is, the recorder's watch tells of phases, and two
-parameters have a hook on their accumulated gradient, which is taken off when the step has ended. No hook that can
+parameters have a hook on their accumulated gradient during its backward passes, and not afterwards. No hook that can
 be had once only (a communication hook of DDP) is touched.
 
 Where the GPU's clock stands on the host's is told by an event on a stream that has nothing to do, so that it is
@@ -38,8 +38,11 @@ EVERY_NS = 100_000_000
 KEPT = 128
 MOST_PENDING = 8
 MOST_EVERY = 1024
-AT_ONCE_NS = 300_000
-"""An event on an idle stream must have been passed so soon to tell the GPU's clock by it."""
+AT_ONCE_NS = 200_000
+"""An event on an idle stream must have been passed so soon to tell the GPU's clock by it. That takes some 10 µs,
+where streams do not share one queue (CUDA_DEVICE_MAX_CONNECTIONS=1)."""
+LOOKS = 25
+"""At whether it has been; one takes a microsecond."""
 BUDGET = 0.001
 """Share of the time that may go into events around waits."""
 MISSES = 8
@@ -142,6 +145,8 @@ class Sampler:
         self._chosen: tuple[int, ...] | None = None
         """Places of the candidates that are ready first and last; None while it is being found out."""
         self._misses = 0
+        self._knows_backward = False
+        """Whether backward passes are seen, so that hooks need not be there for longer than one."""
         self._in_backward = self._in_forward = self._had_backward = False
 
     @property
@@ -159,9 +164,7 @@ class Sampler:
             pairs = self._waits.end()
             if step is not None:
                 step.waits = pairs
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
+        self._listen_no_more()
         if step is None:
             return
         if self._ready:
@@ -193,16 +196,11 @@ class Sampler:
                 step.spoilt = True
                 return True
             self._put_reference(step, events)
-        if self._misses < MISSES:
+        if not self._knows_backward:
             self._listen()
         if self._waits is not None and (index + 1) % (self._every * self._waits_every()) == 0:
             self._looks_at_waits = True
             self._waits.begin()
-        if events is not None and step.reference is not None:
-            took_ns = perf_counter_ns() - step.reference_ns
-            if took_ns > AT_ONCE_NS or not events.is_done(step.reference):
-                self._free.append(step.reference)
-                step.reference = None
         return True
 
     def rest(self, index: int) -> int:
@@ -231,9 +229,7 @@ class Sampler:
     def give_up(self) -> None:
         """Take the hooks off; nothing is sampled any more."""
         self._misses = MISSES
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
+        self._listen_no_more()
         if self._waits is not None:
             self._waits.end()
         self._open = None
@@ -265,12 +261,18 @@ class Sampler:
             apart /= 2
 
     def _put_reference(self, step: _Open, events: ArrivalEvents) -> None:
+        """Lay the GPU's clock over the host's: between two looks at that, the GPU passes an event."""
         event = self._event(events)
         before = perf_counter_ns()
         if events.record_aside(event):
-            step.reference, step.reference_ns = event, (before + perf_counter_ns()) // 2
-        else:
-            self._free.append(event)
+            for _ in range(LOOKS):
+                if events.is_done(event):
+                    after = perf_counter_ns()
+                    if after - before <= AT_ONCE_NS:
+                        step.reference, step.reference_ns = event, (before + after) // 2
+                        return
+                    break
+        self._free.append(event)
 
     def _on_a_clock(self, step: _Open, events: ArrivalEvents) -> dict[str, int]:
         zero = step.reference if step.reference is not None else next(iter(step.events.values()))
@@ -279,6 +281,8 @@ class Sampler:
 
     def _listen(self) -> None:
         """Put a hook on the accumulated gradients that are to be stamped."""
+        if self._misses >= MISSES or self._hooks:
+            return
         candidates = self.replica.candidates()
         places = range(len(candidates)) if self._chosen is None else self._chosen
         torch = _torch()
@@ -290,6 +294,11 @@ class Sampler:
                 if parameter is not None and parameter.requires_grad:
                     hook = self._hook(place)
                     self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))
+
+    def _listen_no_more(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
 
     def _hook(self, place: int) -> Any:
         is_compiling = _torch().compiler.is_compiling
@@ -311,6 +320,8 @@ class Sampler:
         if self._chosen is not None and len(self._ready) < len(self._chosen):
             self._missed()
             return
+        if self._chosen is not None:
+            self._misses = 0
         self._chosen = (first,) if first == last else (first, last)
 
     def _missed(self) -> None:
@@ -325,8 +336,9 @@ class Sampler:
         role = role_of(node.name)
         if role == "backward":
             self._in_backward, self._in_forward = True, False
-            self._had_backward = True
+            self._had_backward = self._knows_backward = True
             self._stamp(BACKWARD)
+            self._listen()
         elif role == "compute" and not self._in_backward and not self._in_forward:
             # Of several phases before a backward pass the first; of several passes in a step the last.
             self._in_forward = True
@@ -339,6 +351,7 @@ class Sampler:
         role = role_of(node.name)
         if role == "backward":
             self._in_backward = False
+            self._listen_no_more()
             self._stamp(END)
         elif role == "comm":
             if self._open is not None and self._waiting_since is not None:
