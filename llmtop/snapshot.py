@@ -193,6 +193,26 @@ class CollectiveCount(msgspec.Struct, frozen=True, kw_only=True):
     """What the last one that was called is: "nccl:all_reduce"."""
 
 
+class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+    """How a rank comes to one point of its steps, beside those that train with it: over the last steps that all of
+    them have stamped."""
+
+    point: str
+    """"forward", "backward": where that begins; "first_gradient", "last_gradient": where that is ready; "waits":
+    over the whole step, in which who waits least is last."""
+    clock: Literal["host", "GPU"]
+    steps: int
+    """How many steps were compared."""
+    ranks: int
+    """How many ranks were, this one included."""
+    last_pct: float
+    """Share of those steps in which this rank came last."""
+    late_seconds: float
+    """Median of how much later it came than the last of the others; negative where it came before that."""
+    error_seconds: float
+    """Standard error of that, told by how much it differs from one stamped step to the next."""
+
+
 class Window(msgspec.Struct, frozen=True, kw_only=True):
     """What a training's whole steps came to over a stretch of time, by the host's clock."""
 
@@ -366,6 +386,12 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     `gpu_updates`."""
     gpu_updates: tuple[Step, ...] = ()
     """Earlier steps again, now with their GPU times, which are read after the GPU has got there."""
+    arrivals: tuple[Arrival, ...] | None = None
+    """How it comes to the collectives of its steps, beside the others; empty as long as that cannot be compared.
+    None where it does not stamp that: an old version, a training of one rank or of stages."""
+    exposed_seconds: float | None = None
+    """Median, a step, of how long even the rank that comes last waits from its last gradient to the end of the
+    backward pass: communication that nothing hides."""
     collectives: tuple[CollectiveCount, ...] = ()
     """Told only while no step ends and these counts stand still: where it hangs, if it does."""
     phases_left_out: int = 0

@@ -159,7 +159,15 @@ H2D_BOUND: Final = Rule[RankState](
 # ---- communicating ----
 
 
+def _exposed_pct(state: RankState) -> float | None:
+    """The share of the step in which even the rank that comes last waits for communication alone."""
+    exposed, step = finite(state.rank.exposed_seconds), finite(state.rank.step_seconds_p50)
+    return 100 * exposed / step if exposed is not None and step and state.stepping else None
+
+
 def _communication_bound(state: RankState, up: bool) -> bool:
+    if (_exposed_pct(state) or 0.0) >= _pick(WAIT_PCT, up):
+        return True
     steps, sm = _steps(state), _sm(state)
     if not steps or sm is None or sm >= _pick(SM_STARVED, up):
         return False
@@ -170,7 +178,16 @@ def _communication_bound(state: RankState, up: bool) -> bool:
 
 
 def _tell_communication(state: RankState) -> Told:
-    evidence = _evidence(state, "comm")
+    evidence, exposed = _evidence(state, "comm"), _exposed_pct(state)
+    if exposed is not None and exposed >= WAIT_PCT[1]:
+        evidence |= {"exposed_pct": exposed, "exposed_seconds": state.rank.exposed_seconds}
+        return Told(
+            severity="warning",
+            summary=f"{_who(state)} waits {fmt.percent(exposed)} of each step for communication that nothing "
+            "hides, and no rank holds the others up.",
+            evidence=evidence,
+            next="larger batches or gradient accumulation, bf16 gradients; press c to see what is exposed",
+        )
     return Told(
         severity="warning",
         summary=f"{_who(state)} spends {fmt.percent(evidence['communication_host_pct'])} of each step "
@@ -187,8 +204,9 @@ COMMUNICATION_BOUND: Final = Rule[RankState](
     covered_by=frozenset({"stalled", "straggler", "input_bound", "h2d_bound", "low_power_full_util"}),
     text=RuleText(
         meaning="The collectives are not hidden behind computing.",
-        condition=f"phases of communication take {WAIT_PCT[0]:.0f} % of the steps (GPU's clock where it is there) "
-        f"and under {SM_STARVED[0]:.0f} % of the SMs are active",
+        condition=f"even the rank that comes last waits {WAIT_PCT[0]:.0f} % of the step for the collectives after "
+        "its last gradient; or phases of communication take as much (GPU's clock where it is there) and under "
+        f"{SM_STARVED[0]:.0f} % of the SMs are active",
         source="threshold in use elsewhere: communication over 10 % of a step; SM activity as DCGM's guide has it",
         hold_seconds=2.0,
         clear_seconds=5.0,

@@ -38,6 +38,7 @@ def install(again: Callable[[], Loop]) -> Loop:
     transfers.listen(loop)
     checkpoints.listen(loop)
     modules = Modules(loop)
+    loop.recorder.roots = modules.roots
     _listen_to_autograd(loop, modules)
     _listen_to_optimizers(loop, modules)
     dynamo.keep_out()
