@@ -82,7 +82,7 @@ class Training:
         self._connected_at = time.monotonic()
         self._gone_at = None
         self._ask_engines_at = 0.0
-        self.stats.hello = hello(connection.hello)
+        self.stats.said(hello(connection.hello))
         if connection.host_pid == 0:
             self.pid = self.stats.hello.pid
         self.look_at_process()
@@ -112,7 +112,7 @@ class Training:
                 case wire.Memory():
                     self.stats.memory = message
                 case wire.Hello():
-                    self.stats.hello = message
+                    self.stats.said(message)
                     self._ask_engines_at = 0.0  # it may offer others now
 
     def hang_up(self) -> None:
@@ -188,6 +188,7 @@ class Training:
             gpu_uuid=hello.gpu_uuid,
             command=hello.command or None,
             kind="request" if hello.kind == "request" else "step",
+            inference=hello.inference,
             step=None if last is None else last.index,
             total_steps=hello.total_steps,
             accumulation_steps=hello.accumulation_steps,
@@ -258,8 +259,8 @@ class Training:
         if self._standstill:
             return "paused"
         median = self.stats.figures().get("step_seconds_p50")
-        if self._quiet_since is None or self.stats.hello.kind == "request":
-            return "running"
+        if self._quiet_since is None or self.stats.hello.kind == "request" or self.stats.hello.inference:
+            return "running"  # it may have nothing to answer
         limit = max(STALLED_SECONDS, STALLED_STEPS * (median or 0.0))
         lively = max(self._quiet_since, self._worked_at or self._quiet_since)
         return "stalled" if time.monotonic() - lively > limit else "running"

@@ -19,23 +19,38 @@ import sys
 from _thread import get_ident
 from collections.abc import Callable
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 
 from llmtop.instrument.auto.places import in_place_of
 
-if TYPE_CHECKING:
-    from llmtop.instrument.auto.loop import Loop
-
 MISSING: Any = object()
 Call = Callable[..., Any]
+
+
+class Busy(Protocol):
+    """What a timed class asks before it tells of a call."""
+
+    @property
+    def thread(self) -> int:
+        """The thread whose calls are told of."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether the call is part of another one."""
+
+    @property
+    def optimizing(self) -> bool:
+        """Whether that is an optimizer's step."""
 
 
 class Timer(Protocol):
     """What a timed class tells of the calls of its modules."""
 
-    loop: Loop
+    @property
+    def loop(self) -> Busy:
+        """What is asked first."""
 
     def begins(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], None] | None:
         """A module is called; returns what is to be called at the end, None for nothing."""

@@ -21,6 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from llmtop.instrument.auto import checkpoints, communication, dynamo, transfers
+from llmtop.instrument.auto.inference import Inference
 from llmtop.instrument.auto.loop import Loop, is_data_worker, make
 from llmtop.instrument.auto.modules import STEPS_WITHOUT, Modules
 
@@ -38,6 +39,7 @@ def install(again: Callable[[], Loop]) -> Loop:
     transfers.listen(loop)
     checkpoints.listen(loop)
     modules = Modules(loop)
+    loop.inference = Inference(loop)
     _listen_to_autograd(loop, modules)
     _listen_to_optimizers(loop, modules)
     dynamo.keep_out()
@@ -126,9 +128,10 @@ def _listen_to_autograd(loop: Loop, modules: Modules) -> None:
 def _meet(loop: Loop, modules: Modules, loss: Any = None) -> None:
     """Look for what this process trains, and publish it."""
     with dynamo.Paused():
+        inferred = loop.inference is not None and loop.inference.trains()
         if modules.unknown:
             modules.look(loss)
-        loop.attach()
+        loop.attach(anew=inferred)
         loop.known.look()
         checkpoints.look(loop)
         dynamo.keep_out()  # also of what has been loaded to publish
@@ -144,7 +147,7 @@ def _listen_to_optimizers(loop: Loop, modules: Modules) -> None:
             if (recorder.manual_used or recorder.off) and loop.stands_down():
                 return
             closure = args[1] if len(args) > 1 else kwargs.get("closure")
-            if not recorder.attached and closure is None:
+            if closure is None and (not recorder.attached or loop.infers):
                 if is_data_worker() or not _has_gradients(optimizer):
                     return
                 _meet(loop, modules)  # its gradients are from torch.autograd.grad

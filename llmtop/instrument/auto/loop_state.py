@@ -15,6 +15,7 @@ from llmtop.instrument.record import recorder
 from llmtop.instrument.record.recorder import phase_of
 
 if TYPE_CHECKING:
+    from llmtop.instrument.auto.inference import Inference
     from llmtop.instrument.record.parts import OpenStep
 
 MAX_TRAINED = 1024
@@ -67,6 +68,7 @@ class LoopState:
         "evaluation",
         "feed",
         "in_backward",
+        "inference",
         "known",
         "optimizing",
         "recorder",
@@ -87,6 +89,8 @@ class LoopState:
         self.boundary_from_outside: Callable[[], bool] | None = None
         """Set by an integration that ends the steps itself; tells whether it still does, or was left by an
         exception."""
+        self.inference: Inference | None = None
+        """What the process computes as long as it has not trained; None before its hooks are on."""
         self.reset()
 
     def __reduce__(self) -> tuple[Callable[[], Any], tuple[()]]:
@@ -121,6 +125,8 @@ class LoopState:
         self._passes = self._most_passes = self._foreign = self._foreign_since = 0
         self.known = known.make(self)
         self._be_idle()
+        if self.inference is not None:
+            self.inference.forget()
 
     def _be_idle(self) -> None:
         """Set what is noted of forward, backward and optimizer to: nothing is under way."""
@@ -167,6 +173,11 @@ class LoopState:
     def attached(self) -> bool:
         """Whether this process has trained (and not only loaded data, or a model)."""
         return self.recorder.attached
+
+    @property
+    def infers(self) -> bool:
+        """Whether what it publishes are requests or forwards, since it has not trained."""
+        return self.recorder.facts.inference
 
     @property
     def most_passes(self) -> int:
