@@ -132,7 +132,9 @@ class StepFigures:
     def _of_requests(self, known: float | None) -> dict[str, Any]:
         """Fields of `Rank` that requests alone have, and how many samples a step has."""
         recent, sums = self._recent, self._recent.sums
-        figures: dict[str, Any] = {"batch": sums.samples.total / sums.samples.count if sums.samples.count else None}
+        figures: dict[str, Any] = {
+            "batch": sums.samples.total / sums.samples.count if sums.samples.count else None
+        }
         if not sums.tokens_in.count and not recent.has_first_tokens:
             return figures
         known = known or sum(recent.lengths())  # of a first request nobody knows when the one before began

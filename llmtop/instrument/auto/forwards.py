@@ -1,10 +1,10 @@
 """Which modules a process for inference calls.
 
 A training shows its modules by its first backward pass (`modules`); here there is none. Most scripts call `eval()`
-on the module that they are going to call, so the classes of those are timed. Where nothing comes of that, the roots
-of all trees of modules are looked for when the script turns gradients off, and then what is below them: a few
-times, each later than the one before. `Module.eval`, `no_grad` and `inference_mode` are listened to only until a
-module has been found, or the process trains.
+on the module that they are going to call, so the classes of those are timed. Where nothing comes of that, the
+roots of all trees of modules are looked for when the script turns gradients off, and then what is below them: a
+few times, each later than the one before. `Module.eval`, `no_grad` and `inference_mode` are listened to only until
+a module has been found, or the process trains.
 """
 
 from __future__ import annotations

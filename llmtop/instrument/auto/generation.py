@@ -1,8 +1,8 @@
 """Requests to a language model of transformers: `generate`, from its call to its return.
 
-Two functions of the library are replaced while the process has not trained. `GenerationMixin.generate` says where a
-request begins and ends; and what a model prepares its inputs with (`prepare_inputs_for_generation`, which a class
-may override) is called once a forward pass, right after the token before is known: the second call ends the
+Two functions of the library are replaced while the process has not trained. `GenerationMixin.generate` says where
+a request begins and ends; and what a model prepares its inputs with (`prepare_inputs_for_generation`, which a
+class may override) is called once a forward pass, right after the token before is known: the second call ends the
 prefill. Nothing is added to a request: no streamer, no logits processor, no stopping criterion, and the forward
 passes themselves are let alone, compiled or not.
 

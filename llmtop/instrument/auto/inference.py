@@ -8,8 +8,8 @@ listened to here is given back at that moment, and costs a training nothing.
 What is recorded:
 
 - a call of `generate` is a request, with the phases ``prefill`` and ``decode`` (`generation`, `requests`);
-- where a script decodes by itself, from a prompt on with one token a forward pass, its tokens up to the next prompt
-  are a request likewise (`sequences`);
+- where a script decodes by itself, from a prompt on with one token a forward pass, its tokens up to the next
+  prompt are a request likewise (`sequences`);
 - else each call of an outermost module is a step, with the phase ``forward``, and ``dataload`` and ``h2d`` before.
 """
 
@@ -36,7 +36,7 @@ from llmtop.instrument.record.recorder import Step, phase_of
 
 if TYPE_CHECKING:
     from llmtop.instrument.auto.loop import Loop
-    from llmtop.instrument.record.parts import Kind
+    from llmtop.instrument.record.parts import Kind, OpenStep
 
 LOOKED_AT_NS = 1_000_000_000
 """Forward passes go on for so long before a process is taken for one for inference: many a training looks at a few
@@ -150,7 +150,7 @@ class Inference:
             BaseException: `error`, where it is the script's.
         """
         here, r = self._here, self.recorder
-        step = here.step if here.request is None else here.request.step
+        step: OpenStep | None = here.step if here.request is None else here.request.step
         here.inside, here.request, here.step, self._by_hand = False, None, None, None
         if step is not None and r.open_step is step:
             r.step_failed(step)
@@ -158,9 +158,7 @@ class Inference:
 
     # --- forward passes ---------------------------------------------------------------------------
 
-    def begins(
-        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Callable[[], None] | None:
+    def begins(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], None] | None:
         """An outermost module is called, outside of `generate`.
 
         Returns:
@@ -241,7 +239,10 @@ class Inference:
     # --- generate ---------------------------------------------------------------------------------
 
     def request_begins(self, model: Any) -> Request | None:
-        """`generate` is called; returns the request that this is, None if it is part of another or of a training.
+        """`generate` is called.
+
+        Returns:
+            The request that this is; None if it is part of another one, or of a training.
         """
         if self._stands_down():
             return None
@@ -337,14 +338,14 @@ class Inference:
     def _request(self, model: Any, *, ends_itself: bool) -> Request:
         return Request(model, self._step(), self.recorder, self._phases, ends_itself=ends_itself)
 
-    def _enter(self, step: Step) -> None:
+    def _enter(self, step: OpenStep) -> None:
         r = self.recorder
         if r.tracks is None and r.thread == get_ident() and (r.node is not r.root or r.cut):
             r.begin_around(step)
         else:
             step.__enter__()
 
-    def _leave(self, step: Step) -> None:
+    def _leave(self, step: OpenStep) -> None:
         r = self.recorder
         if r.tracks is None and r.thread == get_ident() and r.node is not r.root:
             r.cut_open()

@@ -1,8 +1,8 @@
 """Whether a forward pass goes on with the sequences of the one before: a decoding loop of the script's own.
 
-All that is looked at is the shape of the token ids that a module is called with. One token for each sequence after
-a prompt is a loop with a cache, whatever form that has; one token more than before, or as many once they have grown
-to the most that the model takes, is a loop without.
+All that is looked at is the shape of the token ids that a module is called with. One token for each sequence
+after a prompt is a loop with a cache, whatever form that has; one token more than before, or as many once they
+have grown to the most that the model takes, is a loop without.
 """
 
 from __future__ import annotations
