@@ -10,6 +10,7 @@ from typing import Final
 
 from llmtop import format as fmt
 from llmtop.phase_names import Role
+from llmtop.rules.inference import advice, unit
 from llmtop.rules.rule import Rule, RuleText, Told
 from llmtop.rules.state.rank import RankState
 from llmtop.rules.state.step_costs import (
@@ -49,14 +50,15 @@ def _pick(pair: tuple[float, float], up: bool) -> float:
 
 def _steps(state: RankState) -> list[StepCosts]:
     """The steps to judge by, or none: too few, or the last one is long ago."""
-    if not state.stepping or not state.steps:
+    if not state.working or not state.steps:
         return []
     usual = finite(state.rank.step_seconds_p50) or 0.0
     last = max(state.seen_at, state.last_step_at or 0.0)
     if state.now - last > max(3.0, 3 * usual):
         return []
     steps = _recent(state)
-    return steps if len(steps) >= WINDOW_STEPS // 2 and any(step.named for step in steps) else []
+    least = 1 if state.rank.kind == "request" else WINDOW_STEPS // 2  # a request has many forward passes
+    return steps if len(steps) >= least and any(step.named for step in steps) else []
 
 
 def _recent(state: RankState) -> list[StepCosts]:
@@ -191,10 +193,14 @@ def _tell_input(state: RankState) -> Told:
     evidence = _evidence(state, "input", (_since_it_began(steps, by_gpu=False), known))
     return Told(
         severity="warning",
-        summary=f"{_who(state)} waits for data in {fmt.percent(evidence['dataload_host_pct'])} of each step "
-        f"(host's clock), and {_clocks(evidence, evidence['dataload_gpu_pct'])}.",
+        summary=f"{_who(state)} waits for data in {fmt.percent(evidence['dataload_host_pct'])} of each "
+        f"{unit(state)} (host's clock), and {_clocks(evidence, evidence['dataload_gpu_pct'])}.",
         evidence=evidence,
-        next="more DataLoader workers, pin_memory and prefetch; press s for the stacks of the loading thread",
+        next=advice(
+            state,
+            "input_bound",
+            "more DataLoader workers, pin_memory and prefetch; press s for the stacks of the loading thread",
+        ),
     )
 
 
@@ -234,7 +240,11 @@ def _tell_h2d(state: RankState) -> Told:
         summary=f"{_who(state)} copies {fmt.rate(evidence['pcie_rx_bytes_per_s'])}{of_link} to the GPU while only "
         f"{_active(state)}.",
         evidence=evidence,
-        next="pin_memory=True and .to(device, non_blocking=True); copy the next batch during this step's work",
+        next=advice(
+            state,
+            "h2d_bound",
+            "pin_memory=True and .to(device, non_blocking=True); copy the next batch during this step's work",
+        ),
     )
 
 
@@ -278,10 +288,14 @@ def _tell_launch(state: RankState) -> Told:
     return Told(
         severity="warning",
         summary=f"{_who(state)} launches its kernels more slowly than the GPU runs them: "
-        f"{fmt.percent(evidence['launching_host_pct'])} of a step goes into launching, "
+        f"{fmt.percent(evidence['launching_host_pct'])} of a {unit(state)} goes into launching, "
         f"{_active(state)} at {fmt.watts(evidence['power_watts'])}.",
         evidence=evidence,
-        next="torch.compile or CUDA graphs, a fused optimizer, larger batches; press c to count the launches",
+        next=advice(
+            state,
+            "launch_bound",
+            "torch.compile or CUDA graphs, a fused optimizer, larger batches; press c to count the launches",
+        ),
     )
 
 
@@ -328,10 +342,14 @@ def _tell_sync(state: RankState) -> Told:
     evidence = _evidence(state, "sync")
     return Told(
         severity="warning",
-        summary=f"{_who(state)} waits for the GPU in {fmt.percent(evidence['sync_host_pct'])} of each step, and "
-        f"{_clocks(evidence)}: each wait lets it run dry.",
+        summary=f"{_who(state)} waits for the GPU in {fmt.percent(evidence['sync_host_pct'])} of each "
+        f"{unit(state)}, and {_clocks(evidence)}: each wait lets it run dry.",
         evidence=evidence,
-        next="take .item(), .cpu() and print(loss) out of the loop; press c to capture where it waits",
+        next=advice(
+            state,
+            "sync_bound",
+            "take .item(), .cpu() and print(loss) out of the loop; press c to capture where it waits",
+        ),
     )
 
 
