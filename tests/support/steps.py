@@ -26,6 +26,7 @@ class Recorded:
     samples: float | None
     phases: dict[str, tuple[int, float]]
     """path -> (how often, seconds)"""
+    tokens_in: float | None = None
 
     def count(self, path: str) -> int:
         """How often that phase was entered."""
@@ -48,6 +49,7 @@ def show() -> None:
     for step in steps_of(r):
         phases = {phase.name: (phase.count, phase.host_ns / 1e9) for phase in step.phases}
         numbers = {"seconds": step.host_ns / 1e9, "tokens": step.tokens, "samples": step.samples}
+        numbers["tokens_in"] = step.tokens_in
         steps.append({"index": step.index, **numbers, "phases": phases})
     facts = {
         "auto": r.facts.auto,
@@ -57,6 +59,8 @@ def show() -> None:
         "flops_unknown": r.facts.flops_unknown,
         "dtype": r.facts.seen_dtype,
         "attached": r.attached,
+        "kind": r.facts.kind,
+        "inference": r.facts.inference,
     }
     print(_MARK + json.dumps({"steps": steps, "left_out": r.left_out, "blind": r.blind, **facts}), flush=True)
 

@@ -16,7 +16,7 @@ What is recorded:
 from __future__ import annotations
 
 import sys
-from _thread import _local, get_ident
+from _thread import RLock, _local, get_ident
 from collections.abc import Callable, Mapping
 from time import perf_counter_ns
 from types import FrameType
@@ -84,6 +84,8 @@ class Inference:
 
     def _begin(self) -> None:
         self._here = _Here()
+        self._beginning = RLock()
+        """Held while a step begins: of two threads that begin one at once, one finds the other's."""
         self._records = ""
         """What is recorded: "generate", "tokens" or "forwards"; nothing before that is known."""
         self._since = 0
@@ -173,15 +175,14 @@ class Inference:
             r.saw_work()
             return self._ends
         goes_on = self._sequences.go_on(module, args, kwargs)
-        if not self._records and not self._shows():
-            return self._ends
-        if not self._is_free():
-            return self._ends
-        if self._records == "tokens":
-            self._token(module, goes_on)
-            return self._token_ends
-        step = here.step = self._step()
-        self._enter(step)
+        with self._beginning:
+            if (not self._records and not self._shows()) or not self._is_free():
+                return self._ends
+            if self._records == "tokens":
+                self._token(module, goes_on)
+                return self._token_ends
+            step = here.step = self._step()
+            self._enter(step)
         self._forward.__enter__()
         guess(step, args, kwargs, first=True)
         return self._forward_ends
@@ -251,14 +252,17 @@ class Inference:
             here.request.drafts()
             return None
         self._answered()
-        if here.inside or not self._is_free():
+        if here.inside:
             return None
-        if self._records != "generate":
-            if not self._may_be():
+        with self._beginning:
+            if not self._is_free():
                 return None
-            self._attach("generate")
-        request = self._request(model, ends_itself=True)
-        self._enter(request.step)
+            if self._records != "generate":
+                if not self._may_be():
+                    return None
+                self._attach("generate")
+            request = self._request(model, ends_itself=True)
+            self._enter(request.step)
         here.request = request
         request.begin(perf_counter_ns())
         return request
@@ -285,7 +289,7 @@ class Inference:
     def request_failed(self, request: Request) -> None:
         """`generate` was left by an exception: its time is not counted."""
         self._here.request = None
-        request.step.__exit__(RuntimeError, None, None)
+        request.give_up()
 
     # --- what all of them do ----------------------------------------------------------------------
 

@@ -113,6 +113,11 @@ class Request:
         if self.tokens_in is not None:
             keep_input(r, step, self.tokens_in)
 
+    def give_up(self) -> None:
+        """It was left by an exception: nothing of it is counted."""
+        (self._decode if self._decoding else self._prefill).__exit__(None, None, None)
+        self.step.__exit__(RuntimeError, None, None)
+
     def _leave(self, phase: Phase, ended: int) -> None:
         """Leave a phase that ended at `ended`, which of a loop by hand shows only when the next request begins."""
         r = self._recorder
