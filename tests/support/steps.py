@@ -27,6 +27,8 @@ class Recorded:
     phases: dict[str, tuple[int, float]]
     """path -> (how often, seconds)"""
     tokens_in: float | None = None
+    interval: float | None = None
+    """Seconds from the start of the step before."""
 
     def count(self, path: str) -> int:
         """How often that phase was entered."""
@@ -50,6 +52,7 @@ def show() -> None:
         phases = {phase.name: (phase.count, phase.host_ns / 1e9) for phase in step.phases}
         numbers = {"seconds": step.host_ns / 1e9, "tokens": step.tokens, "samples": step.samples}
         numbers["tokens_in"] = step.tokens_in
+        numbers["interval"] = None if step.interval_ns is None else step.interval_ns / 1e9
         steps.append({"index": step.index, **numbers, "phases": phases})
     facts = {
         "auto": r.facts.auto,

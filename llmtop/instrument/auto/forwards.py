@@ -3,8 +3,8 @@
 A training shows its modules by its first backward pass (`modules`); here there is none. Most scripts call `eval()`
 on the module that they are going to call, so the classes of those are timed. Where nothing comes of that, the
 roots of all trees of modules are looked for when the script turns gradients off, and then what is below them: a
-few times, each later than the one before. `Module.eval`, `no_grad` and `inference_mode` are listened to only until
-a module has been found, or the process trains.
+few times, each later than the one before. `no_grad` and `inference_mode` are listened to only until a module has
+been found, or the process trains.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ class Forwards:
         self._look_at = 0
         self._level = 0
         self._roots: list[weakref.ref[nn.Module]] = []
-        self._evaluating = Replaced()
-        self._evaluating.put(nn.Module, "eval", self._listening(nn.Module.eval, self._evaluates, first=True))
+        nn.Module.eval = self._listening(nn.Module.eval, self._evaluates, first=True)
         self._without = Replaced()
         for kind in (torch.no_grad, torch.inference_mode):
             self._without.put(kind, "__enter__", self._listening(vars(kind)["__enter__"], self._turned_off))
@@ -64,17 +63,17 @@ class Forwards:
         """What the process computes is known: look for nothing more than what `eval()` is called on."""
         self.seen()
 
-    def give_back(self) -> None:
-        """Leave all classes and functions alone again."""
-        self._evaluating.give_back()
+    def hand_over(self) -> dict[type, TimedClass]:
+        """Listen no more; returns the timed classes, which rest from now on.
+
+        `Module.eval` stays as it is, since compiled code may have looked into it: it is called once an evaluation.
+        """
         self._without.give_back()
-        for timed in self._timed.values():
-            try:
-                timed.restore()
-            except BaseException as error:  # noqa: BLE001, PERF203 - a metaclass of the script's may forbid it
-                met(MODULES, error)
-        self._timed.clear()
+        timed, self._timed = self._timed, {}
+        for one in timed.values():
+            one.told.rest()
         self._roots.clear()
+        return timed
 
     def _listening(self, run: Any, tell: Callable[[Any], None], *, first: bool = False) -> Any:
         """A function that does what `run` does, and has `tell` called with its first argument before or after."""

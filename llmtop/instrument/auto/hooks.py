@@ -128,7 +128,7 @@ def _listen_to_autograd(loop: Loop, modules: Modules) -> None:
 def _meet(loop: Loop, modules: Modules, loss: Any = None) -> None:
     """Look for what this process trains, and publish it."""
     with dynamo.Paused():
-        inferred = loop.inference is not None and loop.inference.trains()
+        inferred = loop.inference is not None and loop.inference.trains(modules)
         if modules.unknown:
             modules.look(loss)
         loop.attach(anew=inferred)

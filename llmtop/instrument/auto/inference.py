@@ -2,7 +2,7 @@
 
 A process that has not trained is one for inference as soon as it shows that: at once where it calls transformers'
 `generate`, and after a second of forward passes otherwise. From its first backward pass on it trains, whatever it
-did before, and what it computes without gradients then is part of that training (`evaluation`). So all that is
+did before, and what it computes without gradients then is part of that training (`evaluation`). So what is
 listened to here is given back at that moment, and costs a training nothing.
 
 What is recorded:
@@ -36,6 +36,7 @@ from llmtop.instrument.record.recorder import Step, phase_of
 
 if TYPE_CHECKING:
     from llmtop.instrument.auto.loop import Loop
+    from llmtop.instrument.auto.modules import Modules
     from llmtop.instrument.record.parts import Kind, OpenStep
 
 LOOKED_AT_NS = 1_000_000_000
@@ -98,8 +99,11 @@ class Inference:
         """Begin anew: in a forked child, which has computed nothing yet."""
         self._begin()
 
-    def trains(self) -> bool:
+    def trains(self, modules: Modules) -> bool:
         """The first backward pass, or step of an optimizer: from now on this is a training.
+
+        Args:
+            modules: what times the classes of modules from now on.
 
         Returns:
             Whether it was published as one for inference until now.
@@ -108,7 +112,7 @@ class Inference:
             return False
         self.over = True
         self._generation.give_back()
-        self._forwards.give_back()
+        modules.take_over(self._forwards.hand_over())
         recorder, facts = self.recorder, self.recorder.facts
         if not facts.inference:
             return False
