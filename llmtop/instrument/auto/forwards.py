@@ -15,19 +15,19 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
 
 from llmtop.instrument.auto import dynamo, search
-from llmtop.instrument.auto.calls import TimedClass
+from llmtop.instrument.auto.calls import TimedClass, Timer
 from llmtop.instrument.auto.modules import MAX_CLASSES, MAX_LEVELS, MODULES
 from llmtop.instrument.auto.replaced import Replaced
 from llmtop.instrument.guest.guard import met
 
 if TYPE_CHECKING:
-    from llmtop.instrument.auto.inference import Inference
+    from llmtop.instrument.record.state import State
 
 MAX_LOOKS = 6
 FIRST_LOOK_NS = 200_000_000
@@ -37,10 +37,21 @@ _DECORATOR = os.path.join(_TORCH, "utils", "_contextlib.py")
 _is_compiling = torch.compiler.is_compiling
 
 
+class Watcher(Timer, Protocol):
+    """Who is told of the calls of modules."""
+
+    over: bool
+    """Whether the process trains."""
+
+    @property
+    def recorder(self) -> State:
+        """What the process publishes with."""
+
+
 class Forwards:
     """Chooses which classes of modules are timed while a process has not trained."""
 
-    def __init__(self, inference: Inference) -> None:
+    def __init__(self, inference: Watcher) -> None:
         self._inference = inference
         self._timed: dict[type, TimedClass] = {}
         self._called = False

@@ -14,16 +14,13 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from llmtop.instrument.auto.replaced import AfterImport, Replaced
+from llmtop.instrument.auto.requests import Request
 from llmtop.instrument.auto.sequences import shape_of
-
-if TYPE_CHECKING:
-    from llmtop.instrument.auto.inference import Inference
-    from llmtop.instrument.auto.requests import Request
 
 MODULE = "transformers.generation.utils"
 GENERATE = "the requests to transformers' generate()"
@@ -31,10 +28,31 @@ _PREPARE = "prepare_inputs_for_generation"
 _is_compiling = torch.compiler.is_compiling
 
 
+class Asked(Protocol):
+    """Who is told of requests."""
+
+    over: bool
+
+    def lost(self, what: str, error: BaseException) -> None:
+        """Called within `except`: something failed here."""
+
+    def request_begins(self, model: Any) -> Request | None:
+        """`generate` is called; returns the request that this is, if it is one."""
+
+    def prepares(self, model: Any) -> Request | None:
+        """A model prepares the inputs of a forward pass; returns the request that this is for, if any."""
+
+    def request_ends(self, request: Request) -> None:
+        """`generate` has returned."""
+
+    def request_failed(self, request: Request) -> None:
+        """`generate` was left by an exception."""
+
+
 class Generation:
     """Listens to `generate` as soon as transformers has been imported."""
 
-    def __init__(self, inference: Inference) -> None:
+    def __init__(self, inference: Asked) -> None:
         self._inference = inference
         self._replaced = Replaced()
         self._listened: set[type] = set()
@@ -105,7 +123,7 @@ class Generation:
             return
 
 
-def _telling(run: Any, inference: Inference) -> Any:
+def _telling(run: Any, inference: Asked) -> Any:
     @functools.wraps(run)
     def prepare_inputs_for_generation(model: Any, *args: Any, **kwargs: Any) -> Any:
         request = None

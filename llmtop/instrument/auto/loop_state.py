@@ -15,7 +15,6 @@ from llmtop.instrument.record import recorder
 from llmtop.instrument.record.recorder import phase_of
 
 if TYPE_CHECKING:
-    from llmtop.instrument.auto.inference import Inference
     from llmtop.instrument.record.parts import OpenStep
 
 MAX_TRAINED = 1024
@@ -67,8 +66,8 @@ class LoopState:
         "evaluated",
         "evaluation",
         "feed",
+        "forget_too",
         "in_backward",
-        "inference",
         "known",
         "optimizing",
         "recorder",
@@ -89,8 +88,8 @@ class LoopState:
         self.boundary_from_outside: Callable[[], bool] | None = None
         """Set by an integration that ends the steps itself; tells whether it still does, or was left by an
         exception."""
-        self.inference: Inference | None = None
-        """What the process computes as long as it has not trained; None before its hooks are on."""
+        self.forget_too: Callable[[], None] | None = None
+        """Called when a forked child begins anew: what else remembers what its parent did."""
         self.reset()
 
     def __reduce__(self) -> tuple[Callable[[], Any], tuple[()]]:
@@ -125,8 +124,8 @@ class LoopState:
         self._passes = self._most_passes = self._foreign = self._foreign_since = 0
         self.known = known.make(self)
         self._be_idle()
-        if self.inference is not None:
-            self.inference.forget()
+        if self.forget_too is not None:
+            self.forget_too()
 
     def _be_idle(self) -> None:
         """Set what is noted of forward, backward and optimizer to: nothing is under way."""
