@@ -88,13 +88,6 @@ class RankStats:
         last = None if self.last is None else self.last.index
         return self._come_to.told(running=running, left=steps_left(self.hello.total_steps, last))
 
-    def said(self, hello: wire.Hello) -> None:
-        """Take in who it is. Where what it does is something else by now, its figures begin anew."""
-        before, self.hello = self.hello, hello
-        if self.received and (before.kind, before.inference) != (hello.kind, hello.inference):
-            self._come_to = StepFigures()
-            self._known.clear()
-
     def _is_known(self, step: Step) -> bool:
         known = self._known.get(step.index)
         if known is None or known.started_at == step.started_at:

@@ -43,6 +43,8 @@ class StepFigures:
         """Take in the newest step."""
         self._figures = None
         last = self._following.open
+        if last is not None and last.kind != step.kind:
+            self._begin()  # it answered requests so far, and trains now
         whole = self._following.add(step)
         if step.kind == "request":
             self.last_seconds = latency(step)

@@ -82,7 +82,7 @@ class Training:
         self._connected_at = time.monotonic()
         self._gone_at = None
         self._ask_engines_at = 0.0
-        self.stats.said(hello(connection.hello))
+        self.stats.hello = hello(connection.hello)
         if connection.host_pid == 0:
             self.pid = self.stats.hello.pid
         self.look_at_process()
@@ -112,7 +112,7 @@ class Training:
                 case wire.Memory():
                     self.stats.memory = message
                 case wire.Hello():
-                    self.stats.said(message)
+                    self.stats.hello = message
                     self._ask_engines_at = 0.0  # it may offer others now
 
     def hang_up(self) -> None:
