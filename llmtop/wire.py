@@ -97,6 +97,8 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
     """torch's version; None while the process has not imported it."""
     auto: bool = False
     """Whether hooks publish the phases, rather than the script."""
+    inference: bool = False
+    """Whether hooks see that it computes without training: requests to a model, or a loop of forward passes."""
     started_at: float = 0.0
     """Unix seconds at which the process attached."""
     engines: list[str] = []
@@ -134,6 +136,8 @@ class StepDone(msgspec.Struct, array_like=True):
     samples: float | None = None
     """How many of either this process worked on in the step; None where the script does not say."""
     phases: list[PhaseTime] = []
+    tokens_in: float | None = None
+    """Of a request that hooks see: how many tokens it came with; `tokens` are those that it was answered with."""
 
 
 class Steps(msgspec.Struct, tag="steps", kw_only=True, omit_defaults=True):

@@ -143,6 +143,7 @@ class Bounds:
             if step.interval_ns is not None and step.interval_ns < 0:
                 step.interval_ns = None
             step.tokens, step.samples = _amount(step.tokens), _amount(step.samples)
+            step.tokens_in = _amount(step.tokens_in)
             if step.phases:
                 step.phases = [
                     phase for phase in step.phases if phase.host_ns >= 0 and self.phases.admit(phase.name)

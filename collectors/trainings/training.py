@@ -196,6 +196,7 @@ class Training:
             gpu_uuid=hello.gpu_uuid,
             command=hello.command or None,
             kind="request" if hello.kind == "request" else "step",
+            inference=hello.inference,
             step=None if last is None else last.index,
             total_steps=hello.total_steps,
             accumulation_steps=hello.accumulation_steps,
@@ -267,8 +268,8 @@ class Training:
         if self._standstill:
             return "paused"
         median = self.stats.figures().get("step_seconds_p50")
-        if self._quiet_since is None or self.stats.hello.kind == "request":
-            return "running"
+        if self._quiet_since is None or self.stats.hello.kind == "request" or self.stats.hello.inference:
+            return "running"  # it may have nothing to answer
         limit = max(STALLED_SECONDS, STALLED_STEPS * (median or 0.0))
         lively = max(self._quiet_since, self._worked_at or self._quiet_since)
         return "stalled" if time.monotonic() - lively > limit else "running"

@@ -96,6 +96,10 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     seconds: float
     share_pct: float
+    passes: int | None = None
+    """Forward passes of a stage of inference; None where they cannot be counted."""
+    pass_seconds: float | None = None
+    """How long such a pass takes on average by the device's clock, idle time in it included."""
 
 
 class Makeup(msgspec.Struct, frozen=True, kw_only=True):

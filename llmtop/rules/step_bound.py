@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from llmtop import format as fmt
+from llmtop.rules.inference import advice, unit
 from llmtop.rules.launch_sync import LAUNCH_BOUND, SYNC_BOUND
 from llmtop.rules.recent_steps import (
     INPUT_PCT,
@@ -38,6 +39,7 @@ from llmtop.rules.recent_steps import sm_active as _sm
 from llmtop.rules.recent_steps import who as _who
 from llmtop.rules.rule import Rule, RuleText, Told
 from llmtop.rules.state.rank import RankState
+from llmtop.rules.state.windows import finite
 from llmtop.rules.state.step_costs import StepCosts, gpu_share_pct, host_share_pct
 
 # ---- waiting for data ----
@@ -89,10 +91,14 @@ def _tell_input(state: RankState) -> Told:
     evidence = _evidence(state, "input", (_since_it_began(steps, by_gpu=False), known))
     return Told(
         severity="warning",
-        summary=f"{_who(state)} waits for data in {fmt.percent(evidence['dataload_host_pct'])} of each step "
-        f"(host's clock), and {_clocks(evidence, evidence['dataload_gpu_pct'])}.",
+        summary=f"{_who(state)} waits for data in {fmt.percent(evidence['dataload_host_pct'])} of each "
+        f"{unit(state)} (host's clock), and {_clocks(evidence, evidence['dataload_gpu_pct'])}.",
         evidence=evidence,
-        next="more DataLoader workers, pin_memory and prefetch; press s for the stacks of the loading thread",
+        next=advice(
+            state,
+            "input_bound",
+            "more DataLoader workers, pin_memory and prefetch; press s for the stacks of the loading thread",
+        ),
     )
 
 
@@ -133,7 +139,11 @@ def _tell_h2d(state: RankState) -> Told:
         summary=f"{_who(state)} copies {fmt.rate(evidence['pcie_rx_bytes_per_s'])}{of_link} to the GPU while only "
         f"{_active(state)}.",
         evidence=evidence,
-        next="pin_memory=True and .to(device, non_blocking=True); copy the next batch during this step's work",
+        next=advice(
+            state,
+            "h2d_bound",
+            "pin_memory=True and .to(device, non_blocking=True); copy the next batch during this step's work",
+        ),
     )
 
 

@@ -8,8 +8,8 @@ All ranks must sample the same steps, and nobody tells them: those whose index a
 for which `EVERY_NS` passes between two. Ranks that train together have steps of the same length.
 
 In a step that is not sampled nothing of this runs. In one that is, the recorder's watch tells of phases, and two
-parameters have a hook on their accumulated gradient during its backward passes, and not afterwards. No hook that can
-be had once only (a communication hook of DDP) is touched.
+parameters have a hook on their accumulated gradient during its backward passes, and not afterwards. No hook that
+can be had once only (a communication hook of DDP) is touched.
 
 Where the GPU's clock stands on the host's is told by an event on a stream that has nothing to do, so that it is
 passed at once; where it was not, GPU stamps have a zero of their own, and only their distances count.

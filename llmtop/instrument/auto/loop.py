@@ -96,7 +96,7 @@ class Loop(LoopState):
         r = self.recorder
         if not self.attached or not self.here or (self.busy and not (self.optimizing and self.recovers())):
             return None
-        if self.stands_down() or r.node is not r.root or r.tracks is not None:
+        if self.stands_down() or r.node is not r.root or r.tracks is not None or self.infers:
             return None
         if name == "checkpoint":
             return self._checkpoint
@@ -204,9 +204,13 @@ class Loop(LoopState):
             self._in_training_step = False
             self._forward.__exit__(None, None, None)
 
-    def attach(self) -> None:
-        """Publish this process from now on: it trains."""
-        if not self.attached:
+    def attach(self, *, anew: bool = False) -> None:
+        """Publish this process from now on: it trains.
+
+        Args:
+            anew: whether it was published so far as one that does not.
+        """
+        if anew or not self.attached:
             self.recorder.facts.auto = True
             self._take_thread()
             self.recorder.attach()

@@ -46,6 +46,8 @@ class Modules:
         self._level = 0
         self._candidates: list[weakref.ref[nn.Module]] | None = None
         self._timed: list[TimedClass] = []
+        self._before: dict[type, TimedClass] = {}
+        """Classes that were timed before this process trained; they keep their `__call__`."""
         self._outermost: set[type] = set()
         self._hidden = False
         """Whether the classes were taken for want of instances, and are to be thinned out after a step."""
@@ -57,6 +59,10 @@ class Modules:
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Whoever pickles a timed class by value gets one that is not timed."""
         return type(None), ()
+
+    def take_over(self, timed: dict[type, TimedClass]) -> None:
+        """Use these timed classes, which rest, where it is their calls that are to be timed."""
+        self._before.update(timed)
 
     @property
     def unknown(self) -> bool:
@@ -140,7 +146,12 @@ class Modules:
     def _time(self, classes: Iterable[type[nn.Module]]) -> None:
         for kind in classes:
             try:
-                self._timed.append(TimedClass(kind, self))
+                timed = self._before.get(kind)
+                if timed is None:
+                    timed = TimedClass(kind, self)
+                else:
+                    timed.told.give_to(self)
+                self._timed.append(timed)
             except BaseException as error:  # noqa: BLE001, PERF203 - a metaclass of the script's may forbid it
                 met(MODULES, error)
 
@@ -150,7 +161,10 @@ class Modules:
         self._timed = kept
         for timed in given_back:
             try:
-                timed.restore()
+                if timed.kind in self._before:
+                    timed.told.rest()
+                else:
+                    timed.restore()
             except BaseException as error:  # noqa: BLE001, PERF203 - as above
                 met(MODULES, error)
 

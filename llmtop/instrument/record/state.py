@@ -78,6 +78,7 @@ class State(OpenPhases):
         "server",
         "start",
         "thread",
+        "tokens_in",
         "tracks",
         "waiting",
         "wake",
@@ -139,6 +140,9 @@ class State(OpenPhases):
         self.server: PublishingServer | None = None
         self.tracks: Overlapping | None = None
         self.metrics: dict[str, float] = {}
+        self.tokens_in: dict[int, float] = {}
+        """Of requests that hooks see, how many tokens they came with: by when they began, as rows of the ring say
+        it. A row has no place for what no training has."""
         self.evaluates = False
         """Whether hooks see an evaluation go on, also between its forwards and waits, where no phase is open."""
         self.worked = 0

@@ -60,6 +60,7 @@ def hello(recorder: State) -> wire.Hello:
         accumulation_steps=facts.accumulation_steps,
         torch=_torch_version(),
         auto=facts.auto,
+        inference=facts.inference,
         started_at=facts.started_at,
         engines=_engines(),
         pauses=recorder.tracks is None,
