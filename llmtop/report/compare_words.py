@@ -1,0 +1,179 @@
+"""What moved between two reports, in sentences."""
+
+from __future__ import annotations
+
+from llmtop.format import counted, duration, percent, times
+from llmtop.report.comparison import Change, Comparison
+from llmtop.report.device_pairs import Paired
+from llmtop.report.model import Report
+from llmtop.report.step_times import FEW_STEPS, correction_of
+
+_RECORDS_LOST = "records_lost"
+_MOST_PARTS = 3
+_WORTH_SAYING = 0.1
+"""Of what the step changed by: a part that changed by less explains little of it."""
+
+
+def nothing_moved(found: Comparison) -> bool:
+    """Whether two reports show no difference that is more than noise."""
+    changes = [*([found.step] if found.step else []), *found.figures, *found.parts, *found.phases]
+    changes += [row for device in found.devices for row in (*device.figures, *device.phases)]
+    return not (
+        any(change.moved or change.told.startswith("only") for change in changes)
+        or any(row.state != "same" for row in (*found.kernels, *found.kinds, *found.operators))
+        or any(row.state != "same" for row in found.collectives)
+        or any(finding.state != "stayed" for finding in found.findings)
+        or found.unpaired
+        or found.verdict_before != found.verdict_after
+    )
+
+
+def summary_of(found: Comparison, same: bool, paired: Paired, verdict: str) -> str:
+    """The step, where its change comes from, and the bottleneck.
+
+    Args:
+        found: the figures.
+        same: whether nothing moved.
+        paired: the devices of both reports.
+        verdict: the sentence on the bottleneck.
+    """
+    where = f" of {paired.main.name}" if paired.main is not None and len(paired.pairs) > 1 else ""
+    texts = [_step(found, where), _because(found), _by_work(found), verdict]
+    return " ".join([*(["No difference."] if same else []), *(text for text in texts if text)])
+
+
+def _step(found: Comparison, where: str) -> str:
+    step = found.step
+    if step is None or step.before is None or step.after is None or step.change_pct is None:
+        return "No step time on one side: only shares and single kernels can be compared."
+    values = f"{duration(step.before)} to {duration(step.after)}"
+    noise = percent(100 * (step.noise or 0.0) / step.before, 1)
+    if found.basis == "bounded":
+        return _bounded(found, step, where, values)
+    without = " without the profiler" if found.basis == "undisturbed" else ""
+    said = f"({step.change_pct:+.1f}%, noise {noise})"
+    if not step.moved:
+        return f"The step{where} did not move: {values}{without} {said}."
+    if step.after < step.before:
+        return f"The step{where} is faster: {values}{without}, a speed-up of {times(step.speedup)} {said}."
+    return f"The step{where} is slower: {values}{without}, {times(step.after / step.before)} as long {said}."
+
+
+def _bounded(found: Comparison, step: Change, where: str, values: str) -> str:
+    """What of the step can be told although two profilers took part."""
+    low, high = found.step_range_pct or (0.0, 0.0)
+    if step.moved:
+        word, least = ("slower", low) if low > 0 else ("faster", high)
+        return (
+            f"The step{where} is {word}, whatever the two profilers cost: {values} with them, without by at "
+            f"least {percent(abs(least), 1)}."
+        )
+    device = next((row for row in found.figures if row.unit == "s"), None)
+    text = (
+        f"Whether the step{where} moved cannot be told: {values} with two different profilers, which is "
+        f"between {low:+.1f}% and {high:+.1f}% without them."
+    )
+    if device is None or device.change_pct is None:
+        return text
+    moved = "did not move" if not device.moved else "moved"
+    return (
+        f"{text} GPU time in a step, which no profiler changes, {moved}: {duration(device.before)} to "
+        f"{duration(device.after)} ({device.change_pct:+.1f}%)."
+    )
+
+
+def _because(found: Comparison) -> str:
+    """What the step gained or lost most by."""
+    step = found.step
+    if step is None or not step.moved or step.before is None or step.after is None:
+        return ""
+    least = _WORTH_SAYING * abs(step.after - step.before)
+    moved = [(row.name, (row.after or 0.0) - (row.before or 0.0)) for row in found.parts if row.moved]
+    worth = sorted((row for row in moved if abs(row[1]) >= least), key=lambda row: -abs(row[1]))[:_MOST_PARTS]
+    if not worth:
+        return ""
+    return f"In a step: {', '.join(f'{name} {difference(seconds)}' for name, seconds in worth)}."
+
+
+def _by_work(found: Comparison) -> str:
+    """That steps do different amounts of work, and what the change is for equal work."""
+    ratio, step = found.work_ratio, found.step
+    if ratio is None or step is None or not step.speedup or 0.98 <= ratio <= 1.02:
+        return ""
+    return (
+        f"But a step after runs its kernels {times(ratio)} as often (batches accumulated, or steps told apart in "
+        f"another way): for equal work it is {times(step.speedup * ratio)} as fast."
+    )
+
+
+def difference(seconds: float) -> str:
+    """A length of time that came or went, with its sign."""
+    return f"{'-' if seconds < 0 else '+'}{duration(abs(seconds))}"
+
+
+def notes_of(before: Report, after: Report, paired: Paired, found: Comparison, window: str) -> tuple[str, ...]:
+    """What to know before relying on the figures.
+
+    Args:
+        before: the first report.
+        after: the second.
+        paired: their devices.
+        found: the figures.
+        window: what to know of the windows' lengths; "" for nothing.
+    """
+    sides = (("first", before), ("second", after))
+    notes = [*_on_basis(before, after, found), *_on_devices(before, after, paired)]
+    for word, report in sides:
+        if 0 < report.steps.count < FEW_STEPS:
+            steps = counted(report.steps.count, "whole step")
+            notes.append(f"the {word} has only {steps}: capture more to see small changes")
+        if any(finding.id == _RECORDS_LOST for finding in report.findings):
+            notes.append(f"the {word} lost kernels of the tool's own fault: fewer of them are no change")
+        if any(device.graphs for device in report.devices):
+            notes.append(
+                f"the {word} has CUDA graphs that were traced as a whole: their kernels are in no row here"
+            )
+        if report.steps.count and report.kernels and not any(row.per_step for row in report.kernels):
+            notes.append(
+                f"the {word} is a report of an older llmtop, which does not say what a step holds: compare the "
+                "capture itself to see kernels a step"
+            )
+    if before.steps.inferred != after.steps.inferred and before.steps.count and after.steps.count:
+        word = "first" if before.steps.inferred else "second"
+        notes.append(f"the steps of the {word} are inferred from what repeats, those of the other are marked")
+    if bool(before.operators) != bool(after.operators):
+        notes.append(f"only the {'first' if before.operators else 'second'} knows operators")
+    return (*notes, *([window] if window else []))
+
+
+def _on_basis(before: Report, after: Report, found: Comparison) -> list[str]:
+    corrected = [correction_of(report) is not None for report in (before, after)]
+    if before.engine != after.engine:
+        text = f"different engines ({before.engine}, {after.engine}) slow a training down differently"
+        if found.basis == "bounded":
+            text += ": times of the host are not judged; captures of llmtop know the step without them"
+        return [text]
+    if found.basis == "captured" and any(corrected):
+        word = "first" if corrected[0] else "second"
+        return [f"only the {word} knows its step without the profiler: both are compared as captured"]
+    return []
+
+
+def _on_devices(before: Report, after: Report, paired: Paired) -> list[str]:
+    notes = []
+    names = [{device.name for device in report.devices if device.name} for report in (before, after)]
+    if names[0] and names[1] and names[0] != names[1]:
+        both = "; ".join(", ".join(sorted(side)) for side in names)
+        notes.append(f"different GPUs: {both}. Each has kernels of its own: see kinds and operators")
+    if len(before.devices) != len(after.devices):
+        notes.append(f"{counted(len(before.devices), 'device')} before, {len(after.devices)} after")
+    main = paired.main
+    if main is not None and len(paired.pairs) > 1 and not (main.before.judged and main.after.judged):
+        judged = [next((d.device for d in report.devices if d.judged), None) for report in (before, after)]
+        if None not in judged:
+            about = f"GPU {judged[0]} before and GPU {judged[1]} after"
+            notes.append(f"the verdicts are about {about}; the figures are of {main.name}")
+    alone = next((pair for pair in paired.pairs if pair.by == "alone"), None)
+    if alone is not None:
+        notes.append(f"{alone.name} are set against each other because neither capture has another")
+    return notes
