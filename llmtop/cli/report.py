@@ -130,8 +130,8 @@ def _write(path: Path, text: str) -> None:
     "--fail-over",
     callback=_percent,
     metavar="PCT",
-    help="Exit with 1 when the median step became slower by more than PCT percent (5 or 5%), noise respected; with "
-    "3 where two different profilers leave that open.",
+    help="Exit with 1 when the median step became slower by more than PCT percent (5 or 5%), noise respected; "
+    "with 3 where two different profilers leave that open.",
 )
 @_no_limits
 def compare(

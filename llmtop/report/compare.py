@@ -14,8 +14,10 @@ from msgspec import structs
 from llmtop.report.compare_words import notes_of, nothing_moved, summary_of
 from llmtop.report.comparison import Basis, Change, Comparison, DeviceChange, FindingChange
 from llmtop.report.device_pairs import (
+    Judged,
     Pair,
     Paired,
+    Shares,
     compared,
     device_time,
     figures_of,
@@ -30,9 +32,11 @@ from llmtop.report.render_comparison import render
 from llmtop.report.step_times import StepTime, basis_of, step_change, step_time
 from llmtop.report.verdict_change import verdict_change
 from llmtop.report.work_changes import (
+    Work,
     collective_changes,
     kernels_of,
     kind_changes,
+    little_in_common,
     operators_of,
     stepwise,
     window_note,
@@ -55,6 +59,11 @@ class _Both:
     basis: Basis
 
     @property
+    def alike(self) -> bool:
+        """Whether one profiler made both: the host's times hold what it costs."""
+        return self.before.engine == self.after.engine
+
+    @property
     def relative(self) -> float:
         """How uncertain the steps are: of both sides, so that the comparison the other way round calls the same
         things noise."""
@@ -66,6 +75,17 @@ class _Both:
         """The longer of both steps in seconds; None without one on both sides."""
         one, two = self.steps
         return None if one is None or two is None else max(one.captured, two.captured)
+
+    def shares(self, pair: Pair) -> tuple[Shares, Shares]:
+        """What a device lost of its steps on both sides."""
+        return shares_of(pair, self.before, self.after, self.basis)
+
+    def figures(self, pair: Pair, steps: tuple[StepTime | None, StepTime | None]) -> tuple[Change, ...]:
+        """The shares of a device, and its work in a step."""
+        judged = Judged(self.alike, self.alike or self.basis == "undisturbed")
+        time = device_time(pair, self.relative)
+        rows = figures_of(pair, self.shares(pair), self.relative, steps, judged)
+        return (*rows, *([time] if time is not None else []))
 
     def rows(self, side: int) -> list[PhaseMean]:
         """The phases of one side (0 or 1), means over the devices that are on both sides; of all processes where
@@ -85,39 +105,50 @@ def compare_reports(before: Report, after: Report) -> Comparison:
     one, two = (step_time(*side) for side in sides)
     both = _Both(before, after, paired, (one, two), basis_of(before, after, one, two))
     step, bounds = (None, None) if one is None or two is None else step_change(one, two, both.basis)
-    shares = None if main is None else shares_of(main, before, after, both.basis)
-    figures = () if main is None or shares is None else figures_of(main, shares, both.relative)
-    parts = () if main is None or shares is None else parts_of(main, shares, both.relative, both.basis)
     on = stepwise(paired, before, after, both.longest)
     kernels, operators = (kernels_of(before), kernels_of(after)), (operators_of(before), operators_of(after))
-    time = None if main is None else device_time(main, both.relative)
+    # Operators are the same on any GPU; kernels are not.
+    work = operators if all(operators) else kernels
     changed, words = verdict_change(before, after, both.steps, both.relative, both.basis)
     found = Comparison(
         before=before.source,
         after=after.source,
         verdict_before=before.verdict,
         verdict_after=after.verdict,
+        engine_before=before.engine,
+        engine_after=after.engine,
+        steps_before=before.steps.count,
+        steps_after=after.steps.count,
         bottleneck_changed=changed,
         summary="",
         step=step,
-        figures=(*figures, *([time] if time is not None else [])),
+        figures=() if main is None else both.figures(main, both.steps),
         phases=_phases(both, both.rows(0), both.rows(1)),
         findings=_findings(before, after),
         environment=differences(before.environment, after.environment),
         basis=both.basis,
         step_range_pct=bounds,
-        parts=parts,
+        parts=() if main is None else parts_of(main, both.shares(main), both.relative, both.basis),
         devices=tuple(_device(both, pair) for pair in paired.pairs),
         unpaired=paired.unpaired,
         kernels=work_changes(*kernels, on),
         kinds=kind_changes(*kernels, on),
         operators=work_changes(*operators, on) if all(operators) else (),
         collectives=collective_changes(before, after, paired),
-        work_ratio=work_ratio(*kernels, on),
+        work_ratio=work_ratio(*work, on),
     )
     same = nothing_moved(found)
-    notes = notes_of(before, after, paired, found, window_note(*kernels, on))
-    return structs.replace(found, same=same, summary=summary_of(found, same, paired, words), notes=notes)
+    seconds = None if on.places else tuple(sum(row.seconds for row in side.values()) for side in work)
+    notes = notes_of(before, after, paired, found, (*_strange(work), window_note(*kernels, on)))
+    summary = summary_of(found, same, paired, words, seconds)
+    return structs.replace(found, same=same, summary=summary, notes=notes)
+
+
+def _strange(work: tuple[dict[str, Work], dict[str, Work]]) -> list[str]:
+    """That two captures hardly do the same, where they do not."""
+    if not little_in_common(*work):
+        return []
+    return ["hardly any of the work is on both sides: are these captures of the same program?"]
 
 
 def regressed(comparison: Comparison, limit_pct: float) -> bool:
@@ -130,8 +161,8 @@ def regressed(comparison: Comparison, limit_pct: float) -> bool:
 
 
 def undecided(comparison: Comparison, limit_pct: float) -> bool:
-    """Whether the step may or may not have become slower by more than `limit_pct` percent: two profilers took part,
-    and what they cost is not known."""
+    """Whether it is open if the step became slower by more than `limit_pct` percent: two profilers took part, and
+    what they cost is not known."""
     bounds = comparison.step_range_pct
     return bounds is not None and not regressed(comparison, limit_pct) and bounds[1] > limit_pct
 
@@ -142,8 +173,6 @@ def _device(both: _Both, pair: Pair) -> DeviceChange:
     step = None
     if one is not None and two is not None and pair.has_steps:
         step, _ = step_change(one, two, both.basis)
-    shares = shares_of(pair, both.before, both.after, both.basis)
-    time = device_time(pair, both.relative)
     own = (_rows_of(both.before, pair.before), _rows_of(both.after, pair.after))
     return DeviceChange(
         name=pair.name,
@@ -151,7 +180,7 @@ def _device(both: _Both, pair: Pair) -> DeviceChange:
         before=compared(pair.before),
         after=compared(pair.after),
         step=step,
-        figures=(*figures_of(pair, shares, both.relative), *([time] if time is not None else [])),
+        figures=both.figures(pair, (one, two)),
         phases=_phases(both, *own),
     )
 
@@ -163,7 +192,7 @@ def _rows_of(report: Report, device: Device) -> list[PhaseMean]:
 
 
 def _phases(both: _Both, before: list[PhaseMean], after: list[PhaseMean]) -> tuple[Change, ...]:
-    return phase_changes(before, after, both.relative, both.longest, host_judged=both.basis != "bounded")
+    return phase_changes(before, after, both.relative, both.longest, both.alike)
 
 
 def _findings(before: Report, after: Report) -> tuple[FindingChange, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from llmtop.format import counted, duration, percent, times
 from llmtop.report.comparison import Change, Comparison
 from llmtop.report.device_pairs import Paired
@@ -10,6 +12,8 @@ from llmtop.report.step_times import FEW_STEPS, correction_of
 
 _RECORDS_LOST = "records_lost"
 _MOST_PARTS = 3
+_AS_MUCH = 0.02
+"""Of the work of a step: so much more or less is as much."""
 _WORTH_SAYING = 0.1
 """Of what the step changed by: a part that changed by less explains little of it."""
 
@@ -28,7 +32,9 @@ def nothing_moved(found: Comparison) -> bool:
     )
 
 
-def summary_of(found: Comparison, same: bool, paired: Paired, verdict: str) -> str:
+def summary_of(
+    found: Comparison, same: bool, paired: Paired, verdict: str, work_seconds: tuple[float, ...] | None
+) -> str:
     """The step, where its change comes from, and the bottleneck.
 
     Args:
@@ -36,24 +42,32 @@ def summary_of(found: Comparison, same: bool, paired: Paired, verdict: str) -> s
         same: whether nothing moved.
         paired: the devices of both reports.
         verdict: the sentence on the bottleneck.
+        work_seconds: device time of all work in both windows, where no step can be told; else None.
     """
     where = f" of {paired.main.name}" if paired.main is not None and len(paired.pairs) > 1 else ""
-    texts = [_step(found, where), _because(found), _by_work(found), verdict]
+    texts = [_step(found, where), _by_work(found, work_seconds), _because(found), verdict]
     return " ".join([*(["No difference."] if same else []), *(text for text in texts if text)])
 
 
 def _step(found: Comparison, where: str) -> str:
     step = found.step
     if step is None or step.before is None or step.after is None or step.change_pct is None:
-        return "No step time on one side: only shares and single kernels can be compared."
+        lacking = [
+            word for word, steps in (("first", found.steps_before), ("second", found.steps_after)) if not steps
+        ]
+        side = "either side" if len(lacking) == 2 else f"the side of the {lacking[0]}" if lacking else "one side"
+        return f"No step time on {side}: only shares and single kernels can be compared."
     values = f"{duration(step.before)} to {duration(step.after)}"
     noise = percent(100 * (step.noise or 0.0) / step.before, 1)
     if found.basis == "bounded":
         return _bounded(found, step, where, values)
     without = " without the profiler" if found.basis == "undisturbed" else ""
-    said = f"({step.change_pct:+.1f}%, noise {noise})"
+    said = f"({signed(step.change_pct)}%, noise {noise})"
     if not step.moved:
         return f"The step{where} did not move: {values}{without} {said}."
+    if other_work(found) is not None:
+        word = "shorter" if step.after < step.before else "longer"
+        return f"The step{where} is {word}: {values}{without} {said}."
     if step.after < step.before:
         return f"The step{where} is faster: {values}{without}, a speed-up of {times(step.speedup)} {said}."
     return f"The step{where} is slower: {values}{without}, {times(step.after / step.before)} as long {said}."
@@ -71,14 +85,14 @@ def _bounded(found: Comparison, step: Change, where: str, values: str) -> str:
     device = next((row for row in found.figures if row.unit == "s"), None)
     text = (
         f"Whether the step{where} moved cannot be told: {values} with two different profilers, which is "
-        f"between {low:+.1f}% and {high:+.1f}% without them."
+        f"between {signed(low)}% and {signed(high)}% without them."
     )
     if device is None or device.change_pct is None:
         return text
     moved = "did not move" if not device.moved else "moved"
     return (
         f"{text} GPU time in a step, which no profiler changes, {moved}: {duration(device.before)} to "
-        f"{duration(device.after)} ({device.change_pct:+.1f}%)."
+        f"{duration(device.after)} ({signed(device.change_pct)}%)."
     )
 
 
@@ -95,23 +109,44 @@ def _because(found: Comparison) -> str:
     return f"In a step: {', '.join(f'{name} {difference(seconds)}' for name, seconds in worth)}."
 
 
-def _by_work(found: Comparison) -> str:
-    """That steps do different amounts of work, and what the change is for equal work."""
-    ratio, step = found.work_ratio, found.step
-    if ratio is None or step is None or not step.speedup or 0.98 <= ratio <= 1.02:
+def other_work(found: Comparison) -> float | None:
+    """How many times as much work is done after; None where it is as much, or cannot be told."""
+    ratio = found.work_ratio
+    return None if ratio is None or abs(ratio - 1) <= _AS_MUCH else ratio
+
+
+def _by_work(found: Comparison, work_seconds: tuple[float, ...] | None) -> str:
+    """That different amounts of work are done, and what the change is for equal work."""
+    ratio, step = other_work(found), found.step
+    if ratio is None:
+        return ""
+    if work_seconds is not None:
+        faster = work_seconds[0] / work_seconds[1] * ratio if work_seconds[1] else None
+        return (
+            f"The window after holds {times(ratio)} the work of the first, by how often it runs what it runs; "
+            f"for equal work the GPU is {times(faster)} as fast."
+        )
+    if step is None or not step.speedup:
         return ""
     return (
-        f"But a step after runs its kernels {times(ratio)} as often (batches accumulated, or steps told apart in "
-        f"another way): for equal work it is {times(step.speedup * ratio)} as fast."
+        f"But it does {times(ratio)} the work, by how often it runs what it runs (batches accumulated, other "
+        f"layers, or steps cut in another way): for equal work it is {times(step.speedup * ratio)} as fast."
     )
 
 
 def difference(seconds: float) -> str:
     """A length of time that came or went, with its sign."""
-    return f"{'-' if seconds < 0 else '+'}{duration(abs(seconds))}"
+    return f"{'-' if seconds <= -5e-10 else '+'}{duration(abs(seconds))}"
 
 
-def notes_of(before: Report, after: Report, paired: Paired, found: Comparison, window: str) -> tuple[str, ...]:
+def signed(value: float) -> str:
+    """A number with its sign and one decimal; what rounds to nothing is +0.0."""
+    return f"{round(value, 1) + 0.0:+.1f}"
+
+
+def notes_of(
+    before: Report, after: Report, paired: Paired, found: Comparison, on_work: Iterable[str]
+) -> tuple[str, ...]:
     """What to know before relying on the figures.
 
     Args:
@@ -119,7 +154,7 @@ def notes_of(before: Report, after: Report, paired: Paired, found: Comparison, w
         after: the second.
         paired: their devices.
         found: the figures.
-        window: what to know of the windows' lengths; "" for nothing.
+        on_work: what to know of the kernels; an empty one says nothing.
     """
     sides = (("first", before), ("second", after))
     notes = [*_on_basis(before, after, found), *_on_devices(before, after, paired)]
@@ -128,7 +163,7 @@ def notes_of(before: Report, after: Report, paired: Paired, found: Comparison, w
             steps = counted(report.steps.count, "whole step")
             notes.append(f"the {word} has only {steps}: capture more to see small changes")
         if any(finding.id == _RECORDS_LOST for finding in report.findings):
-            notes.append(f"the {word} lost kernels of the tool's own fault: fewer of them are no change")
+            notes.append(f"the {word} lacks kernels that were launched: fewer of them are no change")
         if any(device.graphs for device in report.devices):
             notes.append(
                 f"the {word} has CUDA graphs that were traced as a whole: their kernels are in no row here"
@@ -143,7 +178,7 @@ def notes_of(before: Report, after: Report, paired: Paired, found: Comparison, w
         notes.append(f"the steps of the {word} are inferred from what repeats, those of the other are marked")
     if bool(before.operators) != bool(after.operators):
         notes.append(f"only the {'first' if before.operators else 'second'} knows operators")
-    return (*notes, *([window] if window else []))
+    return (*notes, *(text for text in on_work if text))
 
 
 def _on_basis(before: Report, after: Report, found: Comparison) -> list[str]:
@@ -165,7 +200,7 @@ def _on_devices(before: Report, after: Report, paired: Paired) -> list[str]:
     if names[0] and names[1] and names[0] != names[1]:
         both = "; ".join(", ".join(sorted(side)) for side in names)
         notes.append(f"different GPUs: {both}. Each has kernels of its own: see kinds and operators")
-    if len(before.devices) != len(after.devices):
+    if len(before.devices) != len(after.devices) and not paired.unpaired:
         notes.append(f"{counted(len(before.devices), 'device')} before, {len(after.devices)} after")
     main = paired.main
     if main is not None and len(paired.pairs) > 1 and not (main.before.judged and main.after.judged):

@@ -125,6 +125,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     after: str
     verdict_before: str
     verdict_after: str
+    engine_before: str = ""
+    engine_after: str = ""
+    steps_before: int = 0
+    """Whole steps."""
+    steps_after: int = 0
     bottleneck_changed: bool
     """Whether the verdicts differ by more than noise, a border, or what two profilers cost can explain."""
     summary: str

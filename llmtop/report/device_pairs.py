@@ -13,7 +13,7 @@ from typing import Literal
 from llmtop.bottlenecks import find
 from llmtop.report.comparison import Basis, Change, ComparedDevice
 from llmtop.report.model import Correction, Device, Report
-from llmtop.report.step_times import LEAST_PCT, correction_of, device_seconds, time_change
+from llmtop.report.step_times import LEAST_PCT, StepTime, correction_of, device_seconds, time_change
 
 POINTS = 1.0
 """So many points must a share move by."""
@@ -157,36 +157,77 @@ def shares_of(pair: Pair, before: Report, after: Report, basis: Basis) -> tuple[
     return Shares.of(pair.before, one if both else None), Shares.of(pair.after, two if both else None)
 
 
-def figures_of(pair: Pair, shares: tuple[Shares, Shares], relative: float) -> tuple[Change, ...]:
+@dataclass(frozen=True)
+class Judged:
+    """Of what a difference beyond the noise is one of the training: two profilers make some of their own."""
+
+    busy: bool
+    """Of the share of the whole capture, which is never corrected."""
+    shares: bool
+    """Of what the steps are lost to."""
+
+
+def figures_of(
+    pair: Pair,
+    shares: tuple[Shares, Shares],
+    relative: float,
+    steps: tuple[StepTime | None, StepTime | None],
+    judged: Judged,
+) -> tuple[Change, ...]:
     """Busy, idle, and what the step is lost to, in percent.
 
     Args:
         pair: one device.
         shares: what it lost on both sides.
         relative: how uncertain the steps are, as a share of them.
+        steps: of that device.
+        judged: which of the figures can be set against each other.
     """
+    apart = _idle_apart(shares, steps)
+    told, busy_told, idle_told = judged.shares, judged.busy or apart, judged.shares or apart
     a, b = pair.before, pair.after
     rows = [
-        share_change("GPU busy, whole capture", a.busy_pct, b.busy_pct, relative),
-        share_change("GPU idle", shares[0].idle_pct, shares[1].idle_pct, relative),
+        share_change("GPU busy, whole capture", a.busy_pct, b.busy_pct, relative, busy_told),
+        share_change("GPU idle", shares[0].idle_pct, shares[1].idle_pct, relative, idle_told),
         share_change("exposed NCCL", a.nccl_exposed_pct, b.nccl_exposed_pct, relative),
         share_change("kernels under 10 µs", a.kernels_under_10us_pct, b.kernels_under_10us_pct, relative),
     ]
     one, two = shares[0].lost_pct, shares[1].lost_pct
     rows += [
-        share_change(f"lost: {kind}", one.get(kind, 0.0), two.get(kind, 0.0), relative)
+        share_change(
+            f"lost: {kind}", one.get(kind, 0.0), two.get(kind, 0.0), relative, told or kind not in _HOST_PACED
+        )
         for kind in dict.fromkeys([*one, *two])
     ]
     return tuple(row for row in rows if row.before is not None or row.after is not None)
 
 
-def share_change(name: str, before: float | None, after: float | None, relative: float) -> Change:
-    """A share before and after."""
+def _idle_apart(shares: tuple[Shares, Shares], steps: tuple[StepTime | None, StepTime | None]) -> bool:
+    """Whether the idle shares differ whatever two profilers added to them."""
+    bounds = []
+    for share, step in zip(shares, steps, strict=True):
+        if share.idle_pct is None or step is None or step.device_seconds is None:
+            return False
+        least = 100 * (1 - step.device_seconds / step.bounds[0])
+        bounds.append((min(least, share.idle_pct), share.idle_pct))
+    (a_low, a_high), (b_low, b_high) = bounds
+    return a_low > b_high + POINTS or b_low > a_high + POINTS
+
+
+def share_change(
+    name: str, before: float | None, after: float | None, relative: float, judged: bool = True
+) -> Change:
+    """A share before and after; `judged` is whether a difference beyond the noise is one of the training."""
     if before is None or after is None:
         return Change(name=name, unit="pct", before=before, after=after)
     noise = max(POINTS, relative * max(abs(before), abs(after)))
     return Change(
-        name=name, unit="pct", before=before, after=after, noise=noise, moved=abs(after - before) > noise
+        name=name,
+        unit="pct",
+        before=before,
+        after=after,
+        noise=noise,
+        moved=judged and abs(after - before) > noise,
     )
 
 

@@ -120,7 +120,7 @@ def _counted(names: tuple[str, ...]) -> str | None:
 
 
 def words_changed(before: str, after: str) -> str:
-    """Which words of a command went and which came; "" where that is no shorter than both commands."""
+    """Which words of a command went (-) and which came (+); "" where that is no shorter than both commands."""
     import difflib
 
     one, other = _words(before), _words(after)
@@ -131,7 +131,7 @@ def words_changed(before: str, after: str) -> str:
             come += other[c:d]
     if len(gone) + len(come) > _MOST_WORDS or len(gone) + len(come) >= min(len(one), len(other)):
         return ""
-    return "; ".join(f"{word} {' '.join(words)}" for word, words in (("without", gone), ("with", come)) if words)
+    return "  ".join(f"{sign} {' '.join(words)}" for sign, words in (("-", gone), ("+", come)) if words)
 
 
 def _words(command: str) -> list[str]:

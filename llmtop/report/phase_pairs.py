@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 
-from llmtop.phase_names import role_of, without_number
+from llmtop.phase_names import is_optimizer_step, role_of, without_number
 from llmtop.report.comparison import Change
 from llmtop.report.model import PhaseMean
 from llmtop.report.step_times import time_change
 
 _OUTSIDE = "outside"
+_OF_OTHERS = "of other phases"
+"""What is in no phase, where both sides have different ones."""
 
 
 def pair_phases(
@@ -34,6 +36,8 @@ def pair_phases(
     for number, key in enumerate(keys):
         for value in dict.fromkeys(key(phase) for phase in left[0]):
             one, other = ([phase for phase in side if key(phase) == value] for side in left)
+            if value == "optimizer" and key is _role:
+                one, other = _its_step(one), _its_step(other)
             if value is not None and len(other) and (number == 0 or len(one) == len(other) == 1):
                 found.append((one[0], other[0]))
                 left[0].remove(one[0])
@@ -49,6 +53,11 @@ def _role(phase: PhaseMean) -> Hashable:
     """What a phase of the outermost level does; None where its name does not say."""
     role = role_of(phase.name)
     return None if "/" in phase.name or phase.name == _OUTSIDE or role in ("other", "step") else role
+
+
+def _its_step(phases: list[PhaseMean]) -> list[PhaseMean]:
+    """Of an optimizer's phases the step, where there are others too (zeroing gradients)."""
+    return [phase for phase in phases if is_optimizer_step(phase.name)] if len(phases) > 1 else phases
 
 
 def phase_changes(
@@ -81,11 +90,13 @@ def phase_changes(
             old, new = (None if phase is None else getattr(phase, field) for phase in (one, two))
             if old is None and new is None:
                 continue
-            judged = (host_judged or clock == "GPU") and (alike or _OUTSIDE not in (name,))
+            if name == _OUTSIDE and not alike:
+                rows.append(Change(name=f"{name}, {clock}", unit="s", before=old, after=new, told=_OF_OTHERS))
+                continue
             noise = None
             if old is not None and new is not None:
                 noise = max(relative * max(step_seconds or 0.0, old, new), 0.05 * max(old, new))
-            rows.append(time_change(f"{name}, {clock}", old, new, noise, judged))
+            rows.append(time_change(f"{name}, {clock}", old, new, noise, host_judged or clock == "GPU"))
     return tuple(rows)
 
 

@@ -6,22 +6,25 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from llmtop.format import DASH, duration, middled, number, percent, printable, times
-from llmtop.report.compare_words import difference
-from llmtop.report.comparison import Change, Comparison, DeviceChange, WorkChange
+from llmtop.format import DASH, counted, duration, middled, number, percent, printable, times
+from llmtop.report.compare_words import difference, signed
+from llmtop.report.comparison import Change, Comparison, DeviceChange, FindingChange, WorkChange
 from llmtop.report.text_table import Text
 
 _Style = Callable[[str, str], str]
 
 BRIEF_LINES = 60
 """A screen and a half."""
-_LEAST_ROWS = 3
+_LEAST_ROWS = 2
 _SMALL = 0.01
 """Of a step: a part that is smaller on both sides is left to --full."""
 _LARGE_PCT = 100.0
 """From here on a change is told as so many times."""
-_BRIEF_ROWS = {"devices": 8, "phases": 8, "operators": 8, "kinds": 6, "kernels": 10, "nccl": 4, "findings": 8}
+_BRIEF_ROWS = {"devices": 8, "phases": 8, "operators": 8, "kinds": 6, "kernels": 10, "nccl": 4}
 _MARK = "*"
+_WIDEST_NAME = 80
+_UNBROKEN = 10_000
+"""Wider than any sentence."""
 
 
 @dataclass(frozen=True)
@@ -30,19 +33,19 @@ class _Table:
 
     text: Text
     moved: Sequence[bool]
-    below: str = ""
+    below: tuple[str, ...] = ()
 
 
-def render(comparison: Comparison, style: _Style | None = None, width: int = 100) -> str:
+def render(comparison: Comparison, style: _Style | None = None, width: int | None = None) -> str:
     """All of the comparison as text for a terminal.
 
     Args:
         comparison: what moved.
         style: paints a text by its role ("dim", "title", ...); None for plain text.
-        width: of the terminal.
+        width: of the terminal; None: sentences are not broken into lines.
     """
     paint = style or _plain
-    width = max(60, min(width, 140))
+    width = _UNBROKEN if width is None else max(60, min(width, 140))
     lines = _head(comparison, width, paint, brief=False)
     for made in _tables(comparison, width, brief=False).values():
         lines += ["", *_drawn(made, paint)]
@@ -76,18 +79,23 @@ def _head(found: Comparison, width: int, paint: _Style, brief: bool) -> list[str
     lines = []
     for row in found.environment:
         if row.told and brief:
-            text = f"{row.name}: after {row.told}"
+            text = f"{row.name}: {row.told}"
         else:
             text = f"{row.name}: {printable(row.before or DASH, 400)} -> {printable(row.after or DASH, 400)}"
         shown = _wrapped(printable(text, 900), width, "    ")
         lines += [paint(line, "warning") for line in (shown[:3] if brief else shown)]
-    room = width - 8
-    lines += [
-        paint(f"before: {middled(found.before, room)}", "dim"),
-        paint(f"after:  {middled(found.after, room)}", "dim"),
-        "",
-    ]
+    for word, source, made in (
+        ("before:", found.before, _made(found.engine_before, found.steps_before)),
+        ("after: ", found.after, _made(found.engine_after, found.steps_after)),
+    ):
+        lines.append(paint(f"{word} {middled(source, width - len(word) - len(made) - 1)}{made}", "dim"))
+    lines.append("")
     return [*lines, *(paint(line, "title") for line in _wrapped(printable(found.summary, 1500), width))]
+
+
+def _made(engine: str, steps: int) -> str:
+    """What a report was made of."""
+    return f" ({printable(engine, 20)}, {counted(steps, 'whole step') if steps else 'no whole steps'})"
 
 
 def _notes(found: Comparison, width: int, paint: _Style, most: int) -> list[str]:
@@ -102,7 +110,7 @@ def _notes(found: Comparison, width: int, paint: _Style, most: int) -> list[str]
 
 def _tables(found: Comparison, width: int, brief: bool) -> dict[str, _Table]:
     """Those that have rows, in the order in which a reader wants them."""
-    names = max(24, width - 60)
+    names = min(max(24, width - 60), _WIDEST_NAME)
     made = {
         "step": _step(found, brief),
         "devices": _devices(found.devices),
@@ -111,10 +119,12 @@ def _tables(found: Comparison, width: int, brief: bool) -> dict[str, _Table]:
         "operators": _work("Operators", found.operators, names, brief),
         "kernels": _work("Kernels", found.kernels, names, brief),
         "nccl": _collectives(found, brief),
-        "findings": _findings(found, brief),
+        "findings": _findings(found, width),
     }
     if brief and len(found.devices) < 2:
         made.pop("devices")
+    if brief and not any(row.worth_seconds is not None and row.state != "same" for row in found.kinds):
+        made.pop("kinds")  # the line below the kernels says it
     return {name: table for name, table in made.items() if table.text.rows or table.below}
 
 
@@ -177,10 +187,10 @@ def _difference(row: Change) -> tuple[str, str]:
     if row.before is None or row.after is None:
         return DASH, row.told
     if row.unit == "pct":
-        return f"{row.after - row.before:+.1f} pt", ""
+        return f"{signed(row.after - row.before)} pt", ""
     share = row.told
     if not share and row.change_pct is not None:
-        share = f"{row.change_pct:+.1f}%" if row.change_pct < _LARGE_PCT else times(row.after / row.before)
+        share = f"{signed(row.change_pct)}%" if row.change_pct < _LARGE_PCT else times(row.after / row.before)
     return difference(row.after - row.before), share
 
 
@@ -216,7 +226,7 @@ def _work(title: str, rows: Sequence[WorkChange], width: int, brief: bool) -> _T
     if not stepwise:
         header = ("", "name", "in the window", "mean before", "after", "change", "")
     text = Text(head, header, cells, left=2, most=len(cells))
-    return _Table(text, [row.state != "same" for row in shown], below="" if shown else "none of them moved")
+    return _Table(text, [row.state != "same" for row in shown], below=() if shown else ("  none of them moved",))
 
 
 def _states(rows: Sequence[WorkChange]) -> str:
@@ -259,7 +269,7 @@ def _part(before: float, after: float) -> str:
     if not before:
         return ""
     change = 100.0 * (after / before - 1)
-    return f"{change:+.1f}%" if change < _LARGE_PCT else times(after / before)
+    return f"{signed(change)}%" if change < _LARGE_PCT else times(after / before)
 
 
 def _both_counts(before: float | None, after: float | None) -> str:
@@ -270,6 +280,10 @@ def _both_counts(before: float | None, after: float | None) -> str:
     return one if one == two else f"{one} -> {two}"
 
 
+def _arrow(before: float | None, after: float | None) -> str:
+    return "" if before is None and after is None else f"{duration(before)} -> {duration(after)}"
+
+
 def _collectives(found: Comparison, brief: bool) -> _Table:
     rows = [row for row in found.collectives if row.state != "same" or not brief]
     cells = [
@@ -277,8 +291,8 @@ def _collectives(found: Comparison, brief: bool) -> _Table:
             "" if row.state == "same" else row.state,
             f"{printable(row.name, 30)}, {row.device}",
             _both_counts(row.count_before, row.count_after),
-            f"{duration(row.seconds_before)} -> {duration(row.seconds_after)}",
-            f"{duration(row.exposed_seconds_before)} -> {duration(row.exposed_seconds_after)}",
+            _arrow(row.seconds_before, row.seconds_after),
+            _arrow(row.exposed_seconds_before, row.exposed_seconds_after),
             f"{number(row.bus_gb_per_s_before, 1)} -> {number(row.bus_gb_per_s_after, 1)}"
             if row.bus_gb_per_s_before or row.bus_gb_per_s_after
             else "",
@@ -290,22 +304,25 @@ def _collectives(found: Comparison, brief: bool) -> _Table:
     return _Table(text, [row.state != "same" for row in rows])
 
 
-def _findings(found: Comparison, brief: bool) -> _Table:
-    chosen = [row for row in found.findings if row.state != "stayed" or not brief]
-    stayed = [printable(row.id, 40) for row in found.findings if row.state == "stayed"]
-    cells = [
-        (
-            row.state,
-            printable(row.id, 40),
-            f"{percent(row.before_pct, 1)} -> {percent(row.after_pct, 1)}"
-            if row.before_pct is not None or row.after_pct is not None
-            else "",
-        )
-        for row in chosen
-    ]
-    below = f"stayed: {', '.join(stayed[:8])}" if brief and stayed else ""
-    text = Text("Findings", ("", "", "share of the step"), cells, left=3, most=len(cells))
-    return _Table(text, [row.state != "stayed" for row in chosen], below)
+def _findings(found: Comparison, width: int) -> _Table:
+    """One line a state: what is new, what is gone, what stayed."""
+    lines = []
+    for state in ("new", "gone", "stayed"):
+        rows = [_finding(row) for row in found.findings if row.state == state]
+        if rows:
+            lines += _wrapped(f"  {state}: {', '.join(rows)}", width, "    ")
+    return _Table(Text("Findings", (), ()), (), below=tuple(lines))
+
+
+def _finding(row: FindingChange) -> str:
+    name = printable(row.id, 40)
+    if row.state != "stayed":
+        share = row.after_pct if row.state == "new" else row.before_pct
+        return name if share is None else f"{name} {percent(share, 1)}"
+    if row.before_pct is None and row.after_pct is None:
+        return name
+    one, two = percent(row.before_pct, 1), percent(row.after_pct, 1)
+    return f"{name} {one}" if one == two else f"{name} {one} -> {two}"
 
 
 def _fitting(tables: dict[str, _Table], room: int) -> list[_Table]:
@@ -317,14 +334,13 @@ def _fitting(tables: dict[str, _Table], room: int) -> list[_Table]:
         total = 0
         for name, count in zip(names, rows, strict=True):
             table = tables[name]
-            frame = 1 + bool(table.text.title) + bool(table.below)
+            frame = 1 + bool(table.text.title) + len(table.below)
             total += frame + (1 + count + (count < len(table.text.rows)) if count else 0)
         return total
 
-    for least in (_LEAST_ROWS, 1):
-        for place in reversed(range(len(names))):
-            while needed() > room and rows[place] > least:
-                rows[place] -= 1
+    while needed() > room and max(rows) > _LEAST_ROWS:
+        # The longest goes first; of equal ones the last, which is the least important.
+        rows[len(rows) - 1 - rows[::-1].index(max(rows))] -= 1
     made = []
     for name, count in zip(names, rows, strict=True):
         made.append(replace(tables[name], text=replace(tables[name].text, most=count)))
@@ -345,5 +361,5 @@ def _drawn(table: _Table, paint: _Style) -> list[str]:
     if table.text.more and table.text.shown:
         lines.append(paint(f"  … and {table.text.more} more (--full)", "dim"))
     if table.below:
-        lines.append(paint(f"  {table.below}", "dim"))
+        lines += [paint(line, "dim") for line in table.below]
     return lines

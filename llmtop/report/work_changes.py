@@ -20,10 +20,12 @@ _CALL_PCT = 5.0
 """By so much must the mean of one kernel or call differ where its spread over steps is not known."""
 _SMALL = 0.0005
 """Of a step: less is not worth a word, however certain."""
-_AGREE_PCT = 2.0
-"""Within so much must the kernels that compute agree on how much more work a step does."""
+_AGREE_PCT = 3.0
+"""Within so much must kernels or operators agree on how much more work is done."""
 _MOST_OF_IT = 0.8
-_COMPUTES = ("GEMM", "attention", "convolution")
+_AS_LONG = 2.0
+"""Within such a factor must one of them take as long as before: beyond it is other work, or on a GPU unlike."""
+_IN_COMMON = 0.2
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Work:
     kind: str
     count: int
     """In the whole file."""
+    seconds: float
+    """All of them together."""
     mean_us: float | None
     per_step: tuple[PerStep, ...] = ()
 
@@ -60,9 +64,11 @@ class Stepwise:
     """The longer of the two."""
 
     def of(self, work: Work | None, side: int) -> _Step:
-        """What work comes to in a step of one side (0 or 1)."""
+        """What work comes to in a step of one side (0 or 1); in the whole window where no step can be told."""
         if work is None:
             return _Step()
+        if not self.places:
+            return _Step(work.count, work.seconds)
         rows = {row.place: row for row in work.per_step}
         count = seconds = square = 0.0
         for places, steps in zip(self.places, self.steps, strict=True):
@@ -90,12 +96,17 @@ def stepwise(paired: Paired, before: Report, after: Report, step_seconds: float 
 
 def kernels_of(report: Report) -> dict[str, Work]:
     """The kernels of a report by name and functor."""
-    return {row.name: Work(row.name, row.kind, row.count, row.mean_us, row.per_step) for row in report.kernels}
+    return {
+        row.name: Work(row.name, row.kind, row.count, row.seconds, row.mean_us, row.per_step)
+        for row in report.kernels
+    }
 
 
 def operators_of(report: Report) -> dict[str, Work]:
     """The operators of a report, and what none of them launched by how it was launched."""
-    return {row.name: Work(row.name, "", row.calls, row.mean_us, row.per_step) for row in report.operators}
+    return {
+        row.name: Work(row.name, "", row.calls, row.seconds, row.mean_us, row.per_step) for row in report.operators
+    }
 
 
 def work_changes(before: dict[str, Work], after: dict[str, Work], on: Stepwise) -> tuple[WorkChange, ...]:
@@ -130,13 +141,17 @@ def _together(kind: str, rows: Iterable[Work]) -> Work | None:
         for place, rows in places.items()
     )
     # Kernels of one kind are of many sizes: a mean over all of them would be of none.
-    return Work(kind, kind, sum(work.count for work in own), None, per_step)
+    count, seconds = sum(work.count for work in own), sum(work.seconds for work in own)
+    return Work(kind, kind, count, seconds, None, per_step)
 
 
 def _ordered(rows: Iterable[WorkChange]) -> tuple[WorkChange, ...]:
     def place(row: WorkChange) -> tuple[bool, float, str]:
         worth = abs(row.worth_seconds or 0.0)
         largest = max(row.seconds_before or 0.0, row.seconds_after or 0.0)
+        if row.worth_seconds is None:
+            sides = ((row.mean_us_before, row.window_before), (row.mean_us_after, row.window_after))
+            worth = largest = max((mean or 0.0) * many for mean, many in sides)
         return row.state == "same", -worth if row.state != "same" else -largest, row.name
 
     return tuple(sorted(rows, key=place))
@@ -199,30 +214,46 @@ def _state_of_calls(one: Work | None, other: Work | None) -> State:
 
 
 def work_ratio(before: dict[str, Work], after: dict[str, Work], on: Stepwise) -> float | None:
-    """How many times as often a step after runs the kernels that compute, if they agree; else None.
+    """How many times as much work is done after, in a step or, without steps, in the window; None if unclear.
 
-    Where gradients are accumulated over more batches, or steps were told apart in another way, it is not 1, and
-    what a step takes says nothing of how fast it does its work.
+    It is told by how often kernels or operators run, if most of them, by time, agree. Where gradients are
+    accumulated over more batches, steps were told apart in another way, or a window is longer, it is not 1, and
+    what a step or a window takes says nothing of how fast the work is done.
     """
-    if not on.places:
+    sides = [{name: on.of(work, side) for name, work in all_.items()} for side, all_ in enumerate((before, after))]
+    everything = [sum(step.seconds for step in side.values()) for side in sides]
+    shared = [(a, sides[1][name]) for name, a in sides[0].items() if name in sides[1]]
+    ratios = sorted((b.count / a.count, a.seconds, b.seconds) for a, b in shared if a.count and b.count)
+    if not ratios or not all(everything):
         return None
-    weighed: list[tuple[float, float]] = []
-    for name, one in before.items():
-        other = after.get(name)
-        if other is None or one.kind not in _COMPUTES:
-            continue
-        a, b = on.of(one, 0), on.of(other, 1)
-        if a.count and b.count:
-            weighed.append((b.count / a.count, a.seconds / a.count + b.seconds / b.count))
-    everything = sum(weight for _, weight in weighed)
-    weighed.sort()
-    passed = 0.0
-    for ratio, weight in weighed:
+    ratio = _weighted_median([(own, a / everything[0] + b / everything[1]) for own, a, b in ratios])
+    alike = [
+        (a, b)
+        for own, a, b in ratios
+        if abs(own / ratio - 1) <= _AGREE_PCT / 100 and a / _AS_LONG <= b / own <= a * _AS_LONG
+    ]
+    agree = min(sum(row[side] for row in alike) / everything[side] for side in (0, 1))
+    return ratio if agree >= _MOST_OF_IT else None
+
+
+def little_in_common(before: dict[str, Work], after: dict[str, Work]) -> bool:
+    """Whether hardly any time goes to what is on both sides."""
+    both = before.keys() & after.keys()
+    sides = [
+        (sum(side[name].seconds for name in both), sum(w.seconds for w in side.values()))
+        for side in (before, after)
+    ]
+    return all(total > 0 and own < _IN_COMMON * total for own, total in sides)
+
+
+def _weighted_median(rows: list[tuple[float, float]]) -> float:
+    """The value in the middle of ascending (value, weight)."""
+    half, passed = sum(weight for _, weight in rows) / 2, 0.0
+    for value, weight in rows:
         passed += weight
-        if passed >= everything / 2:
-            near = sum(w for r, w in weighed if abs(r / ratio - 1) <= _AGREE_PCT / 100)
-            return ratio if near >= _MOST_OF_IT * everything else None
-    return None
+        if passed >= half:
+            return value
+    return rows[-1][0]
 
 
 def window_note(before: dict[str, Work], after: dict[str, Work], on: Stepwise) -> str:
