@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from msgspec import structs
 
 from llmtop.report.compare_words import notes_of, nothing_moved, summary_of
-from llmtop.report.comparison import Basis, Change, Comparison, DeviceChange, FindingChange
+from llmtop.report.comparison import Basis, Change, Comparison, DeviceChange, FindingChange, WorkChange
 from llmtop.report.device_pairs import (
     Judged,
     Pair,
@@ -38,6 +38,7 @@ from llmtop.report.work_changes import (
     kind_changes,
     little_in_common,
     operators_of,
+    other_size,
     stepwise,
     window_note,
     work_changes,
@@ -139,16 +140,21 @@ def compare_reports(before: Report, after: Report) -> Comparison:
     )
     same = nothing_moved(found)
     seconds = None if on.places else tuple(sum(row.seconds for row in side.values()) for side in work)
-    notes = notes_of(before, after, paired, found, (*_strange(work), window_note(*kernels, on)))
+    notes = notes_of(
+        before, after, paired, found, (*_strange(before, after, work, found.kinds), window_note(*kernels, on))
+    )
     summary = summary_of(found, same, paired, words, seconds)
     return structs.replace(found, same=same, summary=summary, notes=notes)
 
 
-def _strange(work: tuple[dict[str, Work], dict[str, Work]]) -> list[str]:
-    """That two captures hardly do the same, where they do not."""
-    if not little_in_common(*work):
-        return []
-    return ["hardly any of the work is on both sides: are these captures of the same program?"]
+def _strange(
+    before: Report, after: Report, work: tuple[dict[str, Work], dict[str, Work]], kinds: tuple[WorkChange, ...]
+) -> list[str]:
+    """That two captures hardly do the same, or not of the same size, where that is so."""
+    if little_in_common(*work):
+        return ["hardly any of the work is on both sides: are these captures of the same program?"]
+    gpus = [{device.name for device in report.devices} for report in (before, after)]
+    return [other_size(kinds)] if gpus[0] == gpus[1] else []
 
 
 def regressed(comparison: Comparison, limit_pct: float) -> bool:

@@ -79,12 +79,12 @@ def _bounded(found: Comparison, step: Change, where: str, values: str) -> str:
     if step.moved:
         word, least = ("slower", low) if low > 0 else ("faster", high)
         return (
-            f"The step{where} is {word}, whatever the two profilers cost: {values} with them, without by at "
-            f"least {percent(abs(least), 1)}."
+            f"The step{where} is {word}, whatever profilers cost: {values} as captured, without them by at least "
+            f"{percent(abs(least), 1)}."
         )
     device = next((row for row in found.figures if row.unit == "s"), None)
     text = (
-        f"Whether the step{where} moved cannot be told: {values} with two different profilers, which is "
+        f"Whether the step{where} moved cannot be told: {values} {_as_made(found)}, which is "
         f"between {signed(low)}% and {signed(high)}% without them."
     )
     if device is None or device.change_pct is None:
@@ -94,6 +94,12 @@ def _bounded(found: Comparison, step: Change, where: str, values: str) -> str:
         f"{text} GPU time in a step, which no profiler changes, {moved}: {duration(device.before)} to "
         f"{duration(device.after)} ({signed(device.change_pct)}%)."
     )
+
+
+def _as_made(found: Comparison) -> str:
+    """With which profilers."""
+    one = "recording" in (found.engine_before, found.engine_after)
+    return "with a profiler on one side only" if one else "with two different profilers"
 
 
 def _because(found: Comparison) -> str:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from llmtop.format import percent
+from llmtop.format import percent, times
 from llmtop.report.comparison import CollectiveChange, State, WorkChange
 from llmtop.report.device_pairs import Paired
 from llmtop.report.model import CollectiveTime, Report
@@ -26,6 +26,11 @@ _MOST_OF_IT = 0.8
 _AS_LONG = 2.0
 """Within such a factor must one of them take as long as before: beyond it is other work, or on a GPU unlike."""
 _IN_COMMON = 0.2
+_WINDOW = 0.1
+"""Of the kernels in a window: so many more or fewer are worth a word."""
+_OTHER_SIZE = 1.3
+"""By such a factor must kernels of every kind have changed to be of another size."""
+_LEAST_KINDS = 3
 
 
 @dataclass(frozen=True)
@@ -246,6 +251,31 @@ def little_in_common(before: dict[str, Work], after: dict[str, Work]) -> bool:
     return all(total > 0 and own < _IN_COMMON * total for own, total in sides)
 
 
+def other_size(kinds: Iterable[WorkChange]) -> str:
+    """That kernels of every kind take more (or less) time by a factor, where they do: no change of code does that.
+
+    Args:
+        kinds: kernels by what they compute, a step; "" for those whose steps cannot be told.
+    """
+    factors = [
+        (row.seconds_after / row.count_after) / (row.seconds_before / row.count_before)
+        for row in kinds
+        if row.kind != "NCCL" and row.count_before and row.count_after and row.seconds_before and row.seconds_after
+    ]
+    if len(factors) < _LEAST_KINDS:
+        return ""
+    if min(factors) >= _OTHER_SIZE:
+        word, factor = "longer", min(factors)
+    elif max(factors) <= 1 / _OTHER_SIZE:
+        word, factor = "shorter", 1 / max(factors)
+    else:
+        return ""
+    return (
+        f"kernels of every kind are {word}, by {times(factor)} at least: another size of batch, sequence or model "
+        "rather than another speed"
+    )
+
+
 def _weighted_median(rows: list[tuple[float, float]]) -> float:
     """The value in the middle of ascending (value, weight)."""
     half, passed = sum(weight for _, weight in rows) / 2, 0.0
@@ -262,7 +292,7 @@ def window_note(before: dict[str, Work], after: dict[str, Work], on: Stepwise) -
     told = []
     for row in sorted(kinds, key=lambda row: -max(row.window_before, row.window_after)):
         a, b = row.window_before, row.window_after
-        if not a or not b or min(a, b) > 0.98 * max(a, b):
+        if not a or not b or min(a, b) > (1 - _WINDOW) * max(a, b):
             continue
         if on.places and not _as_often(row):
             continue
