@@ -140,9 +140,8 @@ def compare_reports(before: Report, after: Report) -> Comparison:
     )
     same = nothing_moved(found)
     seconds = None if on.places else tuple(sum(row.seconds for row in side.values()) for side in work)
-    notes = notes_of(
-        before, after, paired, found, (*_strange(before, after, work, found.kinds), window_note(*kernels, on))
-    )
+    on_work = (*_strange(before, after, work, found.kinds), window_note(*kernels, on))
+    notes = notes_of(before, after, paired, found, on_work)
     summary = summary_of(found, same, paired, words, seconds)
     return structs.replace(found, same=same, summary=summary, notes=notes)
 

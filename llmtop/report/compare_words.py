@@ -12,6 +12,7 @@ from llmtop.report.step_times import FEW_STEPS, correction_of
 
 _RECORDS_LOST = "records_lost"
 _MOST_PARTS = 3
+_LARGE_PCT = 900.0
 _AS_MUCH = 0.02
 """Of the work of a step: so much more or less is as much."""
 _WORTH_SAYING = 0.1
@@ -62,7 +63,7 @@ def _step(found: Comparison, where: str) -> str:
     if found.basis == "bounded":
         return _bounded(found, step, where, values)
     without = " without the profiler" if found.basis == "undisturbed" else ""
-    said = f"({signed(step.change_pct)}%, noise {noise})"
+    said = f"({_part(step.change_pct)}, noise {noise})"
     if not step.moved:
         return f"The step{where} did not move: {values}{without} {said}."
     if other_work(found) is not None:
@@ -85,14 +86,14 @@ def _bounded(found: Comparison, step: Change, where: str, values: str) -> str:
     device = next((row for row in found.figures if row.unit == "s"), None)
     text = (
         f"Whether the step{where} moved cannot be told: {values} {_as_made(found)}, which is "
-        f"between {signed(low)}% and {signed(high)}% without them."
+        f"between {_part(low)} and {_part(high)} without them."
     )
     if device is None or device.change_pct is None:
         return text
     moved = "did not move" if not device.moved else "moved"
     return (
         f"{text} GPU time in a step, which no profiler changes, {moved}: {duration(device.before)} to "
-        f"{duration(device.after)} ({signed(device.change_pct)}%)."
+        f"{duration(device.after)} ({_part(device.change_pct)})."
     )
 
 
@@ -143,6 +144,11 @@ def _by_work(found: Comparison, work_seconds: tuple[float, ...] | None) -> str:
 def difference(seconds: float) -> str:
     """A length of time that came or went, with its sign."""
     return f"{'-' if seconds <= -5e-10 else '+'}{duration(abs(seconds))}"
+
+
+def _part(change_pct: float) -> str:
+    """A change in percent; from ten times on, in times."""
+    return f"{signed(change_pct)}%" if change_pct < _LARGE_PCT else f"{times(1 + change_pct / 100)} as much"
 
 
 def signed(value: float) -> str:
