@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from llmtop.report.compare_words import notes_of, nothing_moved, summary_of
+from llmtop.report.compare_words import lost_records, notes_of, nothing_moved, summary_of
 from llmtop.report.comparison import Basis, Change, Comparison, DeviceChange, FindingChange, WorkChange
 from llmtop.report.device_pairs import (
     Judged,
@@ -32,6 +32,7 @@ from llmtop.report.render_comparison import render
 from llmtop.report.step_times import StepTime, basis_of, step_change, step_time
 from llmtop.report.verdict_change import verdict_change
 from llmtop.report.work_changes import (
+    NOT_BY_STEP,
     Work,
     collective_changes,
     kernels_of,
@@ -65,6 +66,11 @@ class _Both:
         return self.before.engine == self.after.engine
 
     @property
+    def complete(self) -> bool:
+        """Whether all kernels that were launched are in both: else what a step holds is not known."""
+        return not any(lost_records(report) for report in (self.before, self.after))
+
+    @property
     def relative(self) -> float:
         """How uncertain the steps are: of both sides, so that the comparison the other way round calls the same
         things noise."""
@@ -84,7 +90,7 @@ class _Both:
     def figures(self, pair: Pair, steps: tuple[StepTime | None, StepTime | None]) -> tuple[Change, ...]:
         """The shares of a device, and its work in a step."""
         judged = Judged(self.alike, self.alike or self.basis == "undisturbed")
-        time = device_time(pair, self.relative)
+        time = device_time(pair, self.relative, self.complete)
         rows = figures_of(pair, self.shares(pair), self.relative, steps, judged)
         return (*rows, *([time] if time is not None else []))
 
@@ -106,7 +112,7 @@ def compare_reports(before: Report, after: Report) -> Comparison:
     one, two = (step_time(*side) for side in sides)
     both = _Both(before, after, paired, (one, two), basis_of(before, after, one, two))
     step, bounds = (None, None) if one is None or two is None else step_change(one, two, both.basis)
-    on = stepwise(paired, before, after, both.longest)
+    on = stepwise(paired, before, after, both.longest) if both.complete else NOT_BY_STEP
     kernels, operators = (kernels_of(before), kernels_of(after)), (operators_of(before), operators_of(after))
     # Operators are the same on any GPU; kernels are not.
     work = operators if all(operators) else kernels
@@ -129,18 +135,19 @@ def compare_reports(before: Report, after: Report) -> Comparison:
         environment=differences(before.environment, after.environment),
         basis=both.basis,
         step_range_pct=bounds,
-        parts=() if main is None else parts_of(main, both.shares(main), both.relative, both.basis),
+        parts=() if main is None else parts_of(main, both.shares(main), both.relative, both.complete, both.basis),
         devices=tuple(_device(both, pair) for pair in paired.pairs),
         unpaired=paired.unpaired,
         kernels=work_changes(*kernels, on),
         kinds=kind_changes(*kernels, on),
         operators=work_changes(*operators, on) if all(operators) else (),
         collectives=collective_changes(before, after, paired),
-        work_ratio=work_ratio(*work, on),
+        work_ratio=work_ratio(*work, on) if both.complete else None,
     )
     same = nothing_moved(found)
     seconds = None if on.places else tuple(sum(row.seconds for row in side.values()) for side in work)
-    on_work = (*_strange(before, after, work, found.kinds), window_note(*kernels, on))
+    windows = window_note(*kernels, on) if both.complete else ""
+    on_work = (*_strange(before, after, work, found.kinds), windows)
     notes = notes_of(before, after, paired, found, on_work)
     summary = summary_of(found, same, paired, words, seconds)
     return structs.replace(found, same=same, summary=summary, notes=notes)
@@ -197,7 +204,7 @@ def _rows_of(report: Report, device: Device) -> list[PhaseMean]:
 
 
 def _phases(both: _Both, before: list[PhaseMean], after: list[PhaseMean]) -> tuple[Change, ...]:
-    return phase_changes(before, after, both.relative, both.longest, both.alike)
+    return phase_changes(before, after, both.relative, both.longest, (both.alike, both.complete))
 
 
 def _findings(before: Report, after: Report) -> tuple[FindingChange, ...]:

@@ -19,6 +19,11 @@ _WORTH_SAYING = 0.1
 """Of what the step changed by: a part that changed by less explains little of it."""
 
 
+def lost_records(report: Report) -> bool:
+    """Whether kernels that were launched are not in a capture."""
+    return any(finding.id == _RECORDS_LOST for finding in report.findings)
+
+
 def nothing_moved(found: Comparison) -> bool:
     """Whether two reports show no difference that is more than noise."""
     changes = [*([found.step] if found.step else []), *found.figures, *found.parts, *found.phases]
@@ -88,8 +93,10 @@ def _bounded(found: Comparison, step: Change, where: str, values: str) -> str:
         f"Whether the step{where} moved cannot be told: {values} {_as_made(found)}, which is "
         f"between {_part(low)} and {_part(high)} without them."
     )
-    if device is None or device.change_pct is None:
+    if device is None or device.change_pct is None or device.before is None or device.after is None:
         return text
+    if not device.moved and abs(device.after - device.before) > (device.noise or 0.0):
+        return text  # it is not judged, for kernels are missing
     moved = "did not move" if not device.moved else "moved"
     return (
         f"{text} GPU time in a step, which no profiler changes, {moved}: {duration(device.before)} to "
@@ -174,8 +181,8 @@ def notes_of(
         if 0 < report.steps.count < FEW_STEPS:
             steps = counted(report.steps.count, "whole step")
             notes.append(f"the {word} has only {steps}: capture more to see small changes")
-        if any(finding.id == _RECORDS_LOST for finding in report.findings):
-            notes.append(f"the {word} lacks kernels that were launched: fewer of them are no change")
+        if lost_records(report):
+            notes.append(f"the {word} lacks kernels that were launched: what a step holds is not known")
         if any(device.graphs for device in report.devices):
             notes.append(
                 f"the {word} has CUDA graphs that were traced as a whole: their kernels are in no row here"

@@ -231,8 +231,18 @@ def share_change(
     )
 
 
-def parts_of(pair: Pair, shares: tuple[Shares, Shares], relative: float, basis: Basis) -> tuple[Change, ...]:
-    """What the mean step of a device is made of, in seconds: the GPU's own work, and what it was lost to."""
+def parts_of(
+    pair: Pair, shares: tuple[Shares, Shares], relative: float, complete: bool, basis: Basis
+) -> tuple[Change, ...]:
+    """What the mean step of a device is made of, in seconds: the GPU's own work, and what it was lost to.
+
+    Args:
+        pair: one device.
+        shares: what it lost on both sides.
+        relative: how uncertain the steps are, as a share of them.
+        complete: whether all its work is in both captures.
+        basis: which of the steps are set against each other.
+    """
     one, two = shares
     if one.step_seconds is None or two.step_seconds is None or None in (pair.before.kernels, pair.after.kernels):
         return ()
@@ -245,15 +255,21 @@ def parts_of(pair: Pair, shares: tuple[Shares, Shares], relative: float, basis: 
         known = find(kind)
         before, after = a / 100 * one.step_seconds, b / 100 * two.step_seconds
         noise = max(relative * max(before, after), 0.03 * max(before, after), LEAST_PCT / 100 * longest)
-        judged = basis != "bounded" or kind not in _HOST_PACED
+        judged = complete and (basis != "bounded" or kind not in _HOST_PACED)
         rows.append(time_change(known.title if known else kind, before, after, noise, judged))
     return tuple(rows)
 
 
-def device_time(pair: Pair, relative: float) -> Change | None:
-    """Device time in a step: what no profiler changes; None without whole steps."""
+def device_time(pair: Pair, relative: float, complete: bool) -> Change | None:
+    """Device time in a step: what no profiler changes; None without whole steps.
+
+    Args:
+        pair: one device.
+        relative: how uncertain the steps are, as a share of them.
+        complete: whether all its work is in both captures.
+    """
     one, two = device_seconds(pair.before), device_seconds(pair.after)
     if one is None or two is None:
         return None
     noise = max(relative, 0.01) * max(one, two)
-    return time_change("GPU time in a step", one, two, noise)
+    return time_change("GPU time in a step", one, two, noise, complete)

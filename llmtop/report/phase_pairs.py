@@ -65,7 +65,7 @@ def phase_changes(
     after: Sequence[PhaseMean],
     relative: float,
     step_seconds: float | None,
-    host_judged: bool,
+    judged: tuple[bool, bool],
 ) -> tuple[Change, ...]:
     """The phases of one device (or means over several) by both clocks.
 
@@ -74,7 +74,8 @@ def phase_changes(
         after: of the second.
         relative: how uncertain the steps are, as a share of them.
         step_seconds: the longer of the two steps.
-        host_judged: whether the host's times can be set against each other: two profilers slow it differently.
+        judged: whether the host's times can be set against each other (two profilers slow it differently), and
+            whether the device's can (not all of its work may be in the captures).
     """
     pairs = pair_phases(before, after)
     # What is in no phase is the same on both sides only if the phases are.
@@ -86,7 +87,7 @@ def phase_changes(
         name = one.name if one is not None else two.name if two is not None else ""
         if one is not None and two is not None and one.name != two.name:
             name = f"{one.name} / {two.name}"
-        for clock, field in (("host", "host_seconds"), ("GPU", "gpu_seconds")):
+        for clock, field, told in (("host", "host_seconds", judged[0]), ("GPU", "gpu_seconds", judged[1])):
             old, new = (None if phase is None else getattr(phase, field) for phase in (one, two))
             if old is None and new is None:
                 continue
@@ -96,7 +97,7 @@ def phase_changes(
             noise = None
             if old is not None and new is not None:
                 noise = max(relative * max(step_seconds or 0.0, old, new), 0.05 * max(old, new))
-            rows.append(time_change(f"{name}, {clock}", old, new, noise, host_judged or clock == "GPU"))
+            rows.append(time_change(f"{name}, {clock}", old, new, noise, told))
     return tuple(rows)
 
 

@@ -85,6 +85,9 @@ class Stepwise:
         return _Step(count / number, seconds / number, math.sqrt(square) / number)
 
 
+NOT_BY_STEP = Stepwise((), (), 0.0)
+
+
 def stepwise(paired: Paired, before: Report, after: Report, step_seconds: float | None) -> Stepwise:
     """Of the devices that have whole steps on both sides; of none where a report is too old to say that."""
     told = all(
