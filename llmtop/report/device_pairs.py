@@ -13,7 +13,7 @@ from typing import Literal
 from llmtop.bottlenecks import find
 from llmtop.report.comparison import Basis, Change, ComparedDevice
 from llmtop.report.model import Correction, Device, Report
-from llmtop.report.step_times import LEAST_PCT, StepTime, correction_of, device_seconds, time_change
+from llmtop.report.step_times import FEW_PCT, LEAST_PCT, StepTime, correction_of, device_seconds, time_change
 
 POINTS = 1.0
 """So many points must a share move by."""
@@ -254,7 +254,7 @@ def parts_of(
     for kind, a, b in (own, *lost):
         known = find(kind)
         before, after = a / 100 * one.step_seconds, b / 100 * two.step_seconds
-        noise = max(relative * max(before, after), 0.03 * max(before, after), LEAST_PCT / 100 * longest)
+        noise = max(max(relative, FEW_PCT / 100) * max(before, after), LEAST_PCT / 100 * longest)
         judged = complete and (basis != "bounded" or kind not in _HOST_PACED)
         rows.append(time_change(known.title if known else kind, before, after, noise, judged))
     return tuple(rows)
@@ -271,5 +271,5 @@ def device_time(pair: Pair, relative: float, complete: bool) -> Change | None:
     one, two = device_seconds(pair.before), device_seconds(pair.after)
     if one is None or two is None:
         return None
-    noise = max(relative, 0.01) * max(one, two)
+    noise = max(relative, FEW_PCT / 100) * max(one, two)
     return time_change("GPU time in a step", one, two, noise, complete)
