@@ -49,7 +49,8 @@ def render(comparison: Comparison, style: _Style | None = None, width: int | Non
     lines = _head(comparison, width, paint, brief=False)
     for made in _tables(comparison, width, brief=False).values():
         lines += ["", *_drawn(made, paint)]
-    return "\n".join([*lines, *_notes(comparison, width, paint, most=len(comparison.notes))]) + "\n"
+    notes = _notes(comparison, width, paint, most=None)
+    return "\n".join([*lines, *([""] if notes else []), *notes]) + "\n"
 
 
 def brief(comparison: Comparison, style: _Style | None = None, width: int = 100) -> str:
@@ -78,7 +79,7 @@ def _head(found: Comparison, width: int, paint: _Style, brief: bool) -> list[str
     """In what the environments differ, what is compared, and the summary."""
     lines = []
     for row in found.environment:
-        if row.told and brief:
+        if row.told:
             text = f"{row.name}: {row.told}"
         else:
             text = f"{row.name}: {printable(row.before or DASH, 400)} -> {printable(row.after or DASH, 400)}"
@@ -98,19 +99,19 @@ def _made(engine: str, steps: int) -> str:
     return f" ({printable(engine, 20)}, {counted(steps, 'whole step') if steps else 'no whole steps'})"
 
 
-def _notes(found: Comparison, width: int, paint: _Style, most: int) -> list[str]:
+def _notes(found: Comparison, width: int, paint: _Style, most: int | None) -> list[str]:
     said = [*found.unpaired, *found.notes]
-    left = len(said) - max(most, 1)
-    shown = said[: len(said) - left] if left > 0 else said
+    shown = said[:most]
+    left = len(said) - len(shown)
     lines = [
         paint(line, "dim") for text in shown for line in _wrapped(f"note: {printable(text, 300)}", width, "      ")
     ]
-    return [*lines, *([paint(f"and {left} more notes", "dim")] if left > 0 else [])]
+    return [*lines, *([paint(f"and {counted(left, 'more note')}", "dim")] if left > 0 else [])]
 
 
 def _tables(found: Comparison, width: int, brief: bool) -> dict[str, _Table]:
     """Those that have rows, in the order in which a reader wants them."""
-    names = min(max(24, width - 60), _WIDEST_NAME)
+    names = min(max(22, width - 60), _WIDEST_NAME)
     made = {
         "step": _step(found, brief),
         "devices": _devices(found.devices),
@@ -121,7 +122,7 @@ def _tables(found: Comparison, width: int, brief: bool) -> dict[str, _Table]:
         "nccl": _collectives(found, brief),
         "findings": _findings(found, width),
     }
-    if brief and len(found.devices) < 2:
+    if len(found.devices) < 2:
         made.pop("devices")
     if brief and not any(row.worth_seconds is not None and row.state != "same" for row in found.kinds):
         made.pop("kinds")  # the line below the kernels says it
@@ -201,12 +202,12 @@ def _devices(devices: Sequence[DeviceChange]) -> _Table:
         cells = [device.name + (_MARK if device.before.judged or device.after.judged else "")]
         steps = device.step
         cells.append(f"{duration(steps.before)} -> {duration(steps.after)}" if steps is not None else DASH)
-        for name in ("GPU time in a step", "GPU busy, whole capture", "GPU idle", "exposed NCCL"):
+        for name in ("GPU time in a step", "GPU idle", "exposed NCCL"):
             row = by_name.get(name)
             cells.append(DASH if row is None else f"{_show(row.before, row.unit)} -> {_show(row.after, row.unit)}")
         rows.append(tuple(cells))
         moved.append((steps is not None and steps.moved) or any(row.moved for row in device.figures))
-    header = ("device (*: judged)", "step", "GPU time in it", "busy, all", "idle", "exposed NCCL")
+    header = ("device (*: judged)", "step", "GPU time in it", "idle", "exposed NCCL")
     return _Table(Text("Devices, each against itself", header, rows, left=1, most=len(rows)), moved)
 
 
@@ -218,11 +219,11 @@ def _work(title: str, rows: Sequence[WorkChange], width: int, brief: bool) -> _T
     shown = [row for row in rows if row.state != "same"] if brief else list(rows)
     before = sum(bool(row.window_before) for row in rows)
     after = sum(bool(row.window_after) for row in rows)
-    over = "a step" if stepwise else "one by one, for a step is not known on both sides"
+    over = "time a step" if stepwise else "one by one, for a step is not known on both sides"
     head = f"{title}, {over} ({before} before, {after} after, {_states(rows)})"
     make = _work_of_step if stepwise else _work_of_window
     cells = [make(row, width) for row in shown]
-    header: tuple[str, ...] = ("", "name", "times", "time before", "after", "worth a step", "")
+    header: tuple[str, ...] = ("", "name", "times", "before", "after", "worth", "")
     if not stepwise:
         header = ("", "name", "in the window", "mean before", "after", "change", "")
     text = Text(head, header, cells, left=2, most=len(cells))
