@@ -39,8 +39,8 @@ from llmtop.rules.recent_steps import sm_active as _sm
 from llmtop.rules.recent_steps import who as _who
 from llmtop.rules.rule import Rule, RuleText, Told
 from llmtop.rules.state.rank import RankState
-from llmtop.rules.state.windows import finite
 from llmtop.rules.state.step_costs import StepCosts, gpu_share_pct, host_share_pct
+from llmtop.rules.state.windows import finite
 
 # ---- waiting for data ----
 

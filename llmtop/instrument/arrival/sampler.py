@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from llmtop.instrument.gpu.events import Events
 from llmtop.instrument.gpu.stream_waits import Pairs, StreamWaits
+from llmtop.instrument.guest.forks import keep_in_children
 from llmtop.instrument.guest.guard import met
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.phase_names import role_of
@@ -126,6 +127,7 @@ class Sampler:
             events: of this process's GPU; None without one.
             waits: of the computing stream, where it waits for gathered parameters; likewise.
         """
+        keep_in_children(self)
         self.replica = replica
         self.events = events
         self._waits = waits

@@ -12,6 +12,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from llmtop.instrument.gpu.events import Events
+from llmtop.instrument.guest.forks import keep_in_children
 from llmtop.instrument.guest.interrupts import raised_by_handler
 
 MOST = 512
@@ -31,6 +32,7 @@ class StreamWaits:
             events: of the device that is current in the training thread.
             is_compiling: whether torch.compile traces what runs.
         """
+        keep_in_children(self)
         self._cuda = cuda
         self._class = cuda.Stream
         self._events = events
