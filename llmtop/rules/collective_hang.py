@@ -67,8 +67,9 @@ def _is_hung(job: JobState, up: bool) -> bool:
     hang = find(job)
     if hang is None or any(state.rank.state in ("gone", "stopped") for state in job.ranks):
         return False  # `stalled` names those, and why
-    if hang.behind is None and len(job.ranks) < job.world_size:
-        return False  # it may be one that is not seen from here
+    seen = sum(bool(_counts(state)) for state in job.ranks)
+    if hang.behind is None and seen < job.world_size:
+        return False  # it may be one that is not seen from here, or that has told nothing yet
     # The first rank often validates or saves alone while the others wait for it.
     return hang.behind is None or not is_at_other_work(hang.behind)
 

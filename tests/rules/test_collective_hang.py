@@ -74,6 +74,9 @@ def test_where_all_have_called_it_nobody_is_named() -> None:
         pytest.param([rank(number, count(40, None)) for number in range(3)], id="nobody knows what has ended"),
         pytest.param([rank(0, count(40, 39)), rank(1, count(40, 39))], id="the third is on another node"),
         pytest.param(
+            [rank(0, count(40, 39)), rank(1, count(40, 39)), rank(2)], id="the third has told nothing yet"
+        ),
+        pytest.param(
             [rank(0, count(39, 39), last_work_at=NOW - 2), rank(1, count(40, 39)), rank(2, count(40, 39))],
             id="the first validates alone",
         ),

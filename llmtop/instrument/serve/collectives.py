@@ -105,8 +105,8 @@ def is_quiet(recorder: State) -> bool:
 
 def _told(source: str, group: str, enqueued: int, completed: int | None) -> wire.CollectiveCount:
     """With the group's name, and what the operation of the last number is."""
-    found = _dump(source, entries=True)
-    mine = [entry for entry in found.entries if str(entry.pg_id) == group] if found else []
+    # Who waits nowhere, as the rank that the others wait for, has no operation under way to name the group by.
+    mine = _entries(source, group, only_active=True) or _entries(source, group, only_active=False)
     named = next((entry for entry in reversed(mine) if entry.process_group), None)
     words = named.process_group if named else [group]
     name = " ".join(word for word in words if word and word != "undefined")
@@ -115,13 +115,20 @@ def _told(source: str, group: str, enqueued: int, completed: int | None) -> wire
     return wire.CollectiveCount(name[:80], enqueued, completed, operation or None)
 
 
-def _dump(source: str, *, entries: bool) -> _Dump | None:
+def _entries(source: str, group: str, *, only_active: bool) -> list[_Entry]:
+    found = _dump(source, entries=True, only_active=only_active)
+    return [entry for entry in found.entries if str(entry.pg_id) == group] if found else []
+
+
+def _dump(source: str, *, entries: bool, only_active: bool = True) -> _Dump | None:
     c10d: Any = sys.modules.get(_C10D)
     dump = getattr(c10d, source, None)
     if dump is None:
         return None
     try:
-        return _decoder.decode(dump(includeCollectives=entries, onlyActive=True) if entries else dump(entries))
+        return _decoder.decode(
+            dump(includeCollectives=entries, onlyActive=only_active) if entries else dump(entries)
+        )
     except (TypeError, ValueError, RuntimeError, msgspec.MsgspecError):  # another form of another torch
         return None
 
