@@ -178,6 +178,13 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     warmup: bool = False
     """Left out of rates and percentiles (first steps: compilation, allocator, autotuning)."""
     kind: StepKind = "step"
+    tokens_in: float | None = None
+    """Of a request to a language model: tokens that it came with; `tokens` are those that it was answered with."""
+    ttft_seconds: float | None = None
+    """Time to first token: from the request's beginning until its first token was there, by the later of the two
+    clocks. None where that is not known."""
+    tpot_seconds: float | None = None
+    """Time per output token after the first, of each sequence; None of a request for a single token."""
 
 
 class CollectiveCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,6 +198,26 @@ class CollectiveCount(msgspec.Struct, frozen=True, kw_only=True):
     """The number of the last one that has ended; None where nobody knows."""
     operation: str | None = None
     """What the last one that was called is: "nccl:all_reduce"."""
+
+
+class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+    """How a rank comes to one point of its steps, beside those that train with it: over the last steps that all of
+    them have stamped."""
+
+    point: str
+    """"forward", "backward": where that begins; "first_gradient", "last_gradient": where that is ready; "waits":
+    over the whole step, in which who waits least is last."""
+    clock: Literal["host", "GPU"]
+    steps: int
+    """How many steps were compared."""
+    ranks: int
+    """How many ranks were, this one included."""
+    last_pct: float
+    """Share of those steps in which this rank came last."""
+    late_seconds: float
+    """Median of how much later it came than the last of the others; negative where it came before that."""
+    error_seconds: float
+    """Standard error of that, told by how much it differs from one stamped step to the next."""
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -276,6 +303,9 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     gpu_uuid: str | None = None
     command: str | None = None
     kind: StepKind = "step"
+    inference: bool = False
+    """Whether hooks see that it computes without training: requests to a model (then `kind` is "request"), or a
+    loop of forward passes, each of which is a step."""
     step: int | None = None
     """Index of the last finished step."""
     step_seconds: float | None = None
@@ -299,6 +329,20 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     samples_per_s: float | None = None
     steps_per_s: float | None = None
     """One over the mean step."""
+    ttft_seconds_p50: float | None = None
+    ttft_seconds_p95: float | None = None
+    ttft_seconds_p99: float | None = None
+    """Time to first token of the recent requests (`Step.ttft_seconds`)."""
+    tpot_seconds_p50: float | None = None
+    tpot_seconds_p95: float | None = None
+    tpot_seconds_p99: float | None = None
+    """Time per output token after the first (`Step.tpot_seconds`); a percentile of requests, not of tokens."""
+    tokens_in_per_s: float | None = None
+    tokens_out_per_s: float | None = None
+    """Of requests that hooks see: the tokens that they came with, and those that they were answered with. Loops of
+    forward passes have `tokens_per_s` alone."""
+    batch: float | None = None
+    """Mean sequences, or samples, that a request or a forward pass has."""
     outside_seconds: float | None = None
     """Mean a step in no phase, by the host's clock. Together with the phases that are in no other it is the mean
     step. None where the training names no phases at all."""
@@ -366,6 +410,12 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     `gpu_updates`."""
     gpu_updates: tuple[Step, ...] = ()
     """Earlier steps again, now with their GPU times, which are read after the GPU has got there."""
+    arrivals: tuple[Arrival, ...] | None = None
+    """How it comes to the collectives of its steps, beside the others; empty as long as that cannot be compared.
+    None where it does not stamp that: an old version, a training of one rank or of stages."""
+    exposed_seconds: float | None = None
+    """Median, a step, of how long even the rank that comes last waits from its last gradient to the end of the
+    backward pass: communication that nothing hides."""
     collectives: tuple[CollectiveCount, ...] = ()
     """Told only while no step ends and these counts stand still: where it hangs, if it does."""
     phases_left_out: int = 0

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from llmtop.snapshot import Phase, Step
 
+PREFILL, DECODE = "prefill", "decode"
+"""The phases of a request to a language model: up to its first token, and after it."""
 OUTSIDE = "outside"
 """What the time in no phase is called where it stands beside phases."""
 
@@ -22,6 +24,13 @@ class WholeStep(NamedTuple):
     def outside(self) -> float:
         """Seconds of it in no phase."""
         return max(0.0, self.seconds - covered(self.step.phases))
+
+
+def latency(request: Step) -> float:
+    """What a request took whoever made it, in seconds: without the wait for a batch that came before it."""
+    if request.ttft_seconds is None:
+        return request.seconds
+    return sum(phase.host_seconds for phase in request.phases if phase.name in (PREFILL, DECODE))
 
 
 def covered(phases: tuple[Phase, ...]) -> float:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from llmtop.snapshot import Host, Rank, Snapshot
 from llmtop.steady import SteadyTime
+from llmtop.whole_steps import latency
 from tui.paint.gpu_metrics import METRICS
 
 SAMPLES = 1200
@@ -93,7 +94,7 @@ class RankHistory:
     def add(self, rank: Rank) -> None:
         """Take in what finished since the snapshot before."""
         for step in rank.new_steps:
-            self.seconds.add(step.seconds if rank.kind == "request" else step.interval_seconds)
+            self.seconds.add(latency(step) if rank.kind == "request" else step.interval_seconds)
         if not rank.new_steps:
             return
         for name, value in rank.metrics.items():

@@ -26,11 +26,15 @@ MAX_CAUSES = 64
 """Of what a host does outside phases, in one message."""
 MAX_WORDS = 200
 """Characters of one of them."""
+MAX_STAMPS = 16
+"""Of one step."""
 MAX_STEPS = 4096
 """Steps, and GPU times, of one message."""
 _COUNTED = 20_000
 """Names over the limit are told from each other up to here; from then on the count is a lower bound."""
 _LARGEST_COUNT = 1 << 53
+_LARGEST_TIME = 1 << 62
+"""Nanoseconds: differences of two fit into 64 bits."""
 _MOST_RANKS = 1 << 24
 _LARGEST_AMOUNT = 1e18
 """Tokens of a step: sums of them stay finite."""
@@ -121,13 +125,8 @@ class Bounds:
                 case wire.Overhead():
                     if 0 <= message.step_ns < _LARGEST_COUNT:
                         yield message
-                case wire.Outside():
-                    _outside(message)
-                    yield message
-                case wire.Standstill():
-                    message.where = message.where[:MAX_WORDS]
-                    yield message
                 case _:
+                    _cut_down(message)
                     yield message
 
     def _steps(self, message: wire.Steps) -> None:
@@ -144,6 +143,7 @@ class Bounds:
             if step.interval_ns is not None and step.interval_ns < 0:
                 step.interval_ns = None
             step.tokens, step.samples = _amount(step.tokens), _amount(step.samples)
+            step.tokens_in = _amount(step.tokens_in)
             if step.phases:
                 step.phases = [
                     phase for phase in step.phases if phase.host_ns >= 0 and self.phases.admit(phase.name)
@@ -154,6 +154,33 @@ class Bounds:
     def _gpu_times(self, message: wire.GpuTimes) -> None:
         known = message.times[-MAX_STEPS:]
         message.times = [one for one in known if min(one.gpu_ns, one.host_paced_ns, one.idle_ns or 0) >= 0]
+
+
+def _cut_down(message: wire.FromTraining) -> None:
+    """Those messages that are taken in whatever they say."""
+    match message:
+        case wire.Outside():
+            _outside(message)
+        case wire.Arrivals():
+            _arrivals(message)
+        case wire.Standstill():
+            message.where = message.where[:MAX_WORDS]
+
+
+def _arrivals(message: wire.Arrivals) -> None:
+    """Cut it down to sensible lengths; stamps that no clock can have made are left out."""
+    message.group, message.clock = message.group[:_LAUNCH_TEXT], message.clock[:_LAUNCH_TEXT]
+    message.arrivals = message.arrivals[-MAX_STEPS:]
+    for arrival in message.arrivals:
+        arrival.stamps = [
+            stamp
+            for stamp in arrival.stamps[:MAX_STAMPS]
+            if 0 <= stamp.host_ns < _LARGEST_TIME and (stamp.gpu_ns is None or abs(stamp.gpu_ns) < _LARGEST_TIME)
+        ]
+        waited = arrival.waited_host_ns, arrival.waited_gpu_ns
+        arrival.waited_host_ns, arrival.waited_gpu_ns = (
+            ns if ns is not None and 0 <= ns < _LARGEST_TIME else None for ns in waited
+        )
 
 
 def _outside(message: wire.Outside) -> None:

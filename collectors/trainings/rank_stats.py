@@ -11,6 +11,7 @@ from collectors.trainings.pending import Pending
 from collectors.trainings.step_figures import StepFigures, steps_left
 from llmtop import wire
 from llmtop.snapshot import Phase, Step, StepKind
+from llmtop.whole_steps import DECODE, PREFILL
 
 HISTORY_STEPS = 512
 """How many finished steps a process is asked for on connecting, and how many are kept here: a GPU time that comes
@@ -109,6 +110,7 @@ class RankStats:
             ),
             warmup=warmup,
             kind=kind,
+            **(_of_request(done) if self.hello.inference and kind == "request" else {}),
         )
 
     def _add(self, step: Step) -> None:
@@ -126,6 +128,29 @@ class RankStats:
         self._come_to.update(step)
 
 
+def _of_request(done: wire.StepDone) -> dict[str, float | None]:
+    """What is known of a request to a language model, by its phases (`instrument.auto.requests`)."""
+    took = {phase.name: phase.host_ns / 1e9 for phase in done.phases}
+    first = took.get(PREFILL)
+    tpot = None
+    if first is not None and DECODE in took and done.tokens and done.samples:
+        following = done.tokens / done.samples - 1
+        tpot = took[DECODE] / following if following > 0 else None
+    return {"tokens_in": done.tokens_in, "ttft_seconds": first, "tpot_seconds": tpot}
+
+
+def _first_token(step: Step, gpu_seconds: float | None) -> dict[str, float | None]:
+    """The same by the GPU's clock where that is later: the host may run ahead of the GPU."""
+    first, each = step.ttft_seconds, step.tpot_seconds
+    if first is None or gpu_seconds is None or gpu_seconds <= first:
+        return {}
+    took = {phase.name: phase.host_seconds for phase in step.phases}
+    decode = took.get(DECODE, 0.0)
+    if gpu_seconds > first + decode:
+        return {}  # from before the request began: the GPU had other work
+    return {"ttft_seconds": gpu_seconds, "tpot_seconds": each and each * (first + decode - gpu_seconds) / decode}
+
+
 def _with_gpu_times(step: Step, times: wire.GpuTime) -> Step:
     by_name = dict(times.phases)
     phases = tuple(
@@ -139,4 +164,5 @@ def _with_gpu_times(step: Step, times: wire.GpuTime) -> Step:
         gpu_idle_seconds=idle,
         gpu_host_paced_seconds=times.host_paced_ns / 1e9,
         phases=phases,
+        **_first_token(step, None if PREFILL not in by_name else by_name[PREFILL] / 1e9),
     )

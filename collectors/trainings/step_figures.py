@@ -9,7 +9,7 @@ from collectors.trainings.long_windows import MINUTES_SECONDS, LongWindow
 from collectors.trainings.step_window import Counted, StepWindow, percentile
 from llmtop.snapshot import Step, Window
 from llmtop.step_changes import StepChanges
-from llmtop.whole_steps import Following, WholeStep
+from llmtop.whole_steps import Following, WholeStep, latency
 
 
 def steps_left(total: int | None, last: int | None) -> int | None:
@@ -43,12 +43,14 @@ class StepFigures:
         """Take in the newest step."""
         self._figures = None
         last = self._following.open
+        if last is not None and last.kind != step.kind:
+            self._begin()  # it answered requests so far, and trains now
         whole = self._following.add(step)
         if step.kind == "request":
-            self.last_seconds = step.seconds
+            self.last_seconds = latency(step)
             self._learn_order(step)
             if not step.warmup:
-                self._recent.add(Counted(step, step.seconds, step.interval_seconds, None))
+                self._recent.add(Counted(step, self.last_seconds, step.interval_seconds, None))
         elif last is not None and step.index <= last.index and self._began_anew(step):
             self._begin()
         elif whole is not None:
@@ -119,6 +121,7 @@ class StepFigures:
             "steps_per_s": 1 / mean if mean else None,
             "tokens_per_s": sums.tokens.total / known if sums.tokens.count and known else None,
             "samples_per_s": sums.samples.total / known if sums.samples.count and known else None,
+            **self._of_requests(known),
             "outside_seconds": self._outside(),
             "phases": recent.mean_phases(self._order),
             "gpu_idle_pct": recent.idle_pct(),
@@ -126,6 +129,22 @@ class StepFigures:
         }
         figures |= {"change": self._changes.change, "rare": self._changes.rare}
         figures["windows"] = tuple(self._windows(figures))
+        return figures
+
+    def _of_requests(self, known: float | None) -> dict[str, Any]:
+        """Fields of `Rank` that requests alone have, and how many samples a step has."""
+        recent, sums = self._recent, self._recent.sums
+        figures: dict[str, Any] = {
+            "batch": sums.samples.total / sums.samples.count if sums.samples.count else None
+        }
+        if not sums.tokens_in.count and not recent.has_first_tokens:
+            return figures
+        known = known or sum(recent.lengths())  # of a first request nobody knows when the one before began
+        figures["tokens_in_per_s"] = sums.tokens_in.total / known if sums.tokens_in.count and known else None
+        figures["tokens_out_per_s"] = sums.tokens.total / known if sums.tokens.count and known else None
+        for name, values in (("ttft", recent.first_tokens()), ("tpot", recent.each_token())):
+            for pct in (50, 95, 99):
+                figures[f"{name}_seconds_p{pct}"] = percentile(values, pct)
         return figures
 
     def _outside(self) -> float | None:

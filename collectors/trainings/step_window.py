@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -69,6 +69,7 @@ class Sums:
         "samples",
         "steps",
         "tokens",
+        "tokens_in",
     )
 
     def __init__(self) -> None:
@@ -76,6 +77,7 @@ class Sums:
         self.elapsed = Sum()
         self.outside = Sum()
         self.tokens = Sum()
+        self.tokens_in = Sum()
         self.samples = Sum()
         self.gpu = Sum()
         self.idle = Sum()
@@ -91,6 +93,7 @@ class Sums:
         self.elapsed.add(counted.elapsed, sign)
         self.outside.add(counted.outside, sign)
         self.tokens.add(counted.step.tokens, sign)
+        self.tokens_in.add(counted.step.tokens_in, sign)
         self.samples.add(counted.step.samples, sign)
         self.count_gpu(counted.step, sign)
         for phase in counted.step.phases:
@@ -113,7 +116,7 @@ class Sums:
     def merge(self, other: Sums, sign: int) -> None:
         """Take all of another in, or out again."""
         self.steps += sign * other.steps
-        for name in ("elapsed", "outside", "tokens", "samples", "gpu", "idle", "host_paced", "gpu_of_idle"):
+        for name in _MERGED:
             getattr(self, name).merge(getattr(other, name), sign)
         for name, (host, gpu) in other.phases.items():
             mine = self._of(name)
@@ -129,10 +132,13 @@ class Sums:
         return found
 
 
+_MERGED = ("elapsed", "outside", "tokens", "tokens_in", "samples", "gpu", "idle", "host_paced", "gpu_of_idle")
+
+
 class _Block:
     """Steps that come into the window and leave it together."""
 
-    __slots__ = ("last", "lengths", "only", "seconds", "sums")
+    __slots__ = ("last", "lengths", "only", "requests", "seconds", "sums")
 
     def __init__(self) -> None:
         self.lengths: list[float] = []
@@ -142,10 +148,14 @@ class _Block:
         """The step of a block of one, as most are."""
         self.sums: Sums | None = None
         """Of more."""
+        self.requests: dict[int, Step] = {}
+        """By index those of which it is known when their first token was there."""
 
     def add(self, counted: Counted, seconds: float) -> None:
         self.seconds += seconds
         self.last = counted.step
+        if counted.step.ttft_seconds is not None:
+            self.requests[counted.step.index] = counted.step
         self.lengths.append(counted.length)
         if len(self.lengths) == 1:
             self.only = counted
@@ -158,6 +168,8 @@ class _Block:
         self.sums.count(counted)
 
     def update(self, known: Step, step: Step) -> None:
+        if step.index in self.requests:
+            self.requests[step.index] = step
         if self.only is not None:
             self.only = self.only._replace(step=step)
         elif self.sums is not None:
@@ -220,6 +232,19 @@ class StepWindow:
         """The lengths of all steps in it, in ascending order."""
         return sorted(chain.from_iterable(block.lengths for block in self._blocks))
 
+    @property
+    def has_first_tokens(self) -> bool:
+        """Whether it is known of any request when its first token was there."""
+        return any(block.requests for block in self._blocks)
+
+    def first_tokens(self) -> list[float]:
+        """How long requests took to their first token, in ascending order."""
+        return sorted(_known(step.ttft_seconds for block in self._blocks for step in block.requests.values()))
+
+    def each_token(self) -> list[float]:
+        """How long requests took for each token after the first, in ascending order."""
+        return sorted(_known(step.tpot_seconds for block in self._blocks for step in block.requests.values()))
+
     def mean_phases(self, order: Sequence[str]) -> tuple[Phase, ...]:
         """Mean seconds of each phase a step, in that order of names.
 
@@ -256,6 +281,7 @@ class StepWindow:
             self.sums.count(block.only, -1)
         elif block.sums is not None:
             self.sums.merge(block.sums, -1)
+        block.requests = {}
         block.lengths = []  # by which a GPU time that comes later sees that the block is gone
         if not self._blocks:
             self.sums, self._seconds = Sums(), 0.0  # what rounding has left of it goes, too
@@ -263,6 +289,10 @@ class StepWindow:
 
 _LATE_STEPS = 512
 """How many steps back a GPU time may come."""
+
+
+def _known(values: Iterable[float | None]) -> Iterable[float]:
+    return (value for value in values if value is not None and math.isfinite(value))
 
 
 def percentile(ordered: Sequence[float], pct: float) -> float | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 
+from collectors.trainings.arrivals import Stamped
 from collectors.trainings.bounds import Bounds, hello
 from collectors.trainings.gpu_waits import GpuWaits
 from collectors.trainings.outside_causes import OutsideCauses
@@ -40,6 +41,7 @@ class Training:
         self.stats = RankStats()
         self.overhead_seconds: float | None = None
         """What llmtop costs a step, as it says."""
+        self.stamped = Stamped()
         self._bounds = Bounds()
         self._causes = OutsideCauses()
         self._gpu_waits = GpuWaits()
@@ -103,6 +105,8 @@ class Training:
                     self._worked_at = time.monotonic() - max(0, message.ago_ns) / 1e9
                 case wire.Collectives():
                     self._collectives = message.counts
+                case wire.Arrivals():
+                    self.stamped.add(message)
                 case wire.Overhead():
                     self.overhead_seconds = message.step_ns / 1e9
                 case wire.Outside():
@@ -192,6 +196,7 @@ class Training:
             gpu_uuid=hello.gpu_uuid,
             command=hello.command or None,
             kind="request" if hello.kind == "request" else "step",
+            inference=hello.inference,
             step=None if last is None else last.index,
             total_steps=hello.total_steps,
             accumulation_steps=hello.accumulation_steps,
@@ -209,6 +214,7 @@ class Training:
             attached_at=hello.started_at or None,
             new_steps=stats.take_new(),
             gpu_updates=stats.take_updates(),
+            arrivals=() if hello.arrivals else None,
             collectives=tuple(
                 CollectiveCount(
                     group=one.group, enqueued=one.enqueued, completed=one.completed, operation=one.operation
@@ -262,8 +268,8 @@ class Training:
         if self._standstill:
             return "paused"
         median = self.stats.figures().get("step_seconds_p50")
-        if self._quiet_since is None or self.stats.hello.kind == "request":
-            return "running"
+        if self._quiet_since is None or self.stats.hello.kind == "request" or self.stats.hello.inference:
+            return "running"  # it may have nothing to answer
         limit = max(STALLED_SECONDS, STALLED_STEPS * (median or 0.0))
         lively = max(self._quiet_since, self._worked_at or self._quiet_since)
         return "stalled" if time.monotonic() - lively > limit else "running"

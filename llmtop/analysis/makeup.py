@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from llmtop.analysis.operators import Calls, graph_launched, launched, named, operator_calls
+from llmtop.analysis.token_passes import TokenPasses, token_passes
 from llmtop.gpu_specs import has_matrix_cores
 from llmtop.kernel_names import is_collective, kind_of, matrix_type
 from llmtop.phase_names import is_optimizer_step, role_of
@@ -63,6 +64,13 @@ def makeup(trace: model.Trace) -> Makeup | None:
     workload, told_by = _workload(trace, calls)
     passes = _passes(trace, row, calls) if workload == "training" else {}
     stages = _stages(trace) if workload == "inference" else {}
+    stages_by = "ranges and functions of these names" if stages else ""
+    answers = None if stages or workload == "training" else token_passes(trace)
+    if answers is not None:
+        stages_by = "inferred: which kernels lie between one choice of a token and the next"
+        stages = {name: answers.rows(prefill=name == "prefill") for name in ("prefill", "decode")}
+        stages["neither"] = ~(stages["prefill"] | stages["decode"])
+        workload, told_by = "inference", told_by or "tokens are chosen after passes of two kinds"
     parts = {
         name: Part(name=name, seconds=int(took[c].sum()) / 1e9, share_pct=share(c)) for name, c in passes.items()
     }
@@ -76,14 +84,29 @@ def makeup(trace: model.Trace) -> Makeup | None:
         passes=tuple(part for part in parts.values() if part.seconds),
         backward_to_forward=back.seconds / forward.seconds if forward and back and forward.seconds else None,
         stages=tuple(
-            Part(name=name, seconds=int(took[c].sum()) / 1e9, share_pct=share(c)) for name, c in stages.items()
+            Part(
+                name=name,
+                seconds=int(took[c].sum()) / 1e9,
+                share_pct=share(c),
+                **({} if answers is None else _per_pass(answers, name)),
+            )
+            for name, c in stages.items()
+            if c.any()
         ),
-        stages_by="ranges and functions of these names" if stages else "",
+        stages_by=stages_by,
         graph_launches=_graph_launches(trace),
         graph_pct=share(graph) if len(trace.calls) else None,
         copy_cast_pct=share(_copies(trace, row)),
         fp32_matrix_pct=share(fp32) if matrix_cores(trace) else None,
     )
+
+
+def _per_pass(answers: TokenPasses, stage: str) -> dict[str, Any]:
+    """How many passes of a stage there are, and how long one takes."""
+    if stage not in ("prefill", "decode"):
+        return {}
+    prefill = stage == "prefill"
+    return {"passes": int((answers.prefill == prefill).sum()), "pass_seconds": answers.seconds(prefill=prefill)}
 
 
 def matrix_cores(trace: model.Trace) -> bool:

@@ -142,21 +142,23 @@ def _job(job: Job, width: int) -> list[str]:
 
 
 def _rank(rank: Rank, snapshot: Snapshot, width: int) -> list[str]:
-    name = "Training" if rank.rank is None else f"Rank {rank.rank} of {rank.world_size or fmt.DASH}"
+    name = "Inference" if rank.inference else "Training"
+    name = name if rank.rank is None else f"Rank {rank.rank} of {rank.world_size or fmt.DASH}"
     gpu = next((gpu.number for gpu in snapshot.gpus if gpu.uuid == rank.gpu_uuid), fmt.DASH)
     what = "request" if rank.kind == "request" else "step"
     total = "" if rank.total_steps is None else f" of {rank.total_steps}"
     items = [
         f"{what} {fmt.number(rank.step)}{total}",
-        f"left {fmt.duration(rank.eta_seconds)}",
+        *([] if rank.inference else [f"left {fmt.duration(rank.eta_seconds)}"]),
         f"last {fmt.duration(rank.step_seconds)}",
         f"p50 {fmt.duration(rank.step_seconds_p50)}",
         f"p95 {fmt.duration(rank.step_seconds_p95)}",
         f"p99 {fmt.duration(rank.step_seconds_p99)}",
+        *_requests(rank),
         f"{fmt.count(rank.tokens_per_s)} tokens/s",
         f"{fmt.count(rank.samples_per_s)} samples/s",
         f"{fmt.number(rank.steps_per_s, 2)} {what}s/s",
-        f"MFU {'~' if rank.mfu_estimated else ''}{fmt.percent(rank.mfu_pct, 1)}",
+        *([] if rank.inference else [f"MFU {'~' if rank.mfu_estimated else ''}{fmt.percent(rank.mfu_pct, 1)}"]),
         f"GPU idle {_idle(rank)}",
         f"memory allocated {fmt.size(rank.memory_allocated_bytes)}",
         f"reserved {fmt.size(rank.memory_reserved_bytes)}",
@@ -194,6 +196,23 @@ def _idle(rank: Rank) -> str:
 def _gpus_clock(rank: Rank) -> str:
     """What the second figure of a phase is: with the pauses within it, where there may be any."""
     return "GPU's clock, pauses within included" if gpu_busy.phases_are_bounds(rank) else "GPU's clock"
+
+
+def _requests(rank: Rank) -> Iterable[str]:
+    """What hooks see of requests to a language model; nothing of anything else."""
+    for name, values in (
+        ("TTFT", (rank.ttft_seconds_p50, rank.ttft_seconds_p95, rank.ttft_seconds_p99)),
+        ("TPOT", (rank.tpot_seconds_p50, rank.tpot_seconds_p95, rank.tpot_seconds_p99)),
+    ):
+        if values[0] is not None:
+            figures = zip(("p50", "p95", "p99"), values, strict=True)
+            yield f"{name} " + " ".join(f"{pct} {fmt.duration(value)}" for pct, value in figures)
+    if rank.tokens_in_per_s is not None:
+        yield f"{fmt.count(rank.tokens_in_per_s)} tokens/s in"
+    if rank.tokens_out_per_s is not None:
+        yield f"{fmt.count(rank.tokens_out_per_s)} tokens/s out"
+    if rank.inference and rank.batch is not None:
+        yield f"batch {fmt.figure(rank.batch)}"
 
 
 def _window(window: Window) -> Iterable[str]:

@@ -107,4 +107,7 @@ def makeup_table(report: Report) -> Text:
 
 
 def _part(part: Part) -> tuple[str, ...]:
-    return (printable(part.name, 60), percent(part.share_pct, 1), duration(part.seconds))
+    name = printable(part.name, 60)
+    if part.passes is not None:
+        name += f", {count(part.passes)} of {duration(part.pass_seconds)} each"
+    return (name, percent(part.share_pct, 1), duration(part.seconds))

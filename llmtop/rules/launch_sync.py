@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from llmtop import format as fmt
+from llmtop.rules.inference import advice, unit
 from llmtop.rules.recent_steps import (
     INPUT_PCT,
     POWER_LAUNCH,
@@ -113,9 +114,13 @@ def _tell_launch(state: RankState) -> Told:
     return Told(
         severity="warning",
         summary=f"{who(state)} launches its kernels more slowly than the GPU runs them: "
-        f"{fmt.percent(launching)} of a step goes into launching, and {seen}.",
+        f"{fmt.percent(launching)} of a {unit(state)} goes into launching, and {seen}.",
         evidence=evidence,
-        next="torch.compile or CUDA graphs, a fused optimizer, larger batches; press c to count the launches",
+        next=advice(
+            state,
+            "launch_bound",
+            "torch.compile or CUDA graphs, a fused optimizer, larger batches; press c to count the launches",
+        ),
     )
 
 
@@ -169,17 +174,21 @@ def _tell_sync(state: RankState) -> Told:
     wait, found = _main_wait(state), finite(state.rank.gpu_wait_pct)
     named = host_share_pct(state.recent(WINDOW_STEPS), ("sync",))
     evidence["waiting_calls_pct"] = found
-    where = ""
+    where, share = "", max(named, found or 0.0)
     if wait is not None and found is not None and found >= named:
         evidence |= {"call": wait.what, "call_seconds": wait.seconds}
         where = f", most in {wait.what}"
     return Told(
         severity="warning",
-        summary=f"{who(state)} waits for the GPU in {fmt.percent(max(named, found or 0.0))} of each step{where}, "
+        summary=f"{who(state)} waits for the GPU in {fmt.percent(share)} of each {unit(state)}{where}, "
         f"and {clocks(evidence)}: each wait lets it run dry.",
         evidence=evidence,
-        next="take .item(), .cpu() and print(loss) out of the loop, or keep such numbers on the GPU and read them "
-        "every 50 steps; press c to capture where it waits",
+        next=advice(
+            state,
+            "sync_bound",
+            "take .item(), .cpu() and print(loss) out of the loop, or keep such numbers on the GPU and read them "
+            "every 50 steps; press c to capture where it waits",
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from llmtop import format as fmt
+from llmtop.rules.inference import unit
 from llmtop.rules.recent_steps import is_kept_busy
 from llmtop.rules.rule import Rule, RuleText, Told
 from llmtop.rules.state.rank import RankState
@@ -72,7 +73,7 @@ def _share_pct(state: RankState) -> float | None:
 
 
 def _is_outside(state: RankState, up: bool) -> bool:
-    if not state.stepping or len(state.steps) < LEAST_STEPS:
+    if not state.working or state.rank.kind == "request" or len(state.steps) < LEAST_STEPS:
         return False
     share = _share_pct(state)
     if share is None or share < OUTSIDE_PCT[1 if up else 0]:
@@ -94,7 +95,7 @@ def _tell(state: RankState) -> Told:
     named = " and ".join(f"{fmt.duration(cause.seconds)} in {cause.what}" for cause in causes)
     return Told(
         severity="warning",
-        summary=f"{label}{where} spends {fmt.percent(_share_pct(state))} of each step, "
+        summary=f"{label}{where} spends {fmt.percent(_share_pct(state))} of each {unit(state)}, "
         f"{fmt.duration(rank.outside_seconds)}, outside of all phases{': ' + named if named else ''}.",
         evidence={
             "outside_pct": _share_pct(state),

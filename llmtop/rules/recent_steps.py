@@ -45,14 +45,15 @@ def pick(pair: tuple[float, float], up: bool) -> float:
 
 def judged(state: RankState) -> list[StepCosts]:
     """The steps to judge by, or none: too few, or the last one is long ago."""
-    if not state.stepping or not state.steps:
+    if not state.working or not state.steps:
         return []
     usual = finite(state.rank.step_seconds_p50) or 0.0
     last = max(state.seen_at, state.last_step_at or 0.0)
     if state.now - last > max(3.0, 3 * usual):
         return []
     steps = recent(state)
-    return steps if len(steps) >= WINDOW_STEPS // 2 and any(step.named for step in steps) else []
+    least = 1 if state.rank.kind == "request" else WINDOW_STEPS // 2  # a request has many forward passes
+    return steps if len(steps) >= least and any(step.named for step in steps) else []
 
 
 def recent(state: RankState) -> list[StepCosts]:

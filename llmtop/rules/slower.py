@@ -40,7 +40,8 @@ their communication grow, or the backward pass that hides it."""
 def _slower(state: RankState) -> Change | None:
     """The change of a training that goes on, if its steps have been longer for less than half an hour."""
     rank, change = state.rank, state.rank.change
-    if change is None or rank.kind != "step" or rank.state != "running":
+    # Requests and batches of inference are as long as what they ask for.
+    if change is None or rank.kind != "step" or rank.inference or rank.state != "running":
         return None
     before, after, since = finite(change.before_seconds), finite(change.after_seconds), state.changed_at
     if before is None or after is None or since is None or not 0 < before * LEAST_FACTOR <= after:

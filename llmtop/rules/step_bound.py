@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from llmtop import format as fmt
+from llmtop.rules.inference import advice, unit
 from llmtop.rules.launch_sync import LAUNCH_BOUND, SYNC_BOUND
 from llmtop.rules.recent_steps import (
     INPUT_PCT,
@@ -39,6 +40,7 @@ from llmtop.rules.recent_steps import who as _who
 from llmtop.rules.rule import Rule, RuleText, Told
 from llmtop.rules.state.rank import RankState
 from llmtop.rules.state.step_costs import StepCosts, gpu_share_pct, host_share_pct
+from llmtop.rules.state.windows import finite
 
 # ---- waiting for data ----
 
@@ -89,10 +91,14 @@ def _tell_input(state: RankState) -> Told:
     evidence = _evidence(state, "input", (_since_it_began(steps, by_gpu=False), known))
     return Told(
         severity="warning",
-        summary=f"{_who(state)} waits for data in {fmt.percent(evidence['dataload_host_pct'])} of each step "
-        f"(host's clock), and {_clocks(evidence, evidence['dataload_gpu_pct'])}.",
+        summary=f"{_who(state)} waits for data in {fmt.percent(evidence['dataload_host_pct'])} of each "
+        f"{unit(state)} (host's clock), and {_clocks(evidence, evidence['dataload_gpu_pct'])}.",
         evidence=evidence,
-        next="more DataLoader workers, pin_memory and prefetch; press s for the stacks of the loading thread",
+        next=advice(
+            state,
+            "input_bound",
+            "more DataLoader workers, pin_memory and prefetch; press s for the stacks of the loading thread",
+        ),
     )
 
 
@@ -133,7 +139,11 @@ def _tell_h2d(state: RankState) -> Told:
         summary=f"{_who(state)} copies {fmt.rate(evidence['pcie_rx_bytes_per_s'])}{of_link} to the GPU while only "
         f"{_active(state)}.",
         evidence=evidence,
-        next="pin_memory=True and .to(device, non_blocking=True); copy the next batch during this step's work",
+        next=advice(
+            state,
+            "h2d_bound",
+            "pin_memory=True and .to(device, non_blocking=True); copy the next batch during this step's work",
+        ),
     )
 
 
@@ -159,7 +169,15 @@ H2D_BOUND: Final = Rule[RankState](
 # ---- communicating ----
 
 
+def _exposed_pct(state: RankState) -> float | None:
+    """The share of the step in which even the rank that comes last waits for communication alone."""
+    exposed, step = finite(state.rank.exposed_seconds), finite(state.rank.step_seconds_p50)
+    return 100 * exposed / step if exposed is not None and step and state.stepping else None
+
+
 def _communication_bound(state: RankState, up: bool) -> bool:
+    if (_exposed_pct(state) or 0.0) >= _pick(WAIT_PCT, up):
+        return True
     steps, sm = _steps(state), _sm(state)
     if not steps or sm is None or sm >= _pick(SM_STARVED, up):
         return False
@@ -170,7 +188,16 @@ def _communication_bound(state: RankState, up: bool) -> bool:
 
 
 def _tell_communication(state: RankState) -> Told:
-    evidence = _evidence(state, "comm")
+    evidence, exposed = _evidence(state, "comm"), _exposed_pct(state)
+    if exposed is not None and exposed >= WAIT_PCT[1]:
+        evidence |= {"exposed_pct": exposed, "exposed_seconds": state.rank.exposed_seconds}
+        return Told(
+            severity="warning",
+            summary=f"{_who(state)} waits {fmt.percent(exposed)} of each step for communication that nothing "
+            "hides, and no rank holds the others up.",
+            evidence=evidence,
+            next="larger batches or gradient accumulation, bf16 gradients; press c to see what is exposed",
+        )
     return Told(
         severity="warning",
         summary=f"{_who(state)} spends {fmt.percent(evidence['communication_host_pct'])} of each step "
@@ -187,8 +214,9 @@ COMMUNICATION_BOUND: Final = Rule[RankState](
     covered_by=frozenset({"stalled", "straggler", "input_bound", "h2d_bound", "low_power_full_util"}),
     text=RuleText(
         meaning="The collectives are not hidden behind computing.",
-        condition=f"phases of communication take {WAIT_PCT[0]:.0f} % of the steps (GPU's clock where it is there) "
-        f"and under {SM_STARVED[0]:.0f} % of the SMs are active",
+        condition=f"even the rank that comes last waits {WAIT_PCT[0]:.0f} % of the step for the collectives after "
+        "its last gradient; or phases of communication take as much (GPU's clock where it is there) and under "
+        f"{SM_STARVED[0]:.0f} % of the SMs are active",
         source="threshold in use elsewhere: communication over 10 % of a step; SM activity as DCGM's guide has it",
         hold_seconds=2.0,
         clear_seconds=5.0,

@@ -260,3 +260,59 @@ _MUL = "at::native::binary_internal::MulFunctor<float> >, std::array<char*, 3ul>
 )
 def test_templates_say_what_they_compute(name: str, expected: str | None) -> None:
     assert functor_of(name) == expected
+
+
+def answers(prompts: int, tokens: int, *, attention: bool = True, prefix: int = 0) -> Capture:
+    """What answers so many prompts with so many tokens each, of which no range tells: the first `prefix` passes
+    belong to a prompt that was read before."""
+    made, at = Capture(), 0.0
+
+    def forward(took: float, kernels: tuple[str, ...]) -> None:
+        nonlocal at
+        for name in (*kernels, "void at::native::reduce_kernel<512, 1, ReduceOp<float, ArgMaxOps<float>>>"):
+            made.kernel(at + 10, at + 10 + took, launched=at, name=name)
+            at += 10 + took
+
+    decode = ("void gemv2T_kernel_val<bf16>", "flash_fwd_splitkv_kernel" if attention else "gemvx_kernel")
+    for _ in range(prefix):
+        forward(5, decode)
+    for _ in range(prompts):
+        at += 1_000
+        forward(100, ("ampere_bf16_s16816gemm_bf16_128x128", "flash_fwd_kernel"))
+        for _ in range(tokens - 1):
+            forward(5, decode)
+    return made
+
+
+@pytest.mark.parametrize("kind", ["chrome", "nsys"])
+@pytest.mark.parametrize(("prompts", "tokens", "prefix"), [(3, 10, 0), (1, 12, 0), (2, 6, 5)])
+def test_prompts_and_tokens_are_told_apart_without_a_range(
+    kind: str, prompts: int, tokens: int, prefix: int, tmp_path: Path
+) -> None:
+    made = answers(prompts, tokens, prefix=prefix)
+    found = makeup(made.chrome_trace(tmp_path) if kind == "chrome" else made.trace(tmp_path))
+    assert found is not None
+    assert found.workload == "inference"
+    assert found.stages_by.startswith("inferred")
+    stages = {part.name: part for part in found.stages}
+    decoded = prompts * (tokens - 1) + max(0, prefix - 1)  # a first one began before the capture, perhaps
+    assert (stages["prefill"].passes, stages["decode"].passes) == (prompts, decoded)
+    assert stages["prefill"].seconds == pytest.approx(prompts * 300e-6)
+    assert stages["decode"].seconds == pytest.approx(decoded * 15e-6)
+    assert stages["prefill"].pass_seconds == pytest.approx(320e-6)
+    assert stages["decode"].pass_seconds == pytest.approx(45e-6)
+    assert sum(part.share_pct for part in found.stages) == pytest.approx(100)
+
+
+def test_what_only_repeats_is_no_prompt_with_its_tokens(tmp_path: Path) -> None:
+    for place, made in enumerate((answers(0, 0, prefix=20), answers(9, 1))):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        found = makeup(made.trace(folder))
+        assert found is not None
+        assert found.stages == ()
+    trained = answers(3, 10)
+    trained.kernel(90_000, 90_100, launched=89_000, name="void multi_tensor_apply_kernel<FusedAdamMathFunctor>")
+    found = makeup(trained.trace(tmp_path))
+    assert found is not None
+    assert (found.workload, found.stages) == ("training", ())

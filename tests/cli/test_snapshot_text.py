@@ -143,3 +143,33 @@ def test_no_name_breaks_a_line_or_reaches_the_terminal_as_a_command(
 
 def test_the_dash_is_that_of_every_output() -> None:
     assert DASH in render(snapshot(gpus=(gpu(0),)))
+
+
+def test_requests_are_told_with_the_time_to_their_first_token() -> None:
+    answers = rank(
+        4712,
+        kind="request",
+        inference=True,
+        step=80,
+        step_seconds_p50=0.25,
+        ttft_seconds_p50=0.051,
+        ttft_seconds_p95=0.08,
+        ttft_seconds_p99=0.3,
+        tpot_seconds_p50=0.0102,
+        tpot_seconds_p95=0.012,
+        tpot_seconds_p99=0.02,
+        tokens_in_per_s=320.0,
+        tokens_out_per_s=105.0,
+        batch=2.5,
+    )
+    said = " ".join(render(snapshot(ranks=(answers,)), 100).split())
+    assert "Inference running" in said
+    assert "request 80" in said
+    assert "TTFT p50 51.0 ms p95 80.0 ms p99 300 ms" in said
+    assert "TPOT p50 10.2 ms p95 12.0 ms p99 20.0 ms" in said
+    assert "320 tokens/s in" in said
+    assert "105 tokens/s out" in said
+    assert "batch 2.5" in said
+    assert "MFU" not in said
+    assert "Training running" in " ".join(render(snapshot(ranks=(rank(1, step=3),)), 100).split())
+    assert "TTFT" not in render(snapshot(ranks=(rank(1, step=3),)), 100)

@@ -26,6 +26,9 @@ class Recorded:
     samples: float | None
     phases: dict[str, tuple[int, float]]
     """path -> (how often, seconds)"""
+    tokens_in: float | None = None
+    interval: float | None = None
+    """Seconds from the start of the step before."""
 
     def count(self, path: str) -> int:
         """How often that phase was entered."""
@@ -48,6 +51,8 @@ def show() -> None:
     for step in steps_of(r):
         phases = {phase.name: (phase.count, phase.host_ns / 1e9) for phase in step.phases}
         numbers = {"seconds": step.host_ns / 1e9, "tokens": step.tokens, "samples": step.samples}
+        numbers["tokens_in"] = step.tokens_in
+        numbers["interval"] = None if step.interval_ns is None else step.interval_ns / 1e9
         steps.append({"index": step.index, **numbers, "phases": phases})
     facts = {
         "auto": r.facts.auto,
@@ -57,6 +62,8 @@ def show() -> None:
         "flops_unknown": r.facts.flops_unknown,
         "dtype": r.facts.seen_dtype,
         "attached": r.attached,
+        "kind": r.facts.kind,
+        "inference": r.facts.inference,
     }
     print(_MARK + json.dumps({"steps": steps, "left_out": r.left_out, "blind": r.blind, **facts}), flush=True)
 

@@ -99,6 +99,8 @@ def _title(rank: Rank, view: View, look: Look) -> list[tuple[str, Style]]:
     known = rank.world_size or len(view.ranks())
     count = known if job is None else job.world_size or job.ranks_seen
     title = [("requests" if rank.kind == "request" else "steps", palette.strong)]
+    if rank.inference:
+        title.append((f" {dot} inference", palette.text))
     if rank.rank is not None:
         of = f" of {count}" if count > 1 else ""
         title.append((f" {dot} rank {rank.rank}{of}", palette.text))
@@ -184,12 +186,18 @@ def _figures(rank: Rank) -> list[tuple[str, str, int]]:
         ("took", fmt.duration(rank.step_seconds), 8),
         ("p50", fmt.duration(rank.step_seconds_p50), 8),
     ]
-    if rank.tokens_per_s is not None:
+    if rank.ttft_seconds_p50 is not None:
+        figures.append(("TTFT", fmt.duration(rank.ttft_seconds_p50), 8))
+        figures.append(("TPOT", fmt.duration(rank.tpot_seconds_p50), 8))
+    if rank.tokens_out_per_s is not None:
+        figures.append(("tokens/s out", fmt.count(rank.tokens_out_per_s), 6))
+    elif rank.tokens_per_s is not None:
         figures.append(("tokens/s", fmt.count(rank.tokens_per_s), 6))
     elif rank.samples_per_s is not None:
         figures.append(("samples/s", fmt.count(rank.samples_per_s), 6))
     figures.append(("GPU idle", gpu_busy.idle_text(rank), 4))
     figures.append(("p95", fmt.duration(rank.step_seconds_p95), 8))
+    figures += _of_requests(rank)
     figures += [
         (f"p50 of {'the run' if window.name == 'run' else window.name}", fmt.duration(window.step_seconds_p50), 8)
         for window in rank.windows[1:]
@@ -197,7 +205,7 @@ def _figures(rank: Rank) -> list[tuple[str, str, int]]:
     figures.append(("p99", fmt.duration(rank.step_seconds_p99), 8))
     if rank.mfu_pct is not None:
         figures.append(("MFU", f"{'~' if rank.mfu_estimated else ''}{fmt.percent(rank.mfu_pct, 1)}", 6))
-    figures.append(("steps/s", fmt.count(rank.steps_per_s), 6))
+    figures.append((f"{rank.kind}s/s", fmt.count(rank.steps_per_s), 6))
     if rank.memory_reserved_bytes is not None:
         figures.append(
             (
@@ -212,6 +220,22 @@ def _figures(rank: Rank) -> list[tuple[str, str, int]]:
 def _gpu_heading(rank: Rank) -> str:
     """The GPU's clock, and that it is a bound where the GPU may have paused within the phases."""
     return "GPU≤" if gpu_busy.phases_are_bounds(rank) else "GPU"
+
+
+def _of_requests(rank: Rank) -> list[tuple[str, str, int]]:
+    """The rest of what is known of requests to a language model; of other steps nothing."""
+    figures: list[tuple[str, str, int]] = []
+    if rank.ttft_seconds_p95 is not None:
+        figures.append(("TTFT p95", fmt.duration(rank.ttft_seconds_p95), 8))
+        figures.append(("p99", fmt.duration(rank.ttft_seconds_p99), 8))
+    if rank.tpot_seconds_p95 is not None:
+        figures.append(("TPOT p95", fmt.duration(rank.tpot_seconds_p95), 8))
+        figures.append(("p99", fmt.duration(rank.tpot_seconds_p99), 8))
+    if rank.tokens_in_per_s is not None:
+        figures.append(("tokens/s in", fmt.count(rank.tokens_in_per_s), 6))
+    if rank.inference and rank.batch is not None:
+        figures.append(("batch", fmt.figure(rank.batch), 4))
+    return figures
 
 
 def _bar_row(

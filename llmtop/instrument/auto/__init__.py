@@ -16,6 +16,9 @@ From then on, in a process that trains:
   step. Where several optimizers take turns (GAN, one for each group of parameters) the one that came last closes
   the step, so that a round of all of them is one. Waits and forwards of an evaluation are left out.
 
+What has not trained and answers requests, or calls a model again and again, is published as that: see
+`inference`. The first backward pass makes a training of it.
+
 Tokens are counted only where the model is called with ``input_ids`` or a first argument of integers in two
 dimensions; samples are the first dimension of what it is called with. Both are of this rank, and guesses.
 

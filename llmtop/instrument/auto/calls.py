@@ -19,23 +19,38 @@ import sys
 from _thread import get_ident
 from collections.abc import Callable
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 
 from llmtop.instrument.auto.places import in_place_of
 
-if TYPE_CHECKING:
-    from llmtop.instrument.auto.loop import Loop
-
 MISSING: Any = object()
 Call = Callable[..., Any]
+
+
+class Busy(Protocol):
+    """What a timed class asks before it tells of a call."""
+
+    @property
+    def thread(self) -> int:
+        """The thread whose calls are told of."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether the call is part of another one."""
+
+    @property
+    def optimizing(self) -> bool:
+        """Whether that is an optimizer's step."""
 
 
 class Timer(Protocol):
     """What a timed class tells of the calls of its modules."""
 
-    loop: Loop
+    @property
+    def loop(self) -> Busy:
+        """What is asked first."""
 
     def begins(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], None] | None:
         """A module is called; returns what is to be called at the end, None for nothing."""
@@ -47,16 +62,51 @@ class Timer(Protocol):
         """Called within `except` where seeing a call has failed: note that it cannot be seen, and why."""
 
 
+class _Nobody:
+    """Stands for a loop whose thread is none."""
+
+    thread = 0
+    busy = True
+    optimizing = False
+
+
+class Told:
+    """Who is told of the calls of a timed class: as attributes, so that it costs no call to ask."""
+
+    __slots__ = ("begins", "failed", "loop", "recovers")
+
+    def __init__(self, timer: Timer) -> None:
+        self.give_to(timer)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Whoever pickles a timed class by value gets one that is not timed."""
+        return type(None), ()
+
+    def give_to(self, timer: Timer) -> None:
+        """Tell that one from now on."""
+        self.loop: Busy = timer.loop
+        self.begins, self.failed, self.recovers = timer.begins, timer.failed, timer.recovers
+
+    def rest(self) -> None:
+        """Tell nobody."""
+        self.loop = _Nobody
+
+
 class TimedClass:
-    """A class of modules whose calls are timed until `restore`."""
+    """A class of modules whose calls are timed, until `restore`.
+
+    A function that was compiled meanwhile is compiled again once that `__call__` is gone. Where that may be, it
+    stays, and `told` is given to somebody else, or rests.
+    """
 
     def __init__(self, kind: Any, timer: Timer) -> None:
         self.kind = kind
+        self.told = Told(timer)
         self._own = vars(kind).get("__call__", MISSING)
         own = None if self._own is MISSING else self._own
         if own is not None and type(own) is not FunctionType:
             own = _bound(own)
-        call = _timed(kind, own, timer, _TOOLS)
+        call = _timed(kind, own, self.told, _TOOLS)
         if callable(self._own):
             functools.update_wrapper(call, self._own)
         kind.__call__ = self._call = call
@@ -71,7 +121,7 @@ class TimedClass:
             self.kind.__call__ = self._own
 
 
-def _timed(kind: Any, own: Call | None, timer: Timer, tools: tuple[Any, ...]) -> Call:
+def _timed(kind: Any, own: Call | None, timer: Told, tools: tuple[Any, ...]) -> Call:
     is_compiling, profiler, here, bound, torchs = tools
 
     def __call__(module: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: N807

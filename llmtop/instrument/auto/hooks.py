@@ -21,6 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from llmtop.instrument.auto import checkpoints, communication, dynamo, transfers
+from llmtop.instrument.auto.inference import Inference
 from llmtop.instrument.auto.loop import Loop, is_data_worker, make
 from llmtop.instrument.auto.modules import STEPS_WITHOUT, Modules
 
@@ -38,8 +39,23 @@ def install(again: Callable[[], Loop]) -> Loop:
     transfers.listen(loop)
     checkpoints.listen(loop)
     modules = Modules(loop)
-    _listen_to_autograd(loop, modules)
-    _listen_to_optimizers(loop, modules)
+    loop.recorder.roots = modules.roots
+    inference = Inference(loop)
+    loop.forget_too = inference.forget
+
+    def meet(loss: Any = None) -> None:
+        """Look for what this process trains, and publish it."""
+        with dynamo.Paused():
+            inferred = inference.trains(modules)
+            if modules.unknown:
+                modules.look(loss)
+            loop.attach(anew=inferred)
+            loop.known.look()
+            checkpoints.look(loop)
+            dynamo.keep_out()  # also of what has been loaded to publish
+
+    _listen_to_autograd(loop, modules, meet)
+    _listen_to_optimizers(loop, meet)
     dynamo.keep_out()
     return loop
 
@@ -82,7 +98,7 @@ def _listen_to_dataloader(loop: Loop) -> None:
     _BaseDataLoaderIter.__next__ = __next__
 
 
-def _listen_to_autograd(loop: Loop, modules: Modules) -> None:
+def _listen_to_autograd(loop: Loop, modules: Modules, meet: Callable[[Any], None]) -> None:
     recorder = loop.recorder
     is_distributed = dist.is_initialized if dist.is_available() else _never
     run = torch.autograd.backward  # Tensor.backward calls it by this name
@@ -100,7 +116,7 @@ def _listen_to_autograd(loop: Loop, modules: Modules) -> None:
             ):
                 usual = recorder.attached and modules.called and loop.steps_without_forward < STEPS_WITHOUT
                 if not usual and (not recorder.attached or modules.unknown):
-                    _meet(loop, modules, tensors)
+                    meet(tensors)
                 if loop.known.model.curious:
                     loop.known.model.sees_loss(tensors)
                 loop.backward_begins()
@@ -123,18 +139,7 @@ def _listen_to_autograd(loop: Loop, modules: Modules) -> None:
     torch.autograd.backward = backward
 
 
-def _meet(loop: Loop, modules: Modules, loss: Any = None) -> None:
-    """Look for what this process trains, and publish it."""
-    with dynamo.Paused():
-        if modules.unknown:
-            modules.look(loss)
-        loop.attach()
-        loop.known.look()
-        checkpoints.look(loop)
-        dynamo.keep_out()  # also of what has been loaded to publish
-
-
-def _listen_to_optimizers(loop: Loop, modules: Modules) -> None:
+def _listen_to_optimizers(loop: Loop, meet: Callable[[], None]) -> None:
     recorder = loop.recorder
 
     def before(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -144,10 +149,10 @@ def _listen_to_optimizers(loop: Loop, modules: Modules) -> None:
             if (recorder.manual_used or recorder.off) and loop.stands_down():
                 return
             closure = args[1] if len(args) > 1 else kwargs.get("closure")
-            if not recorder.attached and closure is None:
+            if closure is None and (not recorder.attached or loop.infers):
                 if is_data_worker() or not _has_gradients(optimizer):
                     return
-                _meet(loop, modules)  # its gradients are from torch.autograd.grad
+                meet()  # its gradients are from torch.autograd.grad
             loop.optimizer_begins(optimizer, closure is not None)
         except BaseException as error:  # noqa: BLE001
             loop.lost("the optimizer's steps", error)

@@ -96,7 +96,7 @@ class Loop(LoopState):
         r = self.recorder
         if not self.attached or not self.here or (self.busy and not (self.optimizing and self.recovers())):
             return None
-        if self.stands_down() or r.node is not r.root or r.tracks is not None:
+        if self.stands_down() or r.node is not r.root or r.tracks is not None or self.infers:
             return None
         if name == "checkpoint":
             return self._checkpoint
@@ -204,9 +204,13 @@ class Loop(LoopState):
             self._in_training_step = False
             self._forward.__exit__(None, None, None)
 
-    def attach(self) -> None:
-        """Publish this process from now on: it trains."""
-        if not self.attached:
+    def attach(self, *, anew: bool = False) -> None:
+        """Publish this process from now on: it trains.
+
+        Args:
+            anew: whether it was published so far as one that does not.
+        """
+        if anew or not self.attached:
             self.recorder.facts.auto = True
             self._take_thread()
             self.recorder.attach()
@@ -352,10 +356,12 @@ class Loop(LoopState):
             self.feed = feed
 
     def _look_for_unseen_step(self) -> None:
-        """End the step if a parameter has changed since the backward pass and no optimizer said so.
+        """End the step if a parameter or its gradient changed since the backward pass and no optimizer said so.
 
-        It may have stepped within compiled code, or be none of torch's. Where one of torch's has said so before, a
-        change is something else: weights that are clamped, or moved for a second backward pass.
+        It may have stepped within compiled code, or be none of torch's. One that writes to `p.data` changes
+        nothing that torch counts, but the gradients are cleared before the next pass, or clipped. Where one of
+        torch's has said so before, a change is something else: weights that are clamped, or moved for a second
+        backward pass.
         """
         if self._unstepped and not self._torch_steps and not self.in_backward and self._stepping is None:
             version = _version_of(self.watched())
@@ -416,12 +422,14 @@ def is_data_worker() -> bool:
     return data is not None and data.get_worker_info() is not None
 
 
-def _version_of(parameter: Any) -> int | None:
-    """How often it was changed in place; asked past whatever of the script's watches calls of torch."""
+def _version_of(parameter: Any) -> tuple[int, int] | None:
+    """How often it and its gradient were changed in place (-1 without one); asked past whatever of the script's
+    watches calls of torch."""
     if parameter is None:
         return None
     with _unwatched():
-        return int(parameter._version)
+        gradient = parameter.grad
+        return int(parameter._version), -1 if gradient is None else int(gradient._version)
 
 
 def runs_below(file: str | None, times: int = 1) -> bool:

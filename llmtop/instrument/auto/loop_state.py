@@ -66,6 +66,7 @@ class LoopState:
         "evaluated",
         "evaluation",
         "feed",
+        "forget_too",
         "in_backward",
         "known",
         "optimizing",
@@ -87,6 +88,8 @@ class LoopState:
         self.boundary_from_outside: Callable[[], bool] | None = None
         """Set by an integration that ends the steps itself; tells whether it still does, or was left by an
         exception."""
+        self.forget_too: Callable[[], None] | None = None
+        """Called when a forked child begins anew: what else remembers what its parent did."""
         self.reset()
 
     def __reduce__(self) -> tuple[Callable[[], Any], tuple[()]]:
@@ -113,7 +116,7 @@ class LoopState:
         self._begun_here = False
         self.watched: Callable[[], Any] = nothing
         """Returns a parameter that is trained, or None: a weak reference."""
-        self._version: int | None = None
+        self._version: tuple[int, int] | None = None
         self.steps_without_forward = 0
         self.closer = Closer()
         self._torch_steps = False
@@ -121,6 +124,8 @@ class LoopState:
         self._passes = self._most_passes = self._foreign = self._foreign_since = 0
         self.known = known.make(self)
         self._be_idle()
+        if self.forget_too is not None:
+            self.forget_too()
 
     def _be_idle(self) -> None:
         """Set what is noted of forward, backward and optimizer to: nothing is under way."""
@@ -167,6 +172,11 @@ class LoopState:
     def attached(self) -> bool:
         """Whether this process has trained (and not only loaded data, or a model)."""
         return self.recorder.attached
+
+    @property
+    def infers(self) -> bool:
+        """Whether what it publishes are requests or forwards, since it has not trained."""
+        return self.recorder.facts.inference
 
     @property
     def most_passes(self) -> int:

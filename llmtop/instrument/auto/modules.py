@@ -46,16 +46,23 @@ class Modules:
         self._level = 0
         self._candidates: list[weakref.ref[nn.Module]] | None = None
         self._timed: list[TimedClass] = []
+        self._before: dict[type, TimedClass] = {}
+        """Classes that were timed before this process trained; they keep their `__call__`."""
         self._outermost: set[type] = set()
         self._hidden = False
         """Whether the classes were taken for want of instances, and are to be thinned out after a step."""
         self.called = False
         """Whether an outermost module has been called since they were looked for."""
         self._searches = 0
+        self._roots: list[weakref.ref[nn.Module]] = []
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Whoever pickles a timed class by value gets one that is not timed."""
         return type(None), ()
+
+    def take_over(self, timed: dict[type, TimedClass]) -> None:
+        """Use these timed classes, which rest, where it is their calls that are to be timed."""
+        self._before.update(timed)
 
     @property
     def unknown(self) -> bool:
@@ -65,6 +72,10 @@ class Modules:
         if self.called or self._level > MAX_LEVELS:
             return self.loop.steps_without_forward >= STEPS_WITHOUT and self._searches < MAX_SEARCHES
         return True
+
+    def roots(self) -> list[Any]:
+        """The modules with something to train that no other module held when they were looked for."""
+        return [root for reference in self._roots if (root := reference()) is not None]
 
     def look(self, loss: Any = None) -> None:
         """Time the outermost modules; when none of those is called until the next time, look one level deeper.
@@ -90,6 +101,7 @@ class Modules:
         self._searches += self._level == 0
         if self._candidates is None:
             found, optimizers = search.look()
+            self._roots = [weakref.ref(module) for module in found]
             self.loop.closer.found(optimizers)
         else:
             parents = [parent for candidate in self._candidates if (parent := candidate()) is not None]
@@ -134,7 +146,12 @@ class Modules:
     def _time(self, classes: Iterable[type[nn.Module]]) -> None:
         for kind in classes:
             try:
-                self._timed.append(TimedClass(kind, self))
+                timed = self._before.get(kind)
+                if timed is None:
+                    timed = TimedClass(kind, self)
+                else:
+                    timed.told.give_to(self)
+                self._timed.append(timed)
             except BaseException as error:  # noqa: BLE001, PERF203 - a metaclass of the script's may forbid it
                 met(MODULES, error)
 
@@ -144,7 +161,10 @@ class Modules:
         self._timed = kept
         for timed in given_back:
             try:
-                timed.restore()
+                if timed.kind in self._before:
+                    timed.told.rest()
+                else:
+                    timed.restore()
             except BaseException as error:  # noqa: BLE001, PERF203 - as above
                 met(MODULES, error)
 

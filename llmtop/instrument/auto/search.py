@@ -28,8 +28,11 @@ class FoundModules(NamedTuple):
     optimizers: list[Any]
 
 
-def look() -> FoundModules:
+def look(*, trained: bool = True) -> FoundModules:
     """Modules that no other module holds and that have something to train, and all optimizers.
+
+    Args:
+        trained: False: also modules whose parameters are all frozen.
 
     Takes some 0.1 s for a million objects in the process. Objects that gc.freeze() has hidden are not found.
     """
@@ -43,12 +46,16 @@ def look() -> FoundModules:
             optimizers.append(thing)
     held = {id(child) for module in modules for child in held_by(module, "_modules")}
     return FoundModules(
-        [module for module in modules if id(module) not in held and is_trained(module)], optimizers
+        [module for module in modules if id(module) not in held and _is_wanted(module, trained)], optimizers
     )
 
 
-def children(parents: Iterable[nn.Module]) -> list[nn.Module]:
-    """The modules one level below that have something to train; containers are looked through."""
+def children(parents: Iterable[nn.Module], *, trained: bool = True) -> list[nn.Module]:
+    """The modules one level below that have something to train; containers are looked through.
+
+    Args:
+        trained: False: also modules whose parameters are all frozen.
+    """
     found: dict[int, nn.Module] = {}
     waiting = list(parents)
     seen = {id(parent) for parent in waiting}
@@ -58,7 +65,7 @@ def children(parents: Iterable[nn.Module]) -> list[nn.Module]:
                 seen.add(id(child))
                 if issubclass(type(child), (nn.ModuleList, nn.ModuleDict)):
                     waiting.append(child)
-                elif is_trained(child):
+                elif _is_wanted(child, trained):
                     found[id(child)] = child
     return list(found.values())
 
@@ -66,6 +73,10 @@ def children(parents: Iterable[nn.Module]) -> list[nn.Module]:
 def is_trained(module: nn.Module) -> bool:
     """Whether any parameter of the module requires gradients."""
     return next(_trained_parameters(module), None) is not None
+
+
+def _is_wanted(module: nn.Module, trained: bool) -> bool:
+    return next(_parameters(module) if not trained else _trained_parameters(module), None) is not None
 
 
 def watchable(modules: Iterable[nn.Module]) -> Any:
@@ -107,11 +118,13 @@ def unseen_classes() -> list[type[nn.Module]]:
 
 
 def _trained_parameters(module: nn.Module) -> Iterator[Any]:
+    return (parameter for parameter in _parameters(module) if _requires_grad(parameter))
+
+
+def _parameters(module: nn.Module) -> Iterator[Any]:
     waiting, seen = [module], {id(module)}
     for one in waiting:
-        for parameter in held_by(one, "_parameters"):
-            if _requires_grad(parameter):
-                yield parameter
+        yield from held_by(one, "_parameters")
         for child in held_by(one, "_modules"):
             if id(child) not in seen:
                 seen.add(id(child))

@@ -60,9 +60,11 @@ def hello(recorder: State) -> wire.Hello:
         accumulation_steps=facts.accumulation_steps,
         torch=_torch_version(),
         auto=facts.auto,
+        inference=facts.inference,
         started_at=facts.started_at,
         engines=_engines(),
         pauses=recorder.tracks is None,
+        arrivals=recorder.arrivals is not None,
         note=_note(recorder.blind, recorder.left_out),
     )
 

@@ -36,6 +36,8 @@ class Facts:
         self.launch: Launch | None = None
         self.gpu_uuid: str | None = None
         self.auto = False
+        self.inference = False
+        """Whether hooks see requests to a model, or a loop of forward passes, and no training."""
         self.started_at = 0.0
         self.wall_clock = WallClock()
         """Asked by the server thread alone. Steps go back in time where the wall clock was set back, and only
@@ -56,9 +58,14 @@ class Facts:
         return self.seen_total_steps if self.total_steps is None else self.total_steps
 
     def warmup(self) -> int:
-        """Steps to leave out: as told, else ten, but never more than a tenth of a run whose length is known."""
+        """Steps to leave out: as told, else ten, but never more than a tenth of a run whose length is known.
+
+        Of inference none: a script may make a single request, and what its first one takes is what its user waits.
+        """
         if self.warmup_steps is not None:
             return self.warmup_steps
+        if self.inference:
+            return 0
         total = self.steps_in_all()
         if total is not None:
             return min(DEFAULT_WARMUP_STEPS, total // 10)

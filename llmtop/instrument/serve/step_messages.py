@@ -36,7 +36,7 @@ MAX_PAUSES = 256
 _MOST_SHARED = 64
 """Messages that are kept for the next monitor: of a round of sending that is all but a long history."""
 
-StepArray = tuple[int, int, int, int | None, float | None, float | None, list[tuple[str, int, int]]]
+StepArray = tuple[Any, ...]
 """A `wire.StepDone` as the array that it is in a message. To make one takes half as long as to make the struct."""
 
 
@@ -109,6 +109,7 @@ class StepReader:
         known = len(cells) // 2
         if interval >= 0 and self.pauses and self._was_paused(begun - interval, begun):
             interval = -1
+        tokens_in = self._recorder.tokens_in
         return (
             index,
             begun + self.unix_offset_ns,
@@ -121,6 +122,7 @@ class StepReader:
                 for place in order
                 if place < known and cells[2 * place + 1]
             ],
+            *((tokens_in.get(begun),) if tokens_in else ()),
         )
 
     def _was_paused(self, begun: int, ended: int) -> bool:

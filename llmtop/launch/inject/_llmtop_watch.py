@@ -166,7 +166,10 @@ def _at_exit() -> None:
 def _what_was_missing() -> str:
     if "torch" not in sys.modules:
         return "having imported torch"
-    return "a backward pass or an optimizer's step of torch's; llmtop.step() tells the steps of any loop"
+    return (
+        "a backward pass or an optimizer's step of torch's, generate() or a second of forward passes; "
+        "llmtop.step() tells the steps of any loop"
+    )
 
 
 def _make_importable() -> bool:

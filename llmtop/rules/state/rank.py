@@ -6,11 +6,14 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from llmtop.rules.state.gpu import GpuState
 from llmtop.rules.state.memory_trend import MemoryTrend
 from llmtop.rules.state.step_costs import StepCosts
 from llmtop.rules.state.windows import finite
 from llmtop.snapshot import Process, Rank, Step
+from llmtop.whole_steps import covered
 
 RankKey = tuple[str, int, float]
 """Host, pid, and when it attached: the system gives a pid to another process once the first has ended."""
@@ -64,6 +67,8 @@ class RankState:
             set_by: by how many seconds it was set.
         """
         self._set_by = set_by
+        if (rank.kind, rank.inference) != (self.rank.kind, self.rank.inference):
+            self._restart()  # it computed without training so far, and trains now
         self.rank, self.now = rank, now
         if rank.new_steps:
             self.seen_at = now
@@ -76,7 +81,13 @@ class RankState:
     @property
     def stepping(self) -> bool:
         """Whether it trains now: it runs, and its last step is not long ago for steps of that length."""
-        if self.rank.state != "running" or self.rank.kind != "step" or self.rank.step is None:
+        return self.working and not self.rank.inference
+
+    @property
+    def working(self) -> bool:
+        """The same, or whether it computes without training: by requests or forward passes that hooks see."""
+        rank = self.rank
+        if rank.state != "running" or rank.step is None or (rank.kind != "step" and not rank.inference):
             return False
         usual = finite(self.rank.step_seconds_p50) or finite(self.rank.step_seconds) or 0.0
         last = max(self.seen_at, self.last_step_at or 0.0)
@@ -150,6 +161,8 @@ class RankState:
 
     def _add(self, step: Step) -> None:
         if step.kind != "step":
+            if self.rank.inference and not step.warmup and step.phases:
+                self.steps.append(_costs(step, 0.0))
             return
         last, gap = self._last, 0.0
         if last is not None:
@@ -168,10 +181,17 @@ class RankState:
         """Put GPU times that came late into the step they belong to."""
         for place in range(len(self.steps) - 1, -1, -1):
             if self.steps[place].index == step.index:
-                self.steps[place] = StepCosts(step, self.steps[place].gap)
+                self.steps[place] = _costs(step, self.steps[place].gap)
                 return
             if self.steps[place].index < step.index:
                 return
+
+
+def _costs(step: Step, gap: float) -> StepCosts:
+    """What a step took; of a request without what lies up to the next one, which is nobody's wait."""
+    if step.kind == "request" and step.phases:
+        step = replace(step, seconds=covered(step.phases))
+    return StepCosts(step, gap)
 
 
 class JobState:

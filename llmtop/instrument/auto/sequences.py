@@ -1,0 +1,69 @@
+"""Whether a forward pass goes on with the sequences of the one before: a decoding loop of the script's own.
+
+All that is looked at is the shape of the token ids that a module is called with. One token for each sequence
+after a prompt is a loop with a cache, whatever form that has; one token more than before, or as many once they
+have grown to the most that the model takes, is a loop without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+LEAST = 8, 3
+"""So many forwards have gone on with sequences, and so many times as many as began some, before a script is taken
+for one that decodes: lengths of a data set may follow each other by chance."""
+_GROWN = 2
+
+
+class Sequences:
+    """Remembers the forward pass before, of one thread."""
+
+    __slots__ = ("_batch", "_began", "_grown", "_length", "_module", "_on", "_went_on", "shape")
+
+    def __init__(self) -> None:
+        self.shape: tuple[int, int] | None = None
+        """Sequences and tokens each of the last forward pass; None where it was not called with tokens."""
+        self._module = self._batch = self._length = self._grown = 0
+        self._on = False
+        self._began = self._went_on = 0
+
+    @property
+    def decode(self) -> bool:
+        """Whether most of the forward passes so far went on with sequences."""
+        least, times = LEAST
+        return self._went_on >= max(least, times * self._began)
+
+    def go_on(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Take a forward pass in; returns whether it goes on with the sequences of the one before."""
+        self.shape = token_shape(args, kwargs)
+        batch, length = self.shape or (0, 0)
+        on = bool(batch) and (id(module), batch) == (self._module, self._batch) and self._follows(length)
+        grew = on and length == self._length + 1
+        self._grown = self._grown + grew if on and length >= self._length else 0
+        self._module, self._batch, self._length, self._on = id(module), batch, length, on
+        self._went_on += on
+        self._began += not on
+        return on
+
+    def _follows(self, length: int) -> bool:
+        if length == 1:
+            return self._on or self._length > 1
+        return length == self._length + 1 or (length == self._length and self._grown >= _GROWN)
+
+
+def token_shape(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Sequences and tokens each that a module is called with; None where that cannot be told."""
+    ids = args[0] if args else kwargs.get("input_ids", kwargs.get("idx"))
+    return shape_of(ids.get("input_ids") if isinstance(ids, Mapping) else ids)
+
+
+def shape_of(ids: Any) -> tuple[int, int] | None:
+    """Sequences and tokens each of a tensor of token ids; None of anything else."""
+    if not isinstance(ids, torch.Tensor):
+        return None
+    with torch._C.DisableTorchFunction():  # neither a mode nor a class of the script's hears of it
+        shape, whole = ids.shape, ids.dtype in (torch.int64, torch.int32)
+    return (int(shape[0]), int(shape[1])) if whole and len(shape) == 2 else None

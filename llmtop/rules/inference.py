@@ -1,0 +1,31 @@
+"""What the rules say of a process that computes without training: other words, and other things to do."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from llmtop.bottlenecks import BoundId
+from llmtop.rules.state.rank import RankState
+
+_NEXT: Final[dict[BoundId, str]] = {
+    "input_bound": "read and tokenize the next batch in a thread or process of its own while the model computes "
+    "this one; press s for the stacks of who prepares it",
+    "h2d_bound": "keep the KV cache and what is used again on the GPU; copy the next batch from pinned memory "
+    "(non_blocking=True) while the model computes this one",
+    "launch_bound": "torch.compile or CUDA graphs (of generate: cache_implementation='static'), or more requests "
+    "in a batch; press c to count the launches",
+    "sync_bound": "take .item(), .cpu() and prints of tokens out of the decoding loop; look at several tokens at "
+    "once for the end; press c to capture where it waits",
+}
+
+
+def unit(state: RankState) -> str:
+    """What a step of that process is, in a sentence."""
+    if not state.rank.inference:
+        return "step"
+    return "request" if state.rank.kind == "request" else "forward pass"
+
+
+def advice(state: RankState, bound: BoundId, of_training: str) -> str:
+    """What to do next: `of_training`, or what helps where nothing is trained."""
+    return _NEXT.get(bound, of_training) if state.rank.inference else of_training

@@ -1,0 +1,158 @@
+"""Requests to a language model: what comes to a monitor, and what it makes of them."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collectors.refigure import Refigure
+from collectors.trainings.bounds import Bounds
+from collectors.trainings.rank_stats import RankStats
+from llmtop import wire
+from tests.support.snapshots import rank, snapshot
+
+MS = 1_000_000
+ANSWERS = wire.Hello(kind="request", inference=True)
+
+
+def answered(
+    index: int,
+    first_ms: float = 50.0,
+    each_ms: float = 10.0,
+    *,
+    every_ms: float = 400.0,
+    new: int = 21,
+    sequences: int = 2,
+    waited_ms: float = 0.0,
+) -> wire.StepDone:
+    """A request for so many new tokens of each sequence, one of which comes every `every_ms`."""
+    phases = [wire.PhaseTime("prefill", int(first_ms * MS))]
+    if new > 1:
+        phases.append(wire.PhaseTime("decode", int(each_ms * (new - 1) * MS)))
+    if waited_ms:
+        phases.insert(0, wire.PhaseTime("dataload", int(waited_ms * MS)))
+    return wire.StepDone(
+        index=index,
+        started_unix_ns=int(index * every_ms * MS) + 1,
+        host_ns=sum(phase.host_ns for phase in phases) + 2 * MS,
+        interval_ns=int(every_ms * MS) if index else None,
+        tokens=new * sequences,
+        samples=sequences,
+        phases=phases,
+        tokens_in=64 * sequences,
+    )
+
+
+def fed(steps: list[wire.StepDone], hello: wire.Hello = ANSWERS) -> RankStats:
+    stats = RankStats()
+    stats.hello = hello
+    stats.add_steps(wire.Steps(steps=steps))
+    return stats
+
+
+@given(st.lists(st.tuples(st.integers(1, 900), st.integers(1, 90)), min_size=1, max_size=30), st.integers(2, 40))
+def test_percentiles_are_of_requests(times: list[tuple[int, int]], new: int) -> None:
+    figures = fed([answered(i, *one, every_ms=400, new=new) for i, one in enumerate(times)]).figures()
+    for pct in (50, 95, 99):
+        firsts, each = zip(*times, strict=True)
+        assert figures[f"ttft_seconds_p{pct}"] == pytest.approx(np.percentile(firsts, pct) / 1e3)
+        assert figures[f"tpot_seconds_p{pct}"] == pytest.approx(np.percentile(each, pct) / 1e3)
+
+
+def test_a_request_is_what_it_took_and_rates_are_over_all_time() -> None:
+    figures = fed([answered(i, waited_ms=80) for i in range(20)]).figures()
+    assert figures["step_seconds_p50"] == pytest.approx(0.25), "without the wait for what it asks"
+    assert figures["steps_per_s"] == pytest.approx(2.5)
+    assert figures["tokens_in_per_s"] == pytest.approx(2.5 * 128)
+    assert figures["tokens_out_per_s"] == figures["tokens_per_s"] == pytest.approx(2.5 * 42)
+    assert figures["batch"] == 2
+    assert figures["outside_seconds"] is None
+
+
+def test_a_single_request_is_told_of_and_one_for_one_token_has_no_time_of_the_others() -> None:
+    alone = fed([answered(0)]).figures()
+    assert (alone["ttft_seconds_p50"], alone["tpot_seconds_p50"]) == (0.05, 0.01)
+    assert alone["tokens_out_per_s"] == pytest.approx(42 / 0.25)
+    one = fed([answered(i, new=1) for i in range(3)]).figures()
+    assert (one["ttft_seconds_p99"], one["tpot_seconds_p50"]) == (0.05, None)
+
+
+def test_requests_leave_the_window_and_take_their_first_tokens_with_them() -> None:
+    old = [answered(i, first_ms=300) for i in range(100)]
+    figures = fed([*old, *(answered(100 + i) for i in range(60))]).figures()
+    assert figures["ttft_seconds_p99"] == pytest.approx(0.05)
+
+
+def test_where_the_host_runs_ahead_the_gpu_says_when_the_first_token_was_there() -> None:
+    stats = fed([answered(i) for i in range(8)])
+    ahead = [("prefill", 90 * MS), ("decode", 160 * MS)]
+    stats.add_gpu_times(wire.GpuTimes(times=[wire.GpuTime(i, 250 * MS, 0, ahead) for i in range(8)]))
+    figures = stats.figures()
+    assert figures["ttft_seconds_p50"] == pytest.approx(0.09)
+    assert figures["tpot_seconds_p50"] == pytest.approx(0.16 / 20)
+    behind = [("prefill", 40 * MS), ("decode", 200 * MS)]
+    stats.add_gpu_times(wire.GpuTimes(times=[wire.GpuTime(7, 240 * MS, 0, behind)]))
+    assert stats.figures()["ttft_seconds_p50"] == pytest.approx(0.09)
+
+
+def test_what_a_script_tells_itself_is_no_request_that_hooks_see() -> None:
+    figures = fed([answered(i) for i in range(8)], wire.Hello(kind="request")).figures()
+    assert figures.get("ttft_seconds_p50") is None
+    assert figures["step_seconds_p50"] == pytest.approx(0.252)
+
+
+def test_a_process_that_begins_to_train_begins_anew() -> None:
+    stats = fed([answered(i) for i in range(8)])
+    stats.hello = wire.Hello(kind="step")
+    trained = [
+        wire.StepDone(
+            index=i,
+            started_unix_ns=(10 + i) * 1000 * MS,
+            host_ns=20 * MS,
+            interval_ns=30 * MS,
+            phases=[wire.PhaseTime("forward", 15 * MS)],
+        )
+        for i in range(1, 9)
+    ]
+    stats.add_steps(wire.Steps(steps=trained, first_ordinal=8))
+    figures = stats.figures()
+    assert figures["step_seconds_p50"] == pytest.approx(0.03)
+    assert figures.get("ttft_seconds_p50") is None
+    assert {phase.name for phase in figures["phases"]} == {"forward"}
+    assert len(stats.take_new()) == 16, "what came before is not lost"
+
+
+def test_an_odd_number_of_tokens_is_absent_and_the_step_is_there() -> None:
+    odd = answered(1)
+    odd.tokens_in = float("nan")
+    (message,) = Bounds().take([wire.Steps(steps=[answered(0), odd, answered(2)])])
+    assert isinstance(message, wire.Steps)
+    assert [step.tokens_in for step in message.steps] == [128, None, 128]
+
+
+def test_an_old_monitor_reads_a_request_without_what_it_does_not_know() -> None:
+    class OldStep(msgspec.Struct, array_like=True):
+        index: int
+        started_unix_ns: int
+        host_ns: int
+        interval_ns: int | None = None
+        tokens: float | None = None
+        samples: float | None = None
+        phases: list[wire.PhaseTime] = []
+
+    new = answered(3)
+    old = msgspec.msgpack.decode(msgspec.msgpack.encode(new), type=OldStep)
+    assert (old.index, old.tokens, [phase.name for phase in old.phases]) == (3, 42, ["prefill", "decode"])
+
+
+@pytest.mark.parametrize("before", [1, 8])
+def test_a_recording_has_the_same_figures_made_anew(before: int) -> None:
+    stats = fed([answered(i, first_ms=40 + i) for i in range(before)])
+    told = stats.figures()
+    stage = Refigure()
+    shown = stage(snapshot(ranks=(rank(kind="request", inference=True, new_steps=stats.take_new()),))).ranks[0]
+    for name in ("ttft_seconds_p95", "tpot_seconds_p50", "tokens_in_per_s", "tokens_out_per_s", "batch"):
+        assert getattr(shown, name) == told[name] is not None

@@ -1,0 +1,285 @@
+"""`generate` of transformers under `llmtop run`, without a word of it in the script: held against stamps by hand.
+
+The models have random weights and some thousand parameters; what a forward pass takes is planted with a sleep.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from tests.support.installed import needs
+from tests.support.steps import Recorded, train
+
+needs("transformers")
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("runtime_dir")]
+
+TIMES = 5
+MODEL = """
+import json, sys, threading, time, torch
+from time import perf_counter as now
+from transformers import GPT2Config, GPT2LMHeadModel, StoppingCriteria
+torch.manual_seed(0)
+tiny = dict(vocab_size=64, n_positions=256, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=None)
+
+class Planted(GPT2LMHeadModel):
+    def forward(self, input_ids=None, **kwargs):
+        length = kwargs["inputs_embeds"].shape[1] if input_ids is None else input_ids.shape[1]
+        time.sleep(0.1 if length > 6 else 0.02)
+        return super().forward(input_ids=input_ids, **kwargs)
+
+class Stamps(StoppingCriteria):
+    # Called once a token, when that has been chosen.
+    def __init__(self):
+        self.at = []
+    def __call__(self, ids, scores, **kwargs):
+        self.at.append(now())
+        return torch.zeros(ids.shape[0], dtype=torch.bool)
+
+model = Planted(GPT2Config(**tiny)).eval()
+prompt = torch.randint(1, 64, (2, 24))
+truth = []
+
+def ask(model=model, inputs=prompt, **options):
+    options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0, **options}
+    stamps = Stamps()
+    begun = now()
+    given = {"inputs_embeds": inputs} if inputs.is_floating_point() else {"inputs": inputs}
+    out = model.generate(**given, stopping_criteria=[stamps], **options)
+    ended = now()
+    truth.append([stamps.at[0] - begun, ended - stamps.at[0], ended - begun, list(out.shape)])
+    return out
+"""
+ENDS = "\nprint('truth: ' + json.dumps(truth))\n"
+
+WAYS = {
+    "batch": "ask()",
+    "sampled": "ask(do_sample=True, num_return_sequences=3)",
+    "beams": "ask(num_beams=3)",
+    "streamed": """
+from transformers.generation.streamers import BaseStreamer
+class Shown(BaseStreamer):
+    def put(self, value):
+        pass
+    def end(self):
+        pass
+ask(inputs=prompt[:1], streamer=Shown())""",
+    "in a thread each": """
+thread = threading.Thread(target=ask)
+thread.start()
+thread.join()""",
+    "static cache": "ask(cache_implementation='static')",
+    "chunked": "ask(prefill_chunk_size=12)",
+    "embeddings": "ask(inputs=torch.randn(2, 24, 16), max_new_tokens=4)",
+    "no cache": "ask(use_cache=False)",
+}
+NEW = {"embeddings": 4}
+
+
+def of(found: dict[str, Any]) -> Iterator[tuple[Recorded, list[Any]]]:
+    """Each request as it was recorded, and as the script has stamped it."""
+    line = next(line for line in found["stdout"].splitlines() if line.startswith("truth: "))
+    truth = json.loads(line.removeprefix("truth: "))
+    assert len(found["steps"]) == len(truth)
+    return zip(found["steps"], truth, strict=True)
+
+
+@pytest.fixture(scope="module")
+def all_ways(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[Recorded, list[Any]]]]:
+    """Every way to ask, several times, in one process."""
+    source = MODEL + "".join(f"\nfor _ in range({TIMES}):\n" + _indented(way) for way in WAYS.values()) + ENDS
+    found = train(tmp_path_factory.mktemp("generate") / "generate.py", source)
+    assert (found["kind"], found["inference"], found["left_out"], found["blind"]) == ("request", True, {}, {})
+    pairs = list(of(found))
+    return {way: pairs[place * TIMES : (place + 1) * TIMES] for place, way in enumerate(WAYS)}
+
+
+def _indented(source: str) -> str:
+    return "".join(f"    {line}\n" for line in source.strip().splitlines())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_request_is_seen_from_its_call_to_its_return(
+    way: str, all_ways: dict[str, list[tuple[Recorded, list[Any]]]]
+) -> None:
+    new, firsts, rests, wholes = NEW.get(way, 6), [], [], []
+    for request, (first, rest, whole, shape) in all_ways[way]:
+        assert set(request.phases) == {"prefill", "decode"}
+        prompt = 0 if way == "embeddings" else 24
+        assert (request.samples, request.tokens) == (shape[0], shape[0] * (shape[1] - prompt))
+        assert request.tokens == shape[0] * new
+        given = {"streamed": 24, "embeddings": None}.get(way, 48)
+        assert request.tokens_in == given
+        firsts.append(request.time("prefill") / first)
+        rests.append(request.time("decode") / rest)
+        wholes.append(sum(seconds for _, seconds in request.phases.values()) / whole)
+    for ratios in (firsts, rests, wholes):
+        assert median(ratios) == pytest.approx(1, abs=0.05), ratios
+
+
+def test_assisted_decoding_is_one_request_for_all_its_drafts(tmp_path: Path) -> None:
+    source = """
+draft = GPT2LMHeadModel(GPT2Config(**tiny)).eval()
+for _ in range(5):
+    ask(inputs=prompt[:1], assistant_model=draft, max_new_tokens=12)
+"""
+    found = train(tmp_path / "assisted.py", MODEL + source + ENDS)
+    ratios = []
+    for request, (first, rest, _, shape) in of(found):
+        assert (request.samples, request.tokens, request.tokens_in) == (1, shape[1] - 24, 24)
+        ratios.append(((request.time("prefill")) / first, request.time("decode") / rest))
+    assert median(first for first, _ in ratios) == pytest.approx(1, abs=0.05)
+    assert median(rest for _, rest in ratios) == pytest.approx(1, abs=0.05)
+
+
+def test_an_encoder_and_decoder_counts_what_the_decoder_says(tmp_path: Path) -> None:
+    source = """
+from transformers import T5Config, T5ForConditionalGeneration
+t5 = T5ForConditionalGeneration(T5Config(
+    vocab_size=64, d_model=16, d_ff=32, d_kv=8, num_layers=1, num_heads=2, decoder_start_token_id=0)).eval()
+for _ in range(3):
+    t5.generate(prompt, max_new_tokens=5, min_new_tokens=5)
+"""
+    found = train(tmp_path / "t5.py", MODEL + source)
+    assert [(one.samples, one.tokens, one.tokens_in) for one in found["steps"]] == 3 * [(2, 10, 48)]
+    assert all(set(one.phases) == {"prefill", "decode"} for one in found["steps"])
+
+
+def test_what_is_no_whole_request_is_not_counted_and_those_beside_it_are(tmp_path: Path) -> None:
+    source = """
+class Breaks(StoppingCriteria):
+    def __call__(self, ids, scores, **kwargs):
+        raise ValueError("no more")
+
+ask()
+try:
+    model.generate(prompt, max_new_tokens=4, pad_token_id=0, stopping_criteria=[Breaks()])
+except ValueError as error:
+    print(error)
+ask()
+ask(max_new_tokens=1)
+model(prompt)
+ask()
+"""
+    found = train(tmp_path / "breaks.py", MODEL + source + ENDS)
+    assert "no more" in found["stdout"]
+    assert found["left_out"] == {"steps left by an exception": 1}
+    assert [set(one.phases) for one, _ in of(found)] == [
+        {"prefill", "decode"},
+        {"prefill", "decode"},
+        {"prefill"},
+        {"prefill", "decode"},
+    ]
+
+
+def test_requests_of_several_threads_at_once_are_told_apart(tmp_path: Path) -> None:
+    source = """
+both = threading.Barrier(2)
+def serve():
+    for _ in range(4):
+        both.wait()
+        ask()
+threads = [threading.Thread(target=serve) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+    found = train(tmp_path / "serves.py", MODEL + source)
+    assert found["left_out"] == {"requests that were under way when others came beside them": 1}
+    assert len(found["steps"]) == 7
+    assert all((one.samples, one.tokens, one.tokens_in) == (2, 12, 48) for one in found["steps"])
+    assert all(set(one.phases) == {"prefill", "decode"} for one in found["steps"])
+    assert min(one.time("decode") for one in found["steps"]) >= 5 * 0.02
+
+
+def test_a_compiled_decode_is_timed_and_compiled_as_without(tmp_path: Path) -> None:
+    source = """
+import torch._dynamo
+from torch._dynamo.utils import counters
+from transformers.generation.configuration_utils import CompileConfig
+config = CompileConfig(backend="eager", mode=None)
+config._compile_all_devices = True
+plain = GPT2LMHeadModel(GPT2Config(**tiny)).eval()
+for _ in range(3):
+    out = plain.generate(prompt, max_new_tokens=6, do_sample=False, pad_token_id=0,
+                         cache_implementation="static", compile_config=config)
+assert counters["stats"]["unique_graphs"], "nothing was compiled"
+print("compiled:", json.dumps([out.tolist(), dict(counters["stats"]), dict(counters["graph_break"])]))
+"""
+    said = []
+    for options in ((), ("--no-auto", "--no-kineto")):
+        found = train(tmp_path / "compiled.py", MODEL + source, *options)
+        said.append([line for line in found["stdout"].splitlines() if line.startswith("compiled:")])
+        if not options:
+            assert [(one.samples, one.tokens, one.tokens_in) for one in found["steps"]] == 3 * [(2, 12, 48)]
+            assert all(set(one.phases) == {"prefill", "decode"} for one in found["steps"])
+    assert said[0] == said[1] != []
+
+
+def test_generate_within_a_training_stays_its_evaluation(tmp_path: Path) -> None:
+    source = """
+import tempfile
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, T5Config, T5ForConditionalGeneration
+t5 = T5ForConditionalGeneration(T5Config(
+    vocab_size=64, d_model=16, d_ff=32, d_kv=8, num_layers=1, num_heads=2, decoder_start_token_id=0))
+data = [{"input_ids": prompt[0], "labels": prompt[0][:8]} for _ in range(24)]
+arguments = Seq2SeqTrainingArguments(
+    output_dir=tempfile.mkdtemp(), per_device_train_batch_size=4, num_train_epochs=1, eval_strategy="steps",
+    eval_steps=2, save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True, predict_with_generate=True,
+    generation_max_length=6, eval_on_start=True)
+calls = []
+class Counts(T5ForConditionalGeneration):
+    def generate(self, *args, **kwargs):
+        calls.append(1)
+        return super().generate(*args, **kwargs)
+t5.__class__ = Counts
+Seq2SeqTrainer(
+    t5, arguments, train_dataset=data, eval_dataset=data[:8], compute_metrics=lambda _: {}).train()
+assert calls
+"""
+    found = train(tmp_path / "train.py", MODEL + source)
+    assert (found["kind"], found["inference"], found["auto"]) == ("step", False, True)
+    assert [step.index for step in found["steps"]] == list(range(1, 6))
+    for step in found["steps"]:
+        assert not {"prefill", "decode", "generate"} & set(step.phases)
+    assert sum(step.count("evaluation") > 0 for step in found["steps"]) >= 2
+
+
+def test_a_script_that_answers_first_and_then_trains_is_a_training(tmp_path: Path) -> None:
+    source = """
+for _ in range(2):
+    ask()
+trained = GPT2LMHeadModel(GPT2Config(**tiny))
+optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
+for _ in range(6):
+    trained(prompt, labels=prompt).loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    model.generate(prompt, max_new_tokens=3, pad_token_id=0)
+"""
+    found = train(tmp_path / "rollout.py", MODEL + source)
+    assert (found["kind"], found["inference"]) == ("step", False)
+    of_training = [step for step in found["steps"] if "optimizer" in step.phases]
+    assert [step.index for step in of_training] == list(range(1, 6))
+    assert found["steps"][-1] is of_training[-1]
+    for step in of_training:
+        assert [step.count(name) for name in ("forward", "backward", "optimizer")] == [1, 1, 1]
+        assert "decode" not in step.phases
+
+
+def test_calls_by_hand_take_over(tmp_path: Path) -> None:
+    source = """
+import llmtop
+for _ in range(3):
+    with llmtop.step(kind="request", tokens=12):
+        ask()
+"""
+    found = train(tmp_path / "by_hand.py", MODEL + source)
+    assert (found["kind"], found["inference"]) == ("request", False)
+    assert [(step.tokens, step.phases) for step in found["steps"]] == 3 * [(12, {})]

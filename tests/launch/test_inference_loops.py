@@ -1,0 +1,363 @@
+"""Forward passes without backward ones, as scripts write them, under `llmtop run`: each is held against stamps of
+the script's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.installed import needs
+from tests.support.steps import Zygote, train
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("runtime_dir")]
+
+LASTS = """
+import json, time, torch
+from time import perf_counter as now
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+stamps = []
+end = now() + 2.5
+def more():
+    stamps.append(now())
+    return now() < end
+"""
+"""The loops last longer than it takes to be taken for one for inference."""
+SHOWS = "\nprint('stamps: ' + json.dumps(stamps))\n"
+
+
+@pytest.fixture
+def zygote(runtime_dir: Path) -> Iterator[Zygote]:
+    """Programs below one `llmtop run`."""
+    started = Zygote()
+    yield started
+    started.close()
+
+
+LOOPS = {
+    "eval and no_grad": """
+net.eval()
+with torch.no_grad():
+    while more():
+        net(torch.randn(8, 16))
+        time.sleep(0.01)
+""",
+    "inference_mode, never in evaluation mode": """
+@torch.inference_mode()
+def serve():
+    while more():
+        net(torch.randn(8, 16))
+        time.sleep(0.01)
+serve()
+""",
+    "frozen, no_grad in each turn": """
+net.requires_grad_(False)
+while more():
+    with torch.no_grad():
+        net(torch.randn(8, 16))
+    time.sleep(0.01)
+""",
+    "gradients forgotten": """
+net.eval()
+while more():
+    net(torch.randn(8, 16))
+    time.sleep(0.01)
+""",
+    "below what is evaluated": """
+class Holder(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = net
+    def encode(self, batch):
+        with torch.no_grad():
+            return self.inner(batch)
+holder = Holder().eval()
+while more():
+    holder.encode(torch.randn(8, 16))
+    time.sleep(0.01)
+""",
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_loop_over_a_model_has_its_forwards_as_steps_from_start_to_start(
+    loop: str, zygote: Zygote, tmp_path: Path
+) -> None:
+    found = zygote.train(tmp_path / "loop.py", LASTS + LOOPS[loop] + SHOWS)
+    assert (found["kind"], found["inference"], found["attached"]) == ("step", True, True)
+    assert (found["left_out"], found["blind"]) == ({}, {})
+    steps = found["steps"]
+    assert len(steps) >= 10
+    assert all(set(step.phases) == {"forward"} and step.samples == 8 for step in steps)
+    (line,) = (line for line in found["stdout"].splitlines() if line.startswith("stamps: "))
+    stamps = json.loads(line.removeprefix("stamps: "))[:-1]  # the last stamp ended the loop
+    # Not with the first, in which the process began to publish.
+    spent = sum(step.interval for step in steps[2:])
+    assert spent == pytest.approx(stamps[-1] - stamps[1 - len(steps)], rel=0.03)
+
+
+def test_an_evaluation_that_is_a_program_waits_for_its_batches(zygote: Zygote, tmp_path: Path) -> None:
+    source = """
+from torch.utils.data import DataLoader, TensorDataset
+class Slow(TensorDataset):
+    def __getitem__(self, index):
+        time.sleep(0.005)
+        return super().__getitem__(index)
+net.eval()
+with torch.no_grad():
+    while now() < end:
+        for (batch,) in DataLoader(Slow(torch.randn(40, 16)), batch_size=4):
+            net(batch).argmax(1).tolist()
+"""
+    found = zygote.train(tmp_path / "loop.py", LASTS + source)
+    assert (found["kind"], found["inference"], found["left_out"]) == ("step", True, {})
+    assert all(set(step.phases) == {"dataload", "forward"} for step in found["steps"][1:])
+    for step in found["steps"][1:]:
+        assert 4 * 0.005 <= step.time("dataload") <= step.seconds
+
+
+DECODES = """
+class Language(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(64, 8)
+        self.head = torch.nn.Linear(8, 64)
+    def forward(self, ids, cache=None):
+        time.sleep(0.04 if ids.shape[1] >= 16 else 0.01)
+        return self.head(self.embed(ids)), ids
+model = Language().eval()
+truth = []
+"""
+
+
+def test_decoding_by_hand_with_a_cache_is_a_request_a_prompt(zygote: Zygote, tmp_path: Path) -> None:
+    source = """
+with torch.no_grad():
+    while now() < end:
+        begun = now()
+        logits, cache = model(torch.randint(0, 64, (3, 16)))
+        token = logits[:, -1:].argmax(-1)
+        first = now()
+        for _ in range(9):
+            logits, cache = model(token, cache=cache)
+            token = logits[:, -1:].argmax(-1)
+        truth.append([first - begun, now() - first])
+        time.sleep(0.1)  # somebody asks again
+print('truth: ' + json.dumps(truth))
+"""
+    found = zygote.train(tmp_path / "decodes.py", LASTS + DECODES + source)
+    assert (found["kind"], found["inference"], found["left_out"]) == ("request", True, {})
+    (line,) = (line for line in found["stdout"].splitlines() if line.startswith("truth: "))
+    truth = json.loads(line.removeprefix("truth: "))
+    steps = found["steps"]
+    assert len(steps) >= 2
+    assert all((step.samples, step.tokens, step.tokens_in) == (3, 30, 48) for step in steps)
+    # The last request is told when the next begins, which never comes; in the first the process began to publish.
+    for step, (first, rest) in zip(steps[1:], truth[-len(steps) : -1], strict=True):
+        assert step.time("prefill") == pytest.approx(first, rel=0.05, abs=0.005)
+        assert step.time("decode") == pytest.approx(rest, rel=0.05, abs=0.005)
+
+
+def test_decoding_by_hand_without_a_cache_is_one_too(zygote: Zygote, tmp_path: Path) -> None:
+    source = """
+with torch.no_grad():
+    while now() < end:
+        ids = torch.randint(0, 64, (2, 5))
+        for _ in range(12):
+            logits, _ = model(ids[:, -12:])
+            ids = torch.cat([ids, logits[:, -1:].argmax(-1)], 1)
+"""
+    found = zygote.train(tmp_path / "grows.py", LASTS + DECODES + source)
+    assert (found["kind"], found["inference"], found["left_out"]) == ("request", True, {})
+    assert len(found["steps"]) >= 2
+    assert all((step.samples, step.tokens, step.tokens_in) == (2, 24, 10) for step in found["steps"])
+
+
+def test_forwards_of_varying_shapes_are_steps(zygote: Zygote, tmp_path: Path) -> None:
+    source = """
+import random
+random.seed(0)
+with torch.inference_mode():
+    while now() < end:
+        sequences, length = random.choice([(1, 16), (2, 5), (4, 1), (3, 7), (8, 1), (2, 13)])
+        model(torch.randint(0, 64, (sequences, length)))
+"""
+    found = zygote.train(tmp_path / "serves.py", LASTS + DECODES + source)
+    assert (found["kind"], found["inference"], found["left_out"]) == ("step", True, {})
+    shapes = {(step.samples, step.tokens) for step in found["steps"]}
+    assert shapes <= {(1, 16), (2, 10), (4, 4), (3, 21), (8, 8), (2, 26)}
+    assert len(shapes) > 3
+
+
+def test_a_script_that_evaluates_first_and_then_trains_is_a_training(zygote: Zygote, tmp_path: Path) -> None:
+    source = """
+net.eval()
+with torch.no_grad():
+    while more():
+        net(torch.randn(8, 16))
+from llmtop.instrument.record.recorder import get
+print("before:", get().facts.inference, get().ring.count > 0)
+net.train()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for turn in range(12):
+    net(torch.randn(8, 16)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if turn % 4 == 3:
+        net.eval()
+        with torch.no_grad():
+            net(torch.randn(8, 16))
+        net.train()
+print("left:", [hasattr(kind.__enter__, "__wrapped__") for kind in (torch.no_grad, torch.inference_mode)])
+"""
+    found = zygote.train(tmp_path / "both.py", LASTS + source)
+    assert "before: True True" in found["stdout"]
+    assert "left: [False, False]" in found["stdout"], "a training turns gradients off as without"
+    assert (found["kind"], found["inference"], found["left_out"]) == ("step", False, {})
+    trained = [step for step in found["steps"] if "optimizer" in step.phases]
+    assert [step.index for step in trained] == list(range(1, 12))
+    assert found["steps"][-11:] == trained
+    assert all(step.count("forward") == step.count("backward") == 1 for step in trained)
+
+
+def test_a_short_look_before_training_is_nothing(zygote: Zygote, tmp_path: Path) -> None:
+    source = """
+net.eval()
+with torch.no_grad():
+    for _ in range(20):
+        net(torch.randn(8, 16))
+from llmtop.instrument.record.recorder import get
+print("before:", get().attached)
+net.train()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for turn in range(5):
+    net(torch.randn(8, 16)).sum().backward()
+    optimizer.step()
+"""
+    found = zygote.train(tmp_path / "both.py", LASTS + source)
+    assert "before: False" in found["stdout"]
+    assert (found["kind"], found["inference"]) == ("step", False)
+    assert [step.index for step in found["steps"]] == list(range(1, 5))
+
+
+def test_gradients_by_hand_after_forwards_make_it_a_training(zygote: Zygote, tmp_path: Path) -> None:
+    source = """
+net.eval()
+with torch.no_grad():
+    while more():
+        net(torch.randn(8, 16))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(5):
+    loss = net(torch.randn(8, 16)).sum()
+    for parameter, gradient in zip(net.parameters(), torch.autograd.grad(loss, list(net.parameters()))):
+        parameter.grad = gradient
+    optimizer.step()
+"""
+    found = zygote.train(tmp_path / "grad.py", LASTS + source)
+    assert (found["kind"], found["inference"]) == ("step", False)
+    assert [step.index for step in found["steps"] if "optimizer" in step.phases] == list(range(1, 5))
+
+
+COMPILED = {
+    "module": ("called = torch.compile(net, backend='eager')", True),
+    "in place": ("net.compile(backend='eager')\ncalled = net", True),
+    "function": ("called = torch.compile(lambda batch: net(batch).relu(), backend='eager')", False),
+    "without gradients within": (
+        """
+@torch.compile(backend='eager')
+def called(batch):
+    if torch.is_grad_enabled() and net.training:
+        return net(batch)
+    with torch.no_grad():
+        return net.eval()(batch)
+""",
+        False,
+    ),
+}
+"""How it is compiled, and whether a call of the module is seen from outside."""
+
+
+@pytest.mark.parametrize("kind", COMPILED)
+def test_what_is_compiled_is_compiled_as_without(kind: str, tmp_path: Path) -> None:
+    how, seen = COMPILED[kind]
+    source = """
+from torch._dynamo.utils import counters
+def tell():
+    print("compiled:", json.dumps([counters[name] for name in ("stats", "graph_break", "frames")]))
+net.eval()
+HOW
+end, turns = now() + 3, 0
+with torch.no_grad():
+    while more():
+        called(torch.randn(8 if turns % 2 else 4, 16))
+        turns += 1
+        if turns == 5:
+            tell()
+net.train()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(4):
+    called(torch.randn(8, 16)).sum().backward()
+    optimizer.step()
+tell()
+""".replace("HOW", how)
+    said = []
+    for options in ((), ("--no-auto", "--no-kineto")):
+        found = train(tmp_path / "compiled.py", LASTS + source, *options, TORCH_LOGS="dynamo")
+        said.append([line for line in found["stdout"].splitlines() if line.startswith("compiled:")])
+        if not options:
+            assert (sum(set(step.phases) == {"forward"} for step in found["steps"]) >= 10) is seen
+            assert [step.index for step in found["steps"] if "optimizer" in step.phases] == [1, 2, 3]
+    assert len(said[0]) == 2
+    assert said[0] == said[1]
+
+
+def test_a_class_of_the_script_s_own_is_pickled_without_what_times_it(tmp_path: Path) -> None:
+    source = """
+import cloudpickle, os, pickle, subprocess, sys
+class Own(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(16, 4)
+    def forward(self, batch):
+        return self.linear(batch)
+own = Own().eval()
+with torch.no_grad():
+    while more():
+        own(torch.randn(8, 16))
+data = cloudpickle.dumps(own)
+assert b"llmtop" not in data
+code = "import sys, pickle, torch; print(tuple(pickle.loads(sys.stdin.buffer.read())(torch.ones(2, 16)).shape))"
+done = subprocess.run([sys.executable, "-I", "-c", code], input=data, capture_output=True)
+print("unpickled:", done.stdout.decode(), done.stderr.decode())
+"""
+    needs("cloudpickle")
+    found = train(tmp_path / "pickles.py", LASTS + source)
+    assert found["inference"]
+    assert "unpickled: (2, 4)" in found["stdout"]
+
+
+def test_a_trainer_that_only_evaluates_is_no_training(tmp_path: Path) -> None:
+    needs("transformers")
+    source = """
+import tempfile
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+model = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=16, n_embd=16, n_layer=1, n_head=2))
+ids = torch.randint(0, 64, (16,))
+data = [{"input_ids": ids, "labels": ids} for _ in range(64)]
+arguments = TrainingArguments(output_dir=tempfile.mkdtemp(), per_device_eval_batch_size=4, report_to=[],
+                              use_cpu=True, disable_tqdm=True)
+trainer = Trainer(model, arguments, eval_dataset=data)
+end = now() + 4
+while more():
+    trainer.evaluate()
+"""
+    found = train(tmp_path / "evaluates.py", LASTS + source)
+    assert (found["kind"], found["inference"]) == ("step", True)
+    assert len(found["steps"]) >= 10
+    for step in found["steps"]:
+        assert {"forward"} <= set(step.phases) <= {"dataload", "forward"}
+        assert (step.samples, step.tokens) == (4, 64)
+    assert sum("dataload" in step.phases for step in found["steps"]) >= 5, "accelerate fetches a batch ahead"
