@@ -131,7 +131,12 @@ class GpuBusy:
             return _with(rank, believed(util_pct=None, sm_pct=None, events_pct=events), rank.window_seconds)
         if _may_copy(means, rank):
             return _with(rank, None, None)
-        busy = believed(util_pct=means.util_pct, sm_pct=means.sm_pct, events_pct=events)
+        busy = believed(
+            util_pct=means.util_pct,
+            sm_pct=means.sm_pct,
+            events_pct=events,
+            host_paced_pct=rank.gpu_host_paced_pct,
+        )
         return _with(rank, busy, means.seconds)
 
 

@@ -53,17 +53,19 @@ class _Of:
     idle_sum: float = 0.0
     idle_count: int = 0
     """Of the snapshots that know how idle its GPU is, by whatever witness is believed; bounds left aside."""
+    bound_sum: float = 0.0
     bounds: int = 0
-    """Snapshots that know only how idle it was at least."""
+    """Of those that know only how idle it was at least."""
 
     def add(self, rank: Rank, most: int) -> None:
         """Count in what one more snapshot tells; of the steps at most so many are kept, the newest."""
         self.rank = rank
         idle = idle_pct(rank) if rank.state == "running" else None
         if idle is not None and 0.0 <= idle <= 100.0:
-            self.bounds += rank.gpu_busy_bound
-            self.idle_count += not rank.gpu_busy_bound
-            self.idle_sum += 0.0 if rank.gpu_busy_bound else idle
+            if rank.gpu_busy_bound:
+                self.bounds, self.bound_sum = self.bounds + 1, self.bound_sum + idle
+            else:
+                self.idle_count, self.idle_sum = self.idle_count + 1, self.idle_sum + idle
         for step in rank.new_steps:
             if 0 <= step.seconds < _LONGEST_STEP and 0 <= (step.interval_seconds or 0.0) < _LONGEST_STEP:
                 self.steps[step.index, step.started_at] = step
@@ -227,8 +229,10 @@ def _idle_pct(own: _Of) -> float | None:
     Where the recording does not say, as that of an older version: the share of the steps in which the training's
     stream was empty, by CUDA events.
     """
-    if own.idle_count:
+    if own.idle_count > own.bounds:
         return own.idle_sum / own.idle_count
+    if own.bounds:
+        return (own.idle_sum + own.bound_sum) / (own.idle_count + own.bounds)
     rank, steps = own.rank, (step for step in own.steps.values() if not step.warmup)
     measured = [step for step in steps if step.gpu_idle_seconds is not None and step.seconds > 0]
     if measured:
@@ -259,7 +263,7 @@ def _verdict(seen: _Seen, idle: dict[int, float | None]) -> tuple[Verdict, int |
 
 def _is_bound(own: _Of) -> bool:
     """Whether its GPU was idle for at least so long as is known: then it may have been idle for longer."""
-    return own.bounds > 0 and not own.idle_count
+    return own.bounds > 0 and own.bounds >= own.idle_count
 
 
 def _devices(
@@ -380,11 +384,11 @@ def _summary(verdict: Verdict, worst: int | None, idle: dict[int, float | None],
     text = f"{verdict}, as far as a recording of {duration(seen.last - seen.first)} can tell: "
     if share is not None:
         own = seen.ranks.get(worst or 0)
-        if own is not None and own.idle_count:
-            text += f"the GPU was idle for {percent(share, 1)} of the time (pid {worst})."
+        if own is not None and (own.idle_count or own.bounds):
+            least = "at least " if _is_bound(own) else ""
+            text += f"the GPU was idle for {least}{percent(share, 1)} of the time (pid {worst})."
         else:
-            least = "at least " if own is not None and _is_bound(own) else ""
-            text += f"the training's stream was empty for {least}{percent(share, 1)} of its steps (pid {worst})."
+            text += f"the training's stream was empty for {percent(share, 1)} of its steps (pid {worst})."
     elif seen.ranks:
         text += "GPU time was not measured, so only the alerts speak."
     else:

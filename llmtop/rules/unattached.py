@@ -47,8 +47,7 @@ def _launches_slowly(gpu: GpuState, up: bool) -> bool:
 
 def _is_little_used(gpu: GpuState, up: bool) -> bool:
     util, sm = gpu.mean("util_pct"), gpu.mean("sm_active_pct")
-    # A server's GPU is as busy as its callers make it.
-    if not _works_without_steps(gpu) or gpu.rank_pids or util is None or _has_small_kernels(gpu, True):
+    if not _works_without_steps(gpu) or util is None or _has_small_kernels(gpu, True):
         return False
     return util < pick(UTIL_LITTLE, up) or (sm is not None and sm < pick(SM_LITTLE, up))
 
@@ -64,7 +63,7 @@ def _whose(gpu: GpuState) -> str:
 
 
 _ATTACH: Final = "start it with llmtop run to see what its steps wait for"
-_CAPTURE: Final = "press c to count the launches"
+_CAPTURE: Final = "press c to see what it waits for"
 
 
 def _tell_launch(gpu: GpuState) -> Told:
@@ -86,7 +85,7 @@ def _tell_little(gpu: GpuState) -> Told:
         summary=f"{gpu.label} could do more for {_whose(gpu)}: a kernel runs in {fmt.percent(util)} of the time"
         f"{active}.",
         evidence=_evidence(gpu),
-        next=f"{_ATTACH}; larger batches fill a GPU better",
+        next=f"{_CAPTURE if gpu.rank_pids else _ATTACH}; larger batches fill a GPU better",
     )
 
 

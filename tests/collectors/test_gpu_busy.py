@@ -111,6 +111,11 @@ def test_util_sm_activity_and_events_hold_each_other_in_bounds() -> None:
         ({"util_pct": None, "sm_active_pct": 80.0}, {**events, "outside_seconds": 0.08}, (80.0, "sm", False)),
         ({"util_pct": None, "sm_active_pct": 30.0}, {}, (None, None, False)),
         ({"util_pct": None}, {}, (None, None, False)),
+        ({"sm_active_pct": 3.0}, {"gpu_host_paced_pct": 95.0}, (40.0, "util", True)),
+        ({}, {"gpu_host_paced_pct": 95.0}, (40.0, "util", True)),
+        ({"sm_active_pct": 3.0}, {"gpu_host_paced_pct": 10.0}, (40.0, "util", False)),
+        ({"sm_active_pct": 25.0}, {"gpu_host_paced_pct": 95.0}, (40.0, "util", False)),
+        ({"util_pct": 16.0, "sm_active_pct": 1.0}, {"gpu_host_paced_pct": 95.0}, (16.0, "util", False)),
         ({"util_sampled_pct": 31.0}, {}, (31.0, "util", False)),
         ({"util_sampled_pct": 0.0}, {}, (40.0, "util", False)),
         ({"pcie_rx_bytes_per_s": 8e9}, {}, (None, None, False)),
@@ -243,7 +248,7 @@ def test_the_report_on_a_recording_believes_the_same_witness(tmp_path: Path) -> 
     for name, pids, verdict, words in (
         ("HF Trainer GPT-2", (4711,), "sync_bound", "the GPU was idle for 1"),
         ("GPT fed a little late", (4711,), "gpu_bound", "the GPU was idle for 8"),
-        ("GPT fed a little late", (4711, 4712), "unknown", "empty for at least 0.0%"),
+        ("GPT fed a little late", (4711, 4712), "unknown", "the GPU was idle for at least 0.0%"),
     ):
         shown = played(stream(PROGRAMS[name], pids=pids), tmp_path / f"{name} {len(pids)}")
         report = analyze_snapshots(shown, name)

@@ -127,6 +127,7 @@ def judge(case: Case, planted: dict[str, Any], snapshots: list[dict[str, Any]]) 
     last = [s for s in snapshots if s["ranks"]]
     middle = last[int(len(last) * 0.9)]["ranks"] if last else []
     figures = ("rank", "step", "step_seconds_p50", "gpu_idle_pct", "tokens_per_s", "mfu_pct", "phases", "lost")
+    figures += ("gpu_busy_pct", "gpu_busy_source", "gpu_busy_bound", "gpu_wait_pct")
     return {
         "case": case.name,
         "ok": bool(last) and case.must <= ids and not ids & case.must_not,

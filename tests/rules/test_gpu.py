@@ -363,10 +363,10 @@ def test_with_an_attached_process_or_none_the_counters_alone_say_nothing(name: s
         assert seen == set()
 
 
-def test_of_a_server_small_kernels_are_told_and_never_that_it_could_do_more() -> None:
-    for name, expected in (("tiny model", {"launch_bound"}), ("waits for data", set())):
-        values = {"power_limit_watts": 700.0, **WORK[name][0]}
-        ranks = (Rank(pid=77, host="node", gpu_uuid="GPU-3", kind="request", step=7),)
+def test_an_attached_process_without_a_step_is_told_of_by_its_gpu_and_a_server_never() -> None:
+    for step, expected in ((None, {"launch_bound"}), (7, set())):
+        values = {"power_limit_watts": 700.0, **WORK["tiny model"][0]}
+        ranks = (Rank(pid=77, host="node", gpu_uuid="GPU-3", kind="request", step=step),)
         rules, alerts = Rules(), ()
         for second in range(40):
             alerts = rules.apply(moment(1000.0 + second, gpu(**values), ranks=ranks, pid=77)).alerts

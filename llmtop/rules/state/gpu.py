@@ -59,7 +59,7 @@ class GpuState:
         self.rank_pids: list[int] = []
         """Attached trainings on it that are alive."""
         self.step_pids: list[int] = []
-        """Of these, those whose steps say what they wait for; requests, and what made no step yet, do not."""
+        """Of these, those that tell of steps or requests, and so of what these wait for."""
         self.error_text = ""
         """The last error, kept for as long as its alert is up."""
         self.reasons: frozenset[str] | None = None
