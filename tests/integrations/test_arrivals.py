@@ -148,7 +148,8 @@ def train(steps):
 train(12)
 before = recorder.get().arrivals.samples.count if with_llmtop else 0
 if kind == "power":
-    ddp.register_comm_hook(powerSGD_hook.PowerSGDState(None, 2, start_powerSGD_iter=4), powerSGD_hook.powerSGD_hook)
+    state = powerSGD_hook.PowerSGDState(None, 2, start_powerSGD_iter=4)
+    ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 elif kind == "built-in":
     ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
 train(20)

@@ -116,7 +116,10 @@ def test_stamps_that_no_clock_has_made_are_left_out_and_the_others_taken() -> No
         wire.ArrivalStamp("backward", 5, 1 << 80),
     ]
     message = wire.Arrivals(
-        arrivals=[wire.Arrival(7, [*odd, good], waited_host_ns=-5, waited_gpu_ns=3), wire.Arrival(8, [good] * 1000)],
+        arrivals=[
+            wire.Arrival(7, [*odd, good], waited_host_ns=-5, waited_gpu_ns=3),
+            wire.Arrival(8, [good] * 1000),
+        ],
         group="g" * 10_000,
     )
     (taken,) = Bounds().take([message])
@@ -131,7 +134,9 @@ def test_a_rank_that_stamps_points_without_end_harms_nobody() -> None:
     job = Job(2, Plant(1, extra=60.0), jitter=QUIET)
     list(job.run(60))
     liar, stamped = Rank(pid=7, host="node", job="run", rank=2, arrivals=()), Stamped()
-    stamped.add(wire.Arrivals(arrivals=[wire.Arrival(index) for index in range(100_000)], group="all", clock="boot0"))
+    stamped.add(
+        wire.Arrivals(arrivals=[wire.Arrival(index) for index in range(100_000)], group="all", clock="boot0")
+    )
     told = [*((job._rank(place), job.stamped[place]) for place in range(2)), (liar, stamped)]
     assert len(stamped.steps) <= 128
     assert [rank.arrivals for rank in compared(told)] == [(), (), ()]  # it has stamped other steps than they
