@@ -47,7 +47,7 @@ class Replica:
 def find(roots: Iterable[Any]) -> Replica | None:
     """The first module in these trees that trains together with other ranks; None without one."""
     for module in _modules(roots):
-        names = {kind.__name__ for kind in type(module).__mro__ if kind.__module__.startswith("torch.")}
+        names = {kind.__name__ for kind in type(module).__mro__ if str(kind.__module__).startswith("torch.")}
         if "DistributedDataParallel" in names:
             ranks = _ranks_of(search.own_dict(module, "__dict__").get("process_group"))
             return _replica(module, ranks, _ends([*_plain_parameters(module)]), gathers=False)

@@ -21,8 +21,9 @@ import math
 import sys
 from collections import deque
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from llmtop.instrument.arrival.samples import Sample, Samples
 from llmtop.instrument.gpu.events import Events
 from llmtop.instrument.gpu.stream_waits import Pairs, StreamWaits
 from llmtop.instrument.guest.forks import keep_in_children
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 EVERY_NS = 100_000_000
 """Between two sampled steps lies at least this, and at most twice as much; a sample costs some 0.1 ms."""
-KEPT = 128
 MOST_PENDING = 8
 MOST_EVERY = 1024
 AT_ONCE_NS = 200_000
@@ -58,42 +58,6 @@ class ArrivalEvents(Events, Protocol):
 
     def record_aside(self, event: Any) -> bool:
         """Put the event where nothing is before it; False where there is no such place."""
-
-
-class Sample(NamedTuple):
-    """The stamps of one step by their name."""
-
-    step: int
-    """Its index."""
-    host_ns: dict[str, int]
-    """By this host's monotonic clock."""
-    gpu_ns: dict[str, int]
-    """By CUDA events; empty without a GPU."""
-    on_host_clock: bool
-    """Whether these are on the host's clock too; else from a zero of their own."""
-    waited_host_ns: int | None = None
-    """How long the host waited for other ranks in the step; None where that was not seen."""
-    waited_gpu_ns: int | None = None
-    """How long the computing stream did, by CUDA events; known of fewer steps."""
-
-
-class Samples:
-    """The last samples; written by the training thread, read by the server thread, as `ring.Ring`."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._kept: list[Sample | None] = [None] * KEPT
-
-    def add(self, sample: Sample) -> None:
-        """Keep one more; the oldest go when there are `KEPT`."""
-        self._kept[self.count % KEPT] = sample
-        self.count += 1
-
-    def read(self, first: int) -> tuple[int, list[Sample]]:
-        """All samples from number `first` on that are kept, and the number after the last of them."""
-        stop = self.count
-        kept = [self._kept[number % KEPT] for number in range(max(first, stop - KEPT + 1, 0), stop)]
-        return stop, [sample for sample in kept if sample is not None]
 
 
 class _Open:
@@ -149,12 +113,17 @@ class Sampler:
         self._misses = 0
         self._knows_backward = False
         """Whether backward passes are seen, so that hooks need not be there for longer than one."""
-        self._in_backward = self._in_forward = self._had_backward = False
+        self._in_backward = self._in_forward = self._had_backward = self._listened = False
 
     @property
     def is_waiting(self) -> bool:
         """Whether events of earlier steps are still to be read."""
         return bool(self._pending)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether what is sampled is there no more, or is not what trains."""
+        return not self.replica.is_there or self._misses >= MISSES
 
     # --- between steps, in the training thread ----------------------------------------------------
 
@@ -171,7 +140,7 @@ class Sampler:
             return
         if self._ready:
             self._choose()
-        elif self._chosen is not None and self._had_backward:
+        elif self._listened and self._had_backward:
             self._missed()
         if step.spoilt or step.index != index or not step.host_ns:
             self._recycle(step)
@@ -186,11 +155,12 @@ class Sampler:
             step_ns: how long steps take.
         """
         self._set_every(step_ns)
-        if (index + 1) % self._every or len(self._pending) >= MOST_PENDING or not self.replica.is_there:
+        if (index + 1) % self._every or len(self._pending) >= MOST_PENDING:
             return False
         self._open = step = _Open(index + 1)
         self._in_backward = self._in_forward = self._had_backward = False
         self._waiting_since = None
+        self._listened = False
         self._ready.clear()
         events = self.events
         if events is not None:
@@ -290,6 +260,7 @@ class Sampler:
         torch = _torch()
         if not candidates or torch is None or _autograd_is_compiled():
             return
+        self._listened = True
         with torch._C.DisableTorchFunction():
             for place in places:
                 parameter = candidates[place] if place < len(candidates) else None

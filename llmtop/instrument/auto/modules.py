@@ -74,8 +74,8 @@ class Modules:
         return True
 
     def roots(self) -> list[Any]:
-        """The modules with something to train that no other module held when they were looked for."""
-        return [root for reference in self._roots if (root := reference()) is not None]
+        """The outermost modules with something to train, the one that was called last for the first time first."""
+        return [root for reference in reversed(self._roots) if (root := reference()) is not None]
 
     def look(self, loss: Any = None) -> None:
         """Time the outermost modules; when none of those is called until the next time, look one level deeper.
@@ -212,6 +212,7 @@ class Modules:
                 loop.known.model.sees(module)
             if called not in loop.trains:
                 loop.trains_module(called)
+                self._roots = [*self._roots[-MAX_CLASSES:], weakref.ref(module)]
             if loop.batch_of in (0, called):
                 guess(step, args, kwargs, first=loop.batch_of == 0)
                 loop.batch_of = called

@@ -47,6 +47,8 @@ class Chores:
         self._is_timing = False
         self._knows_group = False
         self._searches = 0
+        self._searched: tuple[int, ...] = ()
+        """id() of the modules among which it was looked for last."""
         self._is_sampling = False
 
     def __call__(self, index: int, now: int) -> int:
@@ -88,8 +90,8 @@ class Chores:
             self._recorder.sample_next_step(False)
             arrivals.ended(index)
         arrivals.read()
-        if not arrivals.replica.is_there:
-            self._recorder.arrivals, self._searches = None, 0  # another model may have taken its place
+        if arrivals.is_lost:
+            self._recorder.arrivals = None  # another model may have taken its place
         elif arrivals.begin_if_due(index, self._step_ns):
             self._is_sampling = True
             self._recorder.sample_next_step(True)
@@ -145,14 +147,23 @@ class Chores:
     def _look_for_ranks(self) -> None:
         """Find what is trained together with other ranks, and sample from now on when this one reaches them."""
         recorder = self._recorder
-        if recorder.tracks is not None or self._searches >= SEARCHES or (recorder.facts.world_size or 1) < 2:
+        if recorder.tracks is not None or (recorder.facts.world_size or 1) < 2:
             return
-        self._searches += 1
+        roots = [] if recorder.roots is None else recorder.roots()
+        if not roots and self._searches >= SEARCHES:
+            return
         # Both load torch, which such a training has loaded long since.
         from llmtop.instrument.arrival import replicas
         from llmtop.instrument.auto import search
 
-        replica = replicas.find(search.look().roots if recorder.roots is None else recorder.roots())
+        if not roots:
+            self._searches += 1
+            roots = search.look().roots
+        numbers = tuple(map(id, roots))
+        if numbers == self._searched:
+            return
+        self._searched = numbers
+        replica = replicas.find(roots)
         if replica is not None:
             events = None if self._cuda is None else gpu_events.CudaEvents(self._cuda)
             waits = None

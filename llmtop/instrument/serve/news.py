@@ -16,7 +16,7 @@ from llmtop.instrument.serve.overhead import Overhead
 from llmtop.instrument.serve.step_messages import Batch, Shared, StepReader, encoded, encoded_steps, message_of
 
 if TYPE_CHECKING:
-    from llmtop.instrument.arrival.sampler import Sample
+    from llmtop.instrument.arrival.samples import Sample
     from llmtop.instrument.record.state import State
     from llmtop.instrument.serve.connection import Monitor
 
