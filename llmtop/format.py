@@ -77,6 +77,14 @@ def _scaled(value: float | None, base: float, units: tuple[str, ...], gap: str) 
     return f"{sign}{amount:.{digits}f}{gap}{units[step]}".rstrip()
 
 
+def times(value: float | None) -> str:
+    """So many times, with three significant digits: "1.38x", "12.7x", "0.72x", "957x"."""
+    if value is None or _absent(value):
+        return DASH
+    digits = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
+    return f"{value:.{digits}f}x"
+
+
 def duration(seconds: float | None) -> str:
     """A measured time with three significant digits: "808 µs", "60.1 ms", "1.62 s", "3m 20s", "2h 05m"."""
     if seconds is None or _absent(seconds):

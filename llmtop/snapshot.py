@@ -35,6 +35,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     util_pct: float | None = None
     """GPU-Util: share of time in which at least one kernel ran. 100 does not mean busy."""
+    util_sampled_pct: float | None = None
+    """Mean of the samples of GPU-Util that the driver took by itself since it was last asked for them (some 2 s):
+    many more than the readings of `util_pct`."""
     mem_util_pct: float | None = None
     """NVML's memory utilisation: share of time in which device memory was read or written."""
     mem_used_bytes: int | None = None
@@ -89,6 +92,8 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     gpu_uuid: str | None = None
     gpu_mem_bytes: int | None = None
     gpu_sm_pct: float | None = None
+    gpu_computes: bool = True
+    """Whether the driver lists it among those that compute on that GPU; a desktop only draws."""
     user: str | None = None
     command: str | None = None
     cpu_pct: float | None = None
@@ -193,6 +198,26 @@ class CollectiveCount(msgspec.Struct, frozen=True, kw_only=True):
     """The number of the last one that has ended; None where nobody knows."""
     operation: str | None = None
     """What the last one that was called is: "nccl:all_reduce"."""
+
+
+class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+    """How a rank comes to one point of its steps, beside those that train with it: over the last steps that all of
+    them have stamped."""
+
+    point: str
+    """"forward", "backward": where that begins; "first_gradient", "last_gradient": where that is ready; "waits":
+    over the whole step, in which who waits least is last."""
+    clock: Literal["host", "GPU"]
+    steps: int
+    """How many steps were compared."""
+    ranks: int
+    """How many ranks were, this one included."""
+    last_pct: float
+    """Share of those steps in which this rank came last."""
+    late_seconds: float
+    """Median of how much later it came than the last of the others; negative where it came before that."""
+    error_seconds: float
+    """Standard error of that, told by how much it differs from one stamped step to the next."""
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -330,6 +355,22 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     gpu_host_paced_pct: float | None = None
     """Share of the recent steps' GPU time in which the GPU waited for the host again and again; for how long in
     all, events cannot tell (see `Step.gpu_host_paced_seconds`)."""
+    gpu_busy_pct: float | None = None
+    """Share of `gpu_busy_seconds` in which this rank's GPU ran anything, by the witness that is believed
+    (`llmtop.gpu_busy`); 100 minus it is how idle the GPU is. None where no witness can tell, or where util is the
+    only one and other processes compute on that GPU too."""
+    gpu_busy_source: str | None = None
+    """Which witness is believed: "events", CUDA events of the training's stream; "util", the driver's GPU-Util; or
+    "sm", SM activity. A newer version may have others."""
+    gpu_busy_bound: bool = False
+    """True: `gpu_busy_pct` is the most that it can have been, so the GPU was idle for at least the rest."""
+    gpu_busy_seconds: float | None = None
+    """Over how many of the last seconds that was seen: `window_seconds` or a little less."""
+    gpu_wait_pct: float | None = None
+    """Share of the last seconds in which the host stood in a call that waits for its GPU (`.item()`, a copy to the
+    host), by looks at its stack. None before there were enough looks, and of an old version."""
+    gpu_waits: tuple[Cause, ...] = ()
+    """In which calls, the largest first; seconds a step."""
     memory_allocated_bytes: int | None = None
     memory_reserved_bytes: int | None = None
     memory_peak_bytes: int | None = None
@@ -369,6 +410,12 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     `gpu_updates`."""
     gpu_updates: tuple[Step, ...] = ()
     """Earlier steps again, now with their GPU times, which are read after the GPU has got there."""
+    arrivals: tuple[Arrival, ...] | None = None
+    """How it comes to the collectives of its steps, beside the others; empty as long as that cannot be compared.
+    None where it does not stamp that: an old version, a training of one rank or of stages."""
+    exposed_seconds: float | None = None
+    """Median, a step, of how long even the rank that comes last waits from its last gradient to the end of the
+    backward pass: communication that nothing hides."""
     collectives: tuple[CollectiveCount, ...] = ()
     """Told only while no step ends and these counts stand still: where it hangs, if it does."""
     phases_left_out: int = 0

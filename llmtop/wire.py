@@ -105,6 +105,8 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
     """Capture engines this process offers over this socket ("torch.profiler", "memory")."""
     pauses: bool = False
     """Whether it can be asked to `Pause`: its steps follow each other."""
+    arrivals: bool = False
+    """Whether it stamps when it comes to the collectives of its steps (`Arrivals`)."""
     note: str | None = None
     """A sentence for the person at the screen: what cannot be seen, and why."""
 
@@ -218,6 +220,42 @@ class Collectives(msgspec.Struct, tag="collectives", kw_only=True):
     counts: list[CollectiveCount] = []
 
 
+class ArrivalStamp(msgspec.Struct, array_like=True):
+    """When a rank came to one point of a step."""
+
+    point: str
+    """"forward", "backward": where it began, the last one of the step; "first_gradient", "last_gradient": where
+    that was ready; "end": where the last backward pass ended, with what it waited for other ranks."""
+    host_ns: int
+    """CLOCK_MONOTONIC."""
+    gpu_ns: int | None = None
+    """When the GPU came there, by a CUDA event; see `Arrival.on_host_clock`. None without a GPU."""
+
+
+class Arrival(msgspec.Struct, array_like=True):
+    """When a rank came to the collectives of one step."""
+
+    index: int
+    """As `StepDone.index`."""
+    stamps: list[ArrivalStamp] = []
+    on_host_clock: bool = False
+    """Whether `gpu_ns` is on the host's clock too; else from a zero of its own in each step."""
+    waited_host_ns: int | None = None
+    """How long the host waited for other ranks in the step, by phases; None where there was none."""
+    waited_gpu_ns: int | None = None
+    """How long the GPU's computing stream waited for others, by CUDA events; known of fewer steps."""
+
+
+class Arrivals(msgspec.Struct, tag="arrivals", kw_only=True):
+    """From the training: when it came to the collectives of some steps, the same ones in all ranks."""
+
+    arrivals: list[Arrival] = []
+    group: str = ""
+    """The same in all ranks of a job that do the same work and can be compared with each other."""
+    clock: str = ""
+    """Names the CLOCK_MONOTONIC that `host_ns` is by: of one boot of one machine. Empty: nobody knows."""
+
+
 class Overhead(msgspec.Struct, tag="overhead", kw_only=True):
     """From the training: what llmtop costs it, estimated anew every few seconds."""
 
@@ -233,6 +271,10 @@ class Outside(msgspec.Struct, tag="outside", kw_only=True):
     found: dict[str, int] = {}
     """What it did in no phase, in words, and for how long in ns: each look stands for the time since the one
     before."""
+    judged_ns: int | None = None
+    """For how long it was told whether the host waits for its GPU, in phases or not; None of an old version."""
+    waited: dict[str, int] = {}
+    """Where it did, in words, and for how much of that."""
 
 
 class Standstill(msgspec.Struct, tag="standstill", kw_only=True):
@@ -335,6 +377,7 @@ FromTraining = (
     | Memory
     | Alive
     | Collectives
+    | Arrivals
     | Overhead
     | Outside
     | Standstill

@@ -26,11 +26,15 @@ MAX_CAUSES = 64
 """Of what a host does outside phases, in one message."""
 MAX_WORDS = 200
 """Characters of one of them."""
+MAX_STAMPS = 16
+"""Of one step."""
 MAX_STEPS = 4096
 """Steps, and GPU times, of one message."""
 _COUNTED = 20_000
 """Names over the limit are told from each other up to here; from then on the count is a lower bound."""
 _LARGEST_COUNT = 1 << 53
+_LARGEST_TIME = 1 << 62
+"""Nanoseconds: differences of two fit into 64 bits."""
 _MOST_RANKS = 1 << 24
 _LARGEST_AMOUNT = 1e18
 """Tokens of a step: sums of them stay finite."""
@@ -121,13 +125,8 @@ class Bounds:
                 case wire.Overhead():
                     if 0 <= message.step_ns < _LARGEST_COUNT:
                         yield message
-                case wire.Outside():
-                    _outside(message)
-                    yield message
-                case wire.Standstill():
-                    message.where = message.where[:MAX_WORDS]
-                    yield message
                 case _:
+                    _cut_down(message)
                     yield message
 
     def _steps(self, message: wire.Steps) -> None:
@@ -157,11 +156,44 @@ class Bounds:
         message.times = [one for one in known if min(one.gpu_ns, one.host_paced_ns, one.idle_ns or 0) >= 0]
 
 
+def _cut_down(message: wire.FromTraining) -> None:
+    """Those messages that are taken in whatever they say."""
+    match message:
+        case wire.Outside():
+            _outside(message)
+        case wire.Arrivals():
+            _arrivals(message)
+        case wire.Standstill():
+            message.where = message.where[:MAX_WORDS]
+
+
+def _arrivals(message: wire.Arrivals) -> None:
+    """Cut it down to sensible lengths; stamps that no clock can have made are left out."""
+    message.group, message.clock = message.group[:_LAUNCH_TEXT], message.clock[:_LAUNCH_TEXT]
+    message.arrivals = message.arrivals[-MAX_STEPS:]
+    for arrival in message.arrivals:
+        arrival.stamps = [
+            stamp
+            for stamp in arrival.stamps[:MAX_STAMPS]
+            if 0 <= stamp.host_ns < _LARGEST_TIME and (stamp.gpu_ns is None or abs(stamp.gpu_ns) < _LARGEST_TIME)
+        ]
+        waited = arrival.waited_host_ns, arrival.waited_gpu_ns
+        arrival.waited_host_ns, arrival.waited_gpu_ns = (
+            ns if ns is not None and 0 <= ns < _LARGEST_TIME else None for ns in waited
+        )
+
+
 def _outside(message: wire.Outside) -> None:
     """Cut it down to sensible lengths; times that cannot be are left out."""
-    known = [(what[:MAX_WORDS], ns) for what, ns in message.found.items() if what and 0 < ns < _LARGEST_COUNT]
-    message.found = dict(known[:MAX_CAUSES])
+    message.found, message.waited = _causes(message.found), _causes(message.waited)
     message.over_ns = _within(message.over_ns)
+    judged = message.judged_ns
+    message.judged_ns = judged if judged is not None and 0 < judged < _LARGEST_COUNT else None
+
+
+def _causes(told: dict[str, int]) -> dict[str, int]:
+    known = [(what[:MAX_WORDS], ns) for what, ns in told.items() if what and 0 < ns < _LARGEST_COUNT]
+    return dict(known[:MAX_CAUSES])
 
 
 def hello(told: wire.Hello) -> wire.Hello:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from collectors.alarm import Alarm
 from collectors.base import RanksReading
+from collectors.trainings.arrivals import compared
 from collectors.trainings.job_names import JobNames, Member
 from collectors.trainings.rank_stats import HISTORY_STEPS
 from collectors.trainings.training import Training
@@ -95,10 +96,10 @@ class StepsSource:
                 Member(path, one.pid, one.stats.hello, live=one.connection is not None or one.silent)
                 for path, one in self._trainings.items()
             )
-            ranks = [
-                told_of_its_job(one.take(self._gpu_name), one.stats.hello, names[path])
+            ranks = compared(
+                (told_of_its_job(one.take(self._gpu_name), one.stats.hello, names[path]), one.stamped)
                 for path, one in self._trainings.items()
-            ]
+            )
             notes = tuple(dict.fromkeys(self._notes.values()))
         return RanksReading(ranks=tuple(sorted(ranks, key=_order)), notes=notes)
 

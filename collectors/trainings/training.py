@@ -9,7 +9,9 @@ from typing import Any
 
 import psutil
 
+from collectors.trainings.arrivals import Stamped
 from collectors.trainings.bounds import Bounds, hello
+from collectors.trainings.gpu_waits import GpuWaits
 from collectors.trainings.outside_causes import OutsideCauses
 from collectors.trainings.rank_stats import RankStats
 from llmtop import client, wire
@@ -39,8 +41,10 @@ class Training:
         self.stats = RankStats()
         self.overhead_seconds: float | None = None
         """What llmtop costs a step, as it says."""
+        self.stamped = Stamped()
         self._bounds = Bounds()
         self._causes = OutsideCauses()
+        self._gpu_waits = GpuWaits()
         self._standstill = ""
         """Where it stands still because it waits for a person, in its words; "" while it does not."""
         self._process = _process(pid)
@@ -101,10 +105,13 @@ class Training:
                     self._worked_at = time.monotonic() - max(0, message.ago_ns) / 1e9
                 case wire.Collectives():
                     self._collectives = message.counts
+                case wire.Arrivals():
+                    self.stamped.add(message)
                 case wire.Overhead():
                     self.overhead_seconds = message.step_ns / 1e9
                 case wire.Outside():
                     self._causes.add(message)
+                    self._gpu_waits.add(message)
                 case wire.Standstill():
                     self._stands(message.where)
                 case wire.GpuTimes():
@@ -178,6 +185,7 @@ class Training:
         figures = stats.told(running=state == "running")
         outside, window = figures.get("outside_seconds"), figures.get("window_seconds")
         figures["outside_causes"] = self._causes.figures(outside, window)
+        figures |= self._gpu_waits.figures(figures.get("step_seconds_mean"), window)
         mfu_pct, mfu_note = self._mfu(figures.get("tokens_per_s"), gpu_name)
         return Rank(
             pid=self.pid,
@@ -206,6 +214,7 @@ class Training:
             attached_at=hello.started_at or None,
             new_steps=stats.take_new(),
             gpu_updates=stats.take_updates(),
+            arrivals=() if hello.arrivals else None,
             collectives=tuple(
                 CollectiveCount(
                     group=one.group, enqueued=one.enqueued, completed=one.completed, operation=one.operation

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
+from msgspec import structs
 
 from llmtop.analysis import cuda_calls as cuda
 from llmtop.analysis.capture_info import capture_info
@@ -30,7 +32,9 @@ from llmtop.analysis.sync_calls import wait_places
 from llmtop.analysis.undisturbed import Undisturbed
 from llmtop.analysis.verdict import Judgement, judge, lost, setup_ns
 from llmtop.analysis.verdict_text import left_out, verdict_sentence
+from llmtop.analysis.work_by_step import StepOfWork
 from llmtop.inputs import DEFAULT, Limits
+from llmtop.report.environment import environment_of
 from llmtop.report.model import (
     Device,
     GapTime,
@@ -75,7 +79,8 @@ def analyze(
     file = path if isinstance(path, Examined) else examine(Path(path))
     told = capture_info(file.path)
     steps_told = undisturbed or (lambda: told.undisturbed)
-    return analyze_trace(open_trace(file, limits), steps, told.command, limits, steps_told)
+    report = analyze_trace(open_trace(file, limits), steps, told.command, limits, steps_told)
+    return structs.replace(report, environment=environment_of(file.path))
 
 
 def analyze_trace(
@@ -167,6 +172,7 @@ def _measure(
     main = judgement.lane
     own = steps[main.process] if main is not None else _longest(steps)
     ceilings = roofs(trace)
+    by_step = StepOfWork.of(lanes, len(trace.ops))
     return Measured(
         judgement=judgement,
         lanes=lanes,
@@ -174,7 +180,7 @@ def _measure(
         uneven=uneven([lane for lane in lanes if lane.process not in missing]),
         phases=_phases(steps, phases, lanes),
         waits=() if main is None else wait_places(main, phases[main.process]),
-        kernels=kernel_times(trace),
+        kernels=kernel_times(trace, by_step),
         copies=copy_times(trace),
         api=cuda.api_times(trace, lanes),
         steps=_steps(own, main, trace),
@@ -182,7 +188,7 @@ def _measure(
         ranks={rank.process: rank.rank for rank in trace.ranks},
         missing=missing,
         tool=f"{trace.engine} {trace.version}".strip(),
-        operators=operator_times(trace),
+        operators=operator_times(trace, by_step),
         gemms=gemm_times(trace, ceilings),
         roofs=ceilings,
         makeup=makeup(trace),
@@ -244,19 +250,25 @@ def _steps(own: ProcessSteps | None, lane: Lane | None, trace: model.Trace) -> S
             found_by=own.found_by,
             left_out="nothing: the shares are of the time from first to last device activity",
         )
-    quarter, median, three = np.percentile(seconds, [25, 50, 75])
+    median = float(np.median(seconds))
     return StepsJudged(
         found_by=own.found_by,
         inferred=own.inferred,
         clock="device" if on_device else "host",
         count=len(seconds),
-        seconds_p50=float(median),
+        seconds_p50=median,
         seconds_min=min(seconds),
         seconds_max=max(seconds),
-        spread_pct=100.0 * float(three - quarter) / float(median) if median > 0 else None,
+        spread_pct=_spread_pct(seconds),
         outliers=tuple(i for i, value in enumerate(seconds) if value > _OUTLIER * median),
         left_out=left_out(own, lane, trace),
     )
+
+
+def _spread_pct(lengths: list[float] | npt.NDArray[np.float64]) -> float | None:
+    """The interquartile range of steps' lengths over their median."""
+    quarter, median, three = np.percentile(lengths, [25, 50, 75]).tolist()
+    return 100.0 * (three - quarter) / median if median > 0 else None
 
 
 def _device(lane: Lane, gaps: Gaps, judgement: Judgement, trace: model.Trace, ranks: dict[int, int]) -> Device:
@@ -288,6 +300,7 @@ def _device(lane: Lane, gaps: Gaps, judgement: Judgement, trace: model.Trace, ra
         steps=lane.counted,
         window_seconds=lane.length / 1e9,
         step_seconds=float(np.median(lengths)) if lane.counted else None,
+        step_spread_pct=_spread_pct(lengths) if lane.counted else None,
         kernel_seconds=float(took.sum()) / 1e9,
         kernel_median_us=float(np.median(took)) / 1e3 if told else None,
         launch_api_seconds=float((launches.end - launches.start).sum()) / 1e9,

@@ -43,7 +43,7 @@ def capture_info(path: Path) -> CaptureInfo:
     if not isinstance(steps, dict):
         return CaptureInfo(quoted or _COMMAND)
     before, after = (_seconds(steps.get(name)) for name in ("before_p50", "after_p50"))
-    return CaptureInfo(quoted or _COMMAND, Undisturbed(before, after))
+    return CaptureInfo(quoted or _COMMAND, Undisturbed(before, after, steps.get("profiler_stays") is True))
 
 
 def _seconds(value: object) -> float | None:

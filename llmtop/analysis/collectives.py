@@ -40,12 +40,20 @@ def collective_times(lanes: list[Lane]) -> tuple[CollectiveTime, ...]:
                     name=name,
                     count_per_step=len(mine) / lane.counted if lane.counted else None,
                     ms_per_step=lane.per_step_ms(spans.total),
+                    ms_deviation=_deviation_ms(lane, spans),
                     exposed_ms_per_step=lane.per_step_ms(exposed),
                     share_pct=lane.share(spans.total),
                     **_bandwidth(name, mine),
                 )
             )
     return tuple(rows)
+
+
+def _deviation_ms(lane: Lane, spans: iv.Spans) -> float | None:
+    """How far the time that lies in single steps is from its mean; None without whole steps."""
+    if not lane.counted:
+        return None
+    return float(np.std(np.diff(iv.measure_before(spans, lane.bounds)))) / 1e6
 
 
 def _collective(names: list[str], said: int, kernel: int) -> str:

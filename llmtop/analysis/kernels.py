@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from llmtop.analysis.operators import launched
+from llmtop.analysis.work_by_step import StepOfWork
 from llmtop.kernel_names import KernelKind, functor_of, kind_of
 from llmtop.report.model import KernelTime, KernelVariant
 from llmtop.trace import model
@@ -12,8 +13,13 @@ from llmtop.trace.groups import grouped
 from llmtop.trace.intervals import Ns
 
 
-def kernel_times(trace: model.Trace) -> tuple[KernelTime, ...]:
-    """All kernels by short name and functor, whole file, all devices; most time first."""
+def kernel_times(trace: model.Trace, steps: StepOfWork) -> tuple[KernelTime, ...]:
+    """All kernels by short name and functor, whole file, all devices; most time first.
+
+    Args:
+        trace: what was read of a capture.
+        steps: in which steps its device work lies.
+    """
     mine = np.flatnonzero(trace.ops.kind == model.KERNEL)
     if not len(mine):
         return ()
@@ -23,6 +29,7 @@ def kernel_times(trace: model.Trace) -> tuple[KernelTime, ...]:
     group, names = _groups(trace, kernels)
     variants = _variants(trace, kernels, group, took)
     operators = _operators(trace, mine, group, took)
+    per_step = steps.figures(mine, group, took)
     order = np.argsort(group, kind="stable")
     edges = np.searchsorted(group[order], np.arange(len(names) + 1))
     rows = []
@@ -43,6 +50,7 @@ def kernel_times(trace: model.Trace) -> tuple[KernelTime, ...]:
                 min_us=int(times.min()) / 1e3,
                 max_us=int(times.max()) / 1e3,
                 variants=tuple(variants[index]),
+                per_step=per_step.get(index, ()),
             )
         )
     return tuple(sorted(rows, key=lambda row: -row.seconds))

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
 from llmtop.inputs import DEFAULT, Limits, depth_of, read_input
+from llmtop.report.environment import environment_of
 from llmtop.report.model import Report, from_json
 from llmtop.trace.file_kind import examine
 
@@ -32,7 +34,8 @@ def load_reports(
     from llmtop.analysis.analyze import analyze_trace
     from llmtop.trace.open import open_traces
 
-    return analyze_trace(open_traces(files, limits), steps, limits=limits)
+    report = analyze_trace(open_traces(files, limits), steps, limits=limits)
+    return structs.replace(report, environment=environment_of(paths[0]))
 
 
 def load_report(path: Path, steps: int | tuple[int, int] | None = None, limits: Limits = DEFAULT) -> Report:
@@ -82,6 +85,8 @@ def _read(path: Path, limits: Limits) -> Report:
         raise UnusableInput(
             f"{path} is JSON nested deeper than any parser's limit on depth: llmtop wrote no such report"
         ) from None
+    # What is in capture.json was completed after the report was written.
+    report = structs.replace(report, environment=environment_of(path) or report.environment)
     # Beyond what is typed only the evidence of findings has depth.
     for finding in report.findings:
         limits.check_number(path, "json_depth", depth_of(finding.evidence, limits.json_depth))

@@ -16,8 +16,10 @@ import numpy.typing as npt
 
 from llmtop.analysis.nesting import Nesting
 from llmtop.analysis.tensor_shapes import moved_bytes, shape_text
+from llmtop.analysis.work_by_step import StepOfWork
 from llmtop.kernel_names import kind_of
 from llmtop.report.device_time import OperatorPart, OperatorTime
+from llmtop.report.per_step import PerStep
 from llmtop.trace import model
 from llmtop.trace.groups import distinct, grouped
 from llmtop.trace.intervals import Ns
@@ -128,8 +130,13 @@ def graph_launched(trace: model.Trace) -> npt.NDArray[np.bool_]:
     return (by >= 0) & fits[trace.calls.name[by]] if len(trace.calls) else np.zeros(len(by), dtype=bool)
 
 
-def operator_times(trace: model.Trace) -> tuple[OperatorTime, ...]:
-    """Self device time by operator, whole file, all devices, most first; empty where no operator launched any."""
+def operator_times(trace: model.Trace, steps: StepOfWork | None = None) -> tuple[OperatorTime, ...]:
+    """Self device time by operator, whole file, all devices, most first; empty where no operator launched any.
+
+    Args:
+        trace: what was read of a capture.
+        steps: in which steps its device work lies; None: figures a step are not wanted.
+    """
     row, calls = launched(trace), operator_calls(trace)
     used, backward = calls.rows, calls.backward
     if not len(used):
@@ -143,6 +150,7 @@ def operator_times(trace: model.Trace) -> tuple[OperatorTime, ...]:
     modules, sources = _places(trace, calls)
     kernels = _kernels_by_name(trace, by_operator, trace.host.name[row], took)
     autograd = bool((backward >= 0).any())
+    per_step = {} if steps is None else _per_step(trace, steps, row, used)
     rows = []
     names = trace.host.name[used]
     for number in np.unique(names).tolist():
@@ -167,9 +175,10 @@ def operator_times(trace: model.Trace) -> tuple[OperatorTime, ...]:
                 sources=in_sources,
                 shapes=_shapes(trace, number, used[mine], seconds[mine], kernels[number]),
                 kernels=kernels[number],
+                per_step=per_step.get(number, ()),
             )
         )
-    rows += _without(trace, ~by_operator, took, everything)
+    rows += _without(trace, ~by_operator, took, everything, steps)
     return tuple(sorted(rows, key=lambda row: -row.seconds))
 
 
@@ -224,10 +233,33 @@ def _shapes(
     return _most(found)
 
 
-def _without(trace: model.Trace, chosen: npt.NDArray[np.bool_], took: Ns, everything: int) -> list[OperatorTime]:
+def _per_step(trace: model.Trace, steps: StepOfWork, row: Ns, used: Ns) -> dict[int, tuple[PerStep, ...]]:
+    """What each operator, by the number of its name, comes to a step."""
+    mine = np.flatnonzero(row >= 0)
+    name, took = trace.host.name[row[mine]], (trace.ops.end - trace.ops.start)[mine]
+    times = steps.figures(mine, name, took)
+    # One piece of work stands for each call: it lies in the step of its work.
+    one = np.empty(len(used), dtype=np.int64)
+    one[np.searchsorted(used, row[mine])] = mine
+    calls = steps.figures(one, trace.host.name[used], np.zeros(len(used), dtype=np.int64))
+    found: dict[int, tuple[PerStep, ...]] = {}
+    for number, figures in times.items():
+        counts = {figure.place: figure.count for figure in calls.get(number, ())}
+        found[number] = tuple(
+            PerStep(figure.place, counts.get(figure.place, 0.0), figure.seconds, figure.deviation)
+            for figure in figures
+        )
+    return found
+
+
+def _without(
+    trace: model.Trace, chosen: npt.NDArray[np.bool_], took: Ns, everything: int, steps: StepOfWork | None
+) -> list[OperatorTime]:
     """What no operator launched, by how it was launched."""
     group = np.where(trace.launched_by < 0, 2, np.where(graph_launched(trace), 0, 1))
     kernels = _kernels_by_name(trace, chosen, group, took)
+    mine = np.flatnonzero(chosen)
+    per_step = {} if steps is None else steps.figures(mine, group[mine], took[mine])
     rows = []
     for number, name in enumerate((GRAPH, OUTSIDE, UNKNOWN)):
         mine = chosen & (group == number)
@@ -246,6 +278,7 @@ def _without(trace: model.Trace, chosen: npt.NDArray[np.bool_], took: Ns, everyt
                 share_pct=100.0 * total / everything,
                 mean_us=total / 1e3 / many,
                 kernels=kernels[number],
+                per_step=per_step.get(number, ()),
             )
         )
     return rows

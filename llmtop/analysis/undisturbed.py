@@ -14,12 +14,13 @@ from llmtop.analysis.device_timeline import Lane
 from llmtop.bottlenecks import LossId
 from llmtop.format import duration, percent
 from llmtop.report.model import Correction
+from llmtop.report.step_times import SHORTEST
 
 VARIES_PCT = 20.0
 """Steps before and after that differ by more are no measure of what a step takes."""
-_SHORTEST, _LONGEST = 0.4, 1.2
-"""Parts of the captured step. A profiler doubles the shortest steps at most; an undisturbed step beyond these is
-not the step that the capture shows (a range of the script may mark a part of one)."""
+_LONGEST = 1.2
+"""Part of the captured step. An undisturbed step beyond this and `SHORTEST` is not the step that the capture shows
+(a range of the script may mark a part of one)."""
 _HOST_PACED: tuple[LossId, ...] = ("launch_bound", "input_bound", "sync_bound", "idle", "unknown")
 """What a host that is slowed down loses time to; of these launching first."""
 
@@ -30,6 +31,8 @@ class Undisturbed:
 
     before: float | None = None
     after: float | None = None
+    stays: bool = False
+    """Whether the profiler stays in the process once it has been used: steps after it may be longer for that."""
 
 
 UNKNOWN = Undisturbed()
@@ -46,6 +49,8 @@ def correct(lane: Lane, lost: dict[LossId, float], one_off_ns: int, steps: Undis
         steps: how long a step took before and after the capture.
     """
     known = [seconds for seconds in (steps.before, steps.after) if seconds is not None and seconds > 0]
+    if steps.stays and len(known) > 1 and known[1] > known[0]:
+        del known[1]
     if not known:
         return Correction(reason="how long a step takes without the profiler is not known")
     if max(known) > (1 + VARIES_PCT / 100) * min(known):
@@ -56,7 +61,7 @@ def correct(lane: Lane, lost: dict[LossId, float], one_off_ns: int, steps: Undis
     undisturbed = sum(known) / len(known)
     captured = (lane.length - one_off_ns) / 1e9 / lane.counted
     device = lane.within(lane.busy) / 1e9 / lane.counted
-    if device > undisturbed or not _SHORTEST <= undisturbed / captured <= _LONGEST:
+    if device > undisturbed or not SHORTEST <= undisturbed / captured <= _LONGEST:
         words = (
             f"a captured step of {duration(captured)} with {duration(device)} of device time is not the step that "
             f"takes {duration(undisturbed)} without the profiler"
@@ -69,6 +74,7 @@ def correct(lane: Lane, lost: dict[LossId, float], one_off_ns: int, steps: Undis
         captured_seconds=captured,
         device_seconds=device,
         busy_pct=100 * device / undisturbed,
+        apart_pct=100 * (max(known) / min(known) - 1) if len(known) > 1 else None,
         lost_pct=dict(sorted(shares.items(), key=lambda item: -item[1])),
     )
 

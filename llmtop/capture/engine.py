@@ -46,6 +46,8 @@ class Engine(ABC):
     """Whether its captures say where time goes. One for another question is taken only when it is named."""
     exports: bool = False
     """Whether it has the stage "export"."""
+    stays_in_process: bool = False
+    """Whether it cannot leave a process again that it has captured, whose steps may be longer from then on."""
     one_file_for_all: bool = False
     """Whether several processes come into one file; else all ranks at once are more than most want."""
     counts_steps: bool = False

@@ -52,6 +52,8 @@ class StepTimes(msgspec.Struct, kw_only=True):
     slowest_during: float | None = None
     """Of the steps that touched start, window or stop."""
     after_p50: float | None = None
+    profiler_stays: bool = False
+    """Whether the tool stays in the process until that ends, and may leave its steps longer."""
 
 
 class Info(msgspec.Struct, kw_only=True):

@@ -23,10 +23,12 @@ from llmtop.capture.job import Cancelled, Job, OnProgress, Plan, Recorded
 from llmtop.capture.lock import CaptureLock, Holder
 from llmtop.capture.step_listener import StepWatch
 from llmtop.errors import LlmtopError, UnusableInput
-from llmtop.format import duration, size
+from llmtop.format import duration, percent, size
 from llmtop.snapshot import Snapshot
 
 TakeSnapshot = Callable[[], Snapshot | None]
+LONGER_AFTER = 1.1
+"""Steps vary by less from one second to the next."""
 
 
 @dataclass(frozen=True)
@@ -178,11 +180,13 @@ def _finish(job: Job, engine: Engine, info: Info, recorded: Recorded, snapshot: 
     job.stage("analyse", "reading the trace")
     info.tool, info.notes = recorded.tool, list(recorded.notes)
     info.paused_seconds = [round(seconds, 3) for seconds in recorded.paused_seconds]
+    info.step_seconds.profiler_stays = engine.stays_in_process
     _describe_window(job, info, recorded)
     report = _report(job, engine, info, recorded)
     after = snapshot()
     info.gpus_after = list(after.gpus) if after else None
     _describe_after(job, info)
+    _note_longer_steps(info)
     job.end_stage()
     info.stage_seconds = {name: round(seconds, 3) for name, seconds in job.stage_seconds.items()}
     info.state, info.finished_at = "done", time.time()
@@ -218,6 +222,18 @@ def _describe_after(job: Job, info: Info) -> None:
     info.step_seconds.after_p50 = job.watch.median_seconds(begin_ns=stopped)
 
 
+def _note_longer_steps(info: Info) -> None:
+    """Say when a tool that cannot leave the process has left its steps longer."""
+    steps = info.step_seconds
+    before, after = steps.before_p50, steps.after_p50
+    if steps.profiler_stays and before and after and after > LONGER_AFTER * before:
+        longer = percent(100 * (after / before - 1))
+        words = (
+            f"since the capture a step takes {longer} longer: {info.engine} stays in the training until it ends"
+        )
+        info.notes.append(words)
+
+
 def _report(job: Job, engine: Engine, info: Info, recorded: Recorded) -> Any:
     """Make report.md and report.json; a trace without a report is still a trace, so failures become notes."""
     if recorded.report is not None:
@@ -245,7 +261,8 @@ def _analyse(job: Job, info: Info, traces: list[Path]) -> Any:
     def undisturbed() -> Undisturbed:
         # Asked once the trace has been read: by then some steps have gone by since the tool stopped.
         _describe_after(job, info)
-        return Undisturbed(info.step_seconds.before_p50, info.step_seconds.after_p50)
+        told = info.step_seconds
+        return Undisturbed(told.before_p50, told.after_p50, told.profiler_stays)
 
     # several ranks are judged together, which the folder stands for
     whole = traces[0] if len(traces) == 1 else job.folder

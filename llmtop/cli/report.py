@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -28,6 +29,19 @@ def _steps(_ctx: click.Context, _param: click.Parameter, value: str | None) -> i
     if last <= first:
         raise click.BadParameter(f"{value!r} holds no step")
     return first, last
+
+
+def _percent(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
+    """The value of --fail-over: a number of percent, with or without the sign (5, 5%)."""
+    if value is None:
+        return None
+    try:
+        number = float(value.strip().removesuffix("%").rstrip())
+    except ValueError:
+        number = math.nan
+    if not (number >= 0 and math.isfinite(number)):
+        raise click.BadParameter(f"{value!r} is no number of percent, 0 or more (5 or 5%)")
+    return number
 
 
 _no_limits = click.option(
@@ -111,20 +125,29 @@ def _write(path: Path, text: str) -> None:
 @click.argument("before", type=click.Path(path_type=Path))
 @click.argument("after", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
+@click.option("--full", is_flag=True, help="Print all of it; without, what is to be read first, in 60 lines.")
 @click.option(
     "--fail-over",
-    type=click.FloatRange(min=0),
+    callback=_percent,
     metavar="PCT",
-    help="Exit with 1 when the median step became slower by more than PCT percent, noise respected.",
+    help="Exit with 1 when the median step became slower by more than PCT percent (5 or 5%), noise respected; "
+    "with 3 where two different profilers leave that open.",
 )
 @_no_limits
-def compare(before: Path, after: Path, as_json: bool, fail_over: float | None, no_limits: bool) -> None:
-    """Say what moved between two captures, recordings or reports: step time, idle time, findings, phases."""
+def compare(
+    *, before: Path, after: Path, as_json: bool, full: bool, fail_over: float | None, no_limits: bool
+) -> None:
+    """Say what moved between two captures, recordings or reports: the step, what it is lost to, phases, operators,
+    kernels and NCCL, a step and device by device.
+
+    Captures that llmtop took are compared by their steps without the profiler, whatever made them.
+    """
     import msgspec
 
     from llmtop.analysis.load_report import load_report
     from llmtop.errors import EXIT_FINDING
-    from llmtop.report.compare import compare_reports, regressed, render
+    from llmtop.report.compare import compare_reports, regressed, undecided
+    from llmtop.report.render_comparison import brief, render
 
     limits = Limits(lifted=no_limits)
     found = compare_reports(load_report(before, limits=limits), load_report(after, limits=limits))
@@ -133,6 +156,13 @@ def compare(before: Path, after: Path, as_json: bool, fail_over: float | None, n
     if as_json:
         click.echo(escaped_json(msgspec.json.encode(found).decode()))
     else:
-        click.echo(render(found, _paint if _colored() else None), nl=False)
+        width = shutil.get_terminal_size((100, 40)).columns
+        click.echo((render if full else brief)(found, _paint if _colored() else None, width), nl=False)
     if fail_over is not None and regressed(found, fail_over):
         raise click.exceptions.Exit(EXIT_FINDING)
+    if fail_over is not None and undecided(found, fail_over):
+        raise NotPossibleHere(
+            f"whether the step became slower by more than {fail_over:g}% cannot be decided: two different "
+            "profilers took part, and what they cost is not known; capture both with one engine (llmtop capture "
+            "--engine)"
+        )

@@ -1,194 +1,210 @@
-"""Two reports side by side: what moved, what is noise, and whether the bottleneck is another one now."""
+"""Two reports side by side: what moved, what is noise, and whether the bottleneck is another one now.
+
+Like is set beside like: one device beside the same one, a step beside a step, and times with a profiler beside
+such times only where both were made with the same one.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from dataclasses import dataclass
 
-import msgspec
+from msgspec import structs
 
-from llmtop.bottlenecks import BOTTLENECKS
-from llmtop.format import DASH, counted, duration, percent, printable
-from llmtop.report.model import Device, Report
+from llmtop.report.compare_words import lost_records, notes_of, nothing_moved, summary_of
+from llmtop.report.comparison import Basis, Change, Comparison, DeviceChange, FindingChange, WorkChange
+from llmtop.report.device_pairs import (
+    Judged,
+    Pair,
+    Paired,
+    Shares,
+    compared,
+    device_time,
+    figures_of,
+    pair_devices,
+    parts_of,
+    shares_of,
+)
+from llmtop.report.environment import differences
+from llmtop.report.model import Device, PhaseMean, Report
+from llmtop.report.phase_pairs import mean_phases, phase_changes
+from llmtop.report.render_comparison import render
+from llmtop.report.step_times import StepTime, basis_of, step_change, step_time
+from llmtop.report.verdict_change import verdict_change
+from llmtop.report.work_changes import (
+    NOT_BY_STEP,
+    Work,
+    collective_changes,
+    kernels_of,
+    kind_changes,
+    little_in_common,
+    operators_of,
+    other_size,
+    stepwise,
+    window_note,
+    work_changes,
+    work_ratio,
+)
 
-SCHEMA = 1
-
-NOTCH = 1.57
-"""A median of n values is uncertain by about 1.57 IQR / sqrt(n): two medians farther apart than the root of both
-squares differ at the 95 % level (McGill, Tukey, Larsen, Variations of Box Plots, 1978)."""
-_FEW_PCT = 3.0
-"""Uncertainty of the median of fewer than four steps, whose spread says little: between two captures of the same
-healthy training on an H200 the medians of three steps differed by up to 3 %."""
-_LEAST_PCT = 0.5
-"""Less than that is not worth a word, however certain."""
-_POINTS = 1.0
-"""So many points must a share move by."""
-
-
-class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure of two reports: its value before and after."""
-
-    name: str
-    unit: str
-    """"s" or "pct"."""
-    before: float | None
-    after: float | None
-    change_pct: float | None = None
-    """For times: by how many percent of the time before it has changed."""
-    noise: float | None = None
-    """In the figure's unit: a smaller difference says nothing."""
-    moved: bool = False
-
-
-class FindingChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding that was there before, is there after, or both."""
-
-    id: str
-    state: str
-    """"new", "gone" or "stayed"."""
-    before_pct: float | None = None
-    after_pct: float | None = None
+__all__ = ["Change", "Comparison", "compare_reports", "regressed", "render", "undecided"]
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """What moved between two reports."""
+@dataclass(frozen=True)
+class _Both:
+    """Two reports, and what the parts of a comparison have in common."""
 
-    schema: int = SCHEMA
-    before: str
-    after: str
-    verdict_before: str
-    verdict_after: str
-    bottleneck_changed: bool
-    summary: str
-    step: Change | None = None
-    """The median step: the primary figure."""
-    figures: tuple[Change, ...] = ()
-    """Busy, idle, and what the step is lost to, of the judged devices."""
-    phases: tuple[Change, ...] = ()
-    findings: tuple[FindingChange, ...] = ()
-    notes: tuple[str, ...] = ()
+    before: Report
+    after: Report
+    paired: Paired
+    steps: tuple[StepTime | None, StepTime | None]
+    """Of the leading device."""
+    basis: Basis
+
+    @property
+    def alike(self) -> bool:
+        """Whether one profiler made both: the host's times hold what it costs."""
+        return self.before.engine == self.after.engine
+
+    @property
+    def complete(self) -> bool:
+        """Whether all kernels that were launched are in both: else what a step holds is not known."""
+        return not any(lost_records(report) for report in (self.before, self.after))
+
+    @property
+    def relative(self) -> float:
+        """How uncertain the steps are: of both sides, so that the comparison the other way round calls the same
+        things noise."""
+        one, two = self.steps
+        return 0.0 if one is None or two is None else math.hypot(one.uncertainty, two.uncertainty)
+
+    @property
+    def longest(self) -> float | None:
+        """The longer of both steps in seconds; None without one on both sides."""
+        one, two = self.steps
+        return None if one is None or two is None else max(one.captured, two.captured)
+
+    def shares(self, pair: Pair) -> tuple[Shares, Shares]:
+        """What a device lost of its steps on both sides."""
+        return shares_of(pair, self.before, self.after, self.basis)
+
+    def figures(self, pair: Pair, steps: tuple[StepTime | None, StepTime | None]) -> tuple[Change, ...]:
+        """The shares of a device, and its work in a step."""
+        judged = Judged(self.alike, self.alike or self.basis == "undisturbed")
+        time = device_time(pair, self.relative, self.complete)
+        rows = figures_of(pair, self.shares(pair), self.relative, steps, judged)
+        return (*rows, *([time] if time is not None else []))
+
+    def rows(self, side: int) -> list[PhaseMean]:
+        """The phases of one side (0 or 1), means over the devices that are on both sides; of all processes where
+        no device is."""
+        report = (self.before, self.after)[side]
+        if not self.paired.pairs:
+            return mean_phases(report.phases)
+        own = [_rows_of(report, (pair.before, pair.after)[side]) for pair in self.paired.pairs]
+        return mean_phases([row for rows in own for row in rows])
 
 
 def compare_reports(before: Report, after: Report) -> Comparison:
     """Say what moved from one report to the other, as far as that is more than noise."""
-    step = _step(before, after)
-    # Of both sides, so that the comparison the other way round calls the same things noise.
-    relative = math.hypot(_uncertainty(before), _uncertainty(after)) if step is not None else 0.0
-    figures = _figures(before, after, relative)
-    return Comparison(
+    paired = pair_devices(before, after)
+    main = paired.main
+    sides = (before, None if main is None else main.before), (after, None if main is None else main.after)
+    one, two = (step_time(*side) for side in sides)
+    both = _Both(before, after, paired, (one, two), basis_of(before, after, one, two))
+    step, bounds = (None, None) if one is None or two is None else step_change(one, two, both.basis)
+    on = stepwise(paired, before, after, both.longest) if both.complete else NOT_BY_STEP
+    kernels, operators = (kernels_of(before), kernels_of(after)), (operators_of(before), operators_of(after))
+    # Operators are the same on any GPU; kernels are not.
+    work = operators if all(operators) else kernels
+    changed, words = verdict_change(before, after, both.steps, both.relative, both.basis)
+    found = Comparison(
         before=before.source,
         after=after.source,
         verdict_before=before.verdict,
         verdict_after=after.verdict,
-        bottleneck_changed=before.verdict != after.verdict,
-        summary=_summary(before, after, step),
+        engine_before=before.engine,
+        engine_after=after.engine,
+        steps_before=before.steps.count,
+        steps_after=after.steps.count,
+        bottleneck_changed=changed,
+        summary="",
         step=step,
-        figures=figures,
-        phases=_phases(before, after, relative),
+        figures=() if main is None else both.figures(main, both.steps),
+        phases=_phases(both, both.rows(0), both.rows(1)),
         findings=_findings(before, after),
-        notes=_notes(before, after),
+        environment=differences(before.environment, after.environment),
+        basis=both.basis,
+        step_range_pct=bounds,
+        parts=() if main is None else parts_of(main, both.shares(main), both.relative, both.complete, both.basis),
+        devices=tuple(_device(both, pair) for pair in paired.pairs),
+        unpaired=paired.unpaired,
+        kernels=work_changes(*kernels, on),
+        kinds=kind_changes(*kernels, on),
+        operators=work_changes(*operators, on) if all(operators) else (),
+        collectives=collective_changes(before, after, paired),
+        work_ratio=work_ratio(*work, on) if both.complete else None,
     )
+    same = nothing_moved(found)
+    seconds = None if on.places else tuple(sum(row.seconds for row in side.values()) for side in work)
+    windows = window_note(*kernels, on) if both.complete else ""
+    on_work = (*_strange(before, after, work, found.kinds), windows)
+    notes = notes_of(before, after, paired, found, on_work)
+    summary = summary_of(found, same, paired, words, seconds)
+    return structs.replace(found, same=same, summary=summary, notes=notes)
+
+
+def _strange(
+    before: Report, after: Report, work: tuple[dict[str, Work], dict[str, Work]], kinds: tuple[WorkChange, ...]
+) -> list[str]:
+    """That two captures hardly do the same, or not of the same size, where that is so."""
+    if little_in_common(*work):
+        return ["hardly any of the work is on both sides: are these captures of the same program?"]
+    gpus = [{device.name for device in report.devices} for report in (before, after)]
+    return [other_size(kinds)] if gpus[0] == gpus[1] else []
 
 
 def regressed(comparison: Comparison, limit_pct: float) -> bool:
     """Whether the median step became slower by more than `limit_pct` percent, and by more than the noise."""
     step = comparison.step
-    return step is not None and step.moved and step.change_pct is not None and step.change_pct > limit_pct
+    if step is None or not step.moved or step.change_pct is None:
+        return False
+    least = step.change_pct if comparison.step_range_pct is None else comparison.step_range_pct[0]
+    return least > limit_pct
 
 
-def _step(before: Report, after: Report) -> Change | None:
-    a, b = before.steps, after.steps
-    if not a.seconds_p50 or not b.seconds_p50:
-        return None
-    noise = math.hypot(_uncertainty(before) * a.seconds_p50, _uncertainty(after) * b.seconds_p50)
-    change = b.seconds_p50 - a.seconds_p50
-    return Change(
-        name="median step",
-        unit="s",
-        before=a.seconds_p50,
-        after=b.seconds_p50,
-        change_pct=100.0 * change / a.seconds_p50,
-        noise=noise,
-        moved=abs(change) > max(noise, _LEAST_PCT / 100 * max(a.seconds_p50, b.seconds_p50)),
+def undecided(comparison: Comparison, limit_pct: float) -> bool:
+    """Whether it is open if the step became slower by more than `limit_pct` percent: two profilers took part, and
+    what they cost is not known."""
+    bounds = comparison.step_range_pct
+    return bounds is not None and not regressed(comparison, limit_pct) and bounds[1] > limit_pct
+
+
+def _device(both: _Both, pair: Pair) -> DeviceChange:
+    """One device before and after, by itself."""
+    one, two = step_time(both.before, pair.before), step_time(both.after, pair.after)
+    step = None
+    if one is not None and two is not None and pair.has_steps:
+        step, _ = step_change(one, two, both.basis)
+    own = (_rows_of(both.before, pair.before), _rows_of(both.after, pair.after))
+    return DeviceChange(
+        name=pair.name,
+        paired_by=pair.by,
+        before=compared(pair.before),
+        after=compared(pair.after),
+        step=step,
+        figures=both.figures(pair, (one, two)),
+        phases=_phases(both, *own),
     )
 
 
-def _uncertainty(report: Report) -> float:
-    """How much the median step of a report may be off, as a share of it."""
-    steps = report.steps
-    if steps.count < 4 or steps.spread_pct is None:
-        return _FEW_PCT / 100
-    return NOTCH * steps.spread_pct / 100 / math.sqrt(steps.count)
+def _rows_of(report: Report, device: Device) -> list[PhaseMean]:
+    """The phases of one device; of a process without device work those of the process."""
+    own = [row for row in report.phases if row.pid == device.pid and row.device in (device.device, None)]
+    return mean_phases(own)
 
 
-def _judged(report: Report) -> Device | None:
-    return next((device for device in report.devices if device.judged), next(iter(report.devices), None))
-
-
-def _figures(before: Report, after: Report, relative: float) -> tuple[Change, ...]:
-    a, b = _judged(before), _judged(after)
-    if a is None or b is None:
-        return ()
-    rows = [
-        _share("GPU busy, whole capture", a.busy_pct, b.busy_pct, relative),
-        _share("GPU idle", a.idle_pct, b.idle_pct, relative),
-        _share("exposed NCCL", a.nccl_exposed_pct, b.nccl_exposed_pct, relative),
-        _share("kernels under 10 µs", a.kernels_under_10us_pct, b.kernels_under_10us_pct, relative),
-    ]
-    rows += [
-        _share(f"lost: {kind}", a.lost_pct.get(kind, 0.0), b.lost_pct.get(kind, 0.0), relative)
-        for kind in dict.fromkeys([*a.lost_pct, *b.lost_pct])
-    ]
-    return tuple(row for row in rows if row.before is not None or row.after is not None)
-
-
-def _share(name: str, before: float | None, after: float | None, relative: float) -> Change:
-    if before is None or after is None:
-        return Change(name=name, unit="pct", before=before, after=after)
-    noise = max(_POINTS, relative * max(abs(before), abs(after)))
-    return Change(
-        name=name, unit="pct", before=before, after=after, noise=noise, moved=abs(after - before) > noise
-    )
-
-
-def _phases(before: Report, after: Report, relative: float) -> tuple[Change, ...]:
-    a, b = _by_phase(before), _by_phase(after)
-    rows = []
-    for name in dict.fromkeys([*a, *b]):
-        for clock, index in (("host", 0), ("GPU", 1)):
-            old, new = a.get(name, (None, None))[index], b.get(name, (None, None))[index]
-            if old is None and new is None:
-                continue
-            noise = moved = change = None
-            if old is not None and new is not None:
-                step = max(before.steps.seconds_p50 or old, after.steps.seconds_p50 or new)
-                noise = max(relative * step, 0.05 * max(old, new))
-                moved = abs(new - old) > noise
-                change = 100.0 * (new - old) / old if old else None
-            rows.append(
-                Change(
-                    name=f"{name}, {clock}",
-                    unit="s",
-                    before=old,
-                    after=new,
-                    change_pct=change,
-                    noise=noise,
-                    moved=bool(moved),
-                )
-            )
-    return tuple(rows)
-
-
-def _by_phase(report: Report) -> dict[str, tuple[float | None, float | None]]:
-    """Host and GPU seconds by phase, means over the ranks."""
-    sums: dict[str, list[tuple[float, float | None]]] = {}
-    for row in report.phases:
-        sums.setdefault(row.name, []).append((row.host_seconds, row.gpu_seconds))
-    found: dict[str, tuple[float | None, float | None]] = {}
-    for name, rows in sums.items():
-        gpu = [seconds for _, seconds in rows if seconds is not None]
-        found[name] = (sum(host for host, _ in rows) / len(rows), sum(gpu) / len(gpu) if gpu else None)
-    return found
+def _phases(both: _Both, before: list[PhaseMean], after: list[PhaseMean]) -> tuple[Change, ...]:
+    return phase_changes(before, after, both.relative, both.longest, (both.alike, both.complete))
 
 
 def _findings(before: Report, after: Report) -> tuple[FindingChange, ...]:
@@ -199,85 +215,3 @@ def _findings(before: Report, after: Report) -> tuple[FindingChange, ...]:
         state = "stayed" if name in a and name in b else "gone" if name in a else "new"
         rows.append(FindingChange(id=name, state=state, before_pct=a.get(name), after_pct=b.get(name)))
     return tuple(rows)
-
-
-def _notes(before: Report, after: Report) -> tuple[str, ...]:
-    notes = []
-    if before.engine != after.engine:
-        notes.append(f"different engines ({before.engine}, {after.engine}) slow a training down differently")
-    names = [{device.name for device in report.devices if device.name} for report in (before, after)]
-    if names[0] and names[1] and names[0] != names[1]:
-        notes.append(f"different GPUs: {', '.join(sorted(names[0]))}; {', '.join(sorted(names[1]))}")
-    if len(before.devices) != len(after.devices):
-        notes.append(f"{len(before.devices)} devices before, {len(after.devices)} after")
-    for word, report in (("first", before), ("second", after)):
-        if 0 < report.steps.count < 4:
-            steps = counted(report.steps.count, "whole step")
-            notes.append(f"the {word} has only {steps}: capture more to see small changes")
-    return tuple(notes)
-
-
-def _summary(before: Report, after: Report, step: Change | None) -> str:
-    if step is None or step.change_pct is None or step.noise is None:
-        text = "No step time on one side: only shares can be compared."
-    elif not step.moved:
-        text = (
-            f"The step did not move: {duration(step.before)} to {duration(step.after)} "
-            f"({step.change_pct:+.1f}%, noise {percent(100 * step.noise / (step.before or 1.0), 1)})."
-        )
-    else:
-        word = "faster" if step.change_pct < 0 else "slower"
-        text = (
-            f"The step is {word}: {duration(step.before)} to {duration(step.after)} "
-            f"({step.change_pct:+.1f}%, noise {percent(100 * step.noise / (step.before or 1.0), 1)})."
-        )
-    if before.verdict == after.verdict:
-        return f"{text} The bottleneck is the same: {after.verdict}."
-    was, now = (f"{verdict} ({BOTTLENECKS[verdict].sentence})" for verdict in (before.verdict, after.verdict))
-    return f"{text} The bottleneck changed: {was} to {now}."
-
-
-def render(comparison: Comparison, style: Callable[[str, str], str] | None = None) -> str:
-    """The comparison as text for a terminal.
-
-    Args:
-        comparison: what moved.
-        style: paints a text by its role ("dim", "title", ...); None for plain text.
-    """
-    paint = style or (lambda text, _role: text)
-    lines = [
-        paint(f"before: {printable(comparison.before, 200)}", "dim"),
-        paint(f"after:  {printable(comparison.after, 200)}", "dim"),
-        "",
-        paint(printable(comparison.summary, 600), "title"),
-        "",
-    ]
-    rows = [*([comparison.step] if comparison.step else []), *comparison.figures, *comparison.phases]
-    width = max([24, *(len(printable(row.name, 48)) for row in rows)])
-    lines.append(f"  {'':{width}}  {'before':>9}  {'after':>9}  {'change':>9}")
-    for row in rows:
-        sign = "*" if row.moved else " "
-        text = f"{sign} {printable(row.name, 48):{width}}  {_show(row.before, row.unit):>9}  "
-        text += f"{_show(row.after, row.unit):>9}  {_difference(row):>9}"
-        lines.append(paint(text, "title" if row.moved else "info"))
-    lines.append(paint("* moved by more than the noise", "dim"))
-    if comparison.findings:
-        lines += ["", paint("Findings", "title")]
-        for finding in comparison.findings:
-            shares = f"{percent(finding.before_pct, 1)} to {percent(finding.after_pct, 1)}"
-            known = finding.before_pct is not None or finding.after_pct is not None
-            lines.append(f"  {finding.state:7} {printable(finding.id, 40)}{'  ' + shares if known else ''}")
-    lines += [f"  note: {printable(note, 300)}" for note in comparison.notes]
-    return "\n".join(lines) + "\n"
-
-
-def _show(value: float | None, unit: str) -> str:
-    return percent(value, 1) if unit == "pct" else duration(value)
-
-
-def _difference(row: Change) -> str:
-    if row.before is None or row.after is None:
-        return DASH
-    if row.unit == "pct":
-        return f"{row.after - row.before:+.1f} pt"
-    return f"{row.change_pct:+.1f}%" if row.change_pct is not None else DASH

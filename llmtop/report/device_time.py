@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from llmtop.report.per_step import PerStep
+
 
 class OperatorPart(msgspec.Struct, frozen=True, kw_only=True):
     """What of an operator's device time is of one module, source line, shape of its inputs, or kernel."""
@@ -46,6 +48,8 @@ class OperatorTime(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[OperatorPart, ...] = ()
     shapes: tuple[OperatorPart, ...] = ()
     kernels: tuple[OperatorPart, ...] = ()
+    per_step: tuple[PerStep, ...] = ()
+    """By device; of what no operator launched the count is of pieces of work."""
 
 
 class GemmTime(msgspec.Struct, frozen=True, kw_only=True):

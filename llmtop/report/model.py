@@ -14,6 +14,8 @@ import msgspec
 
 from llmtop.bottlenecks import Verdict
 from llmtop.report.device_time import GemmTime, Makeup, OperatorTime, Roof
+from llmtop.report.environment import Environment
+from llmtop.report.per_step import PerStep
 from llmtop.severity import Severity
 
 SCHEMA = 1
@@ -55,6 +57,8 @@ class Correction(msgspec.Struct, frozen=True, kw_only=True):
     """Device time in it: kernels, copies and memsets, what ran at once counted once."""
     busy_pct: float | None = None
     """Device time over the undisturbed step."""
+    apart_pct: float | None = None
+    """How far the steps before and after the capture lie apart, in percent of the shorter; None: one is known."""
     lost_pct: dict[str, float] = {}
     """As in `Device`, of the undisturbed step; the verdict is made from these."""
 
@@ -96,6 +100,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """What the shares are of: whole steps on this device."""
     step_seconds: float | None = None
     """The median length of a step on this device."""
+    step_spread_pct: float | None = None
     kernel_seconds: float | None = 0.0
     """Time in kernels, those that ran beside each other added up, in the whole file."""
     kernel_median_us: float | None = None
@@ -158,6 +163,8 @@ class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
     min_us: float
     max_us: float
     variants: tuple[KernelVariant, ...] = ()
+    per_step: tuple[PerStep, ...] = ()
+    """By device."""
 
 
 class CopyTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -256,6 +263,8 @@ class CollectiveTime(msgspec.Struct, frozen=True, kw_only=True):
     ms_per_step: float | None
     exposed_ms_per_step: float | None
     """Figures a step are None for a capture without whole steps."""
+    ms_deviation: float | None = None
+    """How far the time in single steps lies from the mean: the standard deviation."""
     share_pct: float
     message_bytes: float | None = None
     """Mean size of a message: the larger of what goes in and out of a rank; None where the file does not say."""
@@ -353,6 +362,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     at_border: bool = False
     """Whether the verdict would be another with two points more or less lost."""
     steps: StepsJudged = StepsJudged(found_by="")
+    environment: Environment | None = None
     correction: Correction | None = None
     """Of the shares and the verdict by the undisturbed run; None for a recording, which no profiler disturbs."""
     longest_gaps: tuple[LongGap, ...] = ()

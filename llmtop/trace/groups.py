@@ -16,7 +16,7 @@ _SPARE = 1 << 20
 
 def distinct(column: npt.NDArray[np.signedinteger]) -> Ns:
     """The different values of a column, ascending."""
-    return _ranked(column, inverse=False)[0]
+    return ranked(column, inverse=False)[0]
 
 
 def grouped(*columns: npt.NDArray[np.signedinteger]) -> tuple[list[tuple[int, ...]], Ns]:
@@ -25,12 +25,12 @@ def grouped(*columns: npt.NDArray[np.signedinteger]) -> tuple[list[tuple[int, ..
     values: list[Ns] = []
     sizes: list[int] = []
     for column in columns:
-        own, rank = _ranked(column)
+        own, rank = ranked(column)
         values.append(own)
         sizes.append(len(own))
         # Ranks are less than the number of rows, so three columns of two million rows fit into 64 bits.
         key = key * max(len(own), 1) + rank
-    found, which = _ranked(key)
+    found, which = ranked(key)
     rows = []
     for number in found.tolist():
         row, left = [], number
@@ -41,8 +41,8 @@ def grouped(*columns: npt.NDArray[np.signedinteger]) -> tuple[list[tuple[int, ..
     return rows, which
 
 
-def _ranked(column: npt.NDArray[np.signedinteger], inverse: bool = True) -> tuple[Ns, Ns]:
-    """(different values, which of them each row has)."""
+def ranked(column: npt.NDArray[np.signedinteger], inverse: bool = True) -> tuple[Ns, Ns]:
+    """(the different values of a column, ascending; which of them each row has, unless `inverse` is False)."""
     if not len(column):
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     low, high = int(column.min()), int(column.max())

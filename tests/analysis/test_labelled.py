@@ -8,7 +8,6 @@ verdict is asked for as well, but neither shares nor a straggler.
 
 from __future__ import annotations
 
-import json
 import re
 import tarfile
 from pathlib import Path
@@ -19,8 +18,7 @@ import pytest
 from llmtop.analysis.analyze import analyze
 from llmtop.report.model import Report
 from tests.support.data import DATA
-
-SETS = sorted((DATA / "labelled").glob("*.tar.xz"))
+from tests.support.labelled import SETS, unpacked_set
 
 
 @pytest.fixture(scope="module", params=SETS, ids=[path.name.partition(".")[0] for path in SETS])
@@ -29,17 +27,7 @@ def labelled(
 ) -> list[tuple[str, Any, Report]]:
     """(name, label, report) of each capture of a set."""
     folder = tmp_path_factory.mktemp("labelled")
-    with tarfile.open(request.param) as tar:
-        tar.extractall(folder, filter="data")
-    labels = json.loads((folder / "labels.json").read_text())
-    found = []
-    for name, label in labels.items():
-        own = folder / name
-        own.mkdir()
-        for file in label["files"]:
-            (folder / file).rename(own / file)
-        found.append((name, label, analyze(own if len(label["files"]) > 1 else own / label["files"][0])))
-    return found
+    return [(name, label, analyze(path)) for name, label, path in unpacked_set(request.param, folder)]
 
 
 def lost_kernels(report: Report) -> bool:

@@ -76,6 +76,19 @@ def test_the_report_leads_with_it_and_says_what_the_profiler_added(tmp_path: Pat
     assert finding.saves_at_most_ms == pytest.approx(10, abs=0.5)
 
 
+def test_steps_that_a_profiler_leaves_longer_are_no_measure(tmp_path: Path) -> None:
+    report = _report(tmp_path, {"before_p50": 0.075, "after_p50": 0.099, "profiler_stays": True})
+    assert report.correction is not None
+    assert report.correction.reason == ""
+    assert report.correction.undisturbed_seconds == pytest.approx(0.075)
+
+
+def test_steps_that_got_shorter_are_not_the_profiler_s_doing(tmp_path: Path) -> None:
+    report = _report(tmp_path, {"before_p50": 0.099, "after_p50": 0.075, "profiler_stays": True})
+    assert report.correction is not None
+    assert "differ by 32%" in report.correction.reason
+
+
 def test_two_engines_agree_once_corrected(tmp_path: Path) -> None:
     """The same training under a profiler that slows launching down much, and under one that does so little."""
     shares = []

@@ -87,6 +87,52 @@ os.wait()
         training.finish()
 
 
+def test_no_event_of_the_gpu_is_destroyed_in_a_forked_child(runtime_dir: Path) -> None:
+    script = """
+import ctypes, gc, os, sys
+import llmtop
+from llmtop.instrument.gpu.clock import GpuClock
+from llmtop.instrument.gpu.events import CudaEvents
+from llmtop.instrument.gpu.logged_tensors import GpuMetrics
+from llmtop.instrument.record import recorder
+
+class Event:
+    def __init__(self, enable_timing=False):
+        self.pid = os.getpid()
+    def record(self, stream=None): pass
+    def query(self): return True
+    def elapsed_time(self, other): return 1.0
+    def __del__(self, here=os.getpid, abort=os.abort):  # as torch's does in a process that CUDA does not work in
+        if here() != self.pid:
+            abort()
+
+class Cuda:
+    Event = Event
+    is_current_stream_capturing = staticmethod(lambda: False)
+    current_stream = staticmethod(Event)
+
+llmtop.attach()
+r = recorder.get()
+with llmtop.step(): pass
+r.clock = GpuClock(CudaEvents(Cuda))
+r.gpu_metrics = GpuMetrics(Cuda)
+r.gpu_metrics._waiting["loss"] = Event(), Event()
+r.clock._free = [Event()]
+for end in ("sys.exit", "os._exit"):
+    pid = os.fork()
+    if pid == 0:
+        gc.collect()
+        with llmtop.step(): pass
+        assert r.clock is None
+        eval(end)(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, end
+sys.stdin.readline()
+"""
+    with Training(script) as training:
+        training.go()
+        training.finish()
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_that_use_phases_open_no_socket(runtime_dir: Path, tmp_path: Path, method: str) -> None:
     (tmp_path / "script.py").write_text(

@@ -52,6 +52,40 @@ for _ in range(12):
 """,
         10,
     ),
+    "one that writes to p.data": (
+        """
+for _ in range(12):
+    net.zero_grad()
+    net(ids).backward()
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 0.25)
+    for p in net.parameters():
+        p.data.add_(p.grad, alpha=-0.01)
+""",
+        10,
+    ),
+    "the same, gradients set to zero after the forward pass": (
+        """
+for _ in range(12):
+    loss = net(ids)
+    net.zero_grad(set_to_none=False)
+    loss.backward()
+    for p in net.parameters():
+        p.data.add_(p.grad, alpha=-0.01)
+""",
+        10,
+    ),
+    "the same, four passes a step": (
+        """
+for number in range(48):
+    if number % 4 == 0:
+        net.zero_grad()
+    net(ids).backward()
+    if number % 4 == 3:
+        for p in net.parameters():
+            p.data.add_(p.grad, alpha=-0.01)
+""",
+        10,
+    ),
 }
 
 
@@ -86,7 +120,6 @@ def by_hand(times):
         net(ids[:2]).backward()
         for p in net.parameters():
             p.data.add_(p.grad, alpha=-0.01)
-            p.grad = None
 by_hand(120)
 """
     found = zygote.train(tmp_path / "train.py", MODEL + source)

@@ -7,6 +7,7 @@ from math import ceil
 from rich.style import Style
 
 from llmtop import format as fmt
+from llmtop import gpu_busy
 from llmtop.snapshot import Rank, RareSteps
 from tui.layout import FRAMED_STEPS
 from tui.paint import alert_style
@@ -59,7 +60,7 @@ def paint(view: View, width: int, height: int, look: Look) -> list[Row]:
 
 def _foot(rank: Rank, look: Look) -> list[tuple[str, Style]]:
     """A line on what has to be known about the figures above it."""
-    said = [rank.note or ""]
+    said = [rank.note or "", _idle_note(rank)]
     if rank.warmup_steps:
         said.append(f"{_first_steps(rank)} left out of rates")
     if rank.mfu_pct is None and rank.tokens_per_s is not None:
@@ -70,6 +71,13 @@ def _foot(rank: Rank, look: Look) -> list[tuple[str, Style]]:
         said.append(f"{rank.lost:,} steps not received")
     text = f" {look.glyphs.dot} ".join(fmt.printable(one) for one in said if one)
     return [(text, look.palette.dim)] if text else []
+
+
+def _idle_note(rank: Rank) -> str:
+    """By which witness the GPU is so idle, where that is not plain from the phases beside it."""
+    if rank.gpu_busy_pct is None or not gpu_busy.phases_are_bounds(rank):
+        return ""
+    return f"GPU idle by {gpu_busy.witness(rank.gpu_busy_source)}"
 
 
 def _rare(rare: RareSteps) -> str:
@@ -122,7 +130,8 @@ def _content(rank: Rank, view: View, width: int, height: int, look: Look) -> lis
         clocks: list[Clock] = ["host", "gpu"] if both else ["host"]
         # The host's clock alone misleads (a wait for the GPU looks like slow input), so it is the first to go.
         outside = rank.outside_seconds
-        rows += [_bar_row(clock, shown, outside, total, width, look) for clock in clocks[-(height - 1) :]]
+        gpu = _gpu_heading(rank)
+        rows += [_bar_row(clock, shown, outside, total, width, look, gpu) for clock in clocks[-(height - 1) :]]
     elif height > 2:
         rows.append(Row(width).add(_why_no_phases(rank), look.palette.dim))
     rows = rows[:height]
@@ -186,7 +195,7 @@ def _figures(rank: Rank) -> list[tuple[str, str, int]]:
         figures.append(("tokens/s", fmt.count(rank.tokens_per_s), 6))
     elif rank.samples_per_s is not None:
         figures.append(("samples/s", fmt.count(rank.samples_per_s), 6))
-    figures.append(("GPU idle", fmt.percent(rank.gpu_idle_pct), 4))
+    figures.append(("GPU idle", gpu_busy.idle_text(rank), 4))
     figures.append(("p95", fmt.duration(rank.step_seconds_p95), 8))
     figures += _of_requests(rank)
     figures += [
@@ -208,6 +217,11 @@ def _figures(rank: Rank) -> list[tuple[str, str, int]]:
     return figures
 
 
+def _gpu_heading(rank: Rank) -> str:
+    """The GPU's clock, and that it is a bound where the GPU may have paused within the phases."""
+    return "GPU≤" if gpu_busy.phases_are_bounds(rank) else "GPU"
+
+
 def _of_requests(rank: Rank) -> list[tuple[str, str, int]]:
     """The rest of what is known of requests to a language model; of other steps nothing."""
     figures: list[tuple[str, str, int]] = []
@@ -224,9 +238,11 @@ def _of_requests(rank: Rank) -> list[tuple[str, str, int]]:
     return figures
 
 
-def _bar_row(clock: Clock, shown: list[Part], outside: float | None, total: float, width: int, look: Look) -> Row:
+def _bar_row(
+    clock: Clock, shown: list[Part], outside: float | None, total: float, width: int, look: Look, gpu: str
+) -> Row:
     palette = look.palette
-    row = Row(width).add("host " if clock == "host" else "GPU  ", palette.dim)
+    row = Row(width).add(pad("host" if clock == "host" else gpu, 5), palette.dim)
     length = max(width - 5 - 9, 0)
     bar(row, shown, clock, total, length, look, outside=outside if clock == "host" else None)
     if clock == "host":
@@ -242,9 +258,9 @@ def _details(
     if height <= 0:
         return []
     if shown and total > 0 and width >= 2 * LEGEND and height >= min(len(shown) + 1, 4):
-        legend = _legend(shown, total, height, look, rank.phases_left_out)
+        legend = _legend(shown, total, height, look, rank.phases_left_out, _gpu_heading(rank))
         if len(shown) + 1 > height >= 1 + ceil(len(shown) / 2) and width >= 2 * _NARROW + 30:
-            legend = _short_legend(shown, 2 * _NARROW + 3, 2, look)
+            legend = _short_legend(shown, 2 * _NARROW + 3, 2, look, _gpu_heading(rank))
         side = max(row.limit for row in legend)
         chart = _chart(rank, view, width - side - 3, height, look)
         joined = []
@@ -256,11 +272,11 @@ def _details(
     needed = 1 + ceil(len(shown) / columns)
     if height < needed + 1 or not shown:
         return _chart(rank, view, width, height, look)
-    legend = _short_legend(shown, width, columns, look)
+    legend = _short_legend(shown, width, columns, look, _gpu_heading(rank))
     return legend + _chart(rank, view, width, height - len(legend), look)
 
 
-def _short_legend(shown: list[Part], width: int, columns: int, look: Look) -> list[Row]:
+def _short_legend(shown: list[Part], width: int, columns: int, look: Look, gpu: str) -> list[Row]:
     """Phase by phase, times alone, in one or two columns; the shares can be read off the bars above."""
     palette = look.palette
     each = min((width - 3 * (columns - 1)) // columns, LEGEND)
@@ -268,7 +284,7 @@ def _short_legend(shown: list[Part], width: int, columns: int, look: Look) -> li
     rows = [Row(width) for _ in range(1 + ceil(len(shown) / columns))]
     for column in range(columns):
         rows[0].to(column * (each + 3), palette.dim)
-        rows[0].add(pad("phase", name + 2) + f"{'host':>9}{'GPU':>10}", palette.dim)
+        rows[0].add(pad("phase", name + 2) + f"{'host':>9}{gpu:>10}", palette.dim)
     for place, part in enumerate(shown):
         column, line = divmod(place, len(rows) - 1)
         row = rows[1 + line].to(column * (each + 3), palette.text)
@@ -279,7 +295,7 @@ def _short_legend(shown: list[Part], width: int, columns: int, look: Look) -> li
     return rows
 
 
-def _legend(shown: list[Part], total: float, height: int, look: Look, unknown: int) -> list[Row]:
+def _legend(shown: list[Part], total: float, height: int, look: Look, unknown: int, gpu: str) -> list[Row]:
     """Phase by phase: time and share by both clocks. Phases without room are counted, with `unknown` others."""
     palette = look.palette
     if not shown or total <= 0:
@@ -287,7 +303,7 @@ def _legend(shown: list[Part], total: float, height: int, look: Look, unknown: i
     width = LEGEND
     name = width - 2 - 15 - 16
     rows = [Row(width).add(pad("phase", name + 2), palette.dim)]
-    rows[0].add(f"{'host':>9}{'share':>6}{'GPU':>10}{'share':>6}", palette.dim)
+    rows[0].add(f"{'host':>9}{'share':>6}{gpu:>10}{'share':>6}", palette.dim)
     room = height - 1
     fitting = shown
     if len(shown) > room:

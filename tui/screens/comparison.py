@@ -20,14 +20,22 @@ class ComparisonScreen(ScrollingScreen):
     def __init__(self, before: Loaded, after: Loaded) -> None:
         super().__init__()
         self.comparison = compare_reports(before.report, after.report)
-        # A line of text has one role throughout; it comes out of the renderer beside the text.
+        self._width = 0
         self._text: list[tuple[str, str]] = []
-        for line in render(self.comparison, lambda text, role: f"{role}\x00{text}").splitlines():
-            role, zero, text = line.partition("\x00")
-            self._text.append((text, role) if zero else (line, "info"))
 
     def lines(self, width: int) -> list[Row]:
         """Paint what moved, line by line."""
+        if width != self._width:
+            self._width, self._text = width, self._at(width - 2)
         palette = self.look.palette
-        styles: dict[str, Style] = {"title": palette.strong, "dim": palette.dim}
+        styles: dict[str, Style] = {"title": palette.strong, "dim": palette.dim, "warning": palette.warning}
         return [Row(width).add(f" {text}", styles.get(role, palette.text)) for text, role in self._text]
+
+    def _at(self, width: int) -> list[tuple[str, str]]:
+        """The lines and the role of each: a line of text has one throughout, and it comes out of the renderer
+        beside the text."""
+        found = []
+        for line in render(self.comparison, lambda text, role: f"{role}\x00{text}", width).splitlines():
+            role, zero, text = line.partition("\x00")
+            found.append((text, role) if zero else (line, "info"))
+        return found

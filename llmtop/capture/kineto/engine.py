@@ -169,6 +169,7 @@ class KinetoEngine(Engine):
 
     name = "kineto"
     gives = "kernels and operators, recorded by PyTorch without a line of llmtop in the process"
+    stays_in_process = True
     counts_steps = True
     open_with = "https://ui.perfetto.dev"
     launch_flag = "--kineto"

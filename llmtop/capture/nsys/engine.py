@@ -25,6 +25,7 @@ class NsysEngine(Engine):
     name = "nsys"
     gives = "kernels, copies, CUDA calls and NVTX phases of all its processes in one report"
     exports = True
+    stays_in_process = True
     one_file_for_all = True
     launch_flag = "--nsys"
     open_with = "nsys-ui"

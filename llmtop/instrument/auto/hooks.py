@@ -39,6 +39,7 @@ def install(again: Callable[[], Loop]) -> Loop:
     transfers.listen(loop)
     checkpoints.listen(loop)
     modules = Modules(loop)
+    loop.recorder.roots = modules.roots
     inference = Inference(loop)
     loop.forget_too = inference.forget
 

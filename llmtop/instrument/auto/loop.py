@@ -356,10 +356,12 @@ class Loop(LoopState):
             self.feed = feed
 
     def _look_for_unseen_step(self) -> None:
-        """End the step if a parameter has changed since the backward pass and no optimizer said so.
+        """End the step if a parameter or its gradient changed since the backward pass and no optimizer said so.
 
-        It may have stepped within compiled code, or be none of torch's. Where one of torch's has said so before, a
-        change is something else: weights that are clamped, or moved for a second backward pass.
+        It may have stepped within compiled code, or be none of torch's. One that writes to `p.data` changes
+        nothing that torch counts, but the gradients are cleared before the next pass, or clipped. Where one of
+        torch's has said so before, a change is something else: weights that are clamped, or moved for a second
+        backward pass.
         """
         if self._unstepped and not self._torch_steps and not self.in_backward and self._stepping is None:
             version = _version_of(self.watched())
@@ -420,12 +422,14 @@ def is_data_worker() -> bool:
     return data is not None and data.get_worker_info() is not None
 
 
-def _version_of(parameter: Any) -> int | None:
-    """How often it was changed in place; asked past whatever of the script's watches calls of torch."""
+def _version_of(parameter: Any) -> tuple[int, int] | None:
+    """How often it and its gradient were changed in place (-1 without one); asked past whatever of the script's
+    watches calls of torch."""
     if parameter is None:
         return None
     with _unwatched():
-        return int(parameter._version)
+        gradient = parameter.grad
+        return int(parameter._version), -1 if gradient is None else int(gradient._version)
 
 
 def runs_below(file: str | None, times: int = 1) -> bool:

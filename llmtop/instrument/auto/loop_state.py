@@ -116,7 +116,7 @@ class LoopState:
         self._begun_here = False
         self.watched: Callable[[], Any] = nothing
         """Returns a parameter that is trained, or None: a weak reference."""
-        self._version: int | None = None
+        self._version: tuple[int, int] | None = None
         self.steps_without_forward = 0
         self.closer = Closer()
         self._torch_steps = False

@@ -54,6 +54,7 @@ class Modules:
         self.called = False
         """Whether an outermost module has been called since they were looked for."""
         self._searches = 0
+        self._roots: list[weakref.ref[nn.Module]] = []
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Whoever pickles a timed class by value gets one that is not timed."""
@@ -71,6 +72,10 @@ class Modules:
         if self.called or self._level > MAX_LEVELS:
             return self.loop.steps_without_forward >= STEPS_WITHOUT and self._searches < MAX_SEARCHES
         return True
+
+    def roots(self) -> list[Any]:
+        """The modules with something to train that no other module held when they were looked for."""
+        return [root for reference in self._roots if (root := reference()) is not None]
 
     def look(self, loss: Any = None) -> None:
         """Time the outermost modules; when none of those is called until the next time, look one level deeper.
@@ -96,6 +101,7 @@ class Modules:
         self._searches += self._level == 0
         if self._candidates is None:
             found, optimizers = search.look()
+            self._roots = [weakref.ref(module) for module in found]
             self.loop.closer.found(optimizers)
         else:
             parents = [parent for candidate in self._candidates if (parent := candidate()) is not None]

@@ -10,6 +10,8 @@ import weakref
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from llmtop.instrument.control import cupti
+
 if TYPE_CHECKING:
     from llmtop.instrument.record.recorder import Recorder
 
@@ -88,6 +90,8 @@ class TorchProfiler(Recording):
     @classmethod
     def refusal(cls) -> str:
         """A look at all objects, which in the server thread delays nobody."""
+        if cupti.is_leaving(sys.modules["torch"]):
+            return "the last capture has only just ended, and leaves the process: try again in two seconds"
         if _scripts_profiler():
             return "the script has a torch.profiler of its own, and two cannot run: use nsys, kineto or py-spy"
         return ""
@@ -112,6 +116,7 @@ class TorchProfiler(Recording):
         _ours.add(self._profile)
 
     def start(self) -> None:
+        cupti.leave_when_done(sys.modules["torch"])
         self._profile.start()
         _ours.add(self._profile.profiler)
         self._recorder.annotate_with(self._annotation)
@@ -122,6 +127,7 @@ class TorchProfiler(Recording):
     def stop(self) -> None:
         self._recorder.annotate_with(None)
         self._profile.stop()
+        cupti.has_ended()
 
     def abandon(self) -> None:
         """Without the wait for the GPU that `stop` begins with: a collective may never come to an end."""
@@ -132,6 +138,7 @@ class TorchProfiler(Recording):
             return  # it is still warming up
         _await_gpu(torch.cuda)
         torch.autograd._disable_profiler()
+        cupti.has_ended()
 
     def write(self, path: str) -> None:
         self._profile.export_chrome_trace(path)

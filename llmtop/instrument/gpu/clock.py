@@ -21,6 +21,7 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 from llmtop.instrument.gpu.events import Events
+from llmtop.instrument.guest.forks import keep_in_children
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.record.phase_tree import HIDDEN
 
@@ -77,6 +78,7 @@ class GpuClock:
     """Times some of the steps. Its `mark` is called at the boundaries of a step that is to be timed."""
 
     def __init__(self, events: Events) -> None:
+        keep_in_children(self)
         self.timed = TimedSteps()
         self._events = events
         self._free: list[Any] = []

@@ -38,6 +38,7 @@ class CudaEvents:
     def __init__(self, cuda: Any) -> None:
         self._cuda = cuda
         self._stream: Any = None
+        self._aside: Any = None
         self.is_capturing = cuda.is_current_stream_capturing
 
     def take_stream(self) -> None:
@@ -51,6 +52,15 @@ class CudaEvents:
 
     def record(self, event: Any) -> None:
         event.record(self._stream)
+
+    def record_aside(self, event: Any) -> bool:
+        """Put the event on a stream that no work is given to; False where something is on it after all."""
+        if self._aside is None:
+            self._aside = self._cuda.Stream()
+        if not self._aside.query():  # torch has 32 streams, and may have given the script the same
+            return False
+        event.record(self._aside)
+        return True
 
     def is_done(self, event: Any) -> bool:
         return bool(event.query())

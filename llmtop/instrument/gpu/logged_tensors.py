@@ -11,6 +11,7 @@ import sys
 from time import perf_counter_ns
 from typing import Any
 
+from llmtop.instrument.guest.forks import keep_in_children
 from llmtop.instrument.record import sanitize
 
 EVERY_NS = 250_000_000
@@ -22,6 +23,7 @@ class GpuMetrics:
     """Numbers on their way from the GPU; used in the training thread only."""
 
     def __init__(self, cuda: Any) -> None:
+        keep_in_children(self)
         self._cuda = cuda
         self._taken_ns: dict[str, int] = {}
         self._waiting: dict[str, tuple[Any, Any]] = {}

@@ -23,6 +23,7 @@ from llmtop.instrument.record.phase_tree import HIDDEN, STEP, Node
 
 if TYPE_CHECKING:
     from llmtop.instrument.gpu.clock import GpuClock
+    from llmtop.instrument.record.parts import PhaseObserver
 
 STEP_RANGE = "step"
 Annotate = Callable[[str], AbstractContextManager[Any]]
@@ -88,6 +89,8 @@ class Watch:
         """The GPU clock, while this step is to be timed."""
         self.annotate: Annotate | None = None
         """torch's annotation, while a profiler records."""
+        self.arrival: PhaseObserver | None = None
+        """What stamps when this rank reaches the collectives, while this step is to be sampled."""
         self.step_is_hooked = False
         self._step = Node(STEP_RANGE, None, "", STEP)
         self._step_range: Any = None
@@ -96,9 +99,8 @@ class Watch:
     @property
     def is_needed(self) -> bool:
         """Whether anybody wants to be told."""
-        return (
-            self.nvtx is not None or self.clock is not None or self.annotate is not None or bool(self._annotated)
-        )
+        wanted = self.nvtx, self.clock, self.annotate, self.arrival
+        return any(one is not None for one in wanted) or bool(self._annotated)
 
     def begin(self, node: Node) -> None:
         """Tell all who listen that a phase begins."""
@@ -112,11 +114,15 @@ class Watch:
             self._annotated.append((node, annotation))
         if self.clock is not None:
             self.clock.mark(node.slot, True)
+        if self.arrival is not None:
+            self.arrival.begins(node)
 
     def end(self, node: Node) -> None:
         """Tell all who listen that a phase ends."""
         if self.clock is not None:
             self.clock.mark(node.slot, False)
+        if self.arrival is not None:
+            self.arrival.ends(node)
         self._close(node)
 
     def give_up(self, node: Node) -> None:

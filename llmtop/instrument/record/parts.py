@@ -56,6 +56,16 @@ class BoundaryObserver(Protocol):
         """Called when a step ends."""
 
 
+class PhaseObserver(Protocol):
+    """Told of phases alone."""
+
+    def begins(self, node: Node) -> None:
+        """Called when a phase, or the step, begins."""
+
+    def ends(self, node: Node) -> None:
+        """Called when a phase, or the step, ends."""
+
+
 class MeasuredCosts(Protocol):
     """What llmtop takes from the training thread, in nanoseconds."""
 

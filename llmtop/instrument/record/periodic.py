@@ -10,11 +10,13 @@ from time import perf_counter_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any
 
 from llmtop.instrument import torch_allocator
+from llmtop.instrument.arrival.sampler import Sampler
 from llmtop.instrument.gpu import events as gpu_events
 from llmtop.instrument.gpu.clock import GpuClock
 from llmtop.instrument.gpu.logged_tensors import GpuMetrics
+from llmtop.instrument.gpu.stream_waits import StreamWaits
 from llmtop.instrument.serve import process_group
-from llmtop.instrument.torch_compile import keep_untraced
+from llmtop.instrument.torch_compile import is_compiling, keep_untraced
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
@@ -25,6 +27,9 @@ MOST_STEPS = 1024
 LOOK_AT_EVENTS_AFTER = 4
 COSTS_AFTER = 3
 """The first steps are no usual ones."""
+SEARCHES = 3
+"""How often it is looked for what is trained together with other ranks. Where no hook knows the modules, one look
+at all objects of the process takes some 0.1 s."""
 
 
 class Chores:
@@ -41,6 +46,8 @@ class Chores:
         self._since_timed = 0
         self._is_timing = False
         self._knows_group = False
+        self._searches = 0
+        self._is_sampling = False
 
     def __call__(self, index: int, now: int) -> int:
         """Do what is due after step `index`, which ended at `now` (perf_counter ns).
@@ -70,7 +77,25 @@ class Chores:
             self._look_at_ns = now + LOOK_EVERY_NS
             self._look(now)
         wait = min(MOST_STEPS, max(1, int(LOOK_EVERY_NS / self._step_ns)))
+        if recorder.arrivals is not None:
+            wait = min(wait, self._sample(recorder.arrivals, index))
         return wait if clock is None else min(wait, self._time_steps(clock))
+
+    def _sample(self, arrivals: Sampler, index: int) -> int:
+        """End or begin a sample of when this rank reaches the collectives; returns when to look again."""
+        if self._is_sampling:
+            self._is_sampling = False
+            self._recorder.sample_next_step(False)
+            arrivals.ended(index)
+        arrivals.read()
+        if not arrivals.replica.is_there:
+            self._recorder.arrivals, self._searches = None, 0  # another model may have taken its place
+        elif arrivals.begin_if_due(index, self._step_ns):
+            self._is_sampling = True
+            self._recorder.sample_next_step(True)
+            return 1
+        rest = arrivals.rest(index)
+        return min(rest, LOOK_AT_EVENTS_AFTER) if arrivals.is_waiting else rest
 
     def _measure_pace(self, count: int, now: int) -> None:
         steps = count - self._last_count
@@ -102,9 +127,12 @@ class Chores:
             look()
         if self._cuda is None:
             self._cuda = gpu_events.initialised_cuda()
-            if self._cuda is None:
-                return
-            self._meet_gpu(self._cuda)
+            if self._cuda is not None:
+                self._meet_gpu(self._cuda)
+        if self._knows_group and recorder.arrivals is None and recorder.ring.count >= COSTS_AFTER:
+            self._look_for_ranks()
+        if self._cuda is None:
+            return
         if self._cuda.is_current_stream_capturing():
             return
         if recorder.gpu_metrics is not None:
@@ -113,6 +141,25 @@ class Chores:
             self._memory_at_ns = now + torch_allocator.EVERY_NS
             recorder.memory = torch_allocator.read(self._cuda)
             recorder.memory_version += 1
+
+    def _look_for_ranks(self) -> None:
+        """Find what is trained together with other ranks, and sample from now on when this one reaches them."""
+        recorder = self._recorder
+        if recorder.tracks is not None or self._searches >= SEARCHES or (recorder.facts.world_size or 1) < 2:
+            return
+        self._searches += 1
+        # Both load torch, which such a training has loaded long since.
+        from llmtop.instrument.arrival import replicas
+        from llmtop.instrument.auto import search
+
+        replica = replicas.find(search.look().roots if recorder.roots is None else recorder.roots())
+        if replica is not None:
+            events = None if self._cuda is None else gpu_events.CudaEvents(self._cuda)
+            waits = None
+            if events is not None and replica.gathers:
+                waits = StreamWaits(self._cuda, gpu_events.CudaEvents(self._cuda), is_compiling)
+            recorder.arrivals = Sampler(replica, events, waits)
+            recorder.facts.changed()
 
     def _meet_gpu(self, cuda: Any) -> None:
         recorder = self._recorder

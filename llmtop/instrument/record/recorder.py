@@ -26,7 +26,7 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from llmtop.instrument.guest import guard
+from llmtop.instrument.guest import forks, guard  # noqa: F401 - its callback at a fork comes before ours
 from llmtop.instrument.guest.guard import met
 from llmtop.instrument.record import sanitize
 from llmtop.instrument.record.ring import MASK

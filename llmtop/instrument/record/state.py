@@ -11,7 +11,7 @@ from _thread import get_ident
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llmtop.instrument.guest.guard import is_the_scripts, met
 from llmtop.instrument.guest.interrupts import raised_by_handler
@@ -23,6 +23,7 @@ from llmtop.instrument.record.sanitize import complain
 from llmtop.instrument.serve.run_info import Facts
 
 if TYPE_CHECKING:
+    from llmtop.instrument.arrival.sampler import Sampler
     from llmtop.instrument.gpu.clock import GpuClock
     from llmtop.instrument.gpu.logged_tensors import GpuMetrics
     from llmtop.instrument.record.parts import MeasuredCosts, OpenStep, Overlapping, PublishingServer
@@ -43,6 +44,7 @@ class State(OpenPhases):
 
     __slots__ = (
         "_watch",
+        "arrivals",
         "attached",
         "before_batch",
         "begun",
@@ -71,6 +73,7 @@ class State(OpenPhases):
         "previous",
         "refresh",
         "ring",
+        "roots",
         "run_chores",
         "server",
         "start",
@@ -90,6 +93,8 @@ class State(OpenPhases):
         """What attach() starts; set by `api`, which knows it."""
         self.overlap: Callable[[State, Nvtx | None], Overlapping] | None = None
         """Makes what tells overlapping steps apart; likewise."""
+        self.roots: Callable[[], list[Any]] | None = None
+        """Set by hooks: the modules that are trained and that no other holds."""
         self.reset()
 
     def reset(self) -> None:
@@ -118,6 +123,8 @@ class State(OpenPhases):
         """Called every `chores_in` steps with (index, now); returns after how many steps again."""
         self.clock: GpuClock | None = None
         self.costs: MeasuredCosts | None = None
+        self.arrivals: Sampler | None = None
+        """Samples when this rank reaches the collectives; None where there are none, or it is not known."""
         self.gpu_metrics: GpuMetrics | None = None
         self.memory: Reading | None = None
         self.memory_version = 0
@@ -209,6 +216,11 @@ class State(OpenPhases):
         self._watch.clock = self.clock if timed else None
         self._rewatch()
 
+    def sample_next_step(self, sampled: bool) -> None:
+        """Whether it is to be stamped when this rank reaches the collectives of the step that begins now."""
+        self._watch.arrival = self.arrivals if sampled else None
+        self._rewatch()
+
     def _rewatch(self) -> None:
         self.watch = self._watch if self._watch.is_needed else None
 
@@ -286,8 +298,10 @@ class State(OpenPhases):
                 self.paused = False
                 raise
             self.run_chores = self.boundary_hook = None
-            self._watch.clock = None
+            self._watch.clock = self._watch.arrival = None
             self._rewatch()
+            if self.arrivals is not None:
+                self.arrivals.give_up()
             met("the GPU's times and captures", error)
 
     def tell(self) -> None:

@@ -21,6 +21,8 @@ class Monitor:
         "_buffer",
         "_framer",
         "_intake",
+        "arrivals_cursor",
+        "arrivals_of",
         "channel",
         "collectives",
         "cursor",
@@ -62,6 +64,9 @@ class Monitor:
         self.collectives = Watched()
         self.facts_version = -1
         self.gpu_cursor = 0
+        self.arrivals_cursor = 0
+        self.arrivals_of: object = None
+        """The sampler that the cursor is of."""
         self.memory_version = 0
         self.overhead_version = 0
         self.metrics: dict[str, float] = {}

@@ -64,6 +64,7 @@ def hello(recorder: State) -> wire.Hello:
         started_at=facts.started_at,
         engines=_engines(),
         pauses=recorder.tracks is None,
+        arrivals=recorder.arrivals is not None,
         note=_note(recorder.blind, recorder.left_out),
     )
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 from llmtop import wire
 from llmtop.instrument.gpu.times import gpu_time
 from llmtop.instrument.serve import signs_of_life
+from llmtop.instrument.serve.clock_name import clock_name
 from llmtop.instrument.serve.hello import hello
 from llmtop.instrument.serve.looks import Looks
 from llmtop.instrument.serve.overhead import Overhead
 from llmtop.instrument.serve.step_messages import Batch, Shared, StepReader, encoded, encoded_steps, message_of
 
 if TYPE_CHECKING:
+    from llmtop.instrument.arrival.sampler import Sample
     from llmtop.instrument.record.state import State
     from llmtop.instrument.serve.connection import Monitor
 
@@ -119,6 +121,39 @@ class News:
         following, timed = read
         names = self._recorder.paths.names
         return following, self.encoded(wire.GpuTimes(times=[gpu_time(step, names) for step in timed]))
+
+    def send_arrivals(self, monitor: Monitor) -> None:
+        """Send when this rank came to the collectives of the steps that were sampled meanwhile."""
+        sampler = self._recorder.arrivals
+        if sampler is None or not monitor.ready:
+            return
+        if monitor.arrivals_of is not sampler:
+            monitor.arrivals_of, monitor.arrivals_cursor = sampler, 0
+        samples = sampler.samples
+        if monitor.arrivals_cursor < samples.count:
+            key = ("arrivals", monitor.arrivals_cursor)
+            monitor.arrivals_cursor, data = self._shared.get(
+                key, lambda: self._arrivals(sampler.replica.group, samples.read(key[1]))
+            )
+            self._write(monitor, data)
+
+    def _arrivals(self, group: str, read: tuple[int, list[Sample]]) -> tuple[int, bytes]:
+        """How far was read, and the message with what was."""
+        following, samples = read
+        told = [
+            wire.Arrival(
+                index=sample.step,
+                stamps=[
+                    wire.ArrivalStamp(name, host_ns, sample.gpu_ns.get(name))
+                    for name, host_ns in sample.host_ns.items()
+                ],
+                on_host_clock=sample.on_host_clock,
+                waited_host_ns=sample.waited_host_ns,
+                waited_gpu_ns=sample.waited_gpu_ns,
+            )
+            for sample in samples
+        ]
+        return following, self.encoded(wire.Arrivals(arrivals=told, group=group, clock=clock_name()))
 
     def send_sign_of_life(self, monitor: Monitor) -> None:
         """Tell that the training works, if it does and no step has ended for a while."""

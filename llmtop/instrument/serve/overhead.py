@@ -45,6 +45,8 @@ class Overhead:
         measured_ns = time.thread_time_ns() + costs.chores_ns
         if recorder.clock is not None:
             measured_ns += recorder.clock.spent_ns
+        if recorder.arrivals is not None:
+            measured_ns += recorder.arrivals.spent_ns
         _, rows = recorder.ring.read(count - _STEPS, _STEPS)
         phases = sum(sum(row[FIELDS + 1 :: 2]) for row in rows) / max(len(rows), 1)
         each = costs.phase_ns() * (HOOKED if recorder.facts.auto and not recorder.manual_used else 1.0)

@@ -373,6 +373,7 @@ class Server:
                 self._sent_at = time.monotonic()
                 self._news.send_steps(monitor)
             self._news.send_gpu(monitor)
+            self._news.send_arrivals(monitor)
             self._news.send_sign_of_life(monitor)
             self._news.send_collectives(monitor)
             self._news.send_overhead(monitor)

@@ -1,6 +1,6 @@
-#: steps = unknown
-#: note = steps
-"""An optimizer that changes `p.data`, as one did before torch 0.4: nothing that torch counts is changed by it."""
+#: steps = 119
+"""An optimizer that changes `p.data`, as one did before torch 0.4: nothing that torch counts is changed by it
+but the gradients, which are cleared before each backward pass."""
 
 import digest
 import torch

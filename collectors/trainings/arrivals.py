@@ -1,0 +1,205 @@
+"""Who comes last: the stamps of a job's ranks, joined step by step.
+
+A stamp of one rank says nothing; what counts is how much later it came to the same point of the same step than
+the others did. Ranks that read the same clock are compared by it directly. Others (on two hosts, or with the GPU's
+clock not laid over the host's) are compared by the time from there to the end of the backward pass, which they
+reach together since a collective ends there: who came last waits least. Where ranks wait for each other all over
+the step (FSDP gathers parameters for each layer), one that is slower everywhere shows by how long it waits in all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from statistics import median
+from typing import Final, Literal, NamedTuple
+
+from msgspec.structs import replace
+
+from llmtop import wire
+from llmtop.snapshot import Arrival, Rank
+
+KEPT: Final = 128
+"""Stamped steps of a training that are remembered."""
+WINDOWS: Final = (6, 12, 24)
+"""Over how many of the last steps that all ranks have stamped it is judged who comes last; the one that tells most
+clearly counts. The longest is of some three seconds."""
+NOISE_STEPS: Final = 64
+"""By so many, before and within the window, it is judged how much chance there is."""
+NEARLY_ALWAYS_PCT: Final = 90.0
+FEWEST: Final = 8
+"""Of fewer nothing is said."""
+END: Final = "end"
+GRADIENTS: Final = ("first_gradient", "last_gradient")
+PHASES: Final = ("forward", "backward", "waits")
+"""Looked at where gradients are not stamped, since they do not show when a rank arrives (FSDP)."""
+WAITS: Final = "waits"
+_APART: Final = 0.5
+"""Ranks that end a step further apart than this part of it do not end it together: their indices differ."""
+
+_Clock = Literal["host", "GPU"]
+
+
+class Stamped:
+    """The stamps of one training, by step."""
+
+    def __init__(self) -> None:
+        self.group = self.clock = ""
+        self.steps: dict[int, wire.Arrival] = {}
+
+    def add(self, message: wire.Arrivals) -> None:
+        """Take in stamps; those of another group than before are the only ones from then on."""
+        if (message.group, message.clock) != (self.group, self.clock):
+            self.group, self.clock = message.group, message.clock
+            self.steps.clear()
+        for arrival in message.arrivals[-KEPT:]:
+            self.steps.pop(arrival.index, None)  # an index that comes again is the youngest now
+            self.steps[arrival.index] = arrival
+        while len(self.steps) > KEPT:
+            del self.steps[next(iter(self.steps))]
+
+
+class _Member(NamedTuple):
+    place: int
+    rank: Rank
+    stamped: Stamped
+
+
+def compared(members: Iterable[tuple[Rank, Stamped]]) -> list[Rank]:
+    """The ranks in the same order, with how they come to the collectives of their steps."""
+    ranks: list[Rank] = []
+    groups: dict[tuple[str, str], list[_Member]] = {}
+    for place, (rank, stamped) in enumerate(members):
+        ranks.append(rank)
+        if stamped.steps and rank.job and rank.state == "running" and rank.rank is not None:
+            groups.setdefault((rank.job, stamped.group), []).append(_Member(place, rank, stamped))
+    for group in groups.values():
+        together = _together(group)
+        if len(together) > 1:
+            for place, told in _compared(together).items():
+                ranks[place] = replace(ranks[place], **told)
+    return ranks
+
+
+def _together(group: list[_Member]) -> list[_Member]:
+    """One process for each rank: of a run that was started again, the one that attached last."""
+    by_rank: dict[int | None, _Member] = {}
+    for member in sorted(group, key=lambda one: one.rank.attached_at or 0.0):
+        by_rank[member.rank.rank] = member
+    return list(by_rank.values())
+
+
+def _compared(group: list[_Member]) -> dict[int, dict[str, object]]:
+    """Of each member, by its place, the fields of its rank."""
+    steps = _common_steps(group)
+    step_ns = 1e9 * median(member.rank.step_seconds_p50 or 0.0 for member in group)
+    if not steps or step_ns <= 0:
+        return {}
+    clock: _Clock = "GPU" if _have_gpus(group, steps) else "host"
+    same_clock = len({member.stamped.clock for member in group}) == 1 and bool(group[0].stamped.clock)
+    rows = [_Row.of(step, clock, same_clock=same_clock, step_ns=step_ns) for step in steps]
+    by_gradients = any(row.has(GRADIENTS[1]) for row in rows)
+    points = GRADIENTS if by_gradients else PHASES
+    found: dict[int, list[Arrival]] = {member.place: [] for member in group}
+    for point in points:
+        late = [lateness for row in rows if (lateness := row.lateness(point)) is not None][-NOISE_STEPS:]
+        if len(late) >= FEWEST:
+            for member, mine in zip(group, zip(*late, strict=True), strict=True):
+                found[member.place].append(_arrival(point, clock, len(group), mine))
+    exposed = [waited for row in rows if (waited := row.exposed(by_gradients=by_gradients)) is not None]
+    seconds = median(exposed[-WINDOWS[-1] :]) / 1e9 if len(exposed) >= FEWEST else None
+    return {place: {"arrivals": tuple(told), "exposed_seconds": seconds} for place, told in found.items()}
+
+
+def _common_steps(group: list[_Member]) -> list[list[wire.Arrival]]:
+    """The last steps that all of them have stamped, the stamps of each in the order of the members."""
+    first, *others = group
+    indices = [index for index in first.stamped.steps if all(index in one.stamped.steps for one in others)]
+    return [[one.stamped.steps[index] for one in group] for index in indices]
+
+
+def _have_gpus(group: Sequence[_Member], steps: Sequence[Sequence[wire.Arrival]]) -> bool:
+    """Whether they train on GPUs, whose host runs ahead, so that its stamps are not looked at."""
+    stamps = (stamp for step in steps for one in step for stamp in one.stamps)
+    return any(one.rank.gpu_uuid is not None for one in group) or any(stamp.gpu_ns is not None for stamp in stamps)
+
+
+class _Row(NamedTuple):
+    """One step: the stamps of all members, in ns, each by point."""
+
+    stamps: Sequence[Mapping[str, int]]
+    directly: bool
+    """Whether they are on one clock."""
+
+    @classmethod
+    def of(cls, step: Sequence[wire.Arrival], clock: _Clock, *, same_clock: bool, step_ns: float) -> _Row:
+        stamps = [_by_point(one, clock) for one in step]
+        directly = same_clock and (clock == "host" or all(one.on_host_clock for one in step))
+        ends = [one[END] for one in stamps if END in one]
+        if ends and max(ends) - min(ends) > _APART * step_ns:
+            directly = False
+        return cls(stamps, directly)
+
+    def has(self, point: str) -> bool:
+        return all(point in one for one in self.stamps)
+
+    def lateness(self, point: str) -> list[float] | None:
+        """How much later each came than the last of the others; None where that cannot be told."""
+        if not self.has(point) or not (self.directly or point == WAITS or self.has(END)):
+            return None
+        if point == WAITS:
+            came = [-float(one[WAITS]) for one in self.stamps]
+        else:
+            came = [float(one[point] - (0 if self.directly else one[END])) for one in self.stamps]
+        *_, second, last = sorted(came)
+        return [mine - (second if mine == last else last) for mine in came]
+
+    def exposed(self, *, by_gradients: bool) -> float | None:
+        """How long the one that waited least did so: from its last gradient to the end, or in all."""
+        if not by_gradients:
+            return float(min(one[WAITS] for one in self.stamps)) if self.has(WAITS) else None
+        last = GRADIENTS[1]
+        if not (self.has(last) and self.has(END)):
+            return None
+        return float(max(0, min(one[END] - one[last] for one in self.stamps)))
+
+
+def _by_point(arrival: wire.Arrival, clock: _Clock) -> dict[str, int]:
+    by_host = clock == "host"
+    waited = arrival.waited_host_ns if by_host else arrival.waited_gpu_ns
+    times = {WAITS: waited, **{one.point: one.host_ns if by_host else one.gpu_ns for one in arrival.stamps}}
+    return {point: ns for point, ns in times.items() if ns is not None}
+
+
+def _arrival(point: str, clock: _Clock, ranks: int, late_ns: Sequence[float]) -> Arrival:
+    """By the window in which the rank is last most often, up to nearly always, and which tells it most clearly."""
+    noise_ns = _noise(late_ns)
+    windows = [late_ns[-steps:] for steps in WINDOWS if steps <= len(late_ns)]
+    window = max(
+        windows, key=lambda one: (min(_last_pct(one), NEARLY_ALWAYS_PCT), median(one) / _error(noise_ns, one))
+    )
+    return Arrival(
+        point=point,
+        clock=clock,
+        steps=len(window),
+        ranks=ranks,
+        last_pct=_last_pct(window),
+        late_seconds=median(window) / 1e9,
+        error_seconds=_error(noise_ns, window) / 1e9,
+    )
+
+
+def _last_pct(window: Sequence[float]) -> float:
+    return 100.0 * sum(late > 0 for late in window) / len(window)
+
+
+def _noise(late_ns: Sequence[float]) -> float:
+    """The standard deviation of what is chance in each, by the differences of neighbours: a rank that has become
+    late adds a single one."""
+    return 1.4826 / math.sqrt(2) * median(abs(b - a) for a, b in pairwise(late_ns))
+
+
+def _error(noise_ns: float, window: Sequence[float]) -> float:
+    """The standard error of the median of a window."""
+    return max(1.2533 * noise_ns / math.sqrt(len(window)), 1.0)

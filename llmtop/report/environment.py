@@ -1,0 +1,150 @@
+"""What a training was captured in: its GPUs, driver, torch, commit and command, as capture.json tells them."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from llmtop.errors import UnusableInput
+from llmtop.inputs import read_input
+
+_HASH = 12
+"""Characters of a commit that tell it from others."""
+_MOST_WORDS = 12
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    """What the folder of a capture says of where and what was captured; None is not known."""
+
+    gpus: tuple[str, ...] = ()
+    """The models of those that were there, in order."""
+    power_limit_watts: tuple[float, ...] = ()
+    """Of those GPUs that tell it."""
+    host: str | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    torch: str | None = None
+    commit: str | None = None
+    dirty: bool | None = None
+    """Whether tracked files differed from the commit."""
+    command: str | None = None
+    ranks: int | None = None
+    """How many processes were captured."""
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing in which the environments of two captures differ; None where one does not tell it."""
+
+    name: str
+    before: str | None
+    after: str | None
+    told: str = ""
+    """In words, where that is shorter than both values: what has changed in a command."""
+
+
+def environment_of(path: Path) -> Environment | None:
+    """Read capture.json beside a capture; None where there is none that can be read.
+
+    Args:
+        path: the folder of the capture, or a file in it.
+    """
+    try:
+        data = read_input((path if path.is_dir() else path.parent) / "capture.json")
+        found = msgspec.json.decode(data, type=dict[str, Any])
+    except (UnusableInput, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    git = found.get("git")
+    git = git if isinstance(git, dict) else {}
+    listed = found.get("gpus_before")
+    gpus = [gpu for gpu in listed if isinstance(gpu, dict)] if isinstance(listed, list) else []
+    pids, dirty = found.get("pids"), git.get("dirty")
+    limits = [gpu.get("power_limit_watts") for gpu in gpus]
+    return Environment(
+        gpus=tuple(name for gpu in gpus if (name := _text(gpu, "name"))),
+        power_limit_watts=tuple(float(limit) for limit in limits if isinstance(limit, int | float)),
+        host=_text(found, "host"),
+        driver=_text(found, "driver"),
+        cuda=_text(found, "cuda"),
+        torch=_text(found, "torch"),
+        commit=_text(git, "commit"),
+        dirty=dirty if isinstance(dirty, bool) else None,
+        command=_text(found, "command"),
+        ranks=len(pids) if isinstance(pids, list) and pids else None,
+    )
+
+
+def _text(values: dict[str, Any], name: str) -> str | None:
+    value = values.get(name)
+    return value if isinstance(value, str) and value else None
+
+
+def differences(before: Environment | None, after: Environment | None) -> tuple[Difference, ...]:
+    """In what two environments differ, as far as both tell it; with what only one tells, if that one tells more.
+
+    Args:
+        before: of the first capture; None where it tells nothing.
+        after: of the second.
+    """
+    if before is None or after is None:
+        return ()
+    found = []
+    for (name, one), (_, other) in zip(_told(before), _told(after), strict=True):
+        if one != other and (one is not None or other is not None):
+            changed = words_changed(one, other) if name == "command" and one and other else ""
+            found.append(Difference(name=name, before=one, after=other, told=changed))
+    return tuple(found)
+
+
+def _told(of: Environment) -> list[tuple[str, str | None]]:
+    commit = None if of.commit is None else of.commit[:_HASH] + (" and changes" if of.dirty else "")
+    limits = sorted({f"{limit:.0f} W" for limit in of.power_limit_watts})
+    return [
+        ("GPUs", _counted(of.gpus)),
+        ("power limit", ", ".join(limits) or None),
+        ("ranks", None if of.ranks is None else str(of.ranks)),
+        ("driver", of.driver),
+        ("CUDA", of.cuda),
+        ("torch", of.torch),
+        ("commit", commit),
+        ("host", of.host),
+        ("command", of.command),
+    ]
+
+
+def _counted(names: tuple[str, ...]) -> str | None:
+    different = dict.fromkeys(names)
+    return ", ".join(f"{names.count(name)} x {name}" for name in different) or None
+
+
+def words_changed(before: str, after: str) -> str:
+    """Which words of a command went (-) and which came (+); "" where that is no shorter than both commands."""
+    import difflib
+
+    one, other = _words(before), _words(after)
+    gone, come = [], []
+    for kind, a, b, c, d in difflib.SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
+        if kind != "equal":
+            gone += one[a:b]
+            come += other[c:d]
+    if len(gone) + len(come) > _MOST_WORDS or len(gone) + len(come) >= min(len(one), len(other)):
+        return ""
+    return "  ".join(f"{sign} {' '.join(words)}" for sign, words in (("-", gone), ("+", come)) if words)
+
+
+def _words(command: str) -> list[str]:
+    """The words of a command; an option and its value are one."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        words = command.split()
+    joined: list[str] = []
+    for word in words:
+        last = joined[-1] if joined else ""
+        if last.startswith("--") and " " not in last and "=" not in last and not word.startswith("-"):
+            joined[-1] = f"{last} {word}"
+        else:
+            joined.append(word)
+    return joined

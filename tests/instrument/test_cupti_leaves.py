@@ -1,0 +1,64 @@
+"""When CUPTI is asked to leave a process after a recording, and when a next one has to wait for that."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from llmtop.instrument.control import cupti, recordings
+
+
+def torch_with(cuda: str | None, initialized: bool = True) -> Any:
+    return SimpleNamespace(
+        version=SimpleNamespace(cuda=cuda), cuda=SimpleNamespace(is_initialized=lambda: initialized)
+    )
+
+
+@pytest.fixture
+def variables(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.delenv(cupti.WORD, raising=False)
+    monkeypatch.setattr(cupti, "_ended_s", float("-inf"))
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("cuda", "said", "then"),
+    [
+        ("12.6", None, "1"),
+        ("13.0", None, "1"),
+        ("12.4", None, None),  # there a second recording can crash a process with CUDA graphs
+        (None, None, None),
+        ("odd", None, None),
+        ("13.0", "0", "0"),  # the user's word, or torch.compile's for CUDA graphs
+    ],
+)
+def test_it_is_asked_for_where_it_is_safe_and_nobody_has_said_otherwise(
+    cuda: str | None, said: str | None, then: str | None, variables: pytest.MonkeyPatch
+) -> None:
+    if said is not None:
+        variables.setenv(cupti.WORD, said)
+    cupti.leave_when_done(torch_with(cuda))
+    assert os.environ.get(cupti.WORD) == then
+
+
+def test_the_next_recording_waits_until_it_has_left(variables: pytest.MonkeyPatch) -> None:
+    torch = torch_with("13.0")
+    cupti.leave_when_done(torch)
+    assert not cupti.is_leaving(torch)
+    cupti.has_ended()
+    assert cupti.is_leaving(torch)
+    variables.setitem(sys.modules, "torch", torch)
+    variables.setattr(recordings.cupti, "is_leaving", lambda torch: True)
+    assert "try again in two seconds" in recordings.TorchProfiler.refusal()
+
+
+def test_without_a_gpu_in_use_nothing_leaves_and_nobody_waits(variables: pytest.MonkeyPatch) -> None:
+    torch = torch_with("13.0", initialized=False)
+    cupti.leave_when_done(torch)
+    cupti.has_ended()
+    assert not cupti.is_leaving(torch)

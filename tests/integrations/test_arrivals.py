@@ -1,0 +1,194 @@
+"""Two ranks under torchrun and gloo: which of them the others wait for, and that finding out changes nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collectors.trainings.source import StepsSource
+from llmtop.rules.engine import Rules
+from llmtop.snapshot import Alert, Host, Rank, Snapshot
+from tests.support.launched import Started, torchrun
+from tests.support.processes import environment, wait_for
+
+pytestmark = pytest.mark.torch
+
+TRAINING = """
+import sys, time, torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+torch.set_num_threads(1)
+kind, seconds = sys.argv[1], float(sys.argv[2])
+dist.init_process_group("gloo")
+late = dist.get_rank() == 1
+net = nn.Sequential(*(nn.Linear(256, 256) for _ in range(4)))
+if kind == "fsdp2":
+    mesh = init_device_mesh("cpu", (2,))
+    for layer in net:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(net, mesh=mesh)
+else:
+    net = nn.parallel.DistributedDataParallel(net)
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+x = torch.randn(64, 256)
+if kind == "by hand":
+    import llmtop
+while True:
+    if late:
+        time.sleep(seconds)
+    if kind == "by hand":
+        with llmtop.step():
+            with llmtop.phase("forward"):
+                loss = net(x).square().mean()
+            with llmtop.phase("backward"):
+                loss.backward()
+            with llmtop.phase("optimizer"):
+                optimizer.step()
+                optimizer.zero_grad()
+    else:
+        net(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+"""One rank sleeps before its forward. "by hand" names its phases, and runs without `llmtop run`."""
+
+
+class Monitor:
+    """What a monitor says of the trainings in a directory, looked at again and again."""
+
+    def __init__(self, source: StepsSource) -> None:
+        self._source, self._rules, self._time = source, Rules(), 1000.0
+        self.ranks: tuple[Rank, ...] = ()
+        self.accused: list[Alert] = []
+
+    def look(self) -> Monitor:
+        """Look once more, half a second later by the clock of what is judged."""
+        self._time += 0.5
+        self.ranks = self._source.latest().ranks
+        snapshot = Snapshot(time=self._time, host=Host(name="here"), ranks=self.ranks)
+        self.accused += [alert for alert in self._rules.apply(snapshot).alerts if alert.id == "straggler"]
+        return self
+
+    def compared(self, steps: int) -> bool:
+        """Whether the ranks have been compared over so many steps."""
+        return len(self.ranks) == 2 and all(
+            any(arrival.steps >= steps for arrival in rank.arrivals or ()) for rank in self.ranks
+        )
+
+
+@contextmanager
+def watched(directory: Path, script: Path, *arguments: str, below: bool = True) -> Iterator[Monitor]:
+    script.write_text(TRAINING)
+    run = [sys.executable, "-m", "llmtop", "run", "--"] if below else []
+    source = StepsSource(directory)
+    with Started(*run, *torchrun(script, 2, "--standalone", arguments=arguments)):
+        source.start()
+        try:
+            yield Monitor(source)
+        finally:
+            source.close()
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2", "by hand"])
+def test_the_rank_that_comes_last_is_named(kind: str, runtime_dir: Path, tmp_path: Path) -> None:
+    with watched(runtime_dir, tmp_path / "train.py", kind, "0.1", below=kind != "by hand") as monitor:
+        wait_for(lambda: monitor.look().accused, 90, "an accused rank")
+    alert, by_pid = monitor.accused[0], {rank.pid: rank.rank for rank in monitor.ranks}
+    assert alert.evidence["rank"] == 1
+    assert by_pid[alert.pid] == 1
+    assert alert.evidence["point"] == ("forward" if kind == "fsdp2" else "last_gradient") or kind == "by hand"
+    assert alert.evidence["share_of_step_pct"] > 4
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_nobody_is_accused_among_equal_ranks(kind: str, runtime_dir: Path, tmp_path: Path) -> None:
+    with watched(runtime_dir, tmp_path / "train.py", kind, "0") as monitor:
+        wait_for(lambda: monitor.look().compared(24), 90, "ranks that are compared over many steps")
+    assert monitor.accused == []
+
+
+UNCHANGED = """
+import hashlib, json, os, sys, torch
+import torch.distributed as dist
+from torch import nn
+from torch._dynamo.utils import counters
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+torch.set_num_threads(1)
+kind, with_llmtop = sys.argv[1], sys.argv[2] == "yes"
+dist.init_process_group("gloo")
+if with_llmtop:  # each step is sampled, from the first on that can be
+    from llmtop.instrument.arrival import sampler
+    from llmtop.instrument.record import periodic, recorder
+    sampler.EVERY_NS, periodic.LOOK_EVERY_NS = 1, 1
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
+ddp = nn.parallel.DistributedDataParallel(net)
+model = torch.compile(ddp, backend="aot_eager") if kind == "compiled" else ddp
+optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+digest, fired = hashlib.sha256(), []
+own = next(net.parameters()).register_post_accumulate_grad_hook(lambda _: fired.append(1))
+
+def train(steps):
+    for _ in range(steps):
+        model(torch.randn(16, 64)).square().mean().backward()
+        for parameter in net.parameters():
+            digest.update(parameter.grad.numpy().tobytes())
+        optimizer.step()
+        optimizer.zero_grad()
+
+train(12)
+before = recorder.get().arrivals.samples.count if with_llmtop else 0
+if kind == "power":
+    state = powerSGD_hook.PowerSGDState(None, 2, start_powerSGD_iter=4)
+    ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+elif kind == "built-in":
+    ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+train(20)
+found = {"digest": digest.hexdigest(), "fired": len(fired), "graphs": counters["stats"].get("unique_graphs"),
+         "breaks": sum(counters["graph_break"].values()), "frames": counters["frames"].get("ok"),
+         "recompiles": sum(counters["recompiles"].values()) if "recompiles" in counters else 0,
+         "hooks": sum(len(p._post_accumulate_grad_hooks or ()) for p in net.parameters())}
+sampled = []
+if with_llmtop:
+    samples = recorder.get().arrivals.samples
+    sampled = [samples.count - before, sorted(samples.read(0)[1][-1].host_ns)]
+if dist.get_rank() == 0:
+    print(json.dumps([found, sampled]), flush=True)
+dist.destroy_process_group()
+"""
+
+
+def unchanged(script: Path, kind: str, *, with_llmtop: bool) -> list[Any]:
+    script.write_text(UNCHANGED)
+    run = [sys.executable, "-m", "llmtop", "run", "--"] if with_llmtop else []
+    done = subprocess.run(
+        [*run, *torchrun(script, 2, "--standalone", arguments=(kind, "yes" if with_llmtop else "no"))],
+        env=environment(OMP_NUM_THREADS="1"),
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "llmtop cannot" not in done.stderr
+    return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("[")))
+
+
+@pytest.mark.usefixtures("runtime_dir")
+@pytest.mark.parametrize("kind", ["power", "built-in", "compiled"])
+def test_sampling_takes_no_hook_and_changes_no_bit(kind: str, tmp_path: Path) -> None:
+    without, _ = unchanged(tmp_path / "train.py", kind, with_llmtop=False)
+    within, (samples, stamps) = unchanged(tmp_path / "train.py", kind, with_llmtop=True)
+    assert within == without
+    assert within["hooks"] == 1, "the script's own"
+    assert samples >= 18, "llmtop looked on all the while"
+    assert stamps == ["backward", "end", "first_gradient", "forward", "last_gradient"]
