@@ -185,6 +185,8 @@ class Inference:
         with self._beginning:
             if (not self._records and not self._shows()) or not self._is_free():
                 return self._ends
+            if self._records == "forwards" and not goes_on and self._sequences.decode:
+                self._attach("tokens")  # too slow a model to show it within a second
             if self._records == "tokens":
                 self._token(module, goes_on)
                 return self._token_ends
