@@ -53,6 +53,11 @@ THINNED: dict[str, tuple[str, ...]] = {
     "test_what_the_monitor_says_is_judged": ("steps = 7-the last step is number 6; right is 7",),
     "test_steps_and_their_parts_are_as_long_as_the_iterations": ("evaluation every N",),
     "test_compiled_code_is_the_same_with_hooks_as_without": ("function",),
+    "test_what_is_compiled_is_compiled_as_without": ("function",),
+    "test_a_loop_over_a_model_has_its_forwards_as_steps_from_start_to_start": (
+        "eval and no_grad",
+        "below what is evaluated",
+    ),
     "test_whatever_of_ours_raises_the_training_is_the_same": ("hooks-8",),
     "test_a_call_that_is_any_descriptor_is_called_as_one": ("staticmethod",),
     "test_a_module_that_merely_lives_in_the_process_harms_nothing": (
@@ -104,6 +109,22 @@ THINNED: dict[str, tuple[str, ...]] = {
 """By the name of the test, wherever it stands, the parameters that `make test` runs."""
 
 LEFT_OUT: dict[str, str] = {
+    "test_assisted_decoding_is_one_request_for_all_its_drafts": (
+        "test_each_request_is_seen_from_its_call_to_its_return"
+    ),
+    "test_an_encoder_and_decoder_counts_what_the_decoder_says": (
+        "test_each_request_is_seen_from_its_call_to_its_return"
+    ),
+    "test_calls_by_hand_take_over": "test_what_is_no_whole_request_is_not_counted_and_those_beside_it_are",
+    "test_gradients_by_hand_after_forwards_make_it_a_training": (
+        "test_a_script_that_evaluates_first_and_then_trains_is_a_training"
+    ),
+    "test_a_trainer_that_only_evaluates_is_no_training": (
+        "test_an_evaluation_that_is_a_program_waits_for_its_batches"
+    ),
+    "test_decoding_by_hand_without_a_cache_is_one_too": (
+        "test_decoding_by_hand_with_a_cache_is_a_request_a_prompt"
+    ),
     "test_manual_optimisation_under_the_other_name": "test_a_fit_publishes_its_steps",
     "test_a_captured_training_ends_as_ever": "test_a_captured_training_ends_as_it_would_without",
     "test_a_full_disk_is_told_and_no_half_file_is_left": (

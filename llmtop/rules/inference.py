@@ -6,6 +6,8 @@ from typing import Final
 
 from llmtop.bottlenecks import BoundId
 from llmtop.rules.state.rank import RankState
+from llmtop.rules.state.windows import finite
+from llmtop.whole_steps import covered
 
 _NEXT: Final[dict[BoundId, str]] = {
     "input_bound": "read and tokenize the next batch in a thread or process of its own while the model computes "
@@ -17,6 +19,19 @@ _NEXT: Final[dict[BoundId, str]] = {
     "sync_bound": "take .item(), .cpu() and prints of tokens out of the decoding loop; look at several tokens at "
     "once for the end; press c to capture where it waits",
 }
+
+
+ASKED_PCT: Final = 80.0
+"""Of the time in requests, from which on it is what they wait for that leaves a GPU idle, and not who asks."""
+
+
+def asked_enough(state: RankState) -> bool:
+    """Whether a process that answers requests had some to answer most of the time; True of all others."""
+    rank = state.rank
+    if rank.kind != "request":
+        return True
+    mean = finite(rank.step_seconds_mean)
+    return bool(mean) and 100.0 * covered(rank.phases) >= ASKED_PCT * (mean or 0.0)
 
 
 def unit(state: RankState) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from llmtop import format as fmt
 from llmtop import gpu_busy
 from llmtop.phase_names import Role
+from llmtop.rules.inference import asked_enough
 from llmtop.rules.state.rank import RankState
 from llmtop.rules.state.step_costs import StepCosts, gpu_share_pct, host_share_pct, idle_share_pct
 from llmtop.rules.state.windows import finite
@@ -45,7 +46,7 @@ def pick(pair: tuple[float, float], up: bool) -> float:
 
 def judged(state: RankState) -> list[StepCosts]:
     """The steps to judge by, or none: too few, or the last one is long ago."""
-    if not state.working or not state.steps:
+    if not state.working or not state.steps or not asked_enough(state):
         return []
     usual = finite(state.rank.step_seconds_p50) or 0.0
     last = max(state.seen_at, state.last_step_at or 0.0)

@@ -161,6 +161,25 @@ print('truth: ' + json.dumps(truth))
         assert step.time("decode") == pytest.approx(rest, rel=0.05, abs=0.005)
 
 
+def test_a_model_too_slow_to_show_that_it_decodes_shows_it_later(zygote: Zygote, tmp_path: Path) -> None:
+    source = """
+slow = 5
+with torch.no_grad():
+    for _ in range(6):
+        logits, cache = model(torch.randint(0, 64, (3, 16)))
+        for _ in range(5):
+            time.sleep(0.3 if slow > 0 else 0)
+            slow -= 1
+            logits, cache = model(logits[:, -1:].argmax(-1), cache=cache)
+"""
+    found = zygote.train(tmp_path / "decodes.py", LASTS + DECODES + source)
+    assert (found["kind"], found["inference"], found["left_out"]) == ("request", True, {})
+    requests = [step for step in found["steps"] if "decode" in step.phases]
+    assert found["steps"][-len(requests) :] == requests
+    assert all((step.samples, step.tokens, step.tokens_in) == (3, 18, 48) for step in requests)
+    assert {path for step in found["steps"] for path in step.phases} == {"forward", "prefill", "decode"}
+
+
 def test_decoding_by_hand_without_a_cache_is_one_too(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 with torch.no_grad():

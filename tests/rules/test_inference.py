@@ -8,6 +8,7 @@ import pytest
 
 from llmtop.rules.engine import Rules
 from llmtop.snapshot import Alert, Change, Phase, Rank, Step
+from llmtop.whole_steps import covered
 from tests.support.snapshots import gpu, rank, snapshot
 
 IDLE_GPU = {"util_pct": 22.0, "power_watts": 125.0, "power_limit_watts": 700.0, "sm_active_pct": 1.6}
@@ -57,6 +58,8 @@ def alerts(make: Callable[..., Step], counters: dict[str, float], ranks: int = 1
             "kind": step.kind,
             "step": index,
             "step_seconds_p50": 0.5,
+            "step_seconds_mean": covered(step.phases) + 0.02,
+            "phases": step.phases,
             "last_step_at": now,
             "new_steps": (step,),
         }
@@ -92,6 +95,11 @@ def test_time_between_requests_is_nobodys_fault() -> None:
     (alert,) = [one for one in alerts(request, IDLE_GPU, late=1.4) if one.id == "launch_bound"]
     assert alert.evidence["launching_host_pct"] == pytest.approx(100)
     assert not [one for one in alerts(request, IDLE_GPU) if one.id in ("outside", "stalled", "slower")]
+
+
+def test_a_gpu_that_idles_since_nobody_asks_is_bound_by_nothing() -> None:
+    assert not alerts(request, IDLE_GPU, step_seconds_mean=2.0)
+    assert not alerts(request, IDLE_GPU, step_seconds_mean=None), "of a single request nobody can tell"
 
 
 def test_a_training_is_spoken_to_as_before() -> None:

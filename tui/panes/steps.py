@@ -225,12 +225,12 @@ def _gpu_heading(rank: Rank) -> str:
 def _of_requests(rank: Rank) -> list[tuple[str, str, int]]:
     """The rest of what is known of requests to a language model; of other steps nothing."""
     figures: list[tuple[str, str, int]] = []
-    if rank.ttft_seconds_p95 is not None:
-        figures.append(("TTFT p95", fmt.duration(rank.ttft_seconds_p95), 8))
-        figures.append(("p99", fmt.duration(rank.ttft_seconds_p99), 8))
-    if rank.tpot_seconds_p95 is not None:
-        figures.append(("TPOT p95", fmt.duration(rank.tpot_seconds_p95), 8))
-        figures.append(("p99", fmt.duration(rank.tpot_seconds_p99), 8))
+    for name, p95, p99 in (
+        ("TTFT", rank.ttft_seconds_p95, rank.ttft_seconds_p99),
+        ("TPOT", rank.tpot_seconds_p95, rank.tpot_seconds_p99),
+    ):
+        if p95 is not None:
+            figures.append((f"{name} p95, p99", f"{fmt.duration(p95)}, {fmt.duration(p99)}", 18))
     if rank.tokens_in_per_s is not None:
         figures.append(("tokens/s in", fmt.count(rank.tokens_in_per_s), 6))
     if rank.inference and rank.batch is not None:

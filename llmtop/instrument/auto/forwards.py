@@ -29,7 +29,7 @@ from llmtop.instrument.guest.guard import met
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
 
-MAX_LOOKS = 6
+MAX_LOOKS = 4
 FIRST_LOOK_NS = 200_000_000
 """What is found by `eval()` is called soon after. Each look waits twice as long as the one before."""
 _TORCH = os.path.dirname(torch.__file__) + os.sep

@@ -149,7 +149,7 @@ def _listen_to_optimizers(loop: Loop, meet: Callable[[], None]) -> None:
             if (recorder.manual_used or recorder.off) and loop.stands_down():
                 return
             closure = args[1] if len(args) > 1 else kwargs.get("closure")
-            if closure is None and (not recorder.attached or loop.infers):
+            if closure is None and (not recorder.attached or recorder.facts.inference):
                 if is_data_worker() or not _has_gradients(optimizer):
                     return
                 meet()  # its gradients are from torch.autograd.grad

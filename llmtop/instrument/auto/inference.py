@@ -30,6 +30,7 @@ from llmtop.instrument.auto.forwards import Forwards
 from llmtop.instrument.auto.generation import Generation
 from llmtop.instrument.auto.loop import is_data_worker
 from llmtop.instrument.auto.requests import Request
+from llmtop.instrument.auto.search import own_dict
 from llmtop.instrument.auto.sequences import Sequences
 from llmtop.instrument.guest.guard import met
 from llmtop.instrument.record.recorder import Step, phase_of
@@ -172,6 +173,8 @@ class Inference:
         """
         if self._stands_down() or (_gradients() and module.training):
             return None
+        if "_is_replica" in own_dict(module, "__dict__"):
+            return None  # DataParallel calls them in threads of its own, each for a part of one batch
         here, r = self._here, self.recorder
         here.inside = True
         self._forwards.seen()
@@ -182,6 +185,8 @@ class Inference:
         with self._beginning:
             if (not self._records and not self._shows()) or not self._is_free():
                 return self._ends
+            if self._records == "forwards" and not goes_on and self._sequences.decode:
+                self._attach("tokens")  # too slow a model to show it within a second
             if self._records == "tokens":
                 self._token(module, goes_on)
                 return self._token_ends
