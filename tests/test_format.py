@@ -62,3 +62,9 @@ def test_numbers_for_programs_keep_five_digits_however_small() -> None:
         98.765,
         8.3123e9,
     ]
+
+
+def test_so_many_times_keep_three_digits() -> None:
+    assert [fmt.times(value) for value in (1.378, 12.74, 957.2, 0.724, 0.0, None, float("inf"))] == [
+        "1.38x", "12.7x", "957x", "0.72x", "0.00x", "–", "–",
+    ]  # fmt: skip

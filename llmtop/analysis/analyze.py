@@ -300,7 +300,7 @@ def _device(lane: Lane, gaps: Gaps, judgement: Judgement, trace: model.Trace, ra
         steps=lane.counted,
         window_seconds=lane.length / 1e9,
         step_seconds=float(np.median(lengths)) if lane.counted else None,
-        step_spread_pct=_spread_pct(lengths) if lane.counted else None,
+        spread_pct=_spread_pct(lengths) if lane.counted else None,
         kernel_seconds=float(took.sum()) / 1e9,
         kernel_median_us=float(np.median(took)) / 1e3 if told else None,
         launch_api_seconds=float((launches.end - launches.start).sum()) / 1e9,

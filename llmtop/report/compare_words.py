@@ -176,7 +176,7 @@ def notes_of(
         on_work: what to know of the kernels; an empty one says nothing.
     """
     sides = (("first", before), ("second", after))
-    notes = [*_on_basis(before, after, found), *_on_devices(before, after, paired)]
+    notes = [*paired.unpaired, *_on_basis(before, after, found), *_on_devices(before, after, paired)]
     for word, report in sides:
         if 0 < report.steps.count < FEW_STEPS:
             steps = counted(report.steps.count, "whole step")
@@ -205,12 +205,20 @@ def _on_basis(before: Report, after: Report, found: Comparison) -> list[str]:
     if before.engine != after.engine:
         text = f"different engines ({before.engine}, {after.engine}) slow a training down differently"
         if found.basis == "bounded":
-            text += ": times of the host are not judged; captures of llmtop know the step without them"
+            text += f": times of the host are not judged{_why_bounded(before, after)}"
         return [text]
     if found.basis == "captured" and any(corrected):
         word = "first" if corrected[0] else "second"
         return [f"only the {word} knows its step without the profiler: both are compared as captured"]
     return []
+
+
+def _why_bounded(before: Report, after: Report) -> str:
+    """Why the step without the profiler is not known, as the end of a sentence."""
+    for word, report in (("first", before), ("second", after)):
+        if report.correction is not None and report.correction.reason:
+            return f" (of the {word} {report.correction.reason})"
+    return ""
 
 
 def _on_devices(before: Report, after: Report, paired: Paired) -> list[str]:

@@ -152,7 +152,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """What the mean step of that device is made of; together they are the step."""
     devices: tuple[DeviceChange, ...] = ()
     unpaired: tuple[str, ...] = ()
-    """Sentences on devices that are on one side only; they are in none of the figures."""
+    """Sentences on devices on one side only, which are in none of the figures; they stand in `notes` too."""
     kernels: tuple[WorkChange, ...] = ()
     kinds: tuple[WorkChange, ...] = ()
     """Kernels by what they compute."""

@@ -100,7 +100,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """What the shares are of: whole steps on this device."""
     step_seconds: float | None = None
     """The median length of a step on this device."""
-    step_spread_pct: float | None = None
+    spread_pct: float | None = None
+    """As in `StepsJudged`, of the steps on this device."""
     kernel_seconds: float | None = 0.0
     """Time in kernels, those that ran beside each other added up, in the whole file."""
     kernel_median_us: float | None = None

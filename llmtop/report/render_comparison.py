@@ -100,7 +100,7 @@ def _made(engine: str, steps: int) -> str:
 
 
 def _notes(found: Comparison, width: int, paint: _Style, most: int | None) -> list[str]:
-    said = [*found.unpaired, *found.notes]
+    said = found.notes
     shown = said[:most]
     left = len(said) - len(shown)
     lines = [
@@ -275,10 +275,14 @@ def _part(before: float, after: float) -> str:
 
 def _both_counts(before: float | None, after: float | None) -> str:
     """How often, once where it is the same on both sides."""
-    one, two = (
-        number(value, 0 if value is None or abs(value - round(value)) < 0.05 else 1) for value in (before, after)
-    )
+    one, two = _often(before), _often(after)
     return one if one == two else f"{one} -> {two}"
+
+
+def _often(value: float | None) -> str:
+    """A count, or a mean of counts with one decimal."""
+    text = number(value, 1)
+    return text.removesuffix(".0")
 
 
 def _arrow(before: float | None, after: float | None) -> str:

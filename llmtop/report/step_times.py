@@ -61,7 +61,7 @@ def step_time(report: Report, device: Device | None) -> StepTime | None:
     spread, count = report.steps.spread_pct, report.steps.count
     if device is not None and not device.judged and device.step_seconds:
         captured, count = device.step_seconds, device.steps
-        spread = device.step_spread_pct if device.step_spread_pct is not None else spread
+        spread = device.spread_pct if device.spread_pct is not None else spread
     if not captured:
         return None
     uncertainty = uncertainty_of(count, spread)

@@ -80,7 +80,7 @@ class Stepwise:
             row = rows.get(places[side])
             if row is not None:
                 count, seconds = count + row.count, seconds + row.seconds
-                square += row.deviation**2 / steps[side]
+                square += row.deviation * row.deviation / steps[side]
         number = len(self.places)
         return _Step(count / number, seconds / number, math.sqrt(square) / number)
 
@@ -335,26 +335,28 @@ def collective_changes(before: Report, after: Report, paired: Paired) -> tuple[C
 def _collective(
     device: str, name: str, one: CollectiveTime | None, other: CollectiveTime | None, steps: tuple[int, int]
 ) -> CollectiveChange:
-    has_steps = all(steps)
+    has_steps = min(steps) > 0
 
-    def seconds(of: Callable[[CollectiveTime], float | None]) -> tuple[float | None, float | None]:
-        """Milliseconds of both sides as seconds; 0 on a side that has steps and no such collective."""
-        found = [of(row) if row is not None else 0.0 if has_steps else None for row in (one, other)]
-        a, b = (None if value is None else value / 1e3 for value in found)
-        return a, b
+    def both(of: Callable[[CollectiveTime], float | None]) -> tuple[float | None, float | None]:
+        """A figure a step on both sides; 0 on a side that has steps and no such collective."""
+        if not has_steps:
+            return None, None
+        return 0.0 if one is None else of(one), 0.0 if other is None else of(other)
 
-    took, exposed = seconds(lambda row: row.ms_per_step), seconds(lambda row: row.exposed_ms_per_step)
-    counts = [row.count_per_step if row is not None else 0.0 if has_steps else None for row in (one, other)]
-    noise = state = None
-    if took[0] is not None and took[1] is not None and counts[0] is not None and counts[1] is not None:
-        errors = [
-            ((row.ms_deviation or 0.0) / 1e3 if row is not None else 0.0) / math.sqrt(number)
-            for row, number in zip((one, other), steps, strict=True)
-        ]
-        noise = max(2 * math.hypot(*errors), FEW_PCT / 100 * max(took[0], took[1]))
-        state = _state(_Step(counts[0], took[0]), _Step(counts[1], took[1]), noise)
-    if state is None:
-        state = "same" if one is not None and other is not None else "gone" if other is None else "new"
+    counts = both(lambda row: row.count_per_step)
+    took, exposed, apart = (
+        tuple(None if value is None else value / 1e3 for value in both(of))
+        for of in (lambda r: r.ms_per_step, lambda r: r.exposed_ms_per_step, lambda r: r.ms_deviation or 0.0)
+    )
+    noise = None
+    state: State = "same" if one is not None and other is not None else "gone" if other is None else "new"
+    a, b = (
+        None if count is None or seconds is None else _Step(count, seconds, (spread or 0.0) / math.sqrt(number))
+        for count, seconds, spread, number in zip(counts, took, apart, (max(n, 1) for n in steps), strict=True)
+    )
+    if a is not None and b is not None:
+        noise = max(2 * math.hypot(a.error, b.error), FEW_PCT / 100 * max(a.seconds, b.seconds))
+        state = _state(a, b, noise)
     return CollectiveChange(
         device=device,
         name=name,

@@ -196,6 +196,9 @@ async def test_a_baseline_is_held_against_the_next_capture(captures: Path) -> No
         shown = text(app)
         assert "* GPU idle" in shown
         assert "90.5%" in shown
+        assert "launch_bound (the host launches too slowly) to gpu_bound (the GPU is the limit)." in " ".join(
+            shown.split()
+        ), "a sentence is broken into lines, not cut"
         await pilot.press("q")
         await pilot.press("b", "b")
         await pilot.pause()
