@@ -42,9 +42,13 @@ SAME_STEP_PCT: Final = 15.0
 LAST_PCT: Final = (90.0, 75.0)
 """Of the steps, in which a rank must come last: to raise, and to stay raised. Among equal ranks on two H100s one
 was last in up to 86 %, since chance is not alike for all; a planted one was in 100."""
+BY_GRADIENT: Final = ("first_gradient", "last_gradient")
 LATE_PCT: Final[Mapping[str, tuple[float, float]]] = {"GPU": (2.0, 1.5), "host": (4.0, 3.0)}
 """Of the step, by which it must come after the last of the others. Chance and communication stayed under 2 % by
 CUDA events and under some 4 % by the host's clock, planted ranks were at 8 to 43 %."""
+LATE_AT_PHASE_PCT: Final = (10.0, 7.0)
+"""The same where a phase's beginning is what is stamped (FSDP). Equal ranks under FSDP2 on two H100s, with little
+but communication in a step, were up to 6 % apart there for seconds on end, a rank that slept 57 %."""
 LATE_ERRORS: Final = (6.0, 3.0)
 """So many times its standard error that must be. Equal CPU ranks beside other programs differed by a fifth of a
 step, by chance; in some hours of that, resampled, six was reached once, and four every few minutes."""
@@ -102,7 +106,8 @@ def find_last(job: JobState, up: bool) -> Last | None:
 
 def _late_seconds(arrival: Arrival, step: float, up: bool) -> float | None:
     """By how much a rank comes last, if that is by enough and in nearly all steps."""
-    least = max(LATE_PCT[arrival.clock][up] / 100 * step, LATE_ERRORS[up] * arrival.error_seconds)
+    by_pct = LATE_PCT[arrival.clock] if arrival.point in BY_GRADIENT else LATE_AT_PHASE_PCT
+    least = max(by_pct[up] / 100 * step, LATE_ERRORS[up] * arrival.error_seconds)
     return arrival.late_seconds if arrival.last_pct >= LAST_PCT[up] and arrival.late_seconds >= least else None
 
 
