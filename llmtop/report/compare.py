@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from msgspec import structs
 
-from llmtop.report.compare_words import lost_records, notes_of, nothing_moved, summary_of
+from llmtop.report.compare_words import has_whole_graphs, lost_records, notes_of, nothing_moved, summary_of
 from llmtop.report.comparison import Basis, Change, Comparison, DeviceChange, FindingChange, WorkChange
 from llmtop.report.device_pairs import (
     Judged,
@@ -47,6 +48,10 @@ from llmtop.report.work_changes import (
 )
 
 __all__ = ["Change", "Comparison", "compare_reports", "regressed", "render", "undecided"]
+
+
+_Works: TypeAlias = tuple[dict[str, Work], dict[str, Work]]
+"""Kernels or operators of both sides, by name."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +118,12 @@ def compare_reports(before: Report, after: Report) -> Comparison:
     both = _Both(before, after, paired, (one, two), basis_of(before, after, one, two))
     step, bounds = (None, None) if one is None or two is None else step_change(one, two, both.basis)
     on = stepwise(paired, before, after, both.longest) if both.complete else NOT_BY_STEP
-    kernels, operators = (kernels_of(before), kernels_of(after)), (operators_of(before), operators_of(after))
+    operators = operators_of(before), operators_of(after)
+    # Of kernels in graphs that one side recorded as a whole none is gone.
+    graphs = has_whole_graphs(before) != has_whole_graphs(after)
+    kernels: _Works = ({}, {}) if graphs else (kernels_of(before), kernels_of(after))
     # Operators are the same on any GPU; kernels are not.
-    work = operators if all(operators) else kernels
+    work = operators if all(operators) and not graphs else kernels
     changed, words = verdict_change(before, after, both.steps, both.relative, both.basis)
     found = Comparison(
         before=before.source,
@@ -140,7 +148,7 @@ def compare_reports(before: Report, after: Report) -> Comparison:
         unpaired=paired.unpaired,
         kernels=work_changes(*kernels, on),
         kinds=kind_changes(*kernels, on),
-        operators=work_changes(*operators, on) if all(operators) else (),
+        operators=work_changes(*operators, on) if all(operators) and not graphs else (),
         collectives=collective_changes(before, after, paired),
         work_ratio=work_ratio(*work, on) if both.complete else None,
     )
@@ -153,9 +161,7 @@ def compare_reports(before: Report, after: Report) -> Comparison:
     return structs.replace(found, same=same, summary=summary, notes=notes)
 
 
-def _strange(
-    before: Report, after: Report, work: tuple[dict[str, Work], dict[str, Work]], kinds: tuple[WorkChange, ...]
-) -> list[str]:
+def _strange(before: Report, after: Report, work: _Works, kinds: tuple[WorkChange, ...]) -> list[str]:
     """That two captures hardly do the same, or not of the same size, where that is so."""
     if little_in_common(*work):
         return ["hardly any of the work is on both sides: are these captures of the same program?"]

@@ -24,6 +24,11 @@ def lost_records(report: Report) -> bool:
     return any(finding.id == _RECORDS_LOST for finding in report.findings)
 
 
+def has_whole_graphs(report: Report) -> bool:
+    """Whether a capture has CUDA graphs of which only the whole was recorded."""
+    return any(device.graphs for device in report.devices)
+
+
 def nothing_moved(found: Comparison) -> bool:
     """Whether two reports show no difference that is more than noise."""
     changes = [*([found.step] if found.step else []), *found.figures, *found.parts, *found.phases]
@@ -183,9 +188,10 @@ def notes_of(
             notes.append(f"the {word} has only {steps}: capture more to see small changes")
         if lost_records(report):
             notes.append(f"the {word} lacks kernels that were launched: what a step holds is not known")
-        if any(device.graphs for device in report.devices):
+        if has_whole_graphs(report):
             notes.append(
-                f"the {word} has CUDA graphs that were traced as a whole: their kernels are in no row here"
+                f"the {word} has CUDA graphs that were traced as a whole: their kernels are not known (nsys "
+                "--cuda-graph-trace=node)"
             )
         if report.steps.count and report.kernels and not any(row.per_step for row in report.kernels):
             notes.append(

@@ -263,3 +263,18 @@ def test_what_is_outside_of_other_phases_is_not_judged(tmp_path: Path) -> None:
     assert not rows["outside, host"].moved
     assert rows["backward, host"].told == "only before"
     assert not rows["forward, host"].moved
+
+
+def test_kernels_in_graphs_that_one_side_traced_as_a_whole_are_not_gone(tmp_path: Path) -> None:
+    report = _report(tmp_path, {_GEMM: (4, 1000), _FLASH: (2, 500)})
+    devices = tuple(structs.replace(device, graphs=8) for device in report.devices)
+    whole = structs.replace(report, devices=devices, kernels=report.kernels[:1])
+    for one, two, word in ((report, whole, "second"), (whole, report, "first")):
+        found = compare_reports(one, two)
+        assert found.kernels == found.kinds == ()
+        assert found.work_ratio is None
+        assert any(
+            note.startswith(f"the {word} has CUDA graphs that were traced as a whole") for note in found.notes
+        )
+        assert found.step is not None, "the step is compared all the same"
+    assert compare_reports(whole, whole).kernels

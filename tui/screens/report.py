@@ -42,6 +42,8 @@ class ReportScreen(ScrollingScreen):
         super().__init__()
         self.path = path or report_picker.newest()
         self._loaded: Loaded | None = None
+        self._compared: tuple[Loaded, Comparison] | None = None
+        """With which baseline, and what came of it."""
         self._refusal = ""
         self._chosen = 0
         self._unfolded: set[int] = set()
@@ -92,7 +94,10 @@ class ReportScreen(ScrollingScreen):
             return "", None
         if before.path == self._loaded.path:
             return before.name, None
-        return before.name, compare_reports(before.report, self._loaded.report)
+        if self._compared is None or self._compared[0] is not before:
+            # Once, not at each painting: it goes through all kernels of both.
+            self._compared = before, compare_reports(before.report, self._loaded.report)
+        return before.name, self._compared[1]
 
     def action_finding(self, step: int) -> None:
         """Choose the finding that is `step` places further."""
