@@ -111,12 +111,21 @@ class Run:
             "findings": [finding["id"] for finding in report.get("findings", [])],
         }
 
-    def watched(self) -> dict[str, Any]:
+    def watched(self, seconds: float) -> dict[str, Any]:
         """What the live screen says of it."""
         recording = self.out / f"{self.name}.llmtop"
         recording.unlink(missing_ok=True)
-        seconds = str(LIVE_SECONDS)
-        command = [sys.executable, "-m", "llmtop", "record", str(recording), "-i", "0.5", "--seconds", seconds]
+        command = [
+            sys.executable,
+            "-m",
+            "llmtop",
+            "record",
+            str(recording),
+            "-i",
+            "0.5",
+            "--seconds",
+            str(seconds),
+        ]
         subprocess.run(command, env=self.variables, check=True, capture_output=True)
         reader = Reader(recording)
         told = [snapshot for _, snapshot in reader.snapshots()]
@@ -152,16 +161,18 @@ def _rank(snapshot: Snapshot, pid: int | None) -> int | None:
     return next((rank.rank for rank in snapshot.ranks if rank.pid == pid), None)
 
 
-def check(name: str, command: Command, out: Path) -> dict[str, Any]:
-    """Run one command twice; what could not be had says why."""
+def check(name: str, command: Command, out: Path, seconds: float, *, nsys: bool) -> dict[str, Any]:
+    """Run one command, with nsys once more; what could not be had says why."""
     row: dict[str, Any] = {"name": name, "command": command.line}
     run = Run(name, command, out)
     with run.training() as process:
         row["attached"] = run.steps(process)
         time.sleep(3)
-        row["live"] = run.watched()
+        row["live"] = run.watched(seconds)
         row["torch.profiler"] = run.capture("torch.profiler") if row["attached"] else {"error": "not attached"}
         row["ended"] = process.poll()
+    if not nsys:
+        return row
     with run.training("--nsys") as process:
         if run.steps(process):
             time.sleep(8)
@@ -179,6 +190,8 @@ def main() -> int:
         "--out", type=Path, default=Path("truth"), help="folder of truth.jsonl, recordings and logs"
     )
     options.add_argument("--prepare", action="store_true")
+    options.add_argument("--no-nsys", action="store_true", help="only torch.profiler")
+    options.add_argument("--seconds", type=float, default=LIVE_SECONDS, help="watched")
     given = options.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
@@ -189,7 +202,7 @@ def main() -> int:
             _prepare(command.prepare, FOREIGN / command.folder)
             if given.prepare:
                 continue
-            row = check(name, command, given.out)
+            row = check(name, command, given.out, given.seconds, nsys=not given.no_nsys)
         except Exception as error:  # noqa: BLE001 - one that cannot run must not cost the others their GPU time
             row, good = {"name": name, "error": f"{type(error).__name__}: {error}"}, False
         with (given.out / "truth.jsonl").open("a") as file:
