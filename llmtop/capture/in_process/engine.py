@@ -131,11 +131,14 @@ class InProcessEngine(Engine):
         files = [Path(request.state.path or request.message.path) for request in requests]
         for request, file in zip(requests, files, strict=True):
             self.after_writing(request.target, file)
+        begun, ended = max(firsts, default=None), min(lasts, default=None)
+        if begun is not None and ended is not None and begun > ended:
+            begun = ended = None  # ranks that do not wait for each other have no step in common
         return Recorded(
             traces=files if self.reports else [],
             notes=[request.state.detail for request in requests if request.state.detail],
-            first_step=max(firsts, default=None),
-            last_step=min(lasts, default=None),
+            first_step=begun,
+            last_step=ended,
         )
 
 
