@@ -87,9 +87,12 @@ def report(
         return
     found = load_reports(paths, steps, limits, page=html is not None)
     if html is not None:
+        from msgspec import structs
+
         from llmtop.report import render_html
 
         _write(html, render_html.render(found))
+        found = structs.replace(found, whole_timeline=None)  # which is the page's alone
         click.echo(f"written: {html}", err=True)
         if not (as_json or markdown):
             return
