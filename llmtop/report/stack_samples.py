@@ -179,6 +179,12 @@ def _word(text: str) -> str:
     return printable(text).replace(";", ",").replace('"', "'")
 
 
+def _place(process: Process | None, thread: ThreadId) -> tuple[bool, int, bool, int]:
+    """Main threads first, workers after the process that started them."""
+    started = process is not None and process.started_by is not None
+    return started, 0 if process is None else process.pid, thread.name != MAIN, thread.os_id or 0
+
+
 def speedscope(stacks: list[Stack], name: str, rate_hz: float) -> bytes:
     """The same as a file for https://www.speedscope.app, one profile a thread."""
     index: dict[Frame, int] = {}
@@ -186,7 +192,7 @@ def speedscope(stacks: list[Stack], name: str, rate_hz: float) -> bytes:
     for stack in stacks:
         threads.setdefault((stack.process, stack.thread), []).append(stack)
     profiles = []
-    for (process, thread), own in threads.items():
+    for (process, thread), own in sorted(threads.items(), key=lambda item: _place(*item[0])):
         weights = [stack.samples / rate_hz for stack in own]
         whose = "" if process is None or process.started_by is None else f"worker {process.pid}, "
         profiles.append(

@@ -107,7 +107,7 @@ class PySpyEngine(Engine):
         Option(
             "native",
             "frames of C and C++ libraries below the Python ones",
-            f"stops the training for some milliseconds at each of {outside.NATIVE_RATE_HZ} samples a second",
+            f"stops the training at each of {outside.NATIVE_RATE_HZ} samples a second, for 10 ms and more",
             False,
         ),
     )

@@ -92,7 +92,11 @@ def socket_of(pid: int) -> Path | None:
         files = client.discover(socket_dir.runtime_dir())
     except NotPossibleHere:
         return None
-    for file in sorted(files, key=lambda file: file.pid != pid):
+    # In a container the process has named it by the number that it has there.
+    numbers = {str(pid), *procfs.status(pid).get("NSpid", "").split()}
+    for file in files:
+        if str(file.pid) not in numbers:
+            continue
         with suppress(LlmtopError, client.Closed), client.Connection.open(file.path, history=0) as connection:
             if (connection.host_pid or file.pid) == pid:
                 return file.path

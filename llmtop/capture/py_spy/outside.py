@@ -24,8 +24,8 @@ from llmtop.format import printable
 from llmtop.report.stack_samples import Stack, read_folded
 
 RATE_HZ = 100
-NATIVE_RATE_HZ = 20
-"""At each of these the process is stopped for some milliseconds."""
+NATIVE_RATE_HZ = 5
+"""At each of these the process is stopped, for tens of milliseconds on a busy machine (docs/measurements.md)."""
 START_SECONDS = 20.0
 WRITE_SECONDS = 20.0
 DUMP_SECONDS = 5.0
