@@ -1,7 +1,7 @@
 """A small training for the capture tests: steps of 60 ms with four phases, attached, and one line a step.
 
 usage: training.py [--steps N] [--step-ms MS] [--torch] [--slow-every N [--slow-times F]] [--plain]
-                   [--lockstep SOCKET]
+                   [--lockstep SOCKET] [--workers]
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ def main() -> None:
         "--lockstep", default="", help="wait in each step for the other of two ranks, over this socket"
     )
     parser.add_argument("--odd-index", action="store_true", help="count steps in tens")
+    parser.add_argument("--workers", action="store_true", help="fork one that works and one that waits for orders")
     options = parser.parse_args()
+    if options.workers:
+        _fork_workers()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
     work = _torch_work() if options.torch else None
@@ -56,6 +59,29 @@ def main() -> None:
                 if work:
                     work.optimizer_step()
         print(index, flush=True)
+
+
+def decode() -> None:
+    """What a worker does all the time."""
+    while True:
+        sum(range(200))
+
+
+def waits_for_orders(orders: Any) -> None:
+    """What a worker does that has nothing to do."""
+    orders.get()
+
+
+def _fork_workers() -> None:
+    import multiprocessing
+
+    fork = multiprocessing.get_context("fork")
+    orders = fork.Queue()
+    for worker in (
+        fork.Process(target=decode, daemon=True),
+        fork.Process(target=waits_for_orders, args=(orders,), daemon=True),
+    ):
+        worker.start()
 
 
 def _other_rank(path: str) -> socket.socket:

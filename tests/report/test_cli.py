@@ -31,6 +31,7 @@ def test_json_is_alone_on_stdout(tmp_path: Path) -> None:
     done = _run("report", LAUNCH_BOUND, "--json", "--html", tmp_path / "page.html")
     assert done.returncode == 0
     assert json.loads(done.stdout)["verdict"] == "launch_bound"
+    assert json.loads(done.stdout)["whole_timeline"] is None, "the page's alone"
     assert "page.html" in done.stderr
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
 

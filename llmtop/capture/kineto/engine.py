@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from llmtop import procfs, wire
+from llmtop.capture import traces
 from llmtop.capture.engine import Engine, Refusal
 from llmtop.capture.job import Job, Recorded, Target
 from llmtop.capture.kineto import daemon as kineto
@@ -154,9 +155,14 @@ class _Wait:
     since: float = field(default_factory=time.monotonic)
 
     @property
+    def asked(self) -> Path:
+        """What Kineto is told: it puts the pid before the first dot of a name, or before the last one."""
+        return self.path.with_name(f"{self.path.name.removesuffix(traces.ENDING)}.json")
+
+    @property
     def written(self) -> Path:
-        """What Kineto makes of the path."""
-        return self.path.with_name(f"{self.path.stem}_{self.own_pid}{self.path.suffix}")
+        """What Kineto makes of that."""
+        return self.asked.with_name(f"{self.asked.stem}_{self.own_pid}{self.asked.suffix}")
 
     @property
     def partial(self) -> Path:
@@ -234,13 +240,13 @@ def _ask(job: Job, target: Target) -> _Wait:
             f"{target.name} was not started for Kineto captures; restart it with: llmtop run --kineto -- COMMAND"
         )
     host = HostConnection(directory)
-    path = job.folder / f"{target.stem}.json"
+    wait = _Wait(target, host, traces.path_for(job, target))
     milliseconds = 0 if job.plan.steps else round(1000 * (job.plan.seconds or seconds_for(job)))
     # In such a trace only the ends of the optimizer's steps mark steps: N lie between N + 1 of them. By the
     # device's clock, which runs behind, another is lost at the start and one at the end (seen on an H200: 4 of 7).
     steps = job.plan.steps + SPARE_STEPS + 3 if job.plan.steps else 0
-    host.send(messages.Wish(pid=target.pid, path=str(path), steps=steps, milliseconds=milliseconds))
-    return _Wait(target, host, path)
+    host.send(messages.Wish(pid=target.pid, path=str(wait.asked), steps=steps, milliseconds=milliseconds))
+    return wait
 
 
 def _await_sent(job: Job, wait: _Wait) -> None:
@@ -287,6 +293,7 @@ def _await_file(job: Job, wait: _Wait) -> None:
             told = time.monotonic()
             job.say(f"{wait.target.name}: {'writing' if wait.partial.exists() else 'recording'} ({spent:.0f} s)")
     os.replace(wait.written, wait.path)
+    traces.label(wait.path, *traces.place_of(wait.target))
 
 
 def _still_there(wait: _Wait) -> None:
