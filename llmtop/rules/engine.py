@@ -267,4 +267,5 @@ def _alert(look: _Look, told: Told, set_by: float) -> Alert:
         summary=told.summary,
         evidence=known(told.evidence),
         next=told.next,
+        points=told.points,
     )

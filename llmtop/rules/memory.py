@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from llmtop import format as fmt
-from llmtop.rules.rule import Rule, RuleText, Told
+from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.gpu import GpuState, share_pct
 from llmtop.rules.state.memory_trend import Growth
 from llmtop.rules.state.rank import RankState
@@ -52,6 +52,9 @@ def _tell_pressure(state: RankState) -> Told:
             "allocator_failures": failures,
         },
         next="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, activation checkpointing, or a smaller batch",
+        points=clauses(
+            f"{fmt.counted(failures, 'allocation')} failed or retried", held.removeprefix("; ") or "no room left"
+        ),
     )
 
 
@@ -114,6 +117,11 @@ def _tell_growth(state: RankState) -> Told:
             "mem_total_bytes": total,
         },
         next="look for tensors kept with their graph (loss += loss instead of loss.item(), lists of outputs)",
+        points=clauses(
+            f"{fmt.size(a_step)} more a step",
+            f"full in about {fmt.duration(left)}",
+            f"now {fmt.size(state.rank.memory_allocated_bytes)}",
+        ),
     )
 
 

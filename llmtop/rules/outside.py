@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from llmtop import format as fmt
-from llmtop.rules.rule import Rule, RuleText, Told
+from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.rank import RankState
 from llmtop.rules.state.windows import finite
 from llmtop.snapshot import Cause
@@ -100,6 +100,10 @@ def _tell(state: RankState) -> Told:
             **{f"cause_{place}_seconds": cause.seconds for place, cause in enumerate(causes, 1)},
         },
         next=_next(causes[0].what) if causes else _ELSE,
+        points=clauses(
+            *(f"{fmt.duration(cause.seconds)} in {fmt.printable(cause.what, 60)}" for cause in causes),
+            f"{fmt.percent(_share_pct(state))} of each step in no phase",
+        ),
     )
 
 

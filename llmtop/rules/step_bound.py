@@ -10,7 +10,7 @@ from typing import Final
 
 from llmtop import format as fmt
 from llmtop.phase_names import Role
-from llmtop.rules.rule import Rule, RuleText, Told
+from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.rank import RankState
 from llmtop.rules.state.step_costs import (
     LAUNCHING,
@@ -145,6 +145,19 @@ def _clocks(evidence: dict[str, float | int | None], dry: float | int | None = N
     return f"the GPU is at {fmt.percent(evidence['util_pct'])} util"
 
 
+def _short_clocks(evidence: dict[str, float | int | None], dry: float | int | None = None) -> str:
+    """The same in a few words."""
+    idle, sm = evidence["gpu_idle_pct"], evidence["sm_active_pct"]
+    if idle is not None or dry is not None:
+        return f"GPU idle {fmt.percent(dry if idle is None else idle)}"
+    return f"SM {fmt.percent(sm)}" if sm is not None else f"util {fmt.percent(evidence['util_pct'])}"
+
+
+def _short_active(state: RankState) -> str:
+    sm = _sm(state)
+    return f"SM {fmt.percent(sm, 1)}" if sm is not None else ""
+
+
 # ---- waiting for data ----
 
 
@@ -195,6 +208,10 @@ def _tell_input(state: RankState) -> Told:
         f"(host's clock), and {_clocks(evidence, evidence['dataload_gpu_pct'])}.",
         evidence=evidence,
         next="more DataLoader workers, pin_memory and prefetch; press s for the stacks of the loading thread",
+        points=clauses(
+            f"waits for data {fmt.percent(evidence['dataload_host_pct'])} of each step",
+            _short_clocks(evidence, evidence["dataload_gpu_pct"]),
+        ),
     )
 
 
@@ -235,6 +252,7 @@ def _tell_h2d(state: RankState) -> Told:
         f"{_active(state)}.",
         evidence=evidence,
         next="pin_memory=True and .to(device, non_blocking=True); copy the next batch during this step's work",
+        points=clauses(f"copies {fmt.rate(evidence['pcie_rx_bytes_per_s'])} to the GPU", _short_active(state)),
     )
 
 
@@ -282,6 +300,11 @@ def _tell_launch(state: RankState) -> Told:
         f"{_active(state)} at {fmt.watts(evidence['power_watts'])}.",
         evidence=evidence,
         next="torch.compile or CUDA graphs, a fused optimizer, larger batches; press c to count the launches",
+        points=clauses(
+            f"{fmt.percent(evidence['launching_host_pct'])} of a step launches",
+            _short_active(state),
+            fmt.watts(evidence["power_watts"]),
+        ),
     )
 
 
@@ -332,6 +355,9 @@ def _tell_sync(state: RankState) -> Told:
         f"{_clocks(evidence)}: each wait lets it run dry.",
         evidence=evidence,
         next="take .item(), .cpu() and print(loss) out of the loop; press c to capture where it waits",
+        points=clauses(
+            f"waits for the GPU {fmt.percent(evidence['sync_host_pct'])} of each step", _short_clocks(evidence)
+        ),
     )
 
 
@@ -370,6 +396,9 @@ def _tell_communication(state: RankState) -> Told:
         f"communicating while {fmt.percent(evidence['sm_active_pct'])} of its SMs are active.",
         evidence=evidence,
         next="larger buckets, gradient_as_bucket_view, overlap with backward; press c to see what is exposed",
+        points=clauses(
+            f"communicates {fmt.percent(evidence['communication_host_pct'])} of each step", _short_active(state)
+        ),
     )
 
 

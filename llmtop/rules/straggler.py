@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from llmtop import format as fmt
 from llmtop.phase_names import Role
-from llmtop.rules.rule import Rule, RuleText, Told
+from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.rank import JobState, RankState
 from llmtop.rules.state.step_costs import StepCosts, work_of
 from llmtop.rules.step_bound import timed
@@ -180,6 +180,11 @@ def _tell(job: JobState) -> Told:
         },
         next="press c to capture it beside another rank; look at its GPU's clocks, its data and its host",
         about=late.state,
+        points=clauses(
+            f"{work} {fmt.duration(late.own_seconds)} a step",
+            f"the others {fmt.duration(late.others_seconds)}",
+            "they wait for it",
+        ),
     )
 
 
