@@ -30,6 +30,7 @@ from tui.screens.base import LlmtopScreen
 from tui.screens.main import MainScreen
 from tui.terminal import has_shell, title
 from tui.view import View
+from tui.whom import Whom
 
 INTERVALS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds between snapshots that the keys go through."""
@@ -218,8 +219,10 @@ class LlmtopApp(ScreenContext):
         """Remember a snapshot, or forget all for those before a jump."""
         if isinstance(item, Snapshot):
             self.view.history.add(item)
+            self.view.alerts.take(item)
         else:
             self.view.history.replace(item)
+            self.view.alerts.replace(item)
 
     def redraw(self) -> None:
         """Have the screen on top show the view as it is; later, if the terminal is busy with earlier frames."""
@@ -254,7 +257,7 @@ class LlmtopApp(ScreenContext):
 
     def _call_attention(self, snapshot: Snapshot) -> None:
         """Ring once for each new alert and name the worst in the title: tmux shows both in other windows."""
-        loud = [alert for alert in alert_style.ordered(snapshot.alerts) if alert_style.weight(alert) > 0]
+        loud = [alert for alert in self.view.alerts.heard(snapshot) if alert_style.weight(alert) > 0]
         first = self._ringing is None
         ringing = self._ringing or Raised()
         before, new = ringing.up, ringing.new(loud)
@@ -284,10 +287,18 @@ class LlmtopApp(ScreenContext):
                 method = f"action_{action.partition('(')[0]}"
                 await self.run_action(action, default_namespace=screen if hasattr(screen, method) else self)
                 return
+        why = keys.refusal(name, here, replaying=self.replaying)
+        if why and here:
+            self.notify(why)
 
     def action_open(self, screen: str) -> None:
         """Push the screen that a key of the table names."""
         self.open_screen(screen)
+
+    def action_open_about(self, screen: str) -> None:
+        """Push the screen that a key of the table names, about the process that the screen on top is about."""
+        top = self.screen
+        self.open_screen(screen, top.whom() if isinstance(top, LlmtopScreen) else Whom())
 
     def open_screen(self, name: str, *arguments: Any) -> None:
         """Import "module:Class", make one with `arguments`, and push it; a refusal is shown as one sentence."""

@@ -43,14 +43,16 @@ class Key(Struct, frozen=True):
     """The names of the screens (`LlmtopScreen.NAME`) on which it works."""
     screen: str = ""
     """"module:Class" of the screen that the key opens."""
+    about: bool = False
+    """Whether that screen is about one process: it is then told which."""
     alert: str = ""
-    """What the key does about an alert, in two or three words ("why"): the alert strip then names it."""
+    """What the key does about the shown alert, in two or three words, {whom} standing for the process."""
     replay: bool | None = None
     """True: only in a replay; False: only live."""
 
     def __post_init__(self) -> None:
         if self.screen and not self.action:
-            force_setattr(self, "action", f"open('{self.screen}')")
+            force_setattr(self, "action", f"open{'_about' * self.about}('{self.screen}')")
         if not self.shown:
             force_setattr(self, "shown", self.keys.split(",")[0])
 
@@ -67,6 +69,50 @@ KEYS: tuple[Key, ...] = (
     Key("q", "quit", "quit", "Quit; on another screen, back to the one before.", where=(MAIN,)),
     Key("q,escape,backspace", "back", "back", "Back to the screen before.", where=_OTHERS),
     Key("ctrl+c", "quit", "", "Quit at once, from any screen."),
+    Key(
+        "a",
+        "",
+        "alerts",
+        "The alerts that hold: rule, evidence over time, next step; and those that held, and for how long.",
+        where=(MAIN, GPU),
+        screen="tui.screens.alert:AlertScreen",
+        alert="evidence",
+    ),
+    Key("a", "unfold_all", "evidence", "The evidence of all alerts, or of the chosen one alone.", where=(ALERTS,)),
+    Key(
+        "s",
+        "",
+        "stacks",
+        "What the Python threads of the shown alert's rank, or of the training, are doing now; each second anew.",
+        where=(MAIN, GPU, ALERTS),
+        screen="tui.screens.stacks:StacksScreen",
+        about=True,
+        alert="stacks of {whom}",
+        replay=False,
+    ),
+    Key(
+        "c",
+        "",
+        "capture",
+        "Capture a focused window of a training, of the shown alert's rank if there is one: a dialog filled with "
+        "the best choice; enter captures.",
+        where=(MAIN, GPU, PROCESSES, STACKS, ALERTS),
+        screen="tui.screens.capture:CaptureScreen",
+        about=True,
+        alert="capture {whom}",
+        replay=False,
+    ),
+    Key(
+        "z",
+        "mute",
+        "",
+        "Mute the shown alert for as long as it holds: no bell, and the next one is shown; on the alerts, hear it "
+        "again.",
+        where=(MAIN, GPU, ALERTS),
+        alert="mute",
+    ),
+    Key("n", "next_alert", "", "Show the next alert.", where=(MAIN,)),
+    Key("n", "next_alert", "next", "Choose the next alert.", where=(ALERTS,)),
     Key("space", "pause", "pause", "Freeze the screen; samples are taken on, and are there when you go on."),
     Key("enter", "open_gpu", "GPU", "The selected GPU large, with charts.", where=(MAIN,)),
     Key(
@@ -86,41 +132,13 @@ KEYS: tuple[Key, ...] = (
         screen="tui.screens.processes:ProcessesScreen",
     ),
     Key(
-        "a",
-        "",
-        "alerts",
-        "The alerts that hold: rule, evidence over time, next step.",
-        where=(MAIN, GPU),
-        screen="tui.screens.alert:AlertScreen",
-        alert="why",
-    ),
-    Key(
-        "c",
-        "",
-        "capture",
-        "Capture a focused window of a training: a dialog filled with the best choice; enter captures.",
-        where=(MAIN, GPU, PROCESSES, STACKS),
-        screen="tui.screens.capture:CaptureScreen",
-        alert="capture",
-        replay=False,
-    ),
-    Key(
         "C",
         "",
         "",
         "Repeat the last capture without asking.",
-        where=(MAIN, GPU, PROCESSES, STACKS),
+        where=(MAIN, GPU, PROCESSES, STACKS, ALERTS),
         screen="tui.screens.capture:RepeatScreen",
-        replay=False,
-    ),
-    Key(
-        "s",
-        "",
-        "stacks",
-        "What the Python threads of a training are doing now, refreshed every second.",
-        where=(MAIN, GPU),
-        screen="tui.screens.stacks:StacksScreen",
-        alert="Python stacks",
+        about=True,
         replay=False,
     ),
     Key("enter", "go", "capture", "Capture what the dialog says; afterwards, ask again.", where=(CAPTURE,)),
@@ -314,7 +332,34 @@ def _where(names: tuple[str, ...]) -> str:
     return " and ".join(_TITLES.get(name, f"on {name}") for name in names)
 
 
-def alert_words(*, replaying: bool) -> str:
-    """The keys that lead on from an alert, in the words of the alert strip."""
-    led = (key for key in KEYS if key.alert and key.replay in (None, replaying))
-    return "  ".join(f"{key.shown} {key.alert}" for key in led)
+def alert_keys(*, replaying: bool) -> list[Key]:
+    """The keys that act on the shown alert."""
+    return [key for key in KEYS if key.alert and key.replay in (None, replaying)]
+
+
+def refusal(name: str, screen: str, *, replaying: bool) -> str:
+    """Why a key of the table does nothing on this screen in this mode; empty for one that nobody would miss there.
+
+    Args:
+        name: the key, as Textual calls it.
+        screen: the `NAME` of the screen on top.
+        replaying: whether a recording is shown.
+    """
+    known = [key for key in KEYS if name in key.keys.split(",") and (key.label or key.screen or key.alert)]
+    for key in known:
+        if key.works(screen, replaying=not replaying):
+            why = "is for what runs now; this is a recording" if replaying else "is for recordings; this is live"
+            return f"{key.shown} ({_does(key)}) {why}."
+    places = [key for key in known if key.replay in (None, replaying) and name not in _MOVES]
+    if not places:
+        return ""
+    where = " or ".join(dict.fromkeys(_where(key.where) for key in places))
+    return f"{places[0].shown} ({_does(places[0])}) works {where}, not here; q goes back."
+
+
+_MOVES = frozenset({"up", "down", "left", "right", "pageup", "pagedown", "tab", "shift+tab", "enter", "escape"})
+"""Keys that mean something else on each screen: where they do nothing, nobody expects anything."""
+
+
+def _does(key: Key) -> str:
+    return key.label or (key.alert or key.help.partition(":")[0]).partition(" {")[0].lower().rstrip(".")

@@ -30,6 +30,8 @@ LEAST_PROCESSES = 5
 MAX_PROCESSES = 12
 FRAMED_STEPS = 7
 """Rows from which on the steps pane has a frame, not only a rule above it."""
+ONE_ALERT_ROW = 24
+"""Up to this height the shown alert has one row, above it a second one for the keys that act on it."""
 SIDE_BY_SIDE = 150
 """From this width on steps and ranks stand beside each other."""
 
@@ -130,7 +132,6 @@ def arrange(
     ranks: int,
     alerting: Collection[int] = (),
     selected: int | None = None,
-    alerts: int = 0,
     notes: int = 0,
     processes: int = 0,
 ) -> Layout:
@@ -141,7 +142,6 @@ def arrange(
         ranks: how many attached training processes.
         alerting: positions of GPUs with a warning or worse, the most urgent first.
         selected: the position of the selected GPU.
-        alerts: how many alerts there are, those without a GPU included.
         notes: how many sentences there are for the person at the screen.
         processes: how many processes use the GPUs.
     """
@@ -158,7 +158,7 @@ def arrange(
     header = take(1 if height >= 5 else 0)
     host = take(1 if height >= 18 else 0)
     note = take(min(notes, 1) if height >= 20 and gpus else 0)
-    strip = take(_alert_rows(width, height, alerts))
+    strip = take(_alert_rows(height))
     bottom = 1 if height >= 8 else 0
     footer = Rect(0, height - 1, width, 1) if bottom else None
     body = Rect(0, top, width, max(height - bottom - top, 0))
@@ -170,13 +170,9 @@ def arrange(
     return _cut_lines(ask) if grid is None else _with_gpus(ask, grid)
 
 
-def _alert_rows(width: int, height: int, alerts: int) -> int:
-    """One line an alert as far as the height bears it; the worst has two to say why, if it can be had."""
-    if alerts == 0:
-        return 1 if height >= 24 else 0
-    most = 1 if height < 12 else 2 if height < 40 else 3
-    least = 2 if height >= (12 if width < 140 else 36) else 1
-    return max(min(alerts, most), least)
+def _alert_rows(height: int) -> int:
+    """The same with and without alerts: nothing on the screen moves when one comes or goes."""
+    return 0 if height < 5 else 1 if height <= ONE_ALERT_ROW else 2
 
 
 def _training_demand(width: int, ranks: int) -> _Demand:

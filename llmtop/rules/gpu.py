@@ -273,7 +273,7 @@ def _tell_error(gpu: GpuState) -> Told:
         "with CUDA_LAUNCH_BLOCKING=1, to find the kernel"
         if is_a_programs(error)
         else "read the kernel's log: dmesg | grep -i -e xid -e nvrm",
-        points=clauses(fmt.printable(error, 80)),
+        points=clauses(*fmt.printable(error, 160).split(": ")),
     )
 
 

@@ -50,8 +50,9 @@ async def test_a_gpu_that_only_looks_busy_is_named_with_reason_age_and_next_key(
         assert shown.count("BUSY BUT IDLE") >= 2
         assert "GPU 3" in shown
         assert "1m 14s" in shown
-        assert "100% util but 122 of" in shown
-        assert "press s" in shown
+        assert "122 of 700 W" in shown
+        assert "s stacks" in shown
+        assert "rank 3" in shown
 
 
 async def test_an_unknown_theme_is_refused_with_the_names_there_are() -> None:
@@ -238,10 +239,11 @@ async def test_the_alert_strip_names_only_keys_that_do_something(tmp_path: Path)
     feed = ReplayFeed(Reader(tmp_path / "recording"), lambda: lambda moment: replace(moment, alerts=alerted), 16.0)
     async with running(feed, (200, 50)) as (app, pilot):
         await pilot.pause(0.3)
-        assert "a why" in text(app)
+        assert "a evidence" in text(app)
         assert "c capture" not in text(app)
-        assert "s Python stacks" not in text(app)
-    assert "c capture" in keys.alert_words(replaying=False)
+        assert "s stacks" not in text(app)
+    async with running(Held(replace(scene(gpus=1)[-1], alerts=alerted)), (200, 50)) as (app, _pilot):
+        assert "s stacks of rank 0   c capture rank 0   z mute" in text(app)
 
 
 async def test_processes_are_sorted_filtered_and_chosen_by_name_not_by_line() -> None:

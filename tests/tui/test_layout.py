@@ -20,7 +20,6 @@ def asks(draw: st.DrawFn, least: tuple[int, int] = (60, 15)) -> dict[str, object
         "ranks": ranks,
         "alerting": alerting,
         "selected": draw(st.none() | st.integers(0, gpus - 1)) if gpus else None,
-        "alerts": draw(st.integers(len(alerting), len(alerting) + 3)),
         "notes": draw(st.integers(0, 3)),
     }
 
@@ -34,7 +33,7 @@ def cells(rect: Rect) -> set[tuple[int, int]]:
 
 
 @given(asks(least=(1, 1)))
-@example({"width": 1, "height": 1, "gpus": 16, "ranks": 64, "alerting": [3], "alerts": 1})
+@example({"width": 1, "height": 1, "gpus": 16, "ranks": 64, "alerting": [3]})
 def test_no_part_overlaps_another_or_leaves_the_screen(ask: dict[str, object]) -> None:
     layout = placed(ask)
     parts = list(layout.parts())
@@ -76,6 +75,19 @@ def test_gpus_with_an_alert_are_the_last_to_be_left_out(ask: dict[str, object]) 
     assert alerting <= shown or shown <= alerting
     if alerting:
         assert layout.alerts is not None
+
+
+@given(asks(least=(1, 1)))
+def test_nothing_moves_when_an_alert_comes_or_goes(ask: dict[str, object]) -> None:
+    with_it, without = placed(ask), placed({**ask, "alerting": ()})
+    assert list(with_it.parts()) == list(without.parts())
+
+
+@given(asks())
+def test_the_shown_alert_has_one_row_on_a_low_screen_and_two_on_a_higher_one(ask: dict[str, object]) -> None:
+    layout = placed(ask)
+    assert layout.alerts is not None
+    assert layout.alerts.height == (1 if layout.height <= 24 else 2)
 
 
 @given(asks())

@@ -51,6 +51,8 @@ class Form:
     parent: Path = field(default_factory=lambda: Path(folder.PARENT).absolute())
     pid: int | None = None
     """The process that the person was looking at."""
+    alone: bool = False
+    """Whether that process is meant, and not the job that it is a rank of."""
     whom: int = 0
     engine: str = ""
     length: tuple[int | None, float | None] = (DEFAULT_STEPS, None)
@@ -62,7 +64,7 @@ class Form:
     def __post_init__(self) -> None:
         self.groups = self._groups()
         looked_at = [i for i, group in enumerate(self.groups) if [p.target.pid for p in group] == [self.pid]]
-        together = len(self.groups) > 1 and len(self.groups[0]) > 1
+        together = len(self.groups) > 1 and len(self.groups[0]) > 1 and not (self.alone and looked_at)
         self.whom = 0 if together else next(iter(looked_at), 0)
         self.engine = self._best()
         if together and looked_at and not (self.chosen_engine and self.chosen_engine.one_file_for_all):

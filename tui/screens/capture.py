@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from llmtop.capture.job import Plan
-from tui import keys
+from tui import keys, whom
 from tui.capture import session
 from tui.capture.form import Form, Prospect, prospects
 from tui.capture.session import Capturing
 from tui.paint.rows import Row
 from tui.panes import capture
 from tui.screens.scrolling import ScrollingScreen
+from tui.whom import Whom
 
 _last: dict[str, Plan] = {}
 """The plan of the capture before, for the key that repeats it."""
@@ -21,8 +22,14 @@ class CaptureScreen(ScrollingScreen):
     NAME = keys.CAPTURE
     CSS_PATH = "capture.tcss"
 
-    def __init__(self) -> None:
+    def __init__(self, about: Whom | None = None) -> None:
+        """Ask what to capture, or show the capture that runs.
+
+        Args:
+            about: the process to propose; None: the one whose steps are shown.
+        """
         super().__init__()
+        self._about = about
         self._form: Form | None = None
         self._looking = False
         self._asks = False
@@ -51,8 +58,8 @@ class CaptureScreen(ScrollingScreen):
 
     def _fill(self, found: tuple[Prospect, ...]) -> None:
         self._looking = False
-        rank = self.view.rank()
-        self._form = Form(found, pid=None if rank is None else rank.pid)
+        about = self._about or whom.of_rank(self.view.rank())
+        self._form = Form(found, pid=about.pid, alone=about.by_alert)
         self.redraw()
 
     def _changed(self) -> None:

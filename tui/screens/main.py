@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from textual.events import Click
 
+from llmtop.snapshot import Alert
 from tui import keys
 from tui.canvas import Placed
-from tui.layout import Layout, arrange
+from tui.layout import ONE_ALERT_ROW, Layout, arrange
 from tui.paint import alert_style
 from tui.paint.rows import Row
-from tui.panes import gpu_card, gpu_lines, header_footer, rank_table, steps
+from tui.panes import alert_rows, gpu_card, gpu_lines, header_footer, rank_table, steps
 from tui.screens.base import LlmtopScreen
 
 
@@ -38,7 +39,6 @@ class MainScreen(LlmtopScreen):
             ranks=len(rank_table.lines(view)),
             alerting=urgent,
             selected=view.position(),
-            alerts=0 if snapshot is None else len(snapshot.alerts),
             notes=0 if snapshot is None else len(snapshot.host.notes),
             processes=0 if snapshot is None else len(snapshot.processes),
         )
@@ -59,9 +59,7 @@ class MainScreen(LlmtopScreen):
         if plan.alerts:
             yield Placed(
                 plan.alerts,
-                header_footer.alert_strip(
-                    view, *plan.alerts[2:], look, keys.alert_words(replaying=bool(self.view.replay))
-                ),
+                alert_rows.paint(view, *plan.alerts[2:], look),
             )
         if plan.footer:
             yield Placed(plan.footer, [self.footer(plan.footer.width)])
@@ -109,6 +107,26 @@ class MainScreen(LlmtopScreen):
             from tui.panes import process_table
 
             yield Placed(plan.processes, process_table.paint(self.view, *plan.processes[2:], self.look))
+
+    def alert(self) -> Alert | None:
+        """The alert that is shown: the gravest one, or the one that was chosen."""
+        return self.view.alerts.shown(self.view.alerts.heard(self.view.snapshot))
+
+    def labels(self) -> dict[str, str]:
+        """Whom the keys are about, where only one row tells the alert."""
+        alert, snapshot = self.alert(), self.view.snapshot
+        if alert is None or snapshot is None or self.size.height > ONE_ALERT_ROW:
+            return {}
+        name = self.whom().name
+        return {"stacks": f"stacks {name}", "capture": f"capture {name}"} if name else {}
+
+    def action_next_alert(self) -> None:
+        """Show the next alert."""
+        heard = self.view.alerts.heard(self.view.snapshot)
+        if len(heard) < 2:
+            self.notify("There is no other alert." if heard else "No alert holds now.")
+        self.view.alerts.advance(heard)
+        self.redraw()
 
     def on_click(self, event: Click) -> None:
         """Select the GPU under the pointer; a second click opens it."""

@@ -13,6 +13,7 @@ from tui.paint.rows import Row
 from tui.panes import process_table as table
 from tui.screens.base import LlmtopScreen
 from tui.screens.signal import SignalScreen
+from tui.whom import Whom
 
 _Name = tuple[int, str | None]
 
@@ -80,6 +81,14 @@ class ProcessesScreen(LlmtopScreen):
             why = "no process uses a GPU, and none is attached" if not total else "none has these letters"
             row.add(f" {self.look.glyphs.dot} {why}", palette.dim)
         return row.end(palette.text)
+
+    def whom(self) -> Whom:
+        """The chosen process."""
+        rows = self._rows()
+        if not rows:
+            return super().whom()
+        chosen = rows[self._position(rows)]
+        return Whom(chosen.pid, f"pid {chosen.pid}", by_alert=True)
 
     def action_move(self, step: int) -> None:
         """Choose the process that is `step` lines further."""
