@@ -62,6 +62,7 @@ class Key(Struct, frozen=True):
         return here and self.replay in (None, replaying)
 
 
+_PAGED = (RANKS, HELP, ALERTS, STACKS, REPORT, COMPARISON)
 _OTHERS = (GPU, PROCESSES, RANKS, HELP, ALERTS, STACKS, REPORT, TIMELINE, COMPARISON)
 
 # In the order of the footer; what comes last there is always shown, so it is the help.
@@ -116,11 +117,11 @@ KEYS: tuple[Key, ...] = (
     Key("space", "pause", "pause", "Freeze the screen; samples are taken on, and are there when you go on."),
     Key("enter", "open_gpu", "GPU", "The selected GPU large, with charts.", where=(MAIN,)),
     Key(
-        "1,2,3,4,5,6,7,8,9",
-        "gpu_number(%)",
+        "0,1,2,3,4,5,6,7,8,9",
+        "gpu_number('%')",
         "",
-        "The GPU at that place large; 1 is the first.",
-        shown="1-9",
+        "The GPU of that number large.",
+        shown="0-9",
         where=(MAIN, GPU),
     ),
     Key(
@@ -146,8 +147,8 @@ KEYS: tuple[Key, ...] = (
     Key("down,j", "field(1)", "choose", "The line below.", shown="up down", where=(CAPTURE,)),
     Key("left", "change(-1)", "", "The value before.", where=(CAPTURE,)),
     Key("right", "change(1)", "change", "The next value.", shown="left right", where=(CAPTURE,)),
-    Key("pageup", "field(-10)", "", "Ten lines up.", where=(CAPTURE,)),
-    Key("pagedown", "field(10)", "", "Ten lines down.", where=(CAPTURE,)),
+    Key("pageup", "field(-10)", "", "Ten lines up.", shown="pgup", where=(CAPTURE,)),
+    Key("pagedown", "field(10)", "", "Ten lines down.", shown="pgdn", where=(CAPTURE,)),
     Key(
         "escape,x",
         "cancel",
@@ -178,8 +179,8 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("up,k", "finding(-1)", "", "The finding above.", where=(REPORT,)),
     Key("down,j", "finding(1)", "", "The finding below.", where=(REPORT,)),
-    Key("pageup", "scroll(-10)", "", "Ten lines up.", where=(REPORT, COMPARISON)),
-    Key("pagedown", "scroll(10)", "scroll", "Ten lines down.", shown="pgdn", where=(REPORT, COMPARISON)),
+    Key("pageup", "page(-1)", "", "A page up.", shown="pgup", where=_PAGED),
+    Key("pagedown", "page(1)", "page", "A page down.", shown="pgdn", where=_PAGED),
     Key("up,k", "scroll(-1)", "", "One line up.", where=(COMPARISON,)),
     Key("down,j", "scroll(1)", "", "One line down.", where=(COMPARISON,)),
     Key("l", "timeline", "timeline", "One step drawn: GPU, idle time, the host's calls, phases.", where=(REPORT,)),
@@ -214,12 +215,10 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("up,k", "scroll(-1)", "", "One line up.", where=(RANKS, HELP, ALERTS, STACKS)),
     Key("down,j", "scroll(1)", "", "One line down.", where=(RANKS, HELP, ALERTS, STACKS)),
-    Key("pageup", "scroll(-10)", "", "Ten lines up.", where=(RANKS, HELP, ALERTS, STACKS)),
-    Key("pagedown", "scroll(10)", "", "Ten lines down.", where=(RANKS, HELP, ALERTS, STACKS)),
     Key("up,k", "move(-1)", "", "The process above.", where=(PROCESSES,)),
     Key("down,j", "move(1)", "", "The process below.", where=(PROCESSES,)),
-    Key("pageup", "move(-10)", "", "Ten processes up.", where=(PROCESSES,)),
-    Key("pagedown", "move(10)", "", "Ten processes down.", where=(PROCESSES,)),
+    Key("pageup", "move(-10)", "", "Ten processes up.", shown="pgup", where=(PROCESSES,)),
+    Key("pagedown", "move(10)", "", "Ten processes down.", shown="pgdn", where=(PROCESSES,)),
     Key(
         "right",
         "sort(1)",
@@ -299,6 +298,8 @@ def for_screen(screen: str, *, replaying: bool = False) -> list[Key]:
     return [key for key in KEYS if key.works(screen, replaying=replaying)]
 
 
+_FEW = 3
+"""More screens than these are not told one by one."""
 _TITLES = {
     MAIN: "on the main screen",
     GPU: "on one GPU",
@@ -315,13 +316,13 @@ _TITLES = {
 
 
 def groups(*, replaying: bool) -> list[tuple[str, list[Key]]]:
-    """The keys for the help: those that work everywhere, then by screen; a key of several screens comes once."""
-    found: dict[tuple[str, ...], list[Key]] = {}
+    """The keys for the help, each once: those of the main screen, those that work everywhere, then by screen."""
+    found: dict[tuple[str, ...], list[Key]] = {(MAIN,): [], (EVERYWHERE,): []}
     for key in KEYS:
         if key.replay in (None, replaying):
-            found.setdefault(key.where, []).append(key)
-    ordered = sorted(found, key=lambda where: where != (EVERYWHERE,))
-    return [(_where(where), found[where]) for where in ordered]
+            where = (MAIN,) if MAIN in key.where else key.where
+            found.setdefault(where, []).append(key)
+    return [(_where(where), keys) for where, keys in found.items()]
 
 
 def _where(names: tuple[str, ...]) -> str:
@@ -329,6 +330,8 @@ def _where(names: tuple[str, ...]) -> str:
         return "everywhere"
     if names == _OTHERS:
         return "on every other screen"
+    if len(names) > _FEW:
+        return "on screens of text"
     return " and ".join(_TITLES.get(name, f"on {name}") for name in names)
 
 

@@ -63,11 +63,13 @@ async def test_an_unknown_theme_is_refused_with_the_names_there_are() -> None:
 
 async def test_a_number_opens_that_gpu_and_q_goes_back() -> None:
     async with running(Held(*scene(gpus=8, seconds=30))) as (app, pilot):
-        await pilot.press("4")
+        await pilot.press("3")
         assert app.view.selected == uuid(3)
         assert "GPU 3" in text(app)
         await pilot.press("right")
         assert "GPU 4" in text(app)
+        await pilot.press("0")
+        assert "GPU 0" in text(app)
         await pilot.press("q")
         assert len(app.screen_stack) == 1
 
@@ -350,11 +352,22 @@ async def test_a_click_selects_a_gpu_and_a_second_one_opens_it() -> None:
         assert len(app.screen_stack) == 2
 
 
+async def test_a_number_that_no_gpu_has_is_answered_with_those_there_are() -> None:
+    shown = tuple(gpu for gpu in scene(gpus=8, seconds=5)[-1].gpus if gpu.index in (2, 5))
+    async with running(Held(replace(scene(gpus=8, seconds=5)[-1], gpus=shown))) as (app, pilot):
+        await pilot.press("1")
+        await pilot.pause()
+        assert [one.message for one in app._notifications] == ["There is no GPU 1: 2, 5."]
+        await pilot.press("5")
+        await pilot.pause()
+        assert app.view.selected == uuid(5)
+
+
 async def test_a_gpu_that_is_gone_while_it_is_shown_large_is_said_to_be() -> None:
     moments = scene(gpus=2, seconds=5)
     feed = Held(*moments)
     async with running(feed) as (app, pilot):
-        await pilot.press("2")
+        await pilot.press("1")
         feed.say(replace(moments[-1], gpus=moments[-1].gpus[:1]))
         await pilot.pause()
         assert "not there any more" in text(app)

@@ -116,6 +116,16 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
         )
         self.redraw()
 
+    def select_gpu(self, number: str) -> bool:
+        """Select the GPU that is shown under this number; where there is none, say which there are."""
+        gpus = self.view.gpus()
+        labels = [self.view.gpu_label(gpu) for gpu in gpus]
+        if number in labels:
+            self.view.selected = gpus[labels.index(number)].uuid
+            return True
+        self.notify(f"There is no GPU {number}: {', '.join(labels)}." if labels else "There is no GPU to show.")
+        return False
+
     def around(self, width: int, height: int) -> tuple[list[Placed], Rect]:
         """Paint header and footer.
 

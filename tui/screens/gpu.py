@@ -123,9 +123,7 @@ class GpuScreen(LlmtopScreen):
             self.view.selected = gpus[0 if position is None else (position + step) % len(gpus)].uuid
             self.redraw()
 
-    def action_gpu_number(self, number: int) -> None:
-        """Go to the GPU at that place."""
-        gpus = self.view.gpus()
-        if 1 <= number <= len(gpus):
-            self.view.selected = gpus[number - 1].uuid
+    def action_gpu_number(self, number: str) -> None:
+        """Go to the GPU of that number."""
+        if self.select_gpu(number):
             self.redraw()

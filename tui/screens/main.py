@@ -170,9 +170,7 @@ class MainScreen(LlmtopScreen):
             ).uuid
         self.llmtop.open_screen("tui.screens.gpu:GpuScreen")
 
-    def action_gpu_number(self, number: int) -> None:
-        """Open the GPU at that place."""
-        gpus = self.view.gpus()
-        if 1 <= number <= len(gpus):
-            self.view.selected = gpus[number - 1].uuid
+    def action_gpu_number(self, number: str) -> None:
+        """Open the GPU of that number."""
+        if self.select_gpu(number):
             self.llmtop.open_screen("tui.screens.gpu:GpuScreen")
