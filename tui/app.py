@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from rich.cells import cached_cell_len
@@ -18,6 +20,7 @@ from textual.theme import Theme
 from collectors.base import Feed, GpuChoice, ReplayControls
 from llmtop.alerts import Raised
 from llmtop.errors import EXIT_DONE, LlmtopError, UnusableInput
+from llmtop.format import printable
 from llmtop.snapshot import Alert, Snapshot
 from tui import keys
 from tui.context import ScreenContext
@@ -299,6 +302,32 @@ class LlmtopApp(ScreenContext):
         """Push the screen that a key of the table names, about the process that the screen on top is about."""
         top = self.screen
         self.open_screen(screen, top.whom() if isinstance(top, LlmtopScreen) else Whom())
+
+    def action_copy(self) -> None:
+        """Send the command that the screen on top shows to the terminal's clipboard (OSC 52)."""
+        top = self.screen
+        command = top.command() if isinstance(top, LlmtopScreen) else ""
+        if not command:
+            self.notify("There is no command on this screen to copy.")
+            return
+        self.copy_to_clipboard(command)
+        hint = " (in tmux: set -g set-clipboard on)" if os.environ.get("TMUX") else ""
+        self.notify(f"Sent to the terminal's clipboard{hint}: {printable(command)}", markup=False)
+
+    def action_save(self) -> None:
+        """Save what is shown as a picture (SVG) and as text, in the folder that llmtop was started in."""
+        top = self.screen
+        stem = Path.cwd() / time.strftime("llmtop-%Y%m%d-%H%M%S")
+        drawn = self.export_screenshot(title="llmtop")
+        text = top.picture() if isinstance(top, LlmtopScreen) else ""
+        try:
+            stem.with_suffix(".svg").write_text(drawn, encoding="utf-8")
+            stem.with_suffix(".txt").write_text(text, encoding="utf-8")
+        except OSError as error:
+            said = f"The picture cannot be written to {stem.parent}: {error.strerror}; start llmtop where it can."
+            self.notify(said, severity="warning", markup=False)
+        else:
+            self.notify(f"Saved {stem}.svg and .txt", markup=False)
 
     def open_screen(self, name: str, *arguments: Any) -> None:
         """Import "module:Class", make one with `arguments`, and push it; a refusal is shown as one sentence."""

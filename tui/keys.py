@@ -23,6 +23,8 @@ STACKS = "stacks"
 REPORT = "report"
 TIMELINE = "timeline"
 COMPARISON = "comparison"
+CAPTURES = "captures"
+FLAME = "flame"
 
 
 class Key(Struct, frozen=True):
@@ -63,7 +65,7 @@ class Key(Struct, frozen=True):
 
 
 _PAGED = (RANKS, HELP, ALERTS, STACKS, REPORT, COMPARISON)
-_OTHERS = (GPU, PROCESSES, RANKS, HELP, ALERTS, STACKS, REPORT, TIMELINE, COMPARISON)
+_OTHERS = (GPU, PROCESSES, RANKS, HELP, ALERTS, STACKS, REPORT, TIMELINE, COMPARISON, CAPTURES, FLAME)
 
 # In the order of the footer; what comes last there is always shown, so it is the help.
 KEYS: tuple[Key, ...] = (
@@ -165,11 +167,43 @@ KEYS: tuple[Key, ...] = (
     Key(
         "o",
         "",
-        "report",
-        "What the newest capture says: findings with evidence, a step drawn, the comparison with a baseline.",
-        where=(MAIN, GPU, PROCESSES, CAPTURE),
-        screen="tui.screens.report:ReportScreen",
+        "captures",
+        "The captures, the newest first: what each one says, its step and its size; open and compare them.",
+        where=(MAIN, GPU, PROCESSES, CAPTURE, ALERTS),
+        screen="tui.screens.captures:CapturesScreen",
     ),
+    Key(
+        "enter", "go", "open", "What the chosen capture says; where something is asked, do it.", where=(CAPTURES,)
+    ),
+    Key(
+        "v",
+        "compare",
+        "compare",
+        "The chosen capture against the one marked with m, else the baseline.",
+        where=(CAPTURES,),
+    ),
+    Key(
+        "m",
+        "first",
+        "first",
+        "Take the chosen capture as the one that the next is compared with.",
+        where=(CAPTURES,),
+    ),
+    Key(
+        "b",
+        "baseline",
+        "baseline",
+        "Mark the chosen capture as the baseline that later ones are held against; kept in the folder.",
+        where=(CAPTURES,),
+    ),
+    Key("d,delete", "delete", "delete", "Delete the chosen capture; asks first.", where=(CAPTURES,)),
+    Key("K", "keep", "keep newest", "Delete all but the newest captures; asks how many.", where=(CAPTURES,)),
+    Key("up,k", "move(-1)", "", "The capture above.", where=(CAPTURES,)),
+    Key("down,j", "move(1)", "", "The capture below.", where=(CAPTURES,)),
+    Key("pageup", "move(-10)", "", "Ten captures up.", shown="pgup", where=(CAPTURES,)),
+    Key("pagedown", "move(10)", "", "Ten captures down.", shown="pgdn", where=(CAPTURES,)),
+    Key("left", "keep_more(-1)", "", "Keep fewer, where it is asked how many.", where=(CAPTURES,)),
+    Key("right", "keep_more(1)", "", "Keep more, where it is asked how many.", where=(CAPTURES,)),
     Key(
         "enter",
         "unfold",
@@ -192,6 +226,25 @@ KEYS: tuple[Key, ...] = (
         where=(REPORT,),
     ),
     Key("v", "compare", "compare", "This capture against the baseline, line by line.", where=(REPORT,)),
+    Key(
+        "enter,right",
+        "fold(1)",
+        "unfold",
+        "What the chosen frame called; enter folds it away again.",
+        where=(FLAME,),
+    ),
+    Key(
+        "left",
+        "fold(-1)",
+        "fold",
+        "Fold the chosen frame; folded, go to the one that called it.",
+        where=(FLAME,),
+    ),
+    Key("up,k", "move(-1)", "", "The frame above.", where=(FLAME,)),
+    Key("down,j", "move(1)", "", "The frame below.", where=(FLAME,)),
+    Key("pageup", "move(-10)", "", "Ten frames up.", shown="pgup", where=(FLAME,)),
+    Key("pagedown", "move(10)", "", "Ten frames down.", shown="pgdn", where=(FLAME,)),
+    Key("w", "waiting", "waiting", "Show or hide the threads that wait, and llmtop's own.", where=(FLAME,)),
     Key("up,k", "zoom(0.5)", "zoom in", "Look closer at the middle.", where=(TIMELINE,)),
     Key("down,j", "zoom(2)", "zoom out", "Look at more of the step.", where=(TIMELINE,)),
     Key(
@@ -280,6 +333,8 @@ KEYS: tuple[Key, ...] = (
         shown=")",
         replay=True,
     ),
+    Key("y", "copy", "copy", "Copy the command that is shown to the terminal's clipboard (OSC 52)."),
+    Key("S", "save", "save", "Save what is shown as an SVG picture and as text, in the folder llmtop runs in."),
     Key("ctrl+z", "suspend_process", "", "Stop llmtop and go back to the shell, whose fg fetches it again."),
     Key("ctrl+p", "command_palette", "", "The palette of commands: every action and every theme by name."),
     Key(
@@ -312,6 +367,8 @@ _TITLES = {
     REPORT: "on a report",
     TIMELINE: "on a timeline",
     COMPARISON: "on a comparison",
+    CAPTURES: "on the captures",
+    FLAME: "on sampled stacks",
 }
 
 

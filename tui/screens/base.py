@@ -103,6 +103,20 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
             return whom.of_rank(self.view.rank())
         return whom.of_alert(alert, snapshot)
 
+    def command(self) -> str:
+        """The command or line that is shown here, for the key that copies it; empty where there is none."""
+        alert, about = self.alert(), self.whom()
+        if about.pid is None:
+            return "" if alert is None else alert.next
+        return f"llmtop capture --pid {about.pid}"
+
+    def picture(self) -> str:
+        """What is drawn, as lines of text."""
+        boards = self.query(Board)
+        return "".join(
+            f"{board.render_line(y).text.rstrip()}\n" for board in boards for y in range(board.size.height)
+        )
+
     def action_mute(self) -> None:
         """Mute the alert for as long as it holds, or hear it again."""
         alert, snapshot = self.alert(), self.view.snapshot

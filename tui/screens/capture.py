@@ -62,6 +62,11 @@ class CaptureScreen(ScrollingScreen):
         self._form = Form(found, pid=about.pid, alone=about.by_alert)
         self.redraw()
 
+    def command(self) -> str:
+        """The line that brings the capture that was taken to another machine."""
+        taken = self._capturing.result
+        return super().command() if taken is None else taken.copy
+
     def _changed(self) -> None:
         self.redraw()
 

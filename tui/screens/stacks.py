@@ -96,6 +96,10 @@ class StacksScreen(ScrollingScreen):
         """The process whose stacks are shown."""
         return Whom() if self._pid is None else Whom(self._pid, f"pid {self._pid}", by_alert=True)
 
+    def command(self) -> str:
+        """What shows the same in a shell."""
+        return "" if self._pid is None else f"py-spy dump --pid {self._pid}"
+
     def action_waiting(self) -> None:
         """Show or hide the threads that wait."""
         self._all = not self._all
