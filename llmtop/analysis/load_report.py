@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from llmtop.analysis.load_stacks import load_stacks
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
 from llmtop.inputs import DEFAULT, Limits, depth_of, read_input
@@ -27,7 +28,7 @@ def load_reports(
         return load_report(paths[0], steps, limits)
     files = [examine(path) for path in paths]
     for file in files:
-        if file.kind in ("json", "recording"):
+        if file.kind in ("json", "recording", "stacks"):
             raise UnusableInput(f"{file.path} is no capture: only captures of several ranks can be read together")
     from llmtop.analysis.analyze import analyze_trace
     from llmtop.trace.open import open_traces
@@ -54,16 +55,25 @@ def load_report(path: Path, steps: int | tuple[int, int] | None = None, limits: 
         from llmtop.analysis.analyze_recording import analyze_recording
 
         return analyze_recording(path, limits)
+    if file.kind == "stacks":
+        raise UnusableInput(stacks_only(path))
     from llmtop.analysis.analyze import analyze
 
     try:
         return analyze(file, steps, limits)
     except UnusableInput:
-        # An engine that records stacks leaves no trace, but its folder has a report.
+        # Of a trace that has gone the report may still be there.
         written = path / "report.json"
-        if file.kind == "folder" and written.is_file():
-            return _read(written, limits)
-        raise
+        if file.kind != "folder" or not written.is_file():
+            raise
+        if load_stacks([path], limits) is not None:
+            raise UnusableInput(stacks_only(path)) from None
+        return _read(written, limits)
+
+
+def stacks_only(path: Path) -> str:
+    """The sentence on a capture of Python stacks where one with steps is needed."""
+    return f"{path} holds Python stacks, which have no steps and no verdict; llmtop report {path} shows them"
 
 
 def _read(path: Path, limits: Limits) -> Report:

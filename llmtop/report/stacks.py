@@ -66,6 +66,8 @@ class ThreadStacks(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     cpu_pct: float | None = None
     """Time on a CPU in percent of the window, as the kernel counts it; None where it was not asked."""
+    cpu_wait_pct: float | None = None
+    """Time in which it could have run and waited for a CPU, likewise: others had them all."""
     tree: StackNode | None = None
     """None in a report that an older version wrote."""
     hottest: tuple[HotFrame, ...] = ()

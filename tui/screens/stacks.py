@@ -1,4 +1,4 @@
-"""The live Python stacks of a rank, by py-spy: what its threads are doing now, the script's own line marked."""
+"""The live Python stacks of a rank and its workers: what their threads do now, the script's own line marked."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from tui.screens.scrolling import ScrollingScreen
 from tui.whom import Whom
 
 REFRESH_SECONDS = 1.0
-"""py-spy takes 0.05 s of another core for each look and does not pause the training."""
+"""py-spy takes 0.05 s of another core for each look and does not pause the training; one that it cannot read is
+asked itself."""
 
 
 class StacksScreen(ScrollingScreen):
-    """The Python stacks of one process; tab goes to the next rank."""
+    """The Python stacks of one training process and its workers; tab goes to the next rank."""
 
     NAME = keys.STACKS
     CSS_PATH = "stacks.tcss"
@@ -84,7 +85,7 @@ class StacksScreen(ScrollingScreen):
             return [*rows, *(Row(width).add(f"   {line}", palette.warning) for line in lines)]
         if self._threads is None:
             return [*rows, Row(width).add("   asking py-spy", palette.dim)]
-        busy = [one for one in self._threads if self._all or one.active or one is self._threads[0]]
+        busy = [one for one in self._threads if self._all or one.works or one is self._threads[0]]
         for thread in busy:
             rows += thread_rows(thread, width, look)
         hidden = len(self._threads) - len(busy)
@@ -122,7 +123,8 @@ def thread_rows(thread: ThreadStack, width: int, look: Look) -> list[Row]:
     """One thread: its name and state, then its frames, innermost first; the script's own line stands out."""
     palette = look.palette
     state = ", ".join(word for word, holds in (("running", thread.active), ("GIL", thread.owns_gil)) if holds)
-    head = Row(width).add(f" {thread.name}", palette.strong).add(f"  {thread.os_id}  ", palette.dim)
+    whose = "" if thread.worker is None else f"worker {thread.worker}, "
+    head = Row(width).add(f" {whose}{thread.name}", palette.strong).add(f"  {thread.os_id}  ", palette.dim)
     rows = [head.add(state or "waiting", palette.info if thread.active else palette.dim)]
     here = thread.own_frame()
     for index, frame in enumerate(thread.frames):
