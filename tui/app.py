@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from rich.cells import cached_cell_len
@@ -29,6 +27,7 @@ from tui.paint import alert_style
 from tui.paint.glyphs import to_ascii
 from tui.paint.palette import TERMINAL_THEME, THEMES, Depth, Palette
 from tui.paint.rows import Look
+from tui.picture import saved
 from tui.screens.base import LlmtopScreen
 from tui.screens.main import MainScreen
 from tui.terminal import has_shell, title
@@ -317,17 +316,8 @@ class LlmtopApp(ScreenContext):
     def action_save(self) -> None:
         """Save what is shown as a picture (SVG) and as text, in the folder that llmtop was started in."""
         top = self.screen
-        stem = Path.cwd() / time.strftime("llmtop-%Y%m%d-%H%M%S")
-        drawn = self.export_screenshot(title="llmtop")
         text = top.picture() if isinstance(top, LlmtopScreen) else ""
-        try:
-            stem.with_suffix(".svg").write_text(drawn, encoding="utf-8")
-            stem.with_suffix(".txt").write_text(text, encoding="utf-8")
-        except OSError as error:
-            said = f"The picture cannot be written to {stem.parent}: {error.strerror}; start llmtop where it can."
-            self.notify(said, severity="warning", markup=False)
-        else:
-            self.notify(f"Saved {stem}.svg and .txt", markup=False)
+        self.notify(saved(self.export_screenshot(title="llmtop"), text), markup=False)
 
     def open_screen(self, name: str, *arguments: Any) -> None:
         """Import "module:Class", make one with `arguments`, and push it; a refusal is shown as one sentence."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from llmtop.capture import engines, folder
-from llmtop.capture.folder import INFO, PARENT, Info
+from llmtop.capture.folder import INFO, Info
 from llmtop.capture.nsys import orphans
 from llmtop.capture.take import copy_line, open_line
 from llmtop.errors import LlmtopError, UnusableInput
@@ -17,6 +17,8 @@ from llmtop.inputs import Limits, read_input
 REPORT = "report.json"
 _MARK = "baseline"
 """The file beside the captures that names the baseline: it outlives the program, and goes when its folder does."""
+_RAW = ".folded"
+"""Stacks as they were sampled: what a viewer shows lies beside them."""
 _NO_TRACE = frozenset({INFO, REPORT, "report.md"})
 
 
@@ -74,6 +76,7 @@ class Shelved(msgspec.Struct, frozen=True, kw_only=True):
     def open(self) -> str:
         """Which program shows it, once it is copied."""
         traces = [one.name for one in self.info.files if one.name not in _NO_TRACE] if self.info else []
+        traces.sort(key=lambda name: name.endswith(_RAW))
         try:
             engine = engines.named(self.engine)
         except LlmtopError:  # of a newer version
@@ -165,8 +168,11 @@ def mark(parent: Path, capture: Path | None) -> None:
 
 
 def default_parent() -> Path:
-    """Where captures go that nobody sent elsewhere."""
-    return Path(PARENT).absolute()
+    """Where captures go that nobody sent elsewhere; relative where the folder that llmtop runs in is gone."""
+    try:
+        return Path(folder.PARENT).absolute()
+    except OSError:
+        return Path(folder.PARENT)
 
 
 def when(taken_at: float) -> str:

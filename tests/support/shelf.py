@@ -12,9 +12,10 @@ from llmtop.report.model import to_json
 from tests.support.data import HEALTHY, LAUNCH_BOUND
 
 TAKEN_AT = 1_780_000_000.0
-FOLDED = """\
-thread (0xA1): MainThread;<module> (train_gpt.py:88);main (train_gpt.py:70);step (train_gpt.py:41);next (loader.py:6) 140
-thread (0xA1): MainThread;<module> (train_gpt.py:88);main (train_gpt.py:70);step (train_gpt.py:43) 60
+_IN_STEP = "MainThread;<module> (train_gpt.py:88);main (train_gpt.py:70);step"
+FOLDED = f"""\
+thread (0xA1): {_IN_STEP} (train_gpt.py:41);next (loader.py:6) 140
+thread (0xA1): {_IN_STEP} (train_gpt.py:43) 60
 thread (0xB2): pin;run (/usr/lib/python3.11/threading.py:982);wait (/usr/lib/python3.11/threading.py:331) 200
 """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmtop.capture import capabilities, folder, targets
+from llmtop.capture import capabilities, shelf, targets
 from llmtop.capture.capabilities import Ability
 from llmtop.capture.engine import Engine, Refusal
 from llmtop.capture.engines import ENGINES
@@ -48,7 +48,7 @@ class Form:
     """The dialog's answers, filled with the best choice from the beginning."""
 
     known: tuple[Prospect, ...]
-    parent: Path = field(default_factory=lambda: Path(folder.PARENT).absolute())
+    parent: Path = field(default_factory=shelf.default_parent)
     pid: int | None = None
     """The process that the person was looking at."""
     alone: bool = False

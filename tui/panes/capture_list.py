@@ -24,16 +24,16 @@ def _verdict(capture: Shelved) -> str:
     if capture.verdict:
         known = bottlenecks.find(capture.verdict)
         return known.badge.lower() if known else fmt.printable(capture.verdict)
-    return "no verdict" if capture.has_report else "no report"
+    return "stacks" if capture.has_report else "no report"
 
 
 COLUMNS: tuple[Column[Shelved], ...] = (
     Column("taken", 11, 0, lambda one, _: when(one.taken_at), numeric=False),
-    Column("ago", 7, 5, lambda one, around: elapsed(around.now - one.taken_at)),
-    Column("engine", 14, 1, lambda one, _: fmt.printable(one.engine, 14), numeric=False),
+    Column("ago", 8, 5, lambda one, around: elapsed(around.now - one.taken_at)),
+    Column("engine", 14, 2, lambda one, _: fmt.printable(one.engine, 14), numeric=False),
     Column("whom", 12, 4, lambda one, _: fmt.printable(one.whom, 12), numeric=False),
-    Column("verdict", 15, 0, lambda one, _: _verdict(one), numeric=False, strong=True),
-    Column("step", 8, 2, lambda one, _: fmt.duration(one.step_seconds)),
+    Column("verdict", 12, 0, lambda one, _: _verdict(one), numeric=False, strong=True),
+    Column("step", 8, 1, lambda one, _: fmt.duration(one.step_seconds)),
     Column("steps", 5, 6, lambda one, _: fmt.DASH if one.info is None else fmt.number(one.info.steps)),
     Column("size", 8, 1, lambda one, _: fmt.size(one.bytes)),
 )

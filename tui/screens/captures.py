@@ -217,6 +217,12 @@ class CapturesScreen(LlmtopScreen):
         if first is None or first == capture.path:
             self.notify("Mark another one first: m for this comparison, b as the baseline; then v on this one.")
             return
+        for one in self._captures or []:
+            if one.path in (first, capture.path) and not one.verdict:
+                self.notify(
+                    f"{one.name} ({one.engine}) has no steps: only reports with a verdict can be compared."
+                )
+                return
         self.in_background(partial(report_picker.both, first, capture.path), self._compare, "llmtop-compare")
 
     def _compare(self, found: tuple[Loaded, Loaded] | LlmtopError) -> None:

@@ -66,8 +66,7 @@ class FlameScreen(ScrollingScreen):
             ]
         rows = flame.title(report, self.path.name, width, look)
         titles = len(rows)
-        head = "  of thread    self" if width < 100 else "  share of its thread, and with it innermost"
-        rows.append(Row(width).add(head, look.palette.dim))
+        rows.append(Row(width).add(f"   {'all':>6}{'self':>7}", look.palette.dim))
         for path, process, thread in flame.threads(report, waiting=self._waiting):
             self._places.append(path)
             opened = path in self._opened
@@ -87,7 +86,7 @@ class FlameScreen(ScrollingScreen):
         )
         if hidden:
             rows.append(
-                Row(width).add(f"   and {fmt.counted(hidden, 'thread')} that wait; w shows them", look.palette.dim)
+                Row(width).add(f"   and {fmt.counted(hidden, 'waiting thread')}; w shows them", look.palette.dim)
             )
         return rows
 
