@@ -31,6 +31,7 @@ from tui.picture import saved
 from tui.screens.base import LlmtopScreen
 from tui.screens.main import MainScreen
 from tui.terminal import has_shell, title
+from tui.theme_memory import ThemeMemory
 from tui.view import View
 from tui.whom import Whom
 
@@ -57,13 +58,16 @@ class LlmtopApp(ScreenContext):
     TITLE = "llmtop"
     ENABLE_COMMAND_PALETTE = True
 
-    def __init__(self, feed: Feed, *, ascii: bool = False, theme: str | None = None) -> None:
+    def __init__(
+        self, feed: Feed, *, ascii: bool = False, theme: str | None = None, memory: ThemeMemory | None = None
+    ) -> None:
         """Prepare; `run()` starts the feed; `tui.show.show` does it with the terminal guarded.
 
         Args:
             feed: where snapshots come from; the app starts and closes it.
             ascii: draw with ASCII characters only.
             theme: a theme's name; those of llmtop also without "llmtop-".
+            memory: the theme that was chosen last, which holds where no other is given; None: none is remembered.
 
         Raises:
             UnusableInput: there is no such theme.
@@ -87,7 +91,8 @@ class LlmtopApp(ScreenContext):
             self.view.selection = feed.selection
         # Round which the key for GPUs goes: what was asked for at the start, all, those in use by trainings.
         self._selections = [*dict.fromkeys((self.view.selection, "all", "attached"))]
-        self.theme = self._theme_named(theme)
+        self._memory = memory
+        self.theme = self._first_theme(theme)
         self.look = self._make_look()
 
     # --- appearance -------------------------------------------------------------------------------------------
@@ -99,9 +104,16 @@ class LlmtopApp(ScreenContext):
             return "mono"
         return _DEPTHS.get(self.console.color_system, "full")
 
-    def _theme_named(self, name: str | None) -> str:
-        if name is None:
-            return THEMES[0].name if self.depth in ("full", "256") else TERMINAL_THEME
+    def _first_theme(self, name: str | None) -> str:
+        """The theme that is asked for, else the one chosen last, else the usual one for this terminal."""
+        if name is not None:
+            return self._theme_named(name)
+        if self.depth not in ("full", "256"):
+            return TERMINAL_THEME
+        last = self._memory.read() if self._memory is not None else ""
+        return last if last in self.available_themes else THEMES[0].name
+
+    def _theme_named(self, name: str) -> str:
         for candidate in (name, f"llmtop-{name}"):
             if candidate in self.available_themes:
                 return candidate
@@ -111,8 +123,10 @@ class LlmtopApp(ScreenContext):
     def _make_look(self) -> Look:
         return Look.of(Palette.build(self.current_theme, self.depth), ascii_only=self._ascii)
 
-    def _theme_changed(self, _theme: Theme) -> None:
+    def _theme_changed(self, theme: Theme) -> None:
         self.look = self._make_look()
+        if self._memory is not None:
+            self._memory.write(theme.name)
         self.redraw()
 
     # --- life -------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from llmtop import config
 from llmtop.capture import engines, folder
 from llmtop.capture.folder import INFO, Info
 from llmtop.capture.nsys import orphans
@@ -169,10 +170,11 @@ def mark(parent: Path, capture: Path | None) -> None:
 
 def default_parent() -> Path:
     """Where captures go that nobody sent elsewhere; relative where the folder that llmtop runs in is gone."""
+    chosen = Path(config.current().capture.out or folder.PARENT).expanduser()
     try:
-        return Path(folder.PARENT).absolute()
+        return chosen.absolute()
     except OSError:
-        return Path(folder.PARENT)
+        return chosen
 
 
 def when(taken_at: float) -> str:

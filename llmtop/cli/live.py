@@ -265,7 +265,7 @@ def _show(feed: Feed, *, ascii: bool, theme: str | None) -> int:
     """Run the screen; 128 + the signal's number if a signal or a lost terminal ended it."""
     from tui.show import show
 
-    return show(feed, ascii=ascii, theme=theme)
+    return show(feed, ascii=ascii, theme=theme, remember=True)
 
 
 def _stream(feed: Feed | ReplayFeed) -> None:

@@ -7,14 +7,15 @@ from typing import Final
 from llmtop import clock_events
 from llmtop import format as fmt
 from llmtop.gpu_errors import is_a_programs, severity_of
+from llmtop.rules import limits
 from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.gpu import GpuState
 
 UTIL_FULL: Final = (95.0, 90.0)
 """GPU-Util from which a GPU looks fully busy: to raise, and to stay raised."""
-POWER_LOW: Final = (35.0, 45.0)
+POWER_LOW: Final = limits.pair(limits.SET.low_power_full_util.power_pct, (35.0, 45.0))
 """Per cent of the power limit. Hangs sit at 14 to 22; the lightest real work at full util measured here at 64."""
-SM_LOW: Final = (50.0, 60.0)
+SM_LOW: Final = limits.pair(limits.SET.low_power_full_util.sm_pct, (50.0, 60.0))
 """DCGM's guide: below 50 % SM activity a GPU is likely used ineffectively. Spin has 0.8, a hung all-reduce 18."""
 DRAM_LOW: Final = (20.0, 25.0)
 """Memory-bound decoding draws as little as 20 % of the limit, so memory traffic must be absent too."""
@@ -213,7 +214,7 @@ THROTTLED: Final = Rule[GpuState](
     ),
 )
 
-DRAM_BOUND: Final = (70.0, 60.0)
+DRAM_BOUND: Final = limits.pair(limits.SET.memory_bound.dram_pct, (70.0, 60.0))
 """The practical peak is 88 %; a GPT's training takes 31 to 42."""
 _TENSOR_IDLE: Final = (20.0, 25.0)
 

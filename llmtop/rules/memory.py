@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from llmtop import format as fmt
+from llmtop.rules import limits
 from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.gpu import GpuState, share_pct
 from llmtop.rules.state.memory_trend import Growth
 from llmtop.rules.state.rank import RankState
 
 _RETRY_SECONDS: Final = 60.0
-GROWTH_PCT: Final = 1.0
+GROWTH_PCT: Final = limits.SET.memory_growth.memory_pct or 1.0
 """Of the GPU's memory: a floor that rises by less over the buckets is noise of the allocator."""
 _GROWTH_BYTES: Final = 256 << 20
 _SOON_SECONDS: Final = 600.0

@@ -7,13 +7,14 @@ from typing import Final
 from llmtop import format as fmt
 from llmtop.change_point import NORMAL_AFTER_SECONDS
 from llmtop.phase_names import Role, role_of
+from llmtop.rules import limits
 from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.rank import JobState, RankState
 from llmtop.rules.state.windows import finite
 from llmtop.snapshot import Change
 from llmtop.whole_steps import OUTSIDE
 
-LEAST_FACTOR: Final = 1.1
+LEAST_FACTOR: Final = limits.SET.slower.factor or 1.1
 """What a person would act on; changes of less are not looked for either."""
 
 _NEXT: Final[dict[Role, str]] = {

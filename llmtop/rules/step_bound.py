@@ -10,6 +10,7 @@ from typing import Final
 
 from llmtop import format as fmt
 from llmtop.phase_names import Role
+from llmtop.rules import limits
 from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.rank import RankState
 from llmtop.rules.state.step_costs import (
@@ -27,10 +28,13 @@ WINDOW_SECONDS: Final = 2.0
 """As far back when steps are shorter: the workers of a loader may deliver in bursts, one a step each."""
 TIMED_WITHIN: Final = 40
 """How many steps back a step may be that CUDA events timed: they are thinned."""
+WAITED_PCT: Final = limits.pair(limits.SET.input_bound.step_pct, (10.0, 7.0))
+"""Of the step that waits for data, to raise and to stay raised."""
 INPUT_PCT: Final = (10.0, 7.0)
 """Of the step, to raise and to stay raised. Others warn from 5 % of waiting or 15 % of idle time on."""
-WAIT_PCT: Final = (20.0, 15.0)
-"""Of the step, in a phase that waits or copies."""
+SYNC_PCT: Final = limits.pair(limits.SET.sync_bound.step_pct, (20.0, 15.0))
+COMM_PCT: Final = limits.pair(limits.SET.communication_bound.step_pct, (20.0, 15.0))
+"""Of the step, in a phase that waits for the GPU, or for other ranks."""
 SM_STARVED: Final = (50.0, 60.0)
 """DCGM's guide: below 50 % SM activity a GPU is likely used ineffectively."""
 UTIL_STARVED: Final = (60.0, 70.0)
@@ -173,7 +177,7 @@ def _since_it_began(steps: list[StepCosts], by_gpu: bool) -> list[StepCosts]:
 
     The first is left out since it began before the wait did.
     """
-    places = [place for place, waited in enumerate(_waited(steps, INPUT_PCT[1], by_gpu)) if waited]
+    places = [place for place, waited in enumerate(_waited(steps, WAITED_PCT[1], by_gpu)) if waited]
     return steps[places[0] + 1 : places[-1] + 1] if len(places) > 1 else steps
 
 
@@ -184,7 +188,7 @@ def _timed_lately(state: RankState) -> list[StepCosts]:
 
 
 def _input_bound(state: RankState, up: bool) -> bool:
-    steps, pct = _steps(state), _pick(INPUT_PCT, up)
+    steps, pct = _steps(state), _pick(WAITED_PCT, up)
     if not steps or _copies(state, up):
         return False  # a copy that the loop counts as loading is h2d_bound
     # One slow batch is the start of an epoch; two within two seconds are a loader that cannot keep up.
@@ -223,7 +227,7 @@ INPUT_BOUND: Final = Rule[RankState](
     text=RuleText(
         meaning="It runs dry because the next batch is not there.",
         condition=f"over the last {WINDOW_STEPS} steps (or {WINDOW_SECONDS:.0f} s), in two of them at least, "
-        f"waiting for data takes {INPUT_PCT[0]:.0f} % or more by the host's clock and by CUDA events, in which "
+        f"waiting for data takes {WAITED_PCT[0]:.0f} % or more by the host's clock and by CUDA events, in which "
         f"the GPU runs dry; without events, under {SM_STARVED[0]:.0f} % of its SMs are active (without these, "
         f"under {UTIL_STARVED[0]:.0f} % util)",
         source="checked on an H200 against planted waits of 30 and 60 %; a healthy run had 79 % by the host's "
@@ -341,7 +345,7 @@ LAUNCH_BOUND: Final = Rule[RankState](
 
 def _sync_bound(state: RankState, up: bool) -> bool:
     steps = _steps(state)
-    if not steps or not _mostly(steps, "sync", _pick(WAIT_PCT, up)):
+    if not steps or not _mostly(steps, "sync", _pick(SYNC_PCT, up)):
         return False
     idle = idle_share_pct(timed(state, 1))
     return idle is not None and idle >= _pick(INPUT_PCT, up)
@@ -368,7 +372,7 @@ SYNC_BOUND: Final = Rule[RankState](
     covered_by=frozenset({"stalled", "straggler", "input_bound", "h2d_bound"}),
     text=RuleText(
         meaning="Each wait lets the GPU run dry until the next launches reach it.",
-        condition=f"a phase named for waiting (sync, item) takes {WAIT_PCT[0]:.0f} % of most steps, "
+        condition=f"a phase named for waiting (sync, item) takes {SYNC_PCT[0]:.0f} % of most steps, "
         f"and CUDA events show the GPU idle for {INPUT_PCT[0]:.0f} % or more. Waits outside it show in a "
         "capture only",
         source="thresholds in use elsewhere: 20 % of wall time in synchronisation, 15 % idle",
@@ -384,8 +388,8 @@ def _communication_bound(state: RankState, up: bool) -> bool:
         return False
     share = gpu_share_pct(timed(state, 1), "comm")
     if share is not None:
-        return share >= _pick(WAIT_PCT, up)
-    return _mostly(steps, "comm", _pick(WAIT_PCT, up))
+        return share >= _pick(COMM_PCT, up)
+    return _mostly(steps, "comm", _pick(COMM_PCT, up))
 
 
 def _tell_communication(state: RankState) -> Told:
@@ -409,7 +413,7 @@ COMMUNICATION_BOUND: Final = Rule[RankState](
     covered_by=frozenset({"stalled", "straggler", "input_bound", "h2d_bound", "low_power_full_util"}),
     text=RuleText(
         meaning="The collectives are not hidden behind computing.",
-        condition=f"phases of communication take {WAIT_PCT[0]:.0f} % of the steps (GPU's clock where it is there) "
+        condition=f"phases of communication take {COMM_PCT[0]:.0f} % of the steps (GPU's clock where it is there) "
         f"and under {SM_STARVED[0]:.0f} % of the SMs are active",
         source="threshold in use elsewhere: communication over 10 % of a step; SM activity as DCGM's guide has it",
         hold_seconds=2.0,

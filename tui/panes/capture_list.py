@@ -7,10 +7,10 @@ from pathlib import Path
 
 from rich.style import Style
 
-from llmtop import bottlenecks
+from llmtop import bottlenecks, config
 from llmtop import format as fmt
 from llmtop.capture.shelf import Shelved, when
-from tui.columns import Around, Column, fitting
+from tui.columns import Around, Column, fitting, wanted
 from tui.paint.rows import Look, Row, clip, elapsed, pad
 
 _GAP = 2
@@ -48,10 +48,11 @@ _COMMAND = Column[Shelved](
 
 def plan(width: int) -> list[Column[Shelved]]:
     """The columns that fit, and the command where there is room for some of it."""
-    room = width - 4
-    columns = fitting(COLUMNS, room, _GAP)
+    room, titles_wanted = width - 4, config.current().columns.captures
+    columns = fitting(wanted(COLUMNS, titles_wanted), room, _GAP)
     used = sum(column.width + _GAP for column in columns)
-    return [*columns, _COMMAND] if room - used >= _LEAST_COMMAND else columns
+    shown = titles_wanted is None or _COMMAND.title in titles_wanted
+    return [*columns, _COMMAND] if shown and room - used >= _LEAST_COMMAND else columns
 
 
 def titles(columns: Sequence[Column[Shelved]], width: int, look: Look) -> Row:
