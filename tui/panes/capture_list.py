@@ -37,7 +37,7 @@ COLUMNS: tuple[Column[Shelved], ...] = (
     Column("steps", 5, 6, lambda one, _: fmt.DASH if one.info is None else fmt.number(one.info.steps)),
     Column("size", 8, 1, lambda one, _: fmt.size(one.bytes)),
 )
-_COMMAND = Column[Shelved](
+PROGRAM = Column[Shelved](
     "command",
     0,
     9,
@@ -51,8 +51,8 @@ def plan(width: int) -> list[Column[Shelved]]:
     room, titles_wanted = width - 4, config.current().columns.captures
     columns = fitting(wanted(COLUMNS, titles_wanted), room, _GAP)
     used = sum(column.width + _GAP for column in columns)
-    shown = titles_wanted is None or _COMMAND.title in titles_wanted
-    return [*columns, _COMMAND] if shown and room - used >= _LEAST_COMMAND else columns
+    shown = titles_wanted is None or PROGRAM.title in titles_wanted
+    return [*columns, PROGRAM] if shown and room - used >= _LEAST_COMMAND else columns
 
 
 def titles(columns: Sequence[Column[Shelved]], width: int, look: Look) -> Row:
