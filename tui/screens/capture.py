@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llmtop import procfs
 from llmtop.capture.job import Plan
 from tui import keys, whom
 from tui.capture import session
@@ -139,13 +140,13 @@ class CaptureScreen(ScrollingScreen):
 
 
 class RepeatScreen(CaptureScreen):
-    """A capture without the dialog: repeats the last one at once, or asks when there was none."""
+    """A capture without the dialog: repeats the last one at once, or asks where that is not possible."""
 
     def on_mount(self) -> None:
-        """Begin the last capture again; ask what to capture where there was none."""
+        """Begin the last capture again; ask what to capture where there was none, or its process has ended."""
         plan = _last.get("plan")
         self._capturing.watching = self._changed
-        if plan is None:
-            self._ask()
+        if plan is None or not all(procfs.is_alive(target.pid) for target in plan.targets):
+            self._ask()  # a training that was started anew is another process
         elif not self._capturing.busy:
             self._capturing.begin(plan)
