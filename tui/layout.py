@@ -18,7 +18,12 @@ ONE_ALERT_ROW = 24
 """Up to this height the shown alert has one row, above it a second one for the keys that act on it."""
 HOST_HEIGHT = 30
 """From this height on a row tells what the machine does now."""
-_MUCH = 18
+_TITLED = 4
+"""Rows from which on a table that is cut has titles all the same."""
+_EIGHT_GPUS = 9
+"""Rows of the table that nothing else takes: eight GPUs and the titles."""
+_BELOW = 9
+"""Rows that a longer table leaves to the step and the time line."""
 STEP_WITH_PHASES = 4
 """Rows from which on the step has more than its title and two bars."""
 
@@ -142,7 +147,7 @@ def arrange(
     more: Rect | None = None
     hidden = 0
     if lines:
-        titled = shares.table >= 3 and shares.table > 1 + (lines > shares.table - 1)
+        titled = shares.table > lines or shares.table >= _TITLED
         titles = take(1) if titled else None
         left = shares.table - titled
         shown = visible(lines, left - (lines > left > 1), alerting, selected)
@@ -150,6 +155,8 @@ def arrange(
         top += len(shown)
         hidden = lines - len(shown)
         more = take(1) if hidden and left > len(shown) else None
+        unused = left - len(shown) - (more is not None)
+        shares = shares._replace(timeline=shares.timeline + unused)
     return Layout(
         width,
         height,
@@ -172,8 +179,8 @@ def arrange(
 def _share(room: int, lines: int, *, trains: bool, phases: int, rows: int, processes: int, width: int) -> _Shares:
     """Share the rows: first what each cannot do without, then as each wants; the time line takes what is left."""
     wanted_table = lines + 1 if lines else 7
-    if room >= _MUCH:  # however many GPUs there are, the step and the time line are seen
-        wanted_table = min(wanted_table, room - _MUCH // 2)
+    # However many GPUs there are, the step and the time line are seen.
+    wanted_table = min(wanted_table, max(room - _BELOW, _EIGHT_GPUS))
     least_table = min(wanted_table, 3)
     columns = 1 if width < 70 or width >= 160 else 2
     full_steps = (3 + (1 + -(-phases // columns) if phases else 1)) if trains else 7

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Hashable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 INF = math.inf
@@ -228,16 +229,19 @@ class SeriesStore:
         oldest, seconds = newest - level.keep + 1, level.seconds
         end = min(math.floor(until / seconds), newest) + 1
         ratio = cells.seconds / seconds
-        edges = [math.floor((cells.first + n) * ratio) for n in range(start, cells.number + 1)]
-        bottom = max(edges[0], oldest)
-        top = min(max(edges[-1], edges[-2] + 1), end)
+        # A bucket is of the cell in which it begins; a cell in which none begins shows the one that it lies in.
+        edges = [math.ceil((cells.first + n) * ratio) for n in range(start, cells.number + 1)]
+        bottom = max(math.floor((cells.first + start) * ratio), oldest)
+        top = min(edges[-1] + 1, end)
         if top <= bottom:
             return [None] * (cells.number - start)
         mean, low, high, count = level.read(slot, bottom, top)
         found: list[Spread | None] = []
-        for n in range(cells.number - start):
-            one = edges[n] - bottom
-            other = (max(edges[n + 1], edges[n] + 1)) - bottom
+        for n, (begin, until_bucket) in enumerate(pairwise(edges)):
+            one, other = begin - bottom, until_bucket - bottom
+            if other <= one:
+                one = math.floor((cells.first + start + n) * ratio) - bottom
+                other = one + 1
             if other == one + 1 and 0 <= one < len(mean):
                 found.append(Spread(mean[one], low[one], high[one]) if count[one] else None)
                 continue

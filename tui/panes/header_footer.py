@@ -153,7 +153,8 @@ def alert_strip(view: View, width: int, height: int, look: Look, keys: str) -> l
     """
     palette = look.palette
     if view.snapshot is None or not view.snapshot.alerts:
-        return [Row(width).add(f" {look.glyphs.info} no alerts", palette.dim).end(palette.text)]
+        none = Row(width).add(f" {look.glyphs.info} no alerts", palette.dim).end(palette.text)
+        return [none, *(Row(width).end(palette.text) for _ in range(height - 1))]
     found = alert_style.ordered(view.snapshot.alerts)
     lines = max(height - len(found) + 1, 2 if height >= 2 else 1)
     shown = found[: height - lines + 1]
@@ -164,7 +165,7 @@ def alert_strip(view: View, width: int, height: int, look: Look, keys: str) -> l
             text for text in (f"+{hidden} more" if hidden else "", keys if index == 0 else "") if text
         )
         rows += _alert(alert, view.snapshot, width, lines if index == 0 else 1, look, tail)
-    return rows
+    return rows[:height] + [Row(width).end(palette.text) for _ in range(height - len(rows))]
 
 
 def _alert(alert: Alert, snapshot: Snapshot, width: int, height: int, look: Look, tail: str) -> list[Row]:

@@ -407,9 +407,7 @@ def _unattached(made: Table, gpu: Gpu | None, look: Look) -> str:
     named = short_command(processes[0].command) or f"pid {processes[0].pid}"
     named += f" +{len(processes) - 1} more" if len(processes) > 1 else ""
     whose = fmt.printable(ownership.owners(gpu.uuid, made.snapshot))
-    if whose.endswith("alone"):
-        return kind + whose + dot + named
-    return kind + "not attached" + dot + named + (dot + whose if whose else "")
+    return kind + (whose or "not attached") + dot + named
 
 
 def more(hidden: Sequence[Entry], loud: int, width: int, look: Look) -> Row:

@@ -222,7 +222,7 @@ def _details(
     before = _before(rank, view)
     columns = next((n for n in (1, 2, 3) if 1 + ceil(len(shown) / n) <= height), 3)
     columns = max(min(columns, (width + 3) // (LEGEND + 3)), 1)
-    legend = _legend(shown, total, height, columns, before, look, rank.phases_left_out)
+    legend = _legend(shown, total, width, height, columns, before, look, rank.phases_left_out)
     side = (LEGEND + 3) * columns
     remarks = _remarks(rank)
     if remarks and width - side >= _LEAST_REMARK:
@@ -244,6 +244,7 @@ def _before(rank: Rank, view: View) -> dict[str, float]:
 def _legend(
     shown: list[Part],
     total: float,
+    width: int,
     height: int,
     columns: int,
     before: dict[str, float],
@@ -258,7 +259,7 @@ def _legend(
         largest = sorted(shown, key=lambda p: -max(p.phase.host_seconds, p.phase.gpu_seconds or 0.0))
         kept = {part.phase.name for part in largest[: max(room * columns - 1, 0)]}
         fitting = [part for part in shown if part.phase.name in kept]
-    rows = [Row(10_000) for _ in range(min(1 + ceil(len(fitting) / columns), height))]
+    rows = [Row(width) for _ in range(min(1 + ceil(len(fitting) / columns), height))]
     known = letters([part.phase.name for part in shown])
     name = LEGEND - 2 - 9 - 6 - 9 - 8
     for column in range(columns):

@@ -23,7 +23,7 @@ from tui.paint.rows import Look, Row, clip, pad, rule
 from tui.panes import phase_bars
 from tui.view import View
 
-LABEL = 14
+LABEL = 15
 _NARROW_LABEL = 12
 _TALL = 10
 """Rows of the chart of steps at most."""
@@ -65,7 +65,7 @@ def span_words(history: History) -> str:
 
 def paint(view: View, width: int, height: int, look: Look) -> list[Row]:
     """Draw as many rows as there is room for, the ruler last."""
-    label = LABEL if width >= 90 else _NARROW_LABEL
+    label = LABEL if width >= 80 else _NARROW_LABEL
     if height <= 0 or width <= label + 4:
         return [Row(width).end(look.palette.text) for _ in range(max(height, 0))]
     room = width - label - 1
