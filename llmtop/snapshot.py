@@ -23,6 +23,7 @@ SCHEMA = 2
 Source = Literal["live", "replay"]
 RankState = Literal["running", "paused", "stopped", "stalled", "gone"]
 StepKind = Literal["step", "request"]
+BusySource = Literal["events", "util", "sm"]
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -306,6 +307,16 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     gpu_host_paced_pct: float | None = None
     """Share of the recent steps' GPU time in which the GPU waited for the host again and again; for how long in
     all, events cannot tell (see `Step.gpu_host_paced_seconds`)."""
+    gpu_busy_pct: float | None = None
+    """Share of `gpu_busy_seconds` in which this rank's GPU ran anything, by the witness that is believed
+    (`llmtop.gpu_busy`); 100 minus it is how idle the GPU is. None where no witness can tell, or where util is the
+    only one and other processes compute on that GPU too."""
+    gpu_busy_source: BusySource | None = None
+    """Which witness is believed: CUDA events of the training's stream, the driver's GPU-Util, or SM activity."""
+    gpu_busy_bound: bool = False
+    """True: `gpu_busy_pct` is the most that it can have been, so the GPU was idle for at least the rest."""
+    gpu_busy_seconds: float | None = None
+    """Over how many of the last seconds that was seen; at most about 15."""
     memory_allocated_bytes: int | None = None
     memory_reserved_bytes: int | None = None
     memory_peak_bytes: int | None = None

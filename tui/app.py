@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cached_cell_len
 from textual.app import SystemCommand
@@ -23,6 +24,7 @@ from llmtop.snapshot import Alert, Snapshot
 from tui import keys
 from tui.context import ScreenContext
 from tui.driver import TerminalDriver
+from tui.history import SPANS
 from tui.paint import alert_style
 from tui.paint.glyphs import to_ascii
 from tui.paint.palette import TERMINAL_THEME, THEMES, Depth, Palette
@@ -35,12 +37,16 @@ from tui.theme_memory import ThemeMemory
 from tui.view import View
 from tui.whom import Whom
 
+if TYPE_CHECKING:
+    from collectors.past import Past
+
 INTERVALS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds between snapshots that the keys go through."""
 MAX_PENDING = 600
 """Snapshots kept for a screen that does not get to them (a terminal that has stopped reading); older ones go."""
-MAX_HELD = 300
-"""Snapshots kept back while the view is frozen, so that histories stand still; beyond, the oldest are taken in."""
+STALE_SECONDS, STALE_TIMES = 4.0, 3.0
+"""Without a snapshot for longer than both (so many times the interval) the screen is not live."""
+_LOOK_SECONDS = 1.0
 _DEPTHS: dict[str, Depth] = {"standard": "16", "256": "256"}
 _FRAMES_QUEUED = 2
 _BEHIND_SECONDS = 0.25
@@ -82,7 +88,9 @@ class LlmtopApp(ScreenContext):
         self._lock = threading.Lock()
         self._pending: deque[Snapshot | list[Snapshot]] = deque(maxlen=MAX_PENDING)
         self._told = False
-        self._held: deque[Snapshot | list[Snapshot]] = deque()
+        self._past: Past | None = None
+        self._newest: Snapshot | None = None
+        self._heard_at = time.monotonic()
         self._waiting = False
         self._ringing: Raised | None = None
         self._on_failure: Callable[[BaseException], None] = lambda _error: None
@@ -142,10 +150,14 @@ class LlmtopApp(ScreenContext):
             self._feed.on_jump(self._jumped)
         # Not before the first frame is out: the live feed imports its sources when it starts.
         self.call_after_refresh(self._feed.start, self._receive)
+        if not self.replaying:
+            self.set_interval(_LOOK_SECONDS, self._look_for_news)
 
     def on_unmount(self) -> None:
         """Stop the feed: nothing is shown any more."""
         self._feed.close()
+        if self._past is not None:
+            self._past.close()
 
     def leave(self, code: int) -> None:
         """End the app with this exit code; may be called in any thread and in a signal handler."""
@@ -189,7 +201,13 @@ class LlmtopApp(ScreenContext):
         return isinstance(self._feed, ReplayControls)
 
     def _receive(self, snapshot: Snapshot) -> None:
-        """Called in the feed's thread: queue it, and tell the app unless it has been told already."""
+        """Called in the feed's thread: keep it, queue it, and tell the app unless it has been told already."""
+        if not self.replaying:
+            if self._past is None:
+                from collectors.past import Past  # after the first frame
+
+                self._past = Past()
+            self._past.write(snapshot)
         self._queue(snapshot)
 
     def _jumped(self, before: list[Snapshot]) -> None:
@@ -208,37 +226,33 @@ class LlmtopApp(ScreenContext):
             waiting = list(self._pending)
             self._pending.clear()
             self._told = False
+        self._heard_at, self.view.silent_seconds = time.monotonic(), None
+        history = self.view.history
+        for item in waiting:
+            if not isinstance(item, Snapshot):
+                history.join(item)
+                self.view.alerts.replace(item)
+                continue
+            at = history.add(item)
+            self.view.alerts.take(item)
+            self._newest = item
+            if self.replaying:
+                history.instant = at
         newest = next((item for item in reversed(waiting) if isinstance(item, Snapshot)), None)
-        if newest is not None:
-            self._call_attention(newest)
-        self._held.extend(waiting)
-        if self._frozen:
-            while len(self._held) > MAX_HELD:
-                self._take_in(self._held.popleft())
-        elif newest is not None:
-            self._take_in_held()
+        if newest is None:
+            return
+        self._call_attention(newest)
+        if self.replaying or history.instant is None:
+            self.view.snapshot = newest
             self.redraw()
 
-    @property
-    def _frozen(self) -> bool:
-        """Whether the person froze a live view. A recording that is paused shows what a jump brings."""
-        return self.view.paused and not self.replaying and self.view.snapshot is not None
-
-    def _take_in_held(self) -> None:
-        while self._held:
-            item = self._held.popleft()
-            self._take_in(item)
-            if isinstance(item, Snapshot):
-                self.view.snapshot = item
-
-    def _take_in(self, item: Snapshot | list[Snapshot]) -> None:
-        """Remember a snapshot, or forget all for those before a jump."""
-        if isinstance(item, Snapshot):
-            self.view.history.add(item)
-            self.view.alerts.take(item)
-        else:
-            self.view.history.replace(item)
-            self.view.alerts.replace(item)
+    def _look_for_news(self) -> None:
+        """Say that the screen is not live where nothing has come for a while."""
+        silent = time.monotonic() - self._heard_at
+        known = silent > max(STALE_SECONDS, STALE_TIMES * self.view.interval)
+        if known and self.view.snapshot is not None and self.view.history.instant is None:
+            self.view.silent_seconds = silent
+            self.redraw()
 
     def redraw(self) -> None:
         """Have the screen on top show the view as it is; later, if the terminal is busy with earlier frames."""
@@ -359,23 +373,72 @@ class LlmtopApp(ScreenContext):
 
     def action_pause(self) -> None:
         """Freeze the view, or stop the recording; go on at the second press."""
+        history = self.view.history
         if isinstance(self._feed, ReplayControls):
             self._feed.toggle()
-        else:
-            self.view.paused = not self.view.paused
-            if not self.view.paused:
-                self._take_in_held()
+        elif history.instant is not None:
+            self._go_live()
+        elif history.newest is not None:
+            history.instant, self.view.paused = history.newest, True
         self.redraw()
 
     def action_seek(self, seconds: float) -> None:
-        """Jump by so many seconds of the recording, back where they are negative."""
+        """Move the instant that is shown by so many seconds, back where they are negative."""
         if isinstance(self._feed, ReplayControls):
             self._feed.seek(self._feed.position + seconds)
+        else:
+            self._show(self.view.history.end + seconds)
 
     def action_seek_share(self, share: float) -> None:
-        """Jump by a share (-1 to 1) of the whole recording."""
+        """Move the instant that is shown by a share (-1 to 1) of all that is remembered or recorded."""
         if isinstance(self._feed, ReplayControls):
             self.action_seek(share * self._feed.length)
+        elif self._past is not None and self._past.first is not None:
+            newest = self.view.history.newest or self._past.first
+            self.action_seek(share * (newest - self._past.first))
+
+    def action_last(self) -> None:
+        """Show what is now; in a replay the end of the recording."""
+        if isinstance(self._feed, ReplayControls):
+            self._feed.seek(self._feed.length)
+        else:
+            self._go_live()
+        self.redraw()
+
+    def action_first(self) -> None:
+        """Show the oldest that is known; in a replay the beginning of the recording."""
+        if isinstance(self._feed, ReplayControls):
+            self._feed.seek(0.0)
+        else:
+            self._show(0.0)
+
+    def action_span(self, step: int) -> None:
+        """Have all charts cover the next longer span, or the next shorter one where `step` is negative."""
+        history = self.view.history
+        place = SPANS.index(history.span) + step
+        if 0 <= place < len(SPANS):
+            history.span = SPANS[place]
+            self.redraw()
+
+    def _go_live(self) -> None:
+        view = self.view
+        view.history.instant, view.paused = None, False
+        view.snapshot = self._newest or view.snapshot
+
+    def _show(self, at: float) -> None:
+        """Show a live view as it was at this unix time, or nearest to it."""
+        view, past = self.view, self._past
+        newest = view.history.newest
+        found = None if past is None or newest is None or at >= newest else past.at(at)
+        if past is None or found is None:
+            self._go_live()
+        else:
+            instant, snapshot = found
+            if at < instant:
+                beyond = past.shortened or "Nothing older is remembered."
+                self.notify(beyond, severity="warning" if past.shortened else "information", markup=False)
+            view.history.instant, view.snapshot, view.paused = instant, snapshot, False
+        self.redraw()
 
     def action_speed(self, factor: float) -> None:
         """Play a recording `factor` times faster than now."""

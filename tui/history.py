@@ -1,182 +1,342 @@
-"""What the screen remembers of past snapshots: short series of numbers, bounded, cheap to add to and to draw.
+"""What the screen remembers of the past: figures by time, phases as shares, alerts from when to when.
 
-One sample a snapshot for each figure of each GPU, all of the same length, so that a column of cells is one instant
-on every card. Absent is NaN. Steps are remembered by training process, one number a step.
+All that is drawn of it covers the same span up to the same instant (`History.end`), so that what stands above each
+other on any screen happened at the same time. Moving the instant back is rewinding; what came after it stays.
 """
 
 from __future__ import annotations
 
 import math
 from array import array
+from collections import deque
 from collections.abc import Iterable
+from statistics import median
 
-from llmtop.snapshot import Host, Rank, Snapshot
+from msgspec import Struct
+
+from llmtop.snapshot import Alert, Gpu, Rank, Snapshot
 from llmtop.steady import SteadyTime
-from tui.paint.gpu_metrics import METRICS
+from tui.paint.charts import nice_limit
+from tui.paint.gpu_metrics import BY_KEY, METRICS
+from tui.phase_history import PhaseHistory
+from tui.series_store import RECENT_SECONDS, Cells, SeriesStore, Spread
 
-SAMPLES = 1200
-"""Snapshots kept: 20 minutes at one a second."""
-STEPS = 1000
-METRICS_OF_A_RANK = 16
-"""A training may log any number of names; only the first ones get a series."""
+SPANS: tuple[float | None, ...] = (60.0, 300.0, 1200.0, 7200.0, None)
+"""Seconds that the keys choose among; None is all that is known."""
+_ALL_SPANS = (60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 5400.0, 7200.0)
+"""What all is rounded up to, so that the picture does not move with every second."""
+GPU_SERIES = 176
+"""Of the series, how many are for GPUs: all figures of ten GPUs, the first ones of each where there are more."""
+METRICS_OF_A_RANK = 4
+"""A training may log any number of names; only the first ones get a history."""
+MOST_RANKS = 32
+MOST_ALERTS = 200
+_HOLE_SECONDS, _HOLE_TIMES = 90.0, 5.0
+"""A pause between snapshots that is longer than both (so many times the usual one) is a hole: nobody looked."""
+_IDLE_SECONDS = 600.0
+"""A series that was not written for so long may make room for another."""
+_MOST_CACHED = 160
+SPIKE = 128
+"""Added to a height that is not the mean's but an extreme's, which lies far from it."""
+_FAR = 2
+_GAP_SECONDS = 30.0
+"""An alert that comes back within so long went on, on the time line."""
 NAN = math.nan
-_LARGEST = 3.4e38
-"""Beyond it a 32-bit float is infinite, and so cannot be drawn."""
+
+Name = tuple[object, ...]
 
 
-def level(value: float | None, limit: float | None) -> int:
-    """How high to draw a value in a row of eighth blocks: 0 absent, 1 up to 1/8 of the limit, 8 from 7/8 on."""
+def level(value: float | None, limit: float | None, rows: int = 1) -> int:
+    """How high to draw a value in eighths of a row, 8 for each row: 0 absent, 1 the lowest, all of them at 97 %."""
     if value is None or not math.isfinite(value) or limit is None or not 0 < limit < math.inf:
         return 0
-    return 1 if value <= 0 else min(1 + int(min(value / limit, 1.0) * 8.0), 8)
+    return max(1, min(int(min(max(value / limit, 0.0), 1.0) * 8.0 * rows + 0.25), 8 * rows))
 
 
-class Series:
-    """The last values of one figure, as 32-bit floats, and how high each is drawn in one row.
-
-    The height is worked out once, when the value comes: a hundred histories are drawn with every frame. All the
-    room is taken at once, so that a monitor does not grow while its histories fill.
-    """
-
-    __slots__ = ("_end", "_keep", "_levels", "_room", "_values")
-
-    def __init__(self, keep: int, missed: int = 0) -> None:
-        self._keep = keep
-        self._room = keep + keep // 4
-        self._end = min(missed, keep)
-        self._values = array("f", [NAN]) * self._room
-        self._levels = bytearray(self._room)
-
-    def add(self, value: float | None, limit: float | None = None) -> None:
-        """Append one value; the oldest go when there is no more room.
-
-        Args:
-            limit: the upper end of the axis on which `levels` are drawn.
-        """
-        end, keep = self._end, self._keep
-        if end == self._room:
-            self._values[:keep] = self._values[end - keep :]
-            self._levels[:keep] = self._levels[end - keep :]
-            end = keep
-        self._values[end] = NAN if value is None or not -_LARGEST < value < _LARGEST else value
-        self._levels[end] = level(value, limit)
-        self._end = end + 1
-
-    def last(self, count: int) -> array[float]:
-        """Up to so many of the newest values, oldest first."""
-        return self._values[max(0, self._end - max(count, 0)) : self._end]
-
-    def levels(self, count: int) -> bytearray:
-        """How high up to so many of the newest values are drawn, 0 to 8."""
-        return self._levels[max(0, self._end - max(count, 0)) : self._end]
+def height(spread: Spread | None, low: float, limit: float, rows: int = 1) -> int:
+    """How high a cell is drawn: its mean, or where an extreme lies far from that, the extreme and `SPIKE`."""
+    if spread is None or not limit > low:
+        return 0
+    room = limit - low
+    mean = level(spread.mean - low, room, rows)
+    if spread.low == spread.high:
+        return mean
+    least, most = level(spread.low - low, room, rows), level(spread.high - low, room, rows)
+    far = most if most - mean >= mean - least else least
+    return far + SPIKE if abs(far - mean) >= max(_FAR, rows) else mean
 
 
-class GpuHistory:
-    """The last values of one GPU: a series for each figure that is drawn."""
+class Past(Struct, frozen=True):
+    """One figure over the cells of a row: what is drawn, and the ends of its axis."""
 
-    __slots__ = ("series",)
+    heights: bytes
+    """By cell, as `height` gives them; 0 where nothing is known."""
+    low: float
+    high: float
+    """The ends of the axis."""
+    least: float | None
+    most: float | None
+    """The extremes of all values in the span; None without any."""
 
-    def __init__(self, missed: int) -> None:
-        self.series = {metric.key: Series(SAMPLES, missed) for metric in METRICS}
+
+class AlertSpan(Struct):
+    """An alert from when to when."""
+
+    alert: Alert
+    """As it was told last."""
+    since: float
+    until: float
+    """Unix times; the second is that of the last snapshot that had it."""
 
 
-class RankHistory:
-    """Steps and logged values of one training process."""
+class _Drawn(Struct):
+    """What was worked out for a row, so that the next time only its newest cells are."""
 
-    __slots__ = ("metrics", "seconds")
-
-    def __init__(self) -> None:
-        self.seconds = Series(STEPS)
-        """Of each step, from its start to the next one's, a gap where that is not known; of a request, its own."""
-        self.metrics: dict[str, Series] = {}
-
-    def add(self, rank: Rank) -> None:
-        """Take in what finished since the snapshot before."""
-        for step in rank.new_steps:
-            self.seconds.add(step.seconds if rank.kind == "request" else step.interval_seconds)
-        if not rank.new_steps:
-            return
-        for name, value in rank.metrics.items():
-            series = self.metrics.get(name)
-            if series is None:
-                if len(self.metrics) >= METRICS_OF_A_RANK:
-                    continue
-                series = self.metrics[name] = Series(STEPS)
-            series.add(value)
+    cells: Cells
+    until: float
+    rewritten: int
+    spreads: list[Spread | None]
 
 
 _Key = tuple[str, int, float]
 
 
-def _key(rank: Rank) -> _Key:
+def key_of(rank: Rank) -> _Key:
     """What names a training process for good: its pid is given to another once it has ended."""
     return rank.host, rank.pid, rank.attached_at or 0.0
 
 
 class History:
-    """Everything remembered, by GPU uuid and by pid."""
+    """Everything remembered of the past, and which part of it is shown."""
 
     def __init__(self) -> None:
+        self.span: float | None = SPANS[1]
+        """Seconds that every strip and chart covers; one of `SPANS`."""
+        self.instant: float | None = None
+        """Unix time that is shown; None: the newest."""
         self.clear()
 
     def clear(self) -> None:
-        """Forget all, as after a jump in a recording."""
-        self.times = array("d")
+        """Forget all."""
+        self.store = SeriesStore()
+        self.first: float | None = None
+        """Unix time of the oldest that is known."""
+        self.newest: float | None = None
+        """Unix time of the newest snapshot."""
+        self.alerts: deque[AlertSpan] = deque(maxlen=MOST_ALERTS)
+        self.phases: dict[_Key, PhaseHistory] = {}
+        self._gpus: dict[str, Gpu] = {}
         self._clock = SteadyTime()
-        self.gpus: dict[str, GpuHistory] = {}
-        self.ranks: dict[_Key, RankHistory] = {}
-        self.cpu = Series(SAMPLES)
+        self._usual = 1.0
+        self._drawn: dict[tuple[int, int], _Drawn] = {}
+        self._gpu_series = 0
+        self._wanting: set[Name] = set()
 
-    def replace(self, snapshots: Iterable[Snapshot]) -> None:
-        """Forget all and take these in instead."""
-        self.clear()
+    # --- what is shown ------------------------------------------------------------------------------------------
+
+    @property
+    def end(self) -> float:
+        """Unix time at which every chart ends."""
+        if self.instant is not None:
+            return self.instant
+        return 0.0 if self.newest is None else self.newest
+
+    @property
+    def seconds(self) -> float:
+        """How much time every chart covers."""
+        if self.span is not None:
+            return self.span
+        known = self.end - (self.end if self.first is None else self.first)
+        return next((one for one in _ALL_SPANS if known <= one), _ALL_SPANS[-1])
+
+    def cells(self, count: int) -> Cells:
+        """The span cut into so many cells."""
+        return Cells.until(self.end, self.seconds, count)
+
+    # --- taking in ----------------------------------------------------------------------------------------------
+
+    def join(self, snapshots: Iterable[Snapshot]) -> None:
+        """Take in what lies before the place that a recording has jumped to; what is known already stays."""
+        self._clock = SteadyTime()
         for snapshot in snapshots:
             self.add(snapshot)
 
-    def add(self, snapshot: Snapshot) -> None:
-        """Take in one snapshot. A GPU that is not in it gets a gap, so columns stay in step."""
-        self._add_host(snapshot.host)
-        present = {gpu.uuid: gpu for gpu in snapshot.gpus}
-        for uuid in present:
-            if uuid not in self.gpus:
-                self.gpus[uuid] = GpuHistory(len(self.times))
-        for uuid, known in self.gpus.items():
-            gpu = present.get(uuid)
-            series = known.series
-            for metric in METRICS:
-                if gpu is None:
-                    series[metric.key].add(None)
-                else:
-                    series[metric.key].add(metric.value(gpu), metric.limit(gpu))
-        self.times.append(self._clock.of(snapshot))
-        if len(self.times) >= 2 * SAMPLES:
-            del self.times[:-SAMPLES]
-        self._add_ranks(snapshot.ranks)
+    def add(self, snapshot: Snapshot) -> float:
+        """Take in one snapshot, unless it is older than what is known, as after a jump back in a recording.
 
-    def _add_host(self, host: Host) -> None:
-        self.cpu.add(host.cpu_pct, 100.0)
+        Returns:
+            Its unix time, had nobody set the clock.
+        """
+        now = self._clock.of(snapshot)
+        before = self.newest
+        if before is not None and now <= before:
+            return now
+        gap = self._usual if before is None else now - before
+        if before is not None and gap <= max(_HOLE_SECONDS, _HOLE_TIMES * self._usual):
+            self._usual += 0.2 * (gap - self._usual)
+            since = before
+        else:
+            since = now - self._usual
+        self.newest = now
+        self.store.advance(now)
+        self._add_samples(snapshot, since, now)
+        late = now - snapshot.time
+        for rank in snapshot.ranks:
+            self._add_steps(rank, late)
+            self._add_phases(rank, now)
+        self._add_alerts(snapshot, now)
+        self.first = since if self.first is None else min(self.first, since)
+        return now
 
-    def _add_ranks(self, ranks: tuple[Rank, ...]) -> None:
-        present = {_key(rank) for rank in ranks}
-        for gone in [key for key in self.ranks if key not in present]:
-            del self.ranks[gone]
-        for rank in ranks:
-            key = _key(rank)
-            known = self.ranks.get(key)
+    def _add_samples(self, snapshot: Snapshot, since: float, now: float) -> None:
+        slots: list[int] = []
+        values: list[float] = []
+
+        def take(name: Name, value: float | None) -> None:
+            if value is not None:
+                slot = self._slot(name)
+                if slot is not None:
+                    slots.append(slot)
+                    values.append(value)
+
+        for rank in snapshot.ranks:
+            key = key_of(rank)
+            take((key, "tokens"), rank.tokens_per_s)
+            for logged in list(rank.metrics)[:METRICS_OF_A_RANK]:
+                take((key, "metric", logged), rank.metrics[logged])
+        for job in snapshot.jobs:
+            take(("job", job.name), job.tokens_per_s)
+        host = snapshot.host
+        take(("host", "cpu"), host.cpu_pct)
+        take(("host", "disk_read"), host.disk_read_bytes_per_s)
+        take(("host", "disk_write"), host.disk_write_bytes_per_s)
+        take(("host", "net_rx"), host.net_rx_bytes_per_s)
+        self._gpus |= {gpu.uuid: gpu for gpu in snapshot.gpus}
+        for metric in METRICS:
+            for gpu in snapshot.gpus:
+                take((gpu.uuid, metric.key), metric.value(gpu))
+        self.store.put(slots, values, since, now)
+
+    def _slot(self, name: Name) -> int | None:
+        slot = self.store.slot(name)
+        if slot is not None or name in self._wanting:
+            return slot
+        of_gpu = isinstance(name[0], str) and name[0] not in ("host", "job")
+        if not of_gpu or self._gpu_series < GPU_SERIES:
+            slot = self.store.make(name, (self.newest or 0.0) - _IDLE_SECONDS)
+            self._gpu_series += of_gpu
+        if slot is None and len(self._wanting) < 4096:
+            self._wanting.add(name)
+        return slot
+
+    def _add_steps(self, rank: Rank, late: float) -> None:
+        found: list[tuple[float, float, float]] = []
+        for step in rank.new_steps:
+            start, took = step.started_at + late, step.interval_seconds
+            if rank.kind == "request":
+                found.append((start, start + step.seconds, step.seconds))
+            elif took is not None:
+                found.append((start - took, start, took))
+        if not found:
+            return
+        slot = self._slot((key_of(rank), "step"))
+        if slot is not None:
+            self.store.put_one(slot, found)
+            earliest = min(start for start, _, _ in found)
+            self.first = earliest if self.first is None else min(self.first, earliest)
+
+    def _add_phases(self, rank: Rank, now: float) -> None:
+        if not rank.phases:
+            return
+        key = key_of(rank)
+        known = self.phases.get(key)
+        if known is None:
+            if len(self.phases) >= MOST_RANKS:
+                self.phases.pop(min(self.phases, key=lambda other: self.phases[other].newest))
+            known = self.phases[key] = PhaseHistory()
+        known.add(rank, now)
+
+    def _add_alerts(self, snapshot: Snapshot, now: float) -> None:
+        late = now - snapshot.time
+        for alert in snapshot.alerts:
+            known = next(
+                (one for one in reversed(self.alerts) if one.until >= (now - 30.0) and alert.continues(one.alert)),
+                None,
+            )
             if known is None:
-                known = self.ranks[key] = RankHistory()
-            known.add(rank)
+                self.alerts.append(AlertSpan(alert, min(alert.since + late, now), now))
+            else:
+                known.alert, known.until = alert, now
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def spreads(self, name: Name, count: int) -> list[Spread | None]:
+        """One figure over so many cells; None where nothing is known."""
+        slot = self.store.slot(name)
+        if slot is None or count <= 0:
+            return [None] * max(count, 0)
+        cells, until = self.cells(count), self.end
+        known = self._drawn.get((slot, count))
+        rewritten = self.store.rewritten[slot]
+        moved = -1 if known is None else cells.first - known.cells.first
+        if (
+            known is None
+            or known.cells.seconds != cells.seconds
+            or known.rewritten != rewritten
+            or until < known.until
+            or not 0 <= moved < count
+        ):
+            spreads = self.store.spreads(slot, cells, 0, until)
+        else:
+            start = max(min(cells.of(known.until - RECENT_SECONDS), count - 1), 0)
+            spreads = known.spreads[moved : moved + start] + self.store.spreads(slot, cells, start, until)
+        if len(self._drawn) >= _MOST_CACHED:
+            self._drawn.clear()
+        self._drawn[slot, count] = _Drawn(cells, until, rewritten, spreads)
+        return spreads
+
+    def past(self, name: Name, count: int, limit: float | None, rows: int = 1) -> Past:
+        """One figure over so many cells on an axis from 0 to `limit`; None or 0: no axis, nothing is drawn."""
+        spreads = self.spreads(name, count)
+        most = 0.0 if limit is None else limit
+        return _past(spreads, 0.0, most, rows)
+
+    def past_from_zero(self, name: Name, count: int, rows: int = 1) -> Past:
+        """The same on an axis from 0 to what the values need; what stands out far above the others is cut."""
+        spreads = self.spreads(name, count)
+        means = [one.mean for one in spreads if one is not None]
+        if not means:
+            return _past(spreads, 0.0, 0.0, rows)
+        usual = median(means)
+        most = max(one.high for one in spreads if one is not None)
+        return _past(spreads, 0.0, nice_limit(max(1.25 * usual, min(most, 2.0 * usual))), rows)
+
+    def past_between(self, name: Name, count: int, rows: int = 1) -> Past:
+        """The same on an axis from the lowest to the highest value in the span."""
+        spreads = self.spreads(name, count)
+        known = [one for one in spreads if one is not None]
+        low, high = min((one.low for one in known), default=0.0), max((one.high for one in known), default=0.0)
+        if known and high <= low:  # flat: a low line
+            low, high = low - (abs(low) or 1.0) / 8, low + (abs(low) or 1.0)
+        return _past(spreads, low, high, rows)
+
+    def levels(self, uuid: str, key: str, count: int) -> bytes:
+        """How high the cells of one figure of one GPU are drawn, 0 to 8, on the figure's own axis."""
+        gpu = self._gpus.get(uuid)
+        limit = None if gpu is None else BY_KEY[key].limit(gpu)
+        return bytes(one % SPIKE for one in self.past((uuid, key), count, limit).heights)
 
     def gpu(self, uuid: str, key: str, count: int) -> array[float]:
-        """The newest values of one figure of one GPU."""
-        known = self.gpus.get(uuid)
-        return known.series[key].last(count) if known is not None else array("f")
+        """The means of one figure of one GPU over so many cells; NaN where nothing is known."""
+        return array("f", [NAN if one is None else one.mean for one in self.spreads((uuid, key), count)])
 
-    def levels(self, uuid: str, key: str, count: int) -> bytearray:
-        """How high the newest values of one figure of one GPU are drawn, 0 to 8."""
-        known = self.gpus.get(uuid)
-        return known.series[key].levels(count) if known is not None else bytearray()
 
-    def rank(self, rank: Rank) -> RankHistory:
-        """What is remembered of one training process; empty when nothing is known."""
-        return self.ranks.get(_key(rank)) or RankHistory()
+def _past(spreads: list[Spread | None], low: float, high: float, rows: int) -> Past:
+    known = [one for one in spreads if one is not None]
+    return Past(
+        bytes([height(one, low, high, rows) for one in spreads]),
+        low,
+        high,
+        min((one.low for one in known), default=None),
+        max((one.high for one in known), default=None),
+    )

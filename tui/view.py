@@ -17,7 +17,7 @@ class View(Struct):
     alerts: Alerts = field(default_factory=Alerts)
     """Those that hold and those that did."""
     snapshot: Snapshot | None = None
-    """What is shown. While paused this stays, and `history` goes on."""
+    """What is shown: the newest, or that of the instant which `history` has been moved back to."""
     selected: str | None = None
     """uuid of the selected GPU."""
     rank_pid: int | None = None
@@ -28,6 +28,10 @@ class View(Struct):
     selection: str = "all"
     """Which GPUs are shown, in words."""
     interval: float = 1.0
+    silent_seconds: float | None = None
+    """For how long nothing has come, once that is too long for the screen to be live."""
+    captures: tuple[tuple[float, str], ...] = ()
+    """Captures of the last hours: unix time, and in words by which engine and what it said."""
     replay: str = ""
     """In a replay what the header says: speed and position."""
 
@@ -55,6 +59,11 @@ class View(Struct):
     def job_of(self, rank: Rank) -> Job | None:
         """The job that this process is a rank of."""
         return next((job for job in self.jobs() if job.name == rank.job), None)
+
+    def job(self) -> Job | None:
+        """The job of the process whose steps are shown."""
+        rank = self.rank()
+        return None if rank is None else self.job_of(rank)
 
     def ranks(self) -> list[Rank]:
         """Attached processes, job by job, in the order of their ranks."""

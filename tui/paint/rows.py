@@ -32,6 +32,8 @@ class Look(Struct, frozen=True):
     """Styles of thin lines, by the kind of figure."""
     areas: dict[str, Style]
     """Styles of histories several rows high, by the kind of figure."""
+    spikes: dict[str, Style]
+    """Styles of what stands out in a history, by the kind of figure."""
 
     @classmethod
     def of(cls, palette: Palette, *, ascii_only: bool) -> Look:
@@ -47,7 +49,8 @@ class Look(Struct, frozen=True):
             "energy": palette.energy_area,
             "transfer": palette.transfer_area,
         }
-        return cls(palette, ASCII if ascii_only else UNICODE, hues, lines, areas)
+        spikes = {hue: line + Style(bold=True) for hue, line in lines.items()}
+        return cls(palette, ASCII if ascii_only else UNICODE, hues, lines, areas, spikes)
 
 
 class Row:

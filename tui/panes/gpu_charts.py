@@ -11,7 +11,8 @@ from llmtop.snapshot import Gpu
 from tui.layout import Rect
 from tui.paint.charts import area, braille, finite
 from tui.paint.gpu_metrics import METRICS, Metric
-from tui.paint.rows import Look, Row, elapsed, pad
+from tui.paint.rows import Look, Row, pad
+from tui.panes.time_line import ruler
 from tui.view import View
 
 Marker = Literal["braille", "blocks"]
@@ -97,15 +98,7 @@ def _tick(metric: Metric, limit: float | None, index: int, lines: int) -> str:
     return ""
 
 
-def time_axis(view: View, width: int, look: Look, marker: Marker) -> Row:
-    """Below a column of charts: how far back their left end lies, by the times of the samples."""
-    samples = max(width - _AXIS - 1, 1) * (2 if _dense(look, marker) else 1)
-    palette = look.palette
-    times = view.history.times
-    label = Row(width).add(" " * _AXIS + look.glyphs.corner, palette.faint)
-    count = min(len(times), samples)
-    if count > 1:
-        span = (times[-1] - times[-count]) * (samples - 1) / (count - 1)
-        label.add(f"{elapsed(span)} ago ", palette.dim)
-        label.to(width - 4, palette.faint, look.glyphs.thin.across).add(" now", palette.dim)
-    return label.end(palette.text)
+def time_axis(view: View, width: int, look: Look) -> Row:
+    """Below a column of charts: what they cover, the same as everywhere."""
+    row = ruler(view.history, _AXIS - 1, max(width - _AXIS, 1), width, look)
+    return row.end(look.palette.text)

@@ -6,52 +6,96 @@ import time
 from collections.abc import Mapping, Sequence
 from textwrap import wrap
 
+from rich.cells import cell_len
+from rich.style import Style
+
 from llmtop import format as fmt
 from llmtop.snapshot import Host, Snapshot
 from tui import gpu_names
 from tui.keys import Key
-from tui.paint.charts import spark
-from tui.paint.rows import Look, Row, clip, frame
+from tui.paint.rows import Look, Row, clip, elapsed, frame
 from tui.view import View
 
 
 def header(view: View, width: int, look: Look) -> Row:
-    """Who and where at the left, the state of the view at the right."""
+    """Who and where at the left, which instant is shown at the right."""
     palette, dot = look.palette, f" {look.glyphs.dot} "
     row = Row(width).add(" llmtop ", palette.header_strong)
-    right = Row(row.left)
-    if view.replay:
-        right.add(f" REPLAY {view.replay} ", palette.mark)
-    if view.paused:
-        right.add(" " if right.used else "", palette.header).add(" PAUSED ", palette.mark)
-    if view.snapshot is not None:
-        clock = time.strftime("%H:%M:%S", time.localtime(view.snapshot.time))
-        pace = "" if view.replay else f"every {view.interval:g} s  "
-        right.add(f"  {pace}", palette.header_dim).add(f"{clock} ", palette.header)
+    right = _instant(view, row.left, look)
     left = Row(row.left - right.used)
     if view.snapshot is not None:
         left.add(" " + fmt.printable(view.snapshot.host.name), palette.header)
-        for text in _machine(view, view.snapshot):
-            if left.left >= len(text) + len(dot):
-                left.add(dot + text, palette.header_dim)
+        for text, style in _facts(view, view.snapshot, look):
+            if left.left >= cell_len(text) + len(dot):
+                left.add(dot, palette.header_dim).add(text, style)
     return row.join(left.end(palette.header)).join(right)
 
 
-def _machine(view: View, snapshot: Snapshot) -> list[str]:
-    texts = []
+def _instant(view: View, room: int, look: Look) -> Row:
+    """Whether what is shown is now; LIVE only then."""
+    palette, row = look.palette, Row(room)
+    if view.snapshot is None:
+        return row
+    clock = time.strftime("%H:%M:%S", time.localtime(view.snapshot.time))
+    history = view.history
+    if view.replay:
+        row.add(f" REPLAY {view.replay} ", palette.mark)
+        if view.paused:
+            row.add(" ", palette.header).add(" PAUSED ", palette.mark)
+        return row.add(f"  {clock} ", palette.header)
+    if history.instant is not None:
+        ago = max((history.newest or history.instant) - history.instant, 0.0)
+        word = "PAUSED" if view.paused else "REWOUND"
+        row.add(f" {word} {clock} ", palette.mark)
+        return row.add(f" {elapsed(ago)} ago, end: now " if not view.paused else " space: go on ", palette.header)
+    if view.silent_seconds is not None:
+        row.add(f" NO NEWS for {elapsed(view.silent_seconds)} ", palette.warning_badge)
+        return row.add(f" {clock} ", palette.header)
+    pace = "" if view.interval == 1.0 else f"every {view.interval:g} s "
+    return (
+        row.add(f" {pace}", palette.header_dim)
+        .add("LIVE ", palette.header_strong)
+        .add(f"{clock} ", palette.header)
+    )
+
+
+def _facts(view: View, snapshot: Snapshot, look: Look) -> list[tuple[str, Style]]:
+    """What the first line tells, as far as there is room, the most telling first."""
+    palette = look.palette
+    texts: list[tuple[str, Style]] = []
     gpus = view.gpus()
     if gpus:
-        texts.append(gpu_names.counted(gpus))
+        texts.append((gpu_names.counted(gpus), palette.header_dim))
     if view.selection != "all":
-        texts.append(f"GPUs shown: {fmt.printable(view.selection)}")
+        texts.append((f"GPUs shown: {fmt.printable(view.selection)}", palette.header_dim))
+    texts += [(text, palette.header) for text in _job(view)]
     if snapshot.host.driver_version:
-        texts.append(f"driver {fmt.printable(snapshot.host.driver_version)}")
+        texts.append((f"driver {fmt.printable(snapshot.host.driver_version)}", palette.header_dim))
     if snapshot.host.cuda_version:
-        texts.append(f"CUDA {fmt.printable(snapshot.host.cuda_version)}")
-    rank = view.rank()
-    if rank is not None and rank.overhead_seconds is not None:
-        usual = rank.step_seconds_mean or rank.step_seconds_p50
-        texts.append(f"llmtop costs {fmt.overhead(rank.overhead_seconds, usual)}")
+        texts.append((f"CUDA {fmt.printable(snapshot.host.cuda_version)}", palette.header_dim))
+    return texts
+
+
+def _job(view: View) -> list[str]:
+    """The run that is shown: which of several, how far it is, what it logged first."""
+    rank, jobs, job = view.rank(), view.jobs(), view.job()
+    if rank is None:
+        return []
+    texts = []
+    if job is not None:
+        seen = fmt.counted(job.ranks_seen, "rank")
+        if job.world_size is not None and job.ranks_seen < job.world_size:
+            seen = f"{job.ranks_seen} of {job.world_size} ranks seen"
+        name = fmt.printable(job.name, 40)
+        texts.append(
+            f"job {jobs.index(job) + 1} of {len(jobs)} (J): {name}, {seen}" if len(jobs) > 1 else f"{name}, {seen}"
+        )
+    if rank.total_steps and rank.step is not None:
+        done = min(rank.step + 1, rank.total_steps)
+        left = "" if rank.eta_seconds is None else f" {fmt.duration(rank.eta_seconds)} left"
+        texts.append(f"{done:,}/{rank.total_steps:,}{left}")
+    for logged, value in list(rank.metrics.items())[:1]:
+        texts.append(f"{fmt.printable(logged, 20)} {fmt.figure(value)}")
     return texts
 
 
@@ -63,8 +107,6 @@ def host(view: View, width: int, look: Look) -> Row:
         return row.end(palette.text)
     now = view.snapshot.host
     row.add(" CPU ", palette.dim).add(f"{fmt.percent(now.cpu_pct):>4} ", palette.text)
-    cells = 12 if width >= 100 else 6
-    row.add(spark(view.history.cpu.levels(cells), cells, look.glyphs), palette.compute)
     for label, text, cells in _host_figures(now):
         if len(label) + cells + 5 > row.left:
             break  # a later one that is shorter would stand beside a label that is not its own

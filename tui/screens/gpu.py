@@ -14,7 +14,7 @@ from tui.layout import Rect
 from tui.paint import alert_style
 from tui.paint.rows import Look, Row
 from tui.panes import alert_rows, gpu_charts
-from tui.panes.gpu_card import users
+from tui.panes.words import users
 from tui.screens.base import LlmtopScreen
 
 
@@ -69,7 +69,7 @@ class GpuScreen(LlmtopScreen):
         if timed and not hidden:
             bottom = area.y + area.height
             for x, width in sorted({(rect.x, rect.width) for rect in places}):
-                axis = gpu_charts.time_axis(self.view, width, look, self._marker)
+                axis = gpu_charts.time_axis(self.view, width, look)
                 placed.append(Placed(Rect(x, bottom, width, 1), [axis]))
         for metric, rect in zip(metrics, places, strict=False):
             if rect.height > 1:
@@ -109,6 +109,14 @@ class GpuScreen(LlmtopScreen):
             lines = wrap(fmt.printable(alert.summary + following), max(width - 4, 10))
             rows += [Row(width).add(f"   {line}", palette.text).end(palette.text) for line in lines]
         return rows
+
+    def on_mouse_scroll_up(self) -> None:
+        """Look closer: a shorter span."""
+        self.llmtop.action_span(-1)
+
+    def on_mouse_scroll_down(self) -> None:
+        """Look at more: a longer span."""
+        self.llmtop.action_span(1)
 
     def action_marker(self) -> None:
         """Change between braille and blocks: some fonts have no braille."""
