@@ -116,6 +116,14 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("n", "next_alert", "", "Show the next alert.", where=(MAIN,)),
     Key("n", "next_alert", "next", "Choose the next alert.", where=(ALERTS,)),
+    Key(
+        "o",
+        "",
+        "captures",
+        "The captures, the newest first: what each one says, its step and its size; open and compare them.",
+        where=(MAIN, GPU, PROCESSES, CAPTURE, ALERTS),
+        screen="tui.screens.captures:CapturesScreen",
+    ),
     Key("space", "pause", "pause", "Freeze the screen; samples are taken on, and are there when you go on."),
     Key("enter", "open_gpu", "GPU", "The selected GPU large, with charts.", where=(MAIN,)),
     Key(
@@ -191,14 +199,6 @@ KEYS: tuple[Key, ...] = (
     Key("home", "first", "", "To the oldest that is remembered; in a replay to the beginning."),
     Key("r", "", "ranks", "All ranks in one table.", where=(MAIN, GPU), screen="tui.screens.ranks:RanksScreen"),
     Key(
-        "o",
-        "",
-        "captures",
-        "The captures, the newest first: what each one says, its step and its size; open and compare them.",
-        where=(MAIN, GPU, PROCESSES, CAPTURE, ALERTS),
-        screen="tui.screens.captures:CapturesScreen",
-    ),
-    Key(
         "enter", "go", "open", "What the chosen capture says; where something is asked, do it.", where=(CAPTURES,)
     ),
     Key(
@@ -210,7 +210,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "m",
-        "first",
+        "mark_first",
         "first",
         "Take the chosen capture as the one that the next is compared with.",
         where=(CAPTURES,),

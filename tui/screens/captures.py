@@ -203,7 +203,7 @@ class CapturesScreen(LlmtopScreen):
         self._baseline = shelf.baseline(self._place)
         self.redraw()
 
-    def action_first(self) -> None:
+    def action_mark_first(self) -> None:
         """Take the chosen capture as the one that another is compared with."""
         capture = self._capture()
         self._first = None if capture is None or capture.path == self._first else capture.path

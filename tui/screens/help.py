@@ -7,8 +7,10 @@ from textwrap import wrap
 from rich.style import Style
 
 from llmtop import format as fmt
+from llmtop.whole_steps import OUTSIDE
 from tui import keys
 from tui.paint.rows import Row, pad
+from tui.panes import phase_bars
 from tui.screens.scrolling import ScrollingScreen
 
 _READING = (
@@ -44,24 +46,17 @@ _SIGNS = (
     ("selected", "What the keys act on: the selected GPU, rank, process, finding or alert."),
     ("more", "There is more below; less above."),
     ("arrow", "What to do next; before it and after it where something changed."),
-    ("gauge_full", "How far a run or a window is."),
+    ("capture", "A capture, on the time line."),
+    ("gauge_full", "For how long an alert held, on the time line; how far a capture is."),
+    ("shade", "Time in which the GPU had nothing to do."),
 )
 _MARKS = (
     ("~", "An estimate."),
     ("≥ ≤", "At least, at most: only a bound is known."),
     ("…", "Cut here for want of room; a larger window, or enter, shows all of it."),
 )
-_PHASES = (
-    "forward, prefill",
-    "backward, decode",
-    "h2d",
-    "optimizer",
-    "dataload",
-    "communication",
-    "eval",
-    "checkpoint",
-)
-"""The phases that most trainings have, in the order of their colours; others take what is free."""
+_PHASES = ("forward", "backward", "h2d", "optimizer", "dataload", "allreduce", "sync", "checkpoint", OUTSIDE)
+"""Phases that most trainings have: each has its colour, pattern and letter wherever it is drawn."""
 _TWO_COLUMNS = 110
 """Columns from which on the text stands in two."""
 
@@ -107,10 +102,10 @@ class HelpScreen(ScrollingScreen):
         ]
         parts += groups[:2]
         parts.append(("Signs", self._signs()))
-        parts.append(("Phases of a step, by colour and pattern", self._phases()))
-        parts.append(("Reading the screen", [(name, text, palette.text) for name, text in _READING]))
-        parts += groups[2:]
-        return [self._block(title, entries, width) for title, entries in parts]
+        blocks = [self._block(title, entries, width) for title, entries in parts]
+        blocks.append(self._phases(width))
+        parts = [("Reading the screen", [(name, text, palette.text) for name, text in _READING]), *groups[2:]]
+        return [*blocks, *(self._block(title, entries, width) for title, entries in parts)]
 
     def _block(self, title: str, entries: list[tuple[str, str, Style]], width: int) -> list[Row]:
         rows = [Row(width).add(title, self.look.palette.strong)]
@@ -124,15 +119,18 @@ class HelpScreen(ScrollingScreen):
         signs = [(getattr(look.glyphs, name), text, styles.get(name, look.palette.text)) for name, text in _SIGNS]
         return [*signs, *((mark, text, look.palette.text) for mark, text in _MARKS)]
 
-    def _phases(self) -> list[tuple[str, str, Style]]:
-        look = self.look
-        filled = look.palette.depth != "mono" and not look.glyphs.ascii
-        entries = [
-            (look.glyphs.fills[0 if filled else place] * 3, name, look.palette.phases[place])
-            for place, name in enumerate(_PHASES)
-        ]
-        rest = "In no phase: outside of all of them, or a GPU that had nothing to do."
-        return [*entries, (look.glyphs.shade * 3, rest, look.palette.rest)]
+    def _phases(self, width: int) -> list[Row]:
+        """A stretch of a bar for each of the usual phases; others take the colours and letters that are free."""
+        look, palette = self.look, self.look.palette
+        colors = phase_bars.colors_of(_PHASES[:-1])
+        letters = phase_bars.letters(_PHASES)
+        rows = [Row(width).add("Phases of a step, by colour, pattern and letter", palette.strong)]
+        for name in _PHASES:
+            row = Row(width).add("  ", palette.text)
+            phase_bars.block(row, letters[name], 6, colors.get(name, phase_bars.REST), look)
+            text = f"{name}: in no phase" if name == OUTSIDE else name
+            rows.append(row.to(16, palette.text).add(text, palette.text))
+        return [*rows, Row(width)]
 
     def _entry(self, rows: list[Row], name: str, text: str, width: int, style: Style) -> None:
         palette = self.look.palette
