@@ -97,8 +97,34 @@ class Alerts(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Columns(Struct, frozen=True, forbid_unknown_fields=True):
-    """The columns of tables, by their titles and in this order; None: all that fit."""
+    """The columns of tables, by their titles; None: all that fit."""
 
+    gpus: (
+        Annotated[
+            list[
+                Literal[
+                    "rk",
+                    "power W",
+                    "util",
+                    "SM",
+                    "tens",
+                    "DRAM",
+                    "mem GiB",
+                    "temp",
+                    "MHz",
+                    "PCIe/s",
+                    "NVL/s",
+                    "step",
+                    "idle",
+                    "tok/s",
+                    "pid",
+                ]
+            ],
+            Meta(description="a list of column titles as the table of GPUs has them"),
+        ]
+        | None
+    ) = None
+    """Of GPUs and ranks, beside their number and their state; in the table's own order."""
     processes: (
         Annotated[
             list[

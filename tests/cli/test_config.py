@@ -17,7 +17,7 @@ from llmtop.errors import UnusableInput
 from tests.support.processes import REPOSITORY, environment, wait_for
 from tests.support.terminal import Terminal
 from tui.paint.palette import THEMES
-from tui.panes import capture_list, process_table
+from tui.panes import capture_list, node_table, process_table
 from tui.theme_memory import ThemeMemory
 
 DEMO = REPOSITORY / "llmtop" / "data" / "demo.llmtop.gz"
@@ -144,6 +144,7 @@ def test_words_that_the_configuration_knows_are_those_of_the_program() -> None:
         hints
     )
     for name, columns in (
+        ("gpus", node_table.COLUMNS[1:]),
         ("processes", process_table.COLUMNS),
         ("captures", (*capture_list.COLUMNS, capture_list.PROGRAM)),
     ):

@@ -159,13 +159,20 @@ def footer(keys: Sequence[Key], width: int, look: Look, labels: Mapping[str, str
     if not keys:
         return row.end(palette.key_label)
     *others, last = keys
-    reserved = len(last.shown) + len(last.label) + 3
+    reserved = _cells(last, last.label) + sum(_cells(key, key.label) for key in others if key.label in labels)
     for key in others:
-        label = labels.get(key.label, key.label)
-        if len(key.shown) + len(label) + 3 + reserved <= row.left:
-            row.add(f" {key.shown} ", palette.key).add(f"{label} ", palette.key_label)
+        if key.label in labels:
+            reserved -= _cells(key, key.label)
+        for label in dict.fromkeys((labels.get(key.label, key.label), key.label)):
+            if _cells(key, label) + reserved <= row.left:
+                row.add(f" {key.shown} ", palette.key).add(f"{label} ", palette.key_label)
+                break
     row.add(f" {last.shown} ", palette.key).add(f"{last.label} ", palette.key_label)
     return row.end(palette.key_label)
+
+
+def _cells(key: Key, label: str) -> int:
+    return len(key.shown) + len(label) + 3
 
 
 def no_gpu(view: View, width: int, height: int, look: Look) -> list[Row]:
