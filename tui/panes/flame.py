@@ -46,7 +46,7 @@ def opened_at_first(report: StackReport) -> set[Path]:
     """The nodes that are unfolded when a report is opened: of each working thread the path most samples took."""
     opened: set[Path] = set()
     for at, _, thread in threads(report, waiting=False):
-        node, path = thread.tree, at
+        node, path = (thread.tree if thread.kind == "working" else None), at
         while node is not None:
             opened.add(path)
             heavy = node.children[0] if node.children else None

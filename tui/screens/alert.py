@@ -86,7 +86,7 @@ class AlertScreen(ScrollingScreen):
         if not past or snapshot is None:
             return
         palette, look = self.look.palette, self.look
-        said = f"Gone since this screen was opened: {len(past)}"
+        said = f"Alerts that have gone: {len(past)}, the last to go first"
         rows += [Row(width), Row(width).add(said, palette.strong)]
         for one in past:
             alert, until = one.alert, one.until or snapshot.time
