@@ -201,9 +201,9 @@ def _stuck_points(stuck: StuckCommunicator) -> tuple[str, ...]:
     missing, behind = stuck.missing_count, stuck.behind_count
     named = (*stuck.missing, *stuck.behind)[0]
     others = missing + behind - 1
-    who = f"rank {named.rank} on {named.host}{f' and {others} more' if others else ''}"
-    how = "not answering" if stuck.missing else f"has not called {stuck.operation} {stuck.number}"
-    return clauses(f"{who} {how}", f"NCCL's communicator of {stuck.size} ranks")
+    how = "does not answer" if stuck.missing else f"has not called {stuck.operation} {stuck.number}"
+    more = f"and {others} more" if others else ""
+    return clauses(f"rank {named.rank} {how}", more, f"on {named.host}", f"a communicator of {stuck.size} ranks")
 
 
 def _listed(ranks: tuple[CommunicatorRank, ...], count: int) -> str:

@@ -102,7 +102,7 @@ def _tell(state: RankState) -> Told:
         },
         next=_next(causes[0].what) if causes else _ELSE,
         points=clauses(
-            *(f"{fmt.duration(cause.seconds)} in {fmt.printable(cause.what, 60)}" for cause in causes),
+            *(f"{fmt.duration(cause.seconds)} in {fmt.middled(cause.what, 22)}" for cause in causes),
             f"{fmt.percent(_share_pct(state))} of each step in no phase",
         ),
     )

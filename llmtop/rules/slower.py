@@ -104,14 +104,19 @@ def _points(change: Change) -> tuple[str, ...]:
     if change.part is None:
         before, after = change.before_seconds, change.after_seconds
         return f"the step {fmt.duration(before)} → {fmt.duration(after)}", "in several parts of it"
-    return (_what(change),)
+    return (_grown(change, 22),)
 
 
 def _what(change: Change) -> str:
     if change.part is None:
         return ", ".join(_points(change))
+    return _grown(change, 40)
+
+
+def _grown(change: Change, width: int) -> str:
+    """The part that takes longer, its name in so many characters at most."""
     grown = f"{fmt.duration(change.part_before_seconds)} → {fmt.duration(change.part_after_seconds)}"
-    return f"{fmt.printable(change.part, 40)} {grown}"
+    return f"{fmt.middled(change.part or '', width)} {grown}"
 
 
 def _next(change: Change) -> str:

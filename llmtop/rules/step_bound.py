@@ -360,7 +360,7 @@ def _tell_sync(state: RankState) -> Told:
         evidence=evidence,
         next="take .item(), .cpu() and print(loss) out of the loop; press c to capture where it waits",
         points=clauses(
-            f"waits for the GPU {fmt.percent(evidence['sync_host_pct'])} of each step", _short_clocks(evidence)
+            f"waits for the GPU {fmt.percent(evidence['sync_host_pct'])} of a step", _short_clocks(evidence)
         ),
     )
 

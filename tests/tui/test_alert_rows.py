@@ -254,3 +254,40 @@ async def test_a_key_that_cannot_work_here_says_why() -> None:
         await pilot.press("q", "z")
         await pilot.pause()
         assert any("No alert is shown that could be muted" in one.message for one in app._notifications)
+
+
+WORST = (
+    ("gpu_error", "the driver has not answered for 12 s"),
+    ("low_power_full_util", "memory controller 100% busy"),
+    ("slower", "forward/atte…ntion_0001 110 ms → 160 ms"),
+    ("throttled", "the power supply told it to brake"),
+    ("hung_collective", "rank 127 has not called AllReduce 40123"),
+    ("memory_pressure", "12 allocations failed or retried"),
+    ("sync_bound", "waits for the GPU 100% of a step"),
+)
+
+
+@pytest.mark.parametrize(("kind", "point"), WORST)
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_longest_reasons_are_whole_beside_a_hundred_others(
+    kind: str, point: str, size: tuple[int, int]
+) -> None:
+    worst = alert(kind, "critical", gpu=uuid(7), pid=41_207, points=(point, "and something else that may go"))
+    others = tuple(alert("outside", pid=50_000 + number, points=("x",)) for number in range(100))
+    async with running(Held(eight(worst, *others)), size) as (app, _pilot):
+        row = text(app).splitlines()[app.screen.layout_now(*size).alerts.y]  # type: ignore[attr-defined]
+        assert point in row
+        assert "(n)" in row
+        assert len(row) == size[0]
+
+
+async def test_in_a_recording_keys_for_what_runs_now_say_so(tmp_path: Path) -> None:
+    from collectors.replay import ReplayFeed
+
+    feed = ReplayFeed(Reader(DEMO), lambda: lambda moment: moment)
+    async with running(feed) as (app, pilot):
+        await pilot.press("c")
+        await pilot.pause()
+        said = [one.message for one in app._notifications]
+        assert said == ["c (capture) is for what runs now; this is a recording."]
+        assert len(app.screen_stack) == 1

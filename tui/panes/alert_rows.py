@@ -75,11 +75,11 @@ def _alert(alert: Alert, others: int, snapshot: Snapshot, width: int, look: Look
     """Badge, age, subject, reason, what to do next: the less it is worth, the earlier it is left out."""
     palette = look.palette
     badge = f" {alert_style.mark(alert, look)} {alert_style.word(alert)} "
-    tail = f"+{others} more (n) " if others else ""
     said = points(alert)
     row = Row(width).add(badge, alert_style.badge(alert, look))
-    room = row.left - len(tail) - 2
     age, least = alert_style.age(alert, snapshot.time), cell_len(said[0]) if said else 0
+    tail = _others(others, row.left - 2 - least)
+    room = row.left - len(tail) - 2
     for about in alert_style.subjects(alert, snapshot):
         for shown in (age, ""):
             words = " ".join(text for text in (shown, about) if text)
@@ -89,6 +89,13 @@ def _alert(alert: Alert, others: int, snapshot: Snapshot, width: int, look: Look
                 row.add("  " if words else " ", palette.text)
                 return _reason(row, said, alert, tail, look)
     return _reason(row.add(" ", palette.text), said, alert, tail, look)
+
+
+def _others(count: int, room: int) -> str:
+    """How many alerts there are besides; the reason comes first, so in fewer words where that needs the room."""
+    if not count:
+        return ""
+    return f"+{count} more (n) " if len(f"+{count} more (n) ") <= room else f"+{count} (n) "
 
 
 def _reason(row: Row, said: list[str], alert: Alert, tail: str, look: Look) -> Row:
