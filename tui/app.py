@@ -386,6 +386,8 @@ class LlmtopApp(ScreenContext):
         """Move the instant that is shown by so many seconds, back where they are negative."""
         if isinstance(self._feed, ReplayControls):
             self._feed.seek(self._feed.position + seconds)
+        elif seconds > 0 and self.view.history.instant is None:
+            self.notify("This is now: nothing is known of later.", timeout=2)
         else:
             self._show(self.view.history.end + seconds)
 
@@ -396,6 +398,8 @@ class LlmtopApp(ScreenContext):
         elif self._past is not None and self._past.first is not None:
             newest = self.view.history.newest or self._past.first
             self.action_seek(share * (newest - self._past.first))
+        else:
+            self.notify("Nothing is remembered yet.", timeout=2)
 
     def action_last(self) -> None:
         """Show what is now; in a replay the end of the recording."""
@@ -455,8 +459,10 @@ class LlmtopApp(ScreenContext):
         self._set_interval(min((i for i in INTERVALS if i > self.view.interval * 1.001), default=INTERVALS[-1]))
 
     def _set_interval(self, seconds: float) -> None:
+        most = seconds == self.view.interval
         self._feed.set_interval(seconds)
         self.view.interval = seconds
+        self.notify(f"A sample every {seconds:g} s" + (", and no further." if most else "."), timeout=2)
         self.redraw()
 
     def action_gpu_choice(self) -> None:

@@ -122,7 +122,7 @@ def test_another_threshold_holds_and_the_rule_says_so(tmp_path: Path) -> None:
 
 def test_flags_win(tmp_path: Path) -> None:
     env = home(tmp_path, 'interval = 30.0\n[capture]\nsteps = 9\nengine = "memory"\n')
-    assert "[default: 30.0]" in llmtop(env, "live", "--help").stdout
+    assert "[default: 30.0]" in " ".join(llmtop(env, "live", "--help").stdout.split())
     gone = llmtop(env, "capture", "--pid", "999999999", "--seconds", "2")
     assert "not both" not in gone.stderr, "a length of the configuration yields to one on the command line"
     assert gone.returncode in (2, 3)

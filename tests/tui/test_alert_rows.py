@@ -14,7 +14,7 @@ from llmtop.snapshot import Alert, Change, Process, Snapshot
 from screenshots.scenes import scene, uuid
 from tests.support.snapshots import gpu, rank, snapshot
 from tests.tui.driving import Held, running, text
-from tui import whom
+from tui import keys, whom
 from tui.alerts import Alerts
 from tui.panes import alert_rows
 from tui.screens.capture import CaptureScreen
@@ -291,3 +291,18 @@ async def test_in_a_recording_keys_for_what_runs_now_say_so(tmp_path: Path) -> N
         said = [one.message for one in app._notifications]
         assert said == ["c (capture) is for what runs now; this is a recording."]
         assert len(app.screen_stack) == 1
+
+
+async def test_no_key_of_the_main_screen_is_answered_with_silence() -> None:
+    """Where there is nothing to act on, each key that the footer or the help names says so or changes the screen."""
+    bare = snapshot()
+    for key in keys.for_screen(keys.MAIN):
+        if key.action in ("quit", "suspend_process") or key.keys in ("end", "home") or "seek_share" in key.action:
+            continue
+        async with running(Held(bare)) as (app, pilot):
+            before = (text(app), app.theme)
+            await pilot.press(key.keys.split(",")[0])
+            await pilot.pause(0.1)
+            changed = len(app.screen_stack) > 1 or (text(app), app.theme) != before
+            moves = key.keys.startswith(("up", "down"))
+            assert changed or len(app._notifications) or moves, key.keys

@@ -162,7 +162,9 @@ class MainScreen(LlmtopScreen):
         """Show the steps of the training process that is `step` places further."""
         ranks_now = self.view.ranks()
         shown = self.view.rank()
-        if shown is not None:
+        if shown is None or len(ranks_now) < 2:
+            self.notify("There is one training process." if ranks_now else "No training is attached.")
+        else:
             self.view.rank_pid = ranks_now[(ranks_now.index(shown) + step) % len(ranks_now)].pid
             self.redraw()
 
@@ -170,6 +172,7 @@ class MainScreen(LlmtopScreen):
         """Open the selected GPU, else the one with the worst alert, else the first."""
         gpus = self.view.gpus()
         if not gpus:
+            self.notify("There is no GPU to show.")
             return
         if self.view.position() is None:
             loud = {} if self.view.snapshot is None else alert_style.by_gpu(self.view.snapshot)

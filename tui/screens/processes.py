@@ -142,6 +142,8 @@ class ProcessesScreen(LlmtopScreen):
         rows = self._rows()
         if rows:
             self.app.push_screen(SignalScreen(rows[self._position(rows)]))
+        else:
+            self.notify("There is no process here to send a signal to.")
 
 
 def _name(process: Process) -> _Name:
