@@ -16,7 +16,10 @@ from llmtop.trace.file_kind import examine
 
 
 def load_reports(
-    paths: Sequence[Path], steps: int | tuple[int, int] | None = None, limits: Limits = DEFAULT
+    paths: Sequence[Path],
+    steps: int | tuple[int, int] | None = None,
+    limits: Limits = DEFAULT,
+    page: bool = False,
 ) -> Report:
     """Analyse or read one path as `load_report` does, or the captures of several ranks as one.
 
@@ -25,7 +28,7 @@ def load_reports(
         NotPossibleHere: as `load_report`.
     """
     if len(paths) == 1:
-        return load_report(paths[0], steps, limits)
+        return load_report(paths[0], steps, limits, page)
     files = [examine(path) for path in paths]
     for file in files:
         if file.kind in ("json", "recording", "stacks"):
@@ -33,16 +36,19 @@ def load_reports(
     from llmtop.analysis.analyze import analyze_trace
     from llmtop.trace.open import open_traces
 
-    return analyze_trace(open_traces(files, limits), steps, limits=limits)
+    return analyze_trace(open_traces(files, limits), steps, limits=limits, page=page)
 
 
-def load_report(path: Path, steps: int | tuple[int, int] | None = None, limits: Limits = DEFAULT) -> Report:
+def load_report(
+    path: Path, steps: int | tuple[int, int] | None = None, limits: Limits = DEFAULT, page: bool = False
+) -> Report:
     """Analyse a capture or a recording, or read a report that was written before.
 
     Args:
         path: a file, or the folder of a capture.
         steps: as in `llmtop.analysis.analyze.analyze`; a report or a recording cannot be cut.
         limits: how much of memory and time the file may ask for.
+        page: whether to make the timeline of all steps too, where there is a capture.
 
     Raises:
         UnusableInput: none of what llmtop reads, too damaged, or beyond a limit.
@@ -60,7 +66,7 @@ def load_report(path: Path, steps: int | tuple[int, int] | None = None, limits: 
     from llmtop.analysis.analyze import analyze
 
     try:
-        return analyze(file, steps, limits)
+        return analyze(file, steps, limits, page=page)
     except UnusableInput:
         # Of a trace that has gone the report may still be there.
         written = path / "report.json"

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from llmtop.analysis.fold_stacks import fold
-from llmtop.analysis.stack_samples import read_folded
 from llmtop.errors import UnusableInput
 from llmtop.inputs import DEFAULT, Limits, read_input
+from llmtop.report.fold_stacks import fold
+from llmtop.report.stack_samples import read_folded
 from llmtop.report.stacks import ProcessStacks, StackReport, from_json
 from llmtop.trace.file_kind import examine
 

@@ -25,6 +25,7 @@ from llmtop.capture.step_listener import StepWatch
 from llmtop.errors import LlmtopError, UnusableInput
 from llmtop.format import counted, duration, size
 from llmtop.snapshot import Snapshot
+from llmtop.trace.file_kind import TRACES
 
 TakeSnapshot = Callable[[], Snapshot | None]
 
@@ -274,7 +275,7 @@ def _write_report(path: Path, markdown: str, data: bytes) -> None:
 
 def _fail(job: Job, info: Info, error: BaseException) -> None:
     """Keep the folder if anything of the trace is in it; write down what went wrong if the disk lets us."""
-    kept = [entry for entry in job.folder.iterdir() if entry.name != folders.INFO] if job.folder.is_dir() else []
+    kept = [path for path in folders.files_in(job.folder) if path.name != folders.INFO]
     if not kept:
         folders.discard(job.folder)
         return
@@ -298,7 +299,8 @@ def copy_line(path: Path) -> str:
 
 def open_line(path: Path, open_with: str) -> str:
     """How to look at a file once it has been copied: a command, or where to drop it."""
-    name = path if not path.suffix else Path(path.parent.name) / path.name
+    above = path.parent.parent.name if path.parent.name == TRACES else ""
+    name = path if not path.suffix else Path(above) / path.parent.name / path.name
     if open_with.startswith("https://"):
         return f"open {open_with} and drop {name} there"
     return f"{open_with} {shlex.quote(str(name))}" if open_with else str(name)

@@ -85,7 +85,7 @@ def report(
             raise UnusableInput(_not_of_stacks(paths[0], "--html" if html is not None else "--steps"))
         _print_stacks(stacks, as_json=as_json, as_markdown=markdown, full=full)
         return
-    found = load_reports(paths, steps, limits)
+    found = load_reports(paths, steps, limits, page=html is not None)
     if html is not None:
         from llmtop.report import render_html
 

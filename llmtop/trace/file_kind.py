@@ -13,6 +13,8 @@ from llmtop.trace.gunzip import Gunzip
 Kind: TypeAlias = Literal["nsys-sqlite", "nsys-report", "chrome-json", "recording", "json", "stacks", "folder"]
 """``json`` is a JSON file that is no trace: a report, perhaps. ``stacks``: folded stacks, a line each."""
 
+TRACES = "traces"
+"""The folder of PyTorch's traces within a capture's: HTA would take other JSON beside them for traces as well."""
 _SQLITE = b"SQLite format 3\0"
 _GZIP = b"\x1f\x8b"
 _RECORDING = b"\x1f\x8b\x08\x04"

@@ -11,13 +11,13 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtop.analysis.fold_stacks import CpuTime, fold, hottest, tree, waits_for_work
 from llmtop.analysis.load_report import load_report
 from llmtop.analysis.load_stacks import load_stacks
-from llmtop.analysis.stack_samples import Frame, Stack, folded, read_folded, speedscope
 from llmtop.cli.report import report as report_command
 from llmtop.errors import UnusableInput
 from llmtop.report import stacks_text
+from llmtop.report.fold_stacks import CpuTime, fold, hottest, tree, waits_for_work
+from llmtop.report.stack_samples import Frame, Stack, folded, read_folded, speedscope
 from llmtop.report.stacks import StackNode, StackReport, from_json, to_json
 
 RUNS = 'process 7:"python train.py";'

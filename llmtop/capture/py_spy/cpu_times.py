@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from llmtop.analysis.fold_stacks import CpuTime
+from llmtop.report.fold_stacks import CpuTime
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,6 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from llmtop import procfs
-from llmtop.analysis.fold_stacks import CpuTime, fold
-from llmtop.analysis.stack_samples import Process, Stack, ThreadId, folded, speedscope
 from llmtop.capture import folder
 from llmtop.capture.engine import Check, Engine, Refusal
 from llmtop.capture.job import Job, Recorded, Target
@@ -26,6 +24,8 @@ from llmtop.capture.py_spy import cpu_times, inside, outside, ptrace_permission,
 from llmtop.capture.wait_for_window import seconds_for, wait_window
 from llmtop.errors import NotPossibleHere
 from llmtop.nsys_cli.tool import Option
+from llmtop.report.fold_stacks import CpuTime, fold
+from llmtop.report.stack_samples import Process, Stack, ThreadId, folded, speedscope
 from llmtop.report.stacks import ProcessStacks, StackReport
 from llmtop.report.stacks_text import markdown
 

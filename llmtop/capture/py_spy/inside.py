@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from llmtop import client, procfs, socket_dir, wire
-from llmtop.analysis.stack_samples import MAIN, Frame, Process, Stack, ThreadId
 from llmtop.capture.py_spy.stacks import ThreadStack, ordered, system_name
 from llmtop.errors import LlmtopError, NotPossibleHere
+from llmtop.report.stack_samples import MAIN, Frame, Process, Stack, ThreadId
 
 RATE_HZ = 20.0
 ANSWER_SECONDS = 5.0

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Literal
 
 from llmtop import procfs
-from llmtop.analysis.stack_samples import Stack, read_folded
 from llmtop.capture.job import Job, Target
 from llmtop.capture.py_spy import ptrace_permission, stacks
 from llmtop.capture.py_spy.cpu_times import started_by
 from llmtop.capture.wait_for_window import seconds_for
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import printable
+from llmtop.report.stack_samples import Stack, read_folded
 
 RATE_HZ = 100
 NATIVE_RATE_HZ = 20

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from llmtop.analysis.fold_stacks import waits_for_work
-from llmtop.analysis.stack_samples import MAIN, Frame
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
+from llmtop.report.fold_stacks import waits_for_work
+from llmtop.report.stack_samples import MAIN, Frame
 
 __all__ = ["Frame", "ThreadStack", "from_dump", "ordered", "system_name"]
 

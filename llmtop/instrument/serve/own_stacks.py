@@ -27,6 +27,7 @@ from llmtop.instrument.guest.threads import Thread, wait_for
 MAX_RATE_HZ: Final = 50.0
 MAX_SECONDS: Final = 600.0
 MAX_THREADS: Final = 256
+"""At one look, beside the main thread."""
 MAX_FRAMES: Final = 128
 """Of a stack, from the innermost on."""
 MAX_STACKS: Final = 4000
@@ -144,12 +145,15 @@ class Seen:
     def look(self) -> None:
         """Look at all threads but the one that looks."""
         self._looks += 1
-        mine, number = threading.get_ident(), 0
+        mine, main, number = threading.get_ident(), threading.main_thread().ident, 0
         # Never the whole dictionary in a variable: it has this very frame too, and would keep itself alive.
         for thread, innermost in sys._current_frames().items():
-            if thread == mine or number >= MAX_THREADS:
+            if thread == mine:
                 continue
             number += 1
+            if number > MAX_THREADS and thread != main:
+                self._cut += 1
+                continue
             frame: FrameType | None = innermost
             places: list[_Place] = []
             while frame is not None and len(places) < MAX_FRAMES:

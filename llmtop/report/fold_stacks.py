@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import NamedTuple
 
-from llmtop.analysis.stack_samples import MAIN, Frame, Process, Stack, ThreadId
+from llmtop.report.stack_samples import MAIN, Frame, Process, Stack, ThreadId
 from llmtop.report.stacks import MAX_DEPTH, HotFrame, Kind, ProcessStacks, StackNode, ThreadStacks
 
 _HOTTEST = 20
