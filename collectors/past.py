@@ -1,7 +1,7 @@
 """The past of a live feed: its snapshots in a recording without a name, so that a screen can go back to any.
 
-The file is unlinked as soon as it is open, so whatever ends the monitor leaves nothing behind. It is two
-recordings of half the room each: when the newer is full, the older goes.
+The file is unlinked as soon as it is open, so whatever ends the monitor leaves nothing behind. It is some
+recordings that share the room: when the newest is full, the oldest goes.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from llmtop.steady import SteadyTime
 LIMIT_BYTES = 64 << 20
 IN_MEMORY_BYTES = 4 << 20
 """Without a disk that has room: some minutes, in memory."""
+PARTS = 4
+_EFFORT = 3
+"""Of the packing: 16 % more bytes than with 6, in less than half the time."""
 FREE_TIMES = 4
 """A disk that has less room than so many times the limit is left to others."""
 
 
 class _Part(NamedTuple):
-    """One of the two recordings."""
+    """One of the recordings."""
 
     writer: Writer
     reader: Reader
@@ -83,8 +86,8 @@ class Past:
     def _part(self, snapshot: Snapshot, now: float) -> _Part:
         newest = self._parts[-1] if self._parts else None
         moved = newest is not None and newest.in_memory != (self.shortened is not None)
-        if newest is None or moved or newest.writer.bytes_written >= self._limit // 2:
-            if len(self._parts) > 1:
+        if newest is None or moved or newest.writer.bytes_written >= self._limit // PARTS:
+            if len(self._parts) >= PARTS:
                 _close(self._parts.pop(0))
             self._parts.append(self._new(snapshot, now))
         return self._parts[-1]
@@ -110,7 +113,7 @@ class Past:
             if self.shortened is None:
                 opened.unlink(missing_ok=True)
         called = self._folder / "the past"
-        writer = Writer(called, host=snapshot.host.name, file=file)
+        writer = Writer(called, host=snapshot.host.name, file=file, effort=_EFFORT)
         return _Part(writer, Reader(called, file=reading), now, self.shortened is not None)
 
     def _to_memory(self, why: str) -> None:

@@ -59,7 +59,13 @@ class Writer:
     """Writes a recording. Not safe for several threads."""
 
     def __init__(
-        self, path: str | Path, *, host: str, overwrite: bool = False, file: io.FileIO | None = None
+        self,
+        path: str | Path,
+        *,
+        host: str,
+        overwrite: bool = False,
+        file: io.FileIO | None = None,
+        effort: int = 6,
     ) -> None:
         """Create the file.
 
@@ -68,12 +74,14 @@ class Writer:
             host: the machine that the snapshots are of.
             overwrite: write over one that exists.
             file: an empty one that is open already and has no name any more; closed by `close()`.
+            effort: of the packing, 1 to 9.
 
         Raises:
             UnusableInput: it exists and `overwrite` is not set, or it is no file that keeps what is written.
             NotPossibleHere: it cannot be created or written.
         """
         self.path = Path(path)
+        self._effort = effort
         self._lines: list[bytes] = []
         self._bytes = 0
         self._first = self._last = 0.0
@@ -131,7 +139,7 @@ class Writer:
         """
         if self._lines:
             lines, self._lines, self._bytes = self._lines, [], 0
-            self._write_whole(pack(b"\n".join(lines) + b"\n", self._first, self._last, len(lines)))
+            self._write_whole(pack(b"\n".join(lines) + b"\n", self._first, self._last, len(lines), self._effort))
 
     def close(self) -> None:
         """Write what is pending and close.

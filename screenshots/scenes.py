@@ -105,7 +105,7 @@ def _rank(index: int, second: int, dice: random.Random, *, world: int, slow: flo
     steps = []
     for number in range(9):
         seconds = 0.1105 * dice.gauss(1, 0.012) * (1.55 if dice.random() < 0.012 else 1)
-        started = START + second + number * 0.111
+        started = START + second - 1 + number * 0.111
         steps.append(
             Step(index=second * 9 + number, started_at=started, seconds=seconds, interval_seconds=seconds)
         )

@@ -30,6 +30,7 @@ class Alerts:
 
     def __init__(self) -> None:
         self._episodes: deque[Episode] = deque(maxlen=KEPT)
+        self._gone: deque[Episode] = deque(maxlen=KEPT)
         self._up: list[Episode] = []
         self._chosen: Episode | None = None
         self._ever_muted = False
@@ -42,6 +43,7 @@ class Alerts:
         for index, episode in enumerate(self._up):
             if index not in going_on:
                 episode.until = snapshot.time
+                self._gone.append(episode)
         now, new = [], []
         for alert, place in zip(present, places, strict=True):
             if place is None:
@@ -61,6 +63,7 @@ class Alerts:
         """Forget all and take in these, as after a jump in a recording; what was muted stays so."""
         muted = [one.alert for one in self._episodes if one.muted]
         self._episodes.clear()
+        self._gone.clear()
         self._up, self._chosen = [], None
         for snapshot in snapshots:
             self.take(snapshot)
@@ -114,8 +117,15 @@ class Alerts:
 
     def past(self) -> list[Episode]:
         """Those that have gone, the last to go first."""
-        gone = (one for one in self._episodes if one.until is not None)
-        return sorted(gone, key=lambda one: -(one.until or 0.0))
+        return list(reversed(self._gone))
+
+    def last_gone(self) -> Episode | None:
+        """The one that went last, if any did."""
+        return self._gone[-1] if self._gone else None
+
+    def gone_count(self) -> int:
+        """How many that have gone are remembered."""
+        return len(self._gone)
 
 
 def _graver(one: Episode, other: Episode) -> bool:

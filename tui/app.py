@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
@@ -46,7 +47,6 @@ MAX_PENDING = 600
 """Snapshots kept for a screen that does not get to them (a terminal that has stopped reading); older ones go."""
 STALE_SECONDS, STALE_TIMES = 4.0, 3.0
 """Without a snapshot for longer than both (so many times the interval) the screen is not live."""
-_LOOK_SECONDS = 1.0
 _DEPTHS: dict[str, Depth] = {"standard": "16", "256": "256"}
 _FRAMES_QUEUED = 2
 _BEHIND_SECONDS = 0.25
@@ -91,6 +91,7 @@ class LlmtopApp(ScreenContext):
         self._past: Past | None = None
         self._newest: Snapshot | None = None
         self._heard_at = time.monotonic()
+        self._silence: asyncio.TimerHandle | None = None
         self._waiting = False
         self._ringing: Raised | None = None
         self._on_failure: Callable[[BaseException], None] = lambda _error: None
@@ -150,12 +151,12 @@ class LlmtopApp(ScreenContext):
             self._feed.on_jump(self._jumped)
         # Not before the first frame is out: the live feed imports its sources when it starts.
         self.call_after_refresh(self._feed.start, self._receive)
-        if not self.replaying:
-            self.set_interval(_LOOK_SECONDS, self._look_for_news)
 
     def on_unmount(self) -> None:
         """Stop the feed: nothing is shown any more."""
         self._feed.close()
+        if self._silence is not None:
+            self._silence.cancel()
         if self._past is not None:
             self._past.close()
 
@@ -226,7 +227,7 @@ class LlmtopApp(ScreenContext):
             waiting = list(self._pending)
             self._pending.clear()
             self._told = False
-        self._heard_at, self.view.silent_seconds = time.monotonic(), None
+        self._heard()
         history = self.view.history
         for item in waiting:
             if not isinstance(item, Snapshot):
@@ -246,12 +247,22 @@ class LlmtopApp(ScreenContext):
             self.view.snapshot = newest
             self.redraw()
 
-    def _look_for_news(self) -> None:
-        """Say that the screen is not live where nothing has come for a while."""
-        silent = time.monotonic() - self._heard_at
-        known = silent > max(STALE_SECONDS, STALE_TIMES * self.view.interval)
-        if known and self.view.snapshot is not None and self.view.history.instant is None:
-            self.view.silent_seconds = silent
+    def _heard(self) -> None:
+        """The screen is live until nothing has come for a while."""
+        self._heard_at, self.view.silent_seconds = time.monotonic(), None
+        if self._silence is not None:
+            self._silence.cancel()
+        if not self.replaying and self._loop is not None:
+            patience = max(STALE_SECONDS, STALE_TIMES * self.view.interval)
+            self._silence = self._loop.call_later(patience, self._fell_silent)
+
+    def _fell_silent(self) -> None:
+        """Say that the screen is not live, and for how long not."""
+        if self._loop is None or not self.is_running:
+            return
+        self._silence = self._loop.call_later(1.0, self._fell_silent)
+        self.view.silent_seconds = time.monotonic() - self._heard_at
+        if self.view.snapshot is not None and self.view.history.instant is None:
             self.redraw()
 
     def redraw(self) -> None:

@@ -25,8 +25,8 @@ SPANS: tuple[float | None, ...] = (60.0, 300.0, 1200.0, 7200.0, None)
 """Seconds that the keys choose among; None is all that is known."""
 _ALL_SPANS = (60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 5400.0, 7200.0)
 """What all is rounded up to, so that the picture does not move with every second."""
-GPU_SERIES = 176
-"""Of the series, how many are for GPUs: all figures of ten GPUs, the first ones of each where there are more."""
+GPU_SERIES = 144
+"""Of the series, how many are for GPUs: all figures of eight, the first ones of each where there are more."""
 METRICS_OF_A_RANK = 4
 """A training may log any number of names; only the first ones get a history."""
 MOST_RANKS = 32
@@ -36,6 +36,8 @@ _HOLE_SECONDS, _HOLE_TIMES = 90.0, 5.0
 _IDLE_SECONDS = 600.0
 """A series that was not written for so long may make room for another."""
 _MOST_CACHED = 160
+REFRESH_SECONDS = 2.0
+"""A row whose newest cell goes on is drawn anew no oftener."""
 SPIKE = 128
 """Added to a height that is not the mean's but an extreme's, which lies far from it."""
 _FAR = 2
@@ -48,20 +50,21 @@ Name = tuple[object, ...]
 
 def level(value: float | None, limit: float | None, rows: int = 1) -> int:
     """How high to draw a value in eighths of a row, 8 for each row: 0 absent, 1 the lowest, all of them at 97 %."""
-    if value is None or not math.isfinite(value) or limit is None or not 0 < limit < math.inf:
+    if value is None or limit is None or not math.isfinite(value) or not 0 < limit < math.inf:
         return 0
-    return max(1, min(int(min(max(value / limit, 0.0), 1.0) * 8.0 * rows + 0.25), 8 * rows))
+    eighths = value / limit * 8.0 * rows + 0.25
+    return 1 if eighths < 2.0 else 8 * rows if eighths >= 8 * rows else int(eighths)
 
 
 def height(spread: Spread | None, low: float, limit: float, rows: int = 1) -> int:
     """How high a cell is drawn: its mean, or where an extreme lies far from that, the extreme and `SPIKE`."""
     if spread is None or not limit > low:
         return 0
-    room = limit - low
-    mean = level(spread.mean - low, room, rows)
-    if spread.low == spread.high:
+    mean_value, low_value, high_value = spread
+    mean = level(mean_value - low, limit - low, rows)
+    if high_value - low_value < (limit - low) * 0.12:  # not an eighth and its rounding apart
         return mean
-    least, most = level(spread.low - low, room, rows), level(spread.high - low, room, rows)
+    least, most = level(low_value - low, limit - low, rows), level(high_value - low, limit - low, rows)
     far = most if most - mean >= mean - least else least
     return far + SPIKE if abs(far - mean) >= max(_FAR, rows) else mean
 
@@ -96,6 +99,22 @@ class _Drawn(Struct):
     until: float
     rewritten: int
     spreads: list[Spread | None]
+    changed_from: int = 0
+    """The first cell that was worked out anew this time."""
+    since: float = 0.0
+    """The `until` of the time before."""
+    moved: int = 0
+    """By how many cells all others moved to the left; -1: nothing was kept."""
+
+
+class _Heights(Struct):
+    """How the cells of a row were drawn."""
+
+    drawn: _Drawn
+    axis: tuple[float, float, int]
+    heights: bytearray
+    least: float | None
+    most: float | None
 
 
 _Key = tuple[str, int, float]
@@ -129,6 +148,7 @@ class History:
         self._clock = SteadyTime()
         self._usual = 1.0
         self._drawn: dict[tuple[int, int], _Drawn] = {}
+        self._heights: dict[tuple[Name, int], _Heights] = {}
         self._gpu_series = 0
         self._wanting: set[Name] = set()
 
@@ -272,9 +292,13 @@ class History:
 
     def spreads(self, name: Name, count: int) -> list[Spread | None]:
         """One figure over so many cells; None where nothing is known."""
+        drawn = self._brought_up(name, count)
+        return [None] * max(count, 0) if drawn is None else drawn.spreads
+
+    def _brought_up(self, name: Name, count: int) -> _Drawn | None:
         slot = self.store.slot(name)
         if slot is None or count <= 0:
-            return [None] * max(count, 0)
+            return None
         cells, until = self.cells(count), self.end
         known = self._drawn.get((slot, count))
         rewritten = self.store.rewritten[slot]
@@ -286,39 +310,89 @@ class History:
             or until < known.until
             or not 0 <= moved < count
         ):
-            spreads = self.store.spreads(slot, cells, 0, until)
+            drawn = _Drawn(cells, until, rewritten, self.store.spreads(slot, cells, 0, until), moved=-1)
+        elif moved == 0 and until - known.until < REFRESH_SECONDS:
+            known.changed_from, known.since, known.moved = count, known.until, 0
+            return known
         else:
             start = max(min(cells.of(known.until - RECENT_SECONDS), count - 1), 0)
             spreads = known.spreads[moved : moved + start] + self.store.spreads(slot, cells, start, until)
+            drawn = _Drawn(cells, until, rewritten, spreads, start, known.until, moved)
         if len(self._drawn) >= _MOST_CACHED:
             self._drawn.clear()
-        self._drawn[slot, count] = _Drawn(cells, until, rewritten, spreads)
-        return spreads
+        self._drawn[slot, count] = drawn
+        return drawn
 
     def past(self, name: Name, count: int, limit: float | None, rows: int = 1) -> Past:
         """One figure over so many cells on an axis from 0 to `limit`; None or 0: no axis, nothing is drawn."""
-        spreads = self.spreads(name, count)
-        most = 0.0 if limit is None else limit
-        return _past(spreads, 0.0, most, rows)
+        drawn = self._brought_up(name, count)
+        if drawn is None:
+            return Past(bytes(max(count, 0)), 0.0, 0.0, None, None)
+        known = self._heights.get((name, count))
+        axis = (0.0, 0.0 if limit is None else limit, rows)
+        return self._past(name, drawn, known, axis, None, None)
 
     def past_from_zero(self, name: Name, count: int, rows: int = 1) -> Past:
         """The same on an axis from 0 to what the values need; what stands out far above the others is cut."""
-        spreads = self.spreads(name, count)
-        means = [one.mean for one in spreads if one is not None]
-        if not means:
-            return _past(spreads, 0.0, 0.0, rows)
-        usual = median(means)
-        most = max(one.high for one in spreads if one is not None)
-        return _past(spreads, 0.0, nice_limit(max(1.25 * usual, min(most, 2.0 * usual))), rows)
+        drawn = self._brought_up(name, count)
+        if drawn is None:
+            return Past(bytes(max(count, 0)), 0.0, 0.0, None, None)
+        known = self._heights.get((name, count))
+        if known is not None and drawn.moved == 0 and known.axis[2] == rows and known.axis[1] > 0:
+            least, most = _extremes(drawn.spreads[drawn.changed_from :], known.least, known.most)
+            return self._past(name, drawn, known, known.axis, least, most)
+        means = [one.mean for one in drawn.spreads if one is not None]
+        least, most = _extremes(drawn.spreads, None, None)
+        limit = 0.0
+        if means and most is not None:
+            usual = median(means)
+            limit = nice_limit(max(1.25 * usual, min(most, 2.0 * usual)))
+        return self._past(name, drawn, known, (0.0, limit, rows), least, most)
 
     def past_between(self, name: Name, count: int, rows: int = 1) -> Past:
         """The same on an axis from the lowest to the highest value in the span."""
-        spreads = self.spreads(name, count)
-        known = [one for one in spreads if one is not None]
-        low, high = min((one.low for one in known), default=0.0), max((one.high for one in known), default=0.0)
-        if known and high <= low:  # flat: a low line
+        drawn = self._brought_up(name, count)
+        if drawn is None:
+            return Past(bytes(max(count, 0)), 0.0, 0.0, None, None)
+        known = self._heights.get((name, count))
+        if known is not None and drawn.moved == 0:
+            least, most = _extremes(drawn.spreads[drawn.changed_from :], known.least, known.most)
+        else:
+            least, most = _extremes(drawn.spreads, None, None)
+        low, high = least or 0.0, most or 0.0
+        if high <= low:  # flat: a low line
             low, high = low - (abs(low) or 1.0) / 8, low + (abs(low) or 1.0)
-        return _past(spreads, low, high, rows)
+        return self._past(name, drawn, known, (low, high, rows), least, most)
+
+    def _past(
+        self,
+        name: Name,
+        drawn: _Drawn,
+        known: _Heights | None,
+        axis: tuple[float, float, int],
+        least: float | None,
+        most: float | None,
+    ) -> Past:
+        """The heights of all cells, of which those stay that were drawn on the same axis before."""
+        low, limit, rows = axis
+        if known is not None and known.axis == axis and known.drawn is drawn:
+            heights = known.heights
+        else:
+            start = 0
+            kept = bytearray()
+            if known is not None and known.axis == axis and drawn.moved >= 0 and self._before(drawn, known.drawn):
+                start = drawn.changed_from
+                kept = known.heights[drawn.moved : drawn.moved + start]
+            heights = kept + bytearray(height(one, low, limit, rows) for one in drawn.spreads[start:])
+        if len(self._heights) >= _MOST_CACHED:
+            self._heights.clear()
+        self._heights[name, drawn.cells.number] = _Heights(drawn, axis, heights, least, most)
+        return Past(bytes(heights), low, limit, least, most)
+
+    @staticmethod
+    def _before(drawn: _Drawn, known: _Drawn) -> bool:
+        """Whether nothing was worked out between these two."""
+        return known.cells.first + drawn.moved == drawn.cells.first and known.until == drawn.since
 
     def levels(self, uuid: str, key: str, count: int) -> bytes:
         """How high the cells of one figure of one GPU are drawn, 0 to 8, on the figure's own axis."""
@@ -331,12 +405,12 @@ class History:
         return array("f", [NAN if one is None else one.mean for one in self.spreads((uuid, key), count)])
 
 
-def _past(spreads: list[Spread | None], low: float, high: float, rows: int) -> Past:
-    known = [one for one in spreads if one is not None]
-    return Past(
-        bytes([height(one, low, high, rows) for one in spreads]),
-        low,
-        high,
-        min((one.low for one in known), default=None),
-        max((one.high for one in known), default=None),
-    )
+def _extremes(
+    spreads: list[Spread | None], least: float | None, most: float | None
+) -> tuple[float | None, float | None]:
+    """The lowest and the highest of all values, and of those known before."""
+    for one in spreads:
+        if one is not None:
+            least = one.low if least is None or one.low < least else least
+            most = one.high if most is None or one.high > most else most
+    return least, most

@@ -17,12 +17,14 @@ MOST_NAMES = 10
 class PhaseHistory:
     """One training process; all the room is taken at once."""
 
-    __slots__ = ("_seconds", "_stamps", "names", "newest")
+    __slots__ = ("_seconds", "_stamps", "kept", "names", "newest")
 
     def __init__(self) -> None:
         self.names: list[str] = []
         """In the order in which they run, as far as it is known."""
         self.newest = 0.0
+        self.kept: tuple[object, object] | None = None
+        """What was drawn of it last, and for what."""
         self._seconds = array("f", [0.0]) * (_BUCKETS * MOST_NAMES)
         self._stamps = array("q", [-1]) * _BUCKETS
 

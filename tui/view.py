@@ -32,6 +32,9 @@ class View(Struct):
     """For how long nothing has come, once that is too long for the screen to be live."""
     captures: tuple[tuple[float, str], ...] = ()
     """Captures of the last hours: unix time, and in words by which engine and what it said."""
+    sorted_of: Snapshot | None = None
+    sorted_ranks: list[Rank] = []
+    """The ranks of that snapshot in their order, which is asked for many times a frame."""
     replay: str = ""
     """In a replay what the header says: speed and position."""
 
@@ -69,11 +72,17 @@ class View(Struct):
         """Attached processes, job by job, in the order of their ranks."""
         if self.snapshot is None:
             return []
+        if self.sorted_of is self.snapshot:
+            return list(self.sorted_ranks)
         place = {job.name: place for place, job in enumerate(self.jobs())}
-        return sorted(
-            self.snapshot.ranks,
-            key=lambda r: (place.get(r.job, len(place)), r.rank is None, r.rank or 0, r.host, r.pid),
+        self.sorted_of, self.sorted_ranks = (
+            self.snapshot,
+            sorted(
+                self.snapshot.ranks,
+                key=lambda r: (place.get(r.job, len(place)), r.rank is None, r.rank or 0, r.host, r.pid),
+            ),
         )
+        return list(self.sorted_ranks)
 
     def rank(self) -> Rank | None:
         """The process whose steps are shown."""

@@ -294,7 +294,7 @@ async def test_in_a_recording_keys_for_what_runs_now_say_so(tmp_path: Path) -> N
 
 
 async def test_no_key_of_the_main_screen_is_answered_with_silence() -> None:
-    """Where there is nothing to act on, each key that the footer or the help names says so or changes the screen."""
+    """Where there is nothing to act on, a key says so or changes the screen."""
     bare = snapshot()
     for key in keys.for_screen(keys.MAIN):
         if key.action in ("quit", "suspend_process") or key.keys in ("end", "home") or "seek_share" in key.action:

@@ -144,6 +144,8 @@ def clip(text: str, width: int) -> str:
 
 def pad(text: str, width: int, *, right: bool = False) -> str:
     """`text` in exactly `width` cells; `right` puts it at the right end, as numbers are."""
+    if len(text) <= width and text.isascii():
+        return text.rjust(width) if right else text.ljust(width)
     missing = width - cell_len(text)
     if missing < 0:
         return clip(text, width)

@@ -57,16 +57,15 @@ def _none(view: View, width: int, look: Look) -> list[Row]:
     muted = 0 if view.snapshot is None else len(view.snapshot.alerts)
     text = f" {look.glyphs.info} no alerts" + (f" but {fmt.counted(muted, 'muted one')} (a)" if muted else "")
     rows = [Row(width).add(text, palette.dim)]
-    past = view.alerts.past()
-    if past and view.snapshot is not None:
-        last = past[0]
+    last = view.alerts.last_gone()
+    if last is not None and view.snapshot is not None:
         ended = last.until or 0.0
         told = [
             f"last: {alert_style.word(last.alert)} {alert_style.subject(last.alert, view.snapshot)}",
             f"for {alert_style.lasted(last.alert, ended)}",
             *points(last.alert)[:1],
         ]
-        when = f"ended {alert_style.age_of(view.snapshot.time - ended)} ago (a: all {len(past)})"
+        when = f"ended {alert_style.age_of(view.snapshot.time - ended)} ago (a: all {view.alerts.gone_count()})"
         rows.append(Row(width).add("   " + fitting([*told[:2], when, *told[2:]], width - 4), palette.dim))
     return rows
 

@@ -18,6 +18,7 @@ from llmtop import format as fmt
 from llmtop.snapshot import Alert, Gpu, Rank, Snapshot
 from tui import gpu_names
 from tui.columns import Around, Column, fitting
+from tui.history import key_of
 from tui.paint import alert_style
 from tui.paint.gpu_metrics import BY_KEY, GIB, Hue
 from tui.paint.past_strip import add_strip
@@ -151,6 +152,8 @@ class _Plan(Struct, frozen=True):
     second: int
     state: int
     gap: int
+    strip_at: int
+    """Before which column the strip stands; the number of columns: after the last."""
 
 
 @lru_cache(maxsize=16)
@@ -170,7 +173,9 @@ def _plan(width: int, absent: frozenset[str]) -> _Plan:
     chosen = fitting(wanted, room - strips, gap)
     spare = room - strips - sum(column.width + gap for column in chosen)
     state = LEAST_STATE + (min(spare // 2, _MOST_STATE - LEAST_STATE) if strip else spare)
-    return _Plan(tuple(chosen), strip + LEAST_STATE + spare - state if strip else 0, second, state, gap)
+    strip = strip + LEAST_STATE + spare - state if strip else 0
+    at = next((n for n, column in enumerate(chosen) if column.key not in _BEFORE_STRIP), len(chosen))
+    return _Plan(tuple(chosen), strip, second, state, gap, at if strip else -1)
 
 
 def _absent(shown: Sequence[Entry]) -> frozenset[str]:
@@ -263,13 +268,13 @@ def titles(made: Table, width: int, span: str, look: Look) -> Row:
     plan, dim = made.plan, look.palette.dim
     row = Row(width).add(" " * _HEAD, dim)
     gap = " " * plan.gap
-    for column in plan.columns:
+    for place, column in enumerate(plan.columns):
+        if place == plan.strip_at:
+            row.add(_strip_title(made, plan.strip, span) + gap, dim)
         if plan.second and column.key == "sm":
             row.add(pad("SM", plan.second) + gap, dim)
-        if plan.strip and _strip_before(column, plan):
-            row.add(_strip_title(made, plan.strip, span) + gap, dim)
         row.add(pad(column.title, column.width, right=True) + gap, dim)
-    if plan.strip and not any(_strip_before(column, plan) for column in plan.columns):
+    if plan.strip_at == len(plan.columns):
         row.add(_strip_title(made, plan.strip, span) + gap, dim)
     return row.add(pad("state", min(plan.state, row.left)), dim).end(look.palette.text)
 
@@ -278,15 +283,6 @@ def _strip_title(made: Table, room: int, span: str) -> str:
     name = made.figure[1]
     full = f"{name}, {span}"
     return pad(full if len(full) <= room else name, room)
-
-
-@lru_cache(maxsize=64)
-def _first_after(columns: tuple[Column[Entry], ...]) -> Column[Entry] | None:
-    return next((column for column in columns if column.key not in _BEFORE_STRIP), None)
-
-
-def _strip_before(column: Column[Entry], plan: _Plan) -> bool:
-    return column is _first_after(plan.columns)
 
 
 def line(made: Table, entry: Entry, view: View, width: int, look: Look) -> Row:
@@ -305,31 +301,41 @@ def line(made: Table, entry: Entry, view: View, width: int, look: Look) -> Row:
     else:
         mark = look.glyphs.selected if picked or (entry.rank and entry.rank.pid == made.chosen) else " "
         row.add(mark, palette.selected if picked else palette.dim)
-    row.add(" ", palette.text)
     gap = " " * plan.gap
-    drawn = False
-    for column in plan.columns:
+    waiting, style_of = [" "], palette.text  # cells of one style are put into the row together
+
+    def flush() -> None:
+        if waiting:
+            row.add("".join(waiting), style_of)
+            waiting.clear()
+
+    for place, column in enumerate(plan.columns):
+        if place == plan.strip_at:
+            flush()
+            _strip(row, made, entry, view, look)
         if plan.second and column.key == "sm":
+            flush()
             _second(row, entry, view, plan.second, look)
-            row.add(gap, palette.text)
-        if plan.strip and not drawn and _strip_before(column, plan):
-            drawn = _strip(row, made, entry, view, look)
-        cell = pad(column.text(entry, made.around), column.width, right=True)
-        shown = palette.selected if picked and column.key == "" else strong if column.strong else plain
-        if loud is not None and column.key == "":
-            shown = alert_style.ink(loud, look)
-        row.add(cell + gap, shown)
-    if plan.strip and not drawn:
+            waiting.append(gap)
+        wanted = strong if column.strong else plain
+        if column.key == "" and (picked or loud is not None):
+            wanted = palette.selected if loud is None else alert_style.ink(loud, look)
+        if wanted is not style_of:
+            flush()
+            style_of = wanted
+        waiting.append(pad(column.text(entry, made.around), column.width, right=True) + gap)
+    flush()
+    if plan.strip_at == len(plan.columns):
         _strip(row, made, entry, view, look)
     return row.add(clip(text, min(plan.state, row.left)), style).end(palette.text)
 
 
-def _strip(row: Row, made: Table, entry: Entry, view: View, look: Look) -> bool:
+def _strip(row: Row, made: Table, entry: Entry, view: View, look: Look) -> None:
     """The history of the figure that the table shows, or why there is none."""
     key, _, hue = made.figure
     room = made.plan.strip
     if entry.gpu is None and entry.rank is not None:
-        past = view.history.past_from_zero((_key(entry.rank), "step"), room)
+        past = view.history.past_from_zero((key_of(entry.rank), "step"), room)
         add_strip(row, past, "compute", look)
     elif entry.gpu is None or entry.again:
         row.add(pad("  the same GPU", room), look.palette.dim)
@@ -340,13 +346,6 @@ def _strip(row: Row, made: Table, entry: Entry, view: View, look: Look) -> bool:
         else:
             add_strip(row, past, hue, look)
     row.add(" " * made.plan.gap, look.palette.text)
-    return True
-
-
-def _key(rank: Rank) -> tuple[str, int, float]:
-    from tui.history import key_of
-
-    return key_of(rank)
 
 
 def _second(row: Row, entry: Entry, view: View, room: int, look: Look) -> None:

@@ -170,7 +170,7 @@ def _figures(rank: Rank, view: View) -> list[tuple[str, str, str]]:
     if rank.total_steps and view.job() is None:
         figures.append(("", *_progress(rank)))
     if rank.tokens_per_s is not None:
-        figures.append(("", fmt.count(rank.tokens_per_s), " tok/s"))
+        figures.append(("", fmt.count(rank.tokens_per_s), " tokens/s"))
     elif rank.samples_per_s is not None:
         figures.append(("", fmt.count(rank.samples_per_s), " samples/s"))
     figures.append(("GPU", *_idle(rank)))

@@ -21,9 +21,11 @@ from tui.paint.gpu_metrics import BY_KEY, Hue
 from tui.paint.past_strip import add_chart
 from tui.paint.rows import Look, Row, clip, pad, rule
 from tui.panes import phase_bars
+from tui.phase_history import PhaseHistory
+from tui.series_store import Cells
 from tui.view import View
 
-LABEL = 15
+LABEL = 16
 _NARROW_LABEL = 12
 _TALL = 10
 """Rows of the chart of steps at most."""
@@ -32,6 +34,8 @@ _MANY_ROWS = 12
 _MOST_LANES = 3
 _LEAST_SLICE = 12
 """Cells of one bar of phases at least."""
+_REFRESH_SECONDS = 5.0
+"""The bars of phases are of quarter minutes, so they are painted no oftener."""
 Axis = Literal["zero", "between", "hundred", "limit"]
 
 
@@ -188,7 +192,7 @@ def _of(view: View, rank: Rank | None) -> Gpu | None:
 def _of_gpu(view: View, gpu: Gpu) -> list[_Line]:
     """What the table has no strip of, for one GPU."""
     lines = []
-    several = f"{view.gpu_label(gpu)} " if len(view.gpus()) > 1 else ""
+    several = f"GPU{view.gpu_label(gpu)} " if len(view.gpus()) > 1 else ""
     for key in ("sm", "tensor", "dram", "pcie_rx", "nvlink_rx", "temperature", "clock", "memory"):
         metric = BY_KEY[key]
         if metric.value(gpu) is None:
@@ -200,7 +204,14 @@ def _of_gpu(view: View, gpu: Gpu) -> list[_Line]:
     return lines
 
 
-_SHORT = {"temperature": "temp", "memory": "mem", "clock": "MHz", "pcie_rx": "PCIe", "nvlink_rx": "NVL"}
+_SHORT = {
+    "temperature": "temp",
+    "memory": "mem",
+    "tensor": "tens",
+    "clock": "MHz",
+    "pcie_rx": "PCIe",
+    "nvlink_rx": "NVL",
+}
 
 
 def _rate(value: float | None) -> str:
@@ -242,20 +253,31 @@ def _phases(view: View, label: int, room: int, width: int, look: Look) -> Row:
         return row
     history = view.history
     number = max(min(room // _LEAST_SLICE, 12), 1)
+    cells = history.cells(number)
+    if known.kept is None or known.kept[0] != (cells, history.end // _REFRESH_SECONDS, room, look):
+        painted = _slices(rank, known, history, cells, room, look)
+        known.kept = (cells, history.end // _REFRESH_SECONDS, room, look), painted
+    kept = known.kept[1]
+    assert isinstance(kept, Row)
+    return row.join(kept)
+
+
+def _slices(rank: Rank, known: PhaseHistory, history: History, cells: Cells, room: int, look: Look) -> Row:
+    row = Row(room)
     colors = phase_bars.colors(rank)
     letters = phase_bars.letters(known.names)
-    cells = history.cells(number)
-    for place in range(number):
-        left, right = place * room // number, (place + 1) * room // number
+    first = history.first or 0.0
+    for place in range(cells.number):
+        left, right = place * room // cells.number, (place + 1) * room // cells.number
         start = (cells.first + place) * cells.seconds
-        parts = known.between(max(start, (history.first or 0.0)), min(start + cells.seconds, history.end))
-        if parts is None or start + cells.seconds < (history.first or 0.0):
-            row.add(" " * (right - left), palette.text)
+        parts = known.between(max(start, first), min(start + cells.seconds, history.end))
+        if parts is None or start + cells.seconds < first:
+            row.add(" " * (right - left), look.palette.text)
             continue
         lengths = split(list(parts.values()), sum(parts.values()), right - left - 1)
         for (name, _), length in zip(parts.items(), lengths, strict=True):
             phase_bars.block(row, letters[name], length, colors.get(name, phase_bars.REST), look)
-        row.to(label + 1 + right, palette.text)
+        row.to(right, look.palette.text)
     return row
 
 

@@ -9,11 +9,14 @@ from textual.events import Click
 from llmtop.snapshot import Alert, Snapshot
 from tui import keys
 from tui.canvas import Placed
-from tui.layout import ONE_ALERT_ROW, Layout, arrange
+from tui.layout import ONE_ALERT_ROW, Layout, Rect, arrange
 from tui.paint import alert_style
+from tui.paint.rows import Row
 from tui.panes import alert_rows, header_footer, node_table, phase_bars, steps, time_line
 from tui.panes.node_table import Entry
 from tui.screens.base import LlmtopScreen
+
+_PROCESSES_SECONDS = 3.0
 
 
 class MainScreen(LlmtopScreen):
@@ -21,6 +24,10 @@ class MainScreen(LlmtopScreen):
 
     NAME = keys.MAIN
     CSS_PATH = "main.tcss"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._drawn_processes: tuple[object, list[Row]] | None = None
 
     def layout_now(self, width: int, height: int) -> Layout:
         """Where everything goes at this size."""
@@ -89,9 +96,17 @@ class MainScreen(LlmtopScreen):
         if plan.timeline:
             yield Placed(plan.timeline, time_line.paint(self.view, *plan.timeline[2:], self.look))
         if plan.processes:
-            from tui.panes import process_table
+            yield Placed(plan.processes, self._processes(plan.processes))
 
-            yield Placed(plan.processes, process_table.paint(self.view, *plan.processes[2:], self.look))
+    def _processes(self, rect: Rect) -> list[Row]:
+        """The processes, whose figures are the least telling and the dearest to draw: anew every few seconds."""
+        from tui.panes import process_table
+
+        snapshot = self.view.snapshot
+        key = (rect, self.look, None if snapshot is None else int(snapshot.time / _PROCESSES_SECONDS))
+        if self._drawn_processes is None or self._drawn_processes[0] != key:
+            self._drawn_processes = key, process_table.paint(self.view, *rect[2:], self.look)
+        return self._drawn_processes[1]
 
     def alert(self) -> Alert | None:
         """The alert that is shown: the gravest one, or the one that was chosen."""
