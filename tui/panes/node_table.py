@@ -14,7 +14,7 @@ from msgspec import Struct
 from rich.style import Style
 
 from llmtop import format as fmt
-from llmtop import ownership
+from llmtop import gpu_busy, ownership
 from llmtop.snapshot import Alert, Gpu, Rank, Snapshot
 from tui import gpu_names
 from tui.columns import Around, Column, fitting
@@ -96,15 +96,6 @@ _TEXTS: dict[str, Callable[[Gpu], str]] = {
 }
 
 
-def idle(rank: Rank) -> str:
-    """How idle the rank's GPU was; "≥12%" where it was at least that."""
-    if rank.gpu_busy_pct is not None:
-        return f"{'≥' if rank.gpu_busy_bound else ''}{fmt.percent(100 - rank.gpu_busy_pct)}"
-    if rank.gpu_idle_pct is not None:
-        return f"≥{fmt.percent(rank.gpu_idle_pct)}"  # by events of one stream: gaps within a phase are not seen
-    return fmt.DASH
-
-
 def _rank_column(title: str, width: int, weight: int, key: str, *, strong: bool = False) -> Column[Entry]:
     def text(entry: Entry, _around: Around) -> str:
         rank = entry.rank
@@ -115,7 +106,7 @@ def _rank_column(title: str, width: int, weight: int, key: str, *, strong: bool 
         if key == "step":
             return fmt.duration(rank.step_seconds_p50 or rank.step_seconds)
         if key == "idle":
-            return idle(rank)
+            return gpu_busy.idle_text(rank)
         return fmt.count(rank.tokens_per_s) if key == "tokens" else str(rank.pid)
 
     return Column(title, width, weight, text, strong=strong, key=key)
@@ -137,7 +128,7 @@ COLUMNS: tuple[Column[Entry], ...] = (
     _gpu_column("PCIe/s", 6, 11, "pcie"),
     _gpu_column("NVL/s", 5, 10, "nvlink"),
     _rank_column("step", 7, 3, "step", strong=True),
-    _rank_column("idle", 5, 5, "idle"),
+    _rank_column("idle", 6, 5, "idle"),
     _rank_column("tok/s", 6, 15, "tokens"),
     _rank_column("pid", 7, 16, "pid"),
 )

@@ -8,11 +8,11 @@ from textwrap import wrap
 from rich.style import Style
 
 from llmtop import format as fmt
+from llmtop import gpu_busy
 from llmtop.snapshot import Rank, RareSteps
 from tui.history import key_of
 from tui.paint import alert_style
 from tui.paint.rows import Look, Row, frame, pad, rule
-from tui.panes.node_table import idle
 from tui.panes.phase_bars import Clock, Part, bar, block, letters, listed, parts, step_seconds
 from tui.panes.words import short_command
 from tui.phase_history import BUCKET_SECONDS
@@ -134,7 +134,8 @@ def _content(
         both = any(part.phase.gpu_seconds is not None for part in shown)
         clocks: list[Clock] = ["host", "gpu"] if both else ["host"]
         outside = rank.outside_seconds
-        rows += [_bar_row(clock, shown, outside, total, width, look) for clock in clocks[-max(height, 1) :]]
+        gpu = _gpu_heading(rank)
+        rows += [_bar_row(clock, shown, outside, total, width, look, gpu) for clock in clocks[-max(height, 1) :]]
     else:
         rows.append(Row(width).add(_why_no_phases(rank), look.palette.dim))
     rows = rows[:height]
@@ -195,18 +196,22 @@ def _progress(rank: Rank) -> tuple[str, str]:
     return f"{100 * done / (rank.total_steps or 1):.0f}%", f" of {rank.total_steps:,}{left}"
 
 
-_SOURCES = {"events": "CUDA events", "util": "util", "sm": "SM"}
-
-
 def _idle(rank: Rank) -> tuple[str, str]:
     """How idle the GPU is, and which witness says so."""
-    source = "" if rank.gpu_busy_source is None else f" ({_SOURCES[rank.gpu_busy_source]})"
-    return f"{idle(rank)} idle", source
+    source = "" if rank.gpu_busy_source is None else f" by {gpu_busy.witness(rank.gpu_busy_source)}"
+    return f"{gpu_busy.idle_text(rank)} idle", source
 
 
-def _bar_row(clock: Clock, shown: list[Part], outside: float | None, total: float, width: int, look: Look) -> Row:
+def _gpu_heading(rank: Rank) -> str:
+    """The GPU's clock, and that it is a bound where the GPU may have paused within the phases."""
+    return "GPU≤" if gpu_busy.phases_are_bounds(rank) else "GPU"
+
+
+def _bar_row(
+    clock: Clock, shown: list[Part], outside: float | None, total: float, width: int, look: Look, gpu: str
+) -> Row:
     palette = look.palette
-    row = Row(width).add("host " if clock == "host" else "GPU  ", palette.dim)
+    row = Row(width).add(pad("host" if clock == "host" else gpu, 5), palette.dim)
     length = max(width - 5 - 9, 0)
     bar(row, shown, clock, total, length, look, outside=outside if clock == "host" else None)
     if clock == "host":
@@ -222,7 +227,7 @@ def _details(
     before = _before(rank, view)
     columns = next((n for n in (1, 2, 3) if 1 + ceil(len(shown) / n) <= height), 3)
     columns = max(min(columns, (width + 3) // (LEGEND + 3)), 1)
-    legend = _legend(shown, total, width, height, columns, before, look, rank.phases_left_out)
+    legend = _legend(shown, total, width, height, columns, before, look, rank.phases_left_out, _gpu_heading(rank))
     side = (LEGEND + 3) * columns
     remarks = _remarks(rank)
     if remarks and width - side >= _LEAST_REMARK:
@@ -250,6 +255,7 @@ def _legend(
     before: dict[str, float],
     look: Look,
     unknown: int,
+    gpu: str,
 ) -> list[Row]:
     """Phase by phase: time by both clocks, share, change. What has no room is counted, with `unknown` others."""
     palette = look.palette
@@ -264,7 +270,7 @@ def _legend(
     name = LEGEND - 2 - 9 - 6 - 9 - 8
     for column in range(columns):
         rows[0].to(column * (LEGEND + 3), palette.dim)
-        rows[0].add(pad("phase", name + 2) + f"{'host':>9}{'share':>6}{'GPU':>9}{'5 min':>8}", palette.dim)
+        rows[0].add(pad("phase", name + 2) + f"{'host':>9}{'share':>6}{gpu:>9}{'5 min':>8}", palette.dim)
     for place, part in enumerate(fitting):
         column, line = divmod(place, max(len(rows) - 1, 1))
         row = rows[min(1 + line, len(rows) - 1)].to(column * (LEGEND + 3), palette.text)
