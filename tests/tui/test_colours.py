@@ -58,7 +58,9 @@ def test_a_phase_keeps_its_colour_whatever_the_others_are_and_however_it_is_call
     for left_out in STEP:
         rest = phase_bars.colors_of([name for name in STEP if name != left_out])
         assert all(rest[name] == usual[name] for name in rest)
-    odd = phase_bars.colors_of(["zero_grad", "next_batch", "to_device", "forward", "loss", "backward", "optimizer"])
+    odd = phase_bars.colors_of(
+        ["zero_grad", "next_batch", "to_device", "forward", "loss", "backward", "optimizer"]
+    )
     assert odd["next_batch"] == usual["dataload"]
     assert odd["to_device"] == usual["h2d"]
     assert [odd[name] for name in ("forward", "backward", "optimizer")] == [

@@ -86,7 +86,9 @@ def test_what_was_drawn_stays_where_it_is_while_time_goes_on() -> None:
             if number in drawn and number * cells.seconds > NOW + 1:
                 assert drawn[number] == spread
             drawn[number] = spread
-    fresh = history.store.spreads(history.store.slot((gpu(0).uuid, "util")) or 0, history.cells(70), 0, history.end)
+    fresh = history.store.spreads(
+        history.store.slot((gpu(0).uuid, "util")) or 0, history.cells(70), 0, history.end
+    )
     assert fresh == history.spreads((gpu(0).uuid, "util"), 70), "worked out piece by piece, the same as at once"
 
 

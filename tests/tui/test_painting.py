@@ -235,7 +235,9 @@ def test_the_gpu_with_the_alert_differs_in_text_from_its_neighbours(look: Look, 
     mark = look.glyphs.critical
     worded = [line for line in lines if "BUSY BUT IDLE" in line]
     assert len(worded) >= 2, "once in the strip and once at the GPU"
-    marked = [number for number in range(8) if any(re.match(rf"{re.escape(mark)} +{number} ", line) for line in lines)]
+    marked = [
+        number for number in range(8) if any(re.match(rf"{re.escape(mark)} +{number} ", line) for line in lines)
+    ]
     assert marked == [3]
     assert any("1m 14s" in line for line in lines)
 

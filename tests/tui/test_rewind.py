@@ -59,8 +59,12 @@ async def test_what_comes_meanwhile_is_kept_and_nothing_of_it_is_shown() -> None
             feed.say(moment)
         await pilot.pause()
         app.redraw()
-        changed = [one for one, other in zip(text(app).splitlines(), then.splitlines(), strict=True) if one != other]
-        assert all(line.startswith((" llmtop", " step")) for line in changed), "the step that was under way has ended"
+        changed = [
+            one for one, other in zip(text(app).splitlines(), then.splitlines(), strict=True) if one != other
+        ]
+        assert all(line.startswith((" llmtop", " step")) for line in changed), (
+            "the step that was under way has ended"
+        )
         assert "1m 10s ago" in first_line(text(app))
         await pilot.press("end")
         assert app.view.snapshot == MOMENTS[119]

@@ -62,8 +62,8 @@ def paint(metric: Metric, gpu: Gpu, view: View, rect: Rect, look: Look, marker: 
     spreads = view.history.spreads(name, samples)
     drawn = [Row(room) for _ in range(lines)]
     if dense:
-        for row, line in zip(drawn, braille(spreads, room, lines, limit), strict=True):
-            row.put(line, look.lines[metric.hue], room)
+        for row, text in zip(drawn, braille(spreads, room, lines, limit), strict=True):
+            row.put(text, look.lines[metric.hue], room)
     else:
         add_chart(drawn, view.history.past(name, room, limit, lines), metric.hue, look)
     rows = [_title(metric, gpu, [one for one in spreads if one is not None], width, look)]

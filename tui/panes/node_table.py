@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from msgspec import Struct
+from rich.cells import cell_len
 from rich.style import Style
 
 from llmtop import format as fmt
@@ -313,7 +314,19 @@ def line(made: Table, entry: Entry, view: View, width: int, look: Look) -> Row:
     flush()
     if plan.strip_at == len(plan.columns):
         _strip(row, made, entry, view, look)
-    return row.add(clip(text, min(plan.state, row.left)), style).end(palette.text)
+    said = whole(text, min(plan.state, row.left), f" {look.glyphs.dot} ")
+    return row.add(said, style).end(palette.text)
+
+
+def whole(text: str, room: int, between: str) -> str:
+    """As many of the parts of a text as fit, each whole; of the first, its beginning where not even that fits."""
+    first, *others = text.split(between)
+    said = clip(first, room)
+    for part in others:
+        if cell_len(said) + len(between) + cell_len(part) > room:
+            break
+        said += between + part
+    return said
 
 
 def _strip(row: Row, made: Table, entry: Entry, view: View, look: Look) -> None:
@@ -357,7 +370,7 @@ def _state(made: Table, entry: Entry, loud: Alert | None, look: Look) -> tuple[s
         more = f" +{count}" if count > 0 else ""
         return f" {alert_style.word(loud)}{more} ", alert_style.badge(loud, look)
     if gpu is not None and gpu.error and not entry.again:
-        return f"ERROR {fmt.printable(gpu.error)}", palette.critical
+        return f"ERROR {look.glyphs.dot} {fmt.printable(gpu.error)}", palette.critical
     if rank is None:
         return _unattached(made, gpu, look), palette.dim
     if rank.state != "running":
@@ -365,7 +378,7 @@ def _state(made: Table, entry: Entry, loud: Alert | None, look: Look) -> tuple[s
         return rank.state.upper(), inks.get(rank.state, palette.warning)
     whose = "" if gpu is None else fmt.printable(ownership.owners(gpu.uuid, made.snapshot))
     if whose:
-        return f"ok, {whose}", palette.warning
+        return f"ok {look.glyphs.dot} {whose}", palette.warning
     return _running(made, rank), palette.dim
 
 
@@ -373,7 +386,7 @@ def _running(made: Table, rank: Rank) -> str:
     if rank.lost:
         return f"lost {fmt.count(rank.lost)} steps"
     other_job = made.several and rank.job != made.job
-    return f"another job: {fmt.printable(rank.job)}" if other_job else "ok"
+    return f"another job: {fmt.printable(rank.job).replace(' · ', ' ')}" if other_job else "ok"
 
 
 def _count(made: Table, entry: Entry) -> int:
@@ -391,7 +404,7 @@ def _unattached(made: Table, gpu: Gpu | None, look: Look) -> str:
         return f"split into {fmt.counted(parts, 'MIG instance')}"
     dot = f" {look.glyphs.dot} "
     processes = [one for one in made.snapshot.processes if one.gpu_uuid == gpu.uuid]
-    kind = "MIG, " if gpu.mig_parent_uuid is not None else ""
+    kind = f"MIG{dot}" if gpu.mig_parent_uuid is not None else ""
     if not processes:
         return f"{kind}no process"
     named = short_command(processes[0].command) or f"pid {processes[0].pid}"

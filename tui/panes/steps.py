@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 from textwrap import wrap
+from typing import NamedTuple
 
 from rich.style import Style
 
@@ -26,8 +27,16 @@ _HINT = (
     ("or with none:  llmtop run -- python train.py", False),
 )
 _HINT_LINE = "no training attached: start it with  llmtop run -- python train.py"
-LEGEND = 52
-"""Cells of one column of the table of phases."""
+
+
+class _Form(NamedTuple):
+    """How wide one column of the table of phases is, and whether it tells shares and changes."""
+
+    width: int
+    full: bool
+
+
+_WIDE, _SLIM = _Form(52, full=True), _Form(34, full=False)
 _LEAST_REMARK = 30
 
 
@@ -225,10 +234,13 @@ def _details(
 ) -> list[Row]:
     """The table of phases, in columns as it needs, and beside it what has to be known about the figures."""
     before = _before(rank, view)
-    columns = next((n for n in (1, 2, 3) if 1 + ceil(len(shown) / n) <= height), 3)
-    columns = max(min(columns, (width + 3) // (LEGEND + 3)), 1)
-    legend = _legend(shown, total, width, height, columns, before, look, rank.phases_left_out, _gpu_heading(rank))
-    side = (LEGEND + 3) * columns
+    needed = next((n for n in (1, 2, 3) if 1 + ceil(len(shown) / n) <= height), 3)
+    form = _WIDE if needed * (_WIDE.width + 3) <= width + 3 else _SLIM
+    columns = max(min(needed, (width + 3) // (form.width + 3)), 1)
+    legend = _legend(
+        shown, total, width, height, columns, form, before, look, rank.phases_left_out, _gpu_heading(rank)
+    )
+    side = (form.width + 3) * columns
     remarks = _remarks(rank)
     if remarks and width - side >= _LEAST_REMARK:
         said = [line for text in remarks for line in wrap(text, width - side)][:height]
@@ -252,6 +264,7 @@ def _legend(
     width: int,
     height: int,
     columns: int,
+    form: _Form,
     before: dict[str, float],
     look: Look,
     unknown: int,
@@ -267,21 +280,24 @@ def _legend(
         fitting = [part for part in shown if part.phase.name in kept]
     rows = [Row(width) for _ in range(min(1 + ceil(len(fitting) / columns), height))]
     known = letters([part.phase.name for part in shown])
-    name = LEGEND - 2 - 9 - 6 - 9 - 8
+    name = form.width - 2 - 9 - 9 - (6 + 8 if form.full else 0)
+    share_title, change_title = (f"{'share':>6}", f"{'5 min':>8}") if form.full else ("", "")
     for column in range(columns):
-        rows[0].to(column * (LEGEND + 3), palette.dim)
-        rows[0].add(pad("phase", name + 2) + f"{'host':>9}{'share':>6}{gpu:>9}{'5 min':>8}", palette.dim)
+        rows[0].to(column * (form.width + 3), palette.dim)
+        rows[0].add(pad("phase", name + 2) + f"{'host':>9}{share_title}{gpu:>9}{change_title}", palette.dim)
     for place, part in enumerate(fitting):
         column, line = divmod(place, max(len(rows) - 1, 1))
-        row = rows[min(1 + line, len(rows) - 1)].to(column * (LEGEND + 3), palette.text)
+        row = rows[min(1 + line, len(rows) - 1)].to(column * (form.width + 3), palette.text)
         block(row, known[part.phase.name], 1, part.color, look)
         row.add(" " + pad(fmt.printable(part.phase.name), name), palette.text)
-        share = 100 * part.phase.host_seconds / total
         row.add(pad(fmt.duration(part.phase.host_seconds), 9, right=True), palette.text)
-        row.add(pad(fmt.percent(share), 6, right=True), palette.dim)
+        if form.full:
+            share = 100 * part.phase.host_seconds / total
+            row.add(pad(fmt.percent(share), 6, right=True), palette.dim)
         row.add(pad(fmt.duration(part.phase.gpu_seconds), 9, right=True), palette.text)
-        grown, loud = _change(part.phase.host_seconds, before.get(part.phase.name), total)
-        row.add(pad(grown, 8, right=True), palette.strong if loud else palette.dim)
+        if form.full:
+            grown, loud = _change(part.phase.host_seconds, before.get(part.phase.name), total)
+            row.add(pad(grown, 8, right=True), palette.strong if loud else palette.dim)
     hidden = len(shown) - len(fitting) + unknown
     if hidden and rows:
         rows[0].add(f"   +{hidden:,} more", palette.dim)

@@ -204,7 +204,14 @@ def _of_gpu(view: View, gpu: Gpu) -> list[_Line]:
     return lines
 
 
-_SHORT = {"temperature": "temp", "memory": "mem", "tensor": "tens", "clock": "MHz", "pcie_rx": "PCIe", "nvlink_rx": "NVL"}
+_SHORT = {
+    "temperature": "temp",
+    "memory": "mem",
+    "tensor": "tens",
+    "clock": "MHz",
+    "pcie_rx": "PCIe",
+    "nvlink_rx": "NVL",
+}
 
 
 def _rate(value: float | None) -> str:
