@@ -367,8 +367,9 @@ def _state(made: Table, entry: Entry, loud: Alert | None, look: Look) -> tuple[s
     palette, rank, gpu = look.palette, entry.rank, entry.gpu
     if loud is not None:
         count = _count(made, entry) - 1
-        more = f" +{count}" if count > 0 else ""
-        return f" {alert_style.word(loud)}{more} ", alert_style.badge(loud, look)
+        word, more = alert_style.word(loud), f" +{count}" if count > 0 else ""
+        forms = (f" {word}{more} ", f"{word}{more}", f" {word} ", word)
+        return next((text for text in forms if len(text) <= made.plan.state), word), alert_style.badge(loud, look)
     if gpu is not None and gpu.error and not entry.again:
         return f"ERROR {look.glyphs.dot} {fmt.printable(gpu.error)}", palette.critical
     if rank is None:

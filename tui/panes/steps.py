@@ -276,7 +276,7 @@ def _legend(
     fitting = shown
     if len(shown) > room * columns:
         largest = sorted(shown, key=lambda p: -max(p.phase.host_seconds, p.phase.gpu_seconds or 0.0))
-        kept = {part.phase.name for part in largest[: max(room * columns - 1, 0)]}
+        kept = {part.phase.name for part in largest[: max(room * columns, 0)]}
         fitting = [part for part in shown if part.phase.name in kept]
     rows = [Row(width) for _ in range(min(1 + ceil(len(fitting) / columns), height))]
     known = letters([part.phase.name for part in shown])
