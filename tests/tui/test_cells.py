@@ -62,7 +62,7 @@ def test_figures_of_one_screen_agree() -> None:
 
 
 def _odd() -> Snapshot:
-    """Two MIG instances, a GPU of somebody else's, a free one, one that only a process of ours uses, one in a job."""
+    """Two MIG instances, a GPU of somebody else's, a free one, one that a process of ours uses, one in a job."""
     moment = scene(gpus=5, ranks=1, seconds=3)[-1]
     split, *others = moment.gpus
     parts = [

@@ -172,17 +172,15 @@ def _figures(rank: Rank, view: View) -> list[tuple[str, str, str]]:
     """Label, value and what follows it: what the title says, as far as there is room, in this order."""
     window = "" if rank.window_seconds is None else f" over {fmt.duration(rank.window_seconds)}"
     figures = [("p50", fmt.duration(rank.step_seconds_p50), window)]
+    if rank.tokens_per_s is not None:
+        figures.append(("", fmt.count(rank.tokens_per_s), " tokens/s"))
+    elif rank.samples_per_s is not None:
+        figures.append(("", fmt.count(rank.samples_per_s), " samples/s"))
     figures.append(("p95", fmt.duration(rank.step_seconds_p95), ""))
     figures += [
         ("the run" if one.name == "run" else one.name, fmt.duration(one.step_seconds_p50), "")
         for one in rank.windows[1:]
     ]
-    if rank.total_steps and view.job() is None:
-        figures.append(("", *_progress(rank)))
-    if rank.tokens_per_s is not None:
-        figures.append(("", fmt.count(rank.tokens_per_s), " tokens/s"))
-    elif rank.samples_per_s is not None:
-        figures.append(("", fmt.count(rank.samples_per_s), " samples/s"))
     figures.append(("GPU", *_idle(rank)))
     if rank.mfu_pct is not None:
         figures.append(("MFU", f"{'~' if rank.mfu_estimated else ''}{fmt.percent(rank.mfu_pct, 1)}", ""))
@@ -197,12 +195,6 @@ def _figures(rank: Rank, view: View) -> list[tuple[str, str, str]]:
     name = short_command(rank.command)
     figures.append(("pid", f"{rank.pid}" + (f" {name}" if name else ""), ""))
     return figures
-
-
-def _progress(rank: Rank) -> tuple[str, str]:
-    done = 0 if rank.step is None else min(rank.step + 1, rank.total_steps or 0)
-    left = "" if rank.eta_seconds is None else f", {fmt.duration(rank.eta_seconds)} left"
-    return f"{100 * done / (rank.total_steps or 1):.0f}%", f" of {rank.total_steps:,}{left}"
 
 
 def _idle(rank: Rank) -> tuple[str, str]:

@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from llmtop import format as fmt
 from llmtop.snapshot import Gpu, Rank
-from tui.history import METRICS_OF_A_RANK, History, Name, Past, key_of
+from tui.heights import Past
+from tui.history import METRICS_OF_A_RANK, History, Name, key_of
 from tui.paint import alert_style
 from tui.paint.charts import split
 from tui.paint.gpu_metrics import BY_KEY, Hue
