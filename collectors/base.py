@@ -27,6 +27,8 @@ class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
     """GPU memory that the process has."""
     sm_pct: float | None = None
     """Share of the time since the round before in which its kernels ran, as the driver reckons."""
+    computes: bool = True
+    """Whether it has a context to compute in; a desktop only draws."""
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):

@@ -59,6 +59,7 @@ def live_sources(interval: float, directory: Path | None = None) -> Sources:
         directory: of the trainings' sockets, `llmtop.socket_dir.runtime_dir()` by default.
     """
     # psutil and the rules take some 40 ms to import: a screen paints its first frame before.
+    from collectors.gpu_busy import GpuBusy
     from collectors.machine.host import HostSource
     from collectors.machine.processes import ProcessSource
     from collectors.nccl_ras.stage import NcclRas
@@ -74,7 +75,7 @@ def live_sources(interval: float, directory: Path | None = None) -> Sources:
         processes=ProcessSource(lambda: gpu.latest().uses, ranks.pids, interval),
         ranks=ranks,
         rules=Rules().apply,
-        before_rules=(NcclRas(),),
+        before_rules=(NcclRas(), GpuBusy()),
     )
 
 

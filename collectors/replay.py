@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from collectors import pipeline
 from collectors.alarm import Alarm
+from collectors.gpu_busy import GpuBusy
 from collectors.pipeline import Stage
 from collectors.refigure import Refigure
 from llmtop.errors import UnusableInput
@@ -56,7 +57,7 @@ class ReplayFeed:
                 f"{reader.path} holds no snapshot" + (f": {reader.damage}" if reader.damage else "")
             )
         self._reader, self._make_rules = reader, make_rules
-        self._stages: tuple[Stage, ...] = (Refigure(), make_rules())
+        self._stages: tuple[Stage, ...] = (Refigure(), GpuBusy(), make_rules())
         self._lock = threading.Lock()
         self._wake = Alarm()
         self._closed = self._paused = self._ended = False
@@ -204,7 +205,7 @@ class ReplayFeed:
 
     def _jump(self, target: float, on_snapshot: Callable[[Snapshot], None]) -> Iterator[tuple[float, Snapshot]]:
         """Judge what lies before the target with fresh rules, show the snapshot there, and return what follows."""
-        self._stages = (Refigure(), self._make_rules())
+        self._stages = (Refigure(), GpuBusy(), self._make_rules())
         before: deque[tuple[float, Snapshot]] = deque(maxlen=HISTORY_SNAPSHOTS)
         upcoming = self._reader.snapshots(target - HISTORY_SECONDS)
         following: tuple[float, Snapshot] | None = None

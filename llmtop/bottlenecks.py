@@ -25,6 +25,7 @@ AlertId = Literal[
     "hung_collective",
     "outside",
     "memory_bound",
+    "low_activity",
     "straggler",
     "throttled",
     "power_capped",
@@ -92,6 +93,7 @@ BOTTLENECKS: Final[Mapping[BottleneckId, Bottleneck]] = {
     "memory_bound": Bottleneck(
         "MEMORY-BOUND", "memory bandwidth", "the bandwidth of the GPU's memory is the limit"
     ),
+    "low_activity": Bottleneck("LITTLE WORK", "a GPU that is not filled", "the GPU has work and could do more"),
     "straggler": Bottleneck("STRAGGLER", "waiting for one rank", "one rank holds the others up"),
     "throttled": Bottleneck("THROTTLED", "lowered clocks", "heat or the power supply slows the GPU down"),
     "power_capped": Bottleneck("POWER-CAPPED", "the power limit", "the GPU works at its power limit"),

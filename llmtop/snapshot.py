@@ -23,7 +23,6 @@ SCHEMA = 2
 Source = Literal["live", "replay"]
 RankState = Literal["running", "paused", "stopped", "stalled", "gone"]
 StepKind = Literal["step", "request"]
-BusySource = Literal["events", "util", "sm"]
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +35,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     util_pct: float | None = None
     """GPU-Util: share of time in which at least one kernel ran. 100 does not mean busy."""
+    util_sampled_pct: float | None = None
+    """Mean of the samples of GPU-Util that the driver took by itself since it was last asked for them (some 2 s):
+    many more than the readings of `util_pct`."""
     mem_util_pct: float | None = None
     """NVML's memory utilisation: share of time in which device memory was read or written."""
     mem_used_bytes: int | None = None
@@ -90,6 +92,8 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     gpu_uuid: str | None = None
     gpu_mem_bytes: int | None = None
     gpu_sm_pct: float | None = None
+    gpu_computes: bool = True
+    """Whether the driver lists it among those that compute on that GPU; a desktop only draws."""
     user: str | None = None
     command: str | None = None
     cpu_pct: float | None = None
@@ -311,12 +315,18 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """Share of `gpu_busy_seconds` in which this rank's GPU ran anything, by the witness that is believed
     (`llmtop.gpu_busy`); 100 minus it is how idle the GPU is. None where no witness can tell, or where util is the
     only one and other processes compute on that GPU too."""
-    gpu_busy_source: BusySource | None = None
-    """Which witness is believed: CUDA events of the training's stream, the driver's GPU-Util, or SM activity."""
+    gpu_busy_source: str | None = None
+    """Which witness is believed: "events", CUDA events of the training's stream; "util", the driver's GPU-Util; or
+    "sm", SM activity. A newer version may have others."""
     gpu_busy_bound: bool = False
     """True: `gpu_busy_pct` is the most that it can have been, so the GPU was idle for at least the rest."""
     gpu_busy_seconds: float | None = None
-    """Over how many of the last seconds that was seen; at most about 15."""
+    """Over how many of the last seconds that was seen: `window_seconds` or a little less."""
+    gpu_wait_pct: float | None = None
+    """Share of the last seconds in which the host stood in a call that waits for its GPU (`.item()`, a copy to the
+    host), by looks at its stack. None before there were enough looks, and of an old version."""
+    gpu_waits: tuple[Cause, ...] = ()
+    """In which calls, the largest first; seconds a step."""
     memory_allocated_bytes: int | None = None
     memory_reserved_bytes: int | None = None
     memory_peak_bytes: int | None = None

@@ -231,6 +231,10 @@ class Outside(msgspec.Struct, tag="outside", kw_only=True):
     found: dict[str, int] = {}
     """What it did in no phase, in words, and for how long in ns: each look stands for the time since the one
     before."""
+    judged_ns: int | None = None
+    """For how long it was told whether the host waits for its GPU, in phases or not; None of an old version."""
+    waited: dict[str, int] = {}
+    """Where it did, in words, and for how much of that."""
 
 
 class Standstill(msgspec.Struct, tag="standstill", kw_only=True):

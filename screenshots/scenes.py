@@ -127,6 +127,8 @@ def _rank(index: int, second: int, dice: random.Random, *, world: int, slow: flo
         steps_per_s=9.02,
         phases=_phases(dice, slow),
         gpu_idle_pct=1.3,
+        gpu_busy_pct=98.7,
+        gpu_busy_source="events",
         memory_allocated_bytes=int(96.2 * GIB),
         memory_reserved_bytes=int(108.4 * GIB),
         mfu_pct=41.3,

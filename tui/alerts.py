@@ -34,9 +34,13 @@ class Alerts:
         self._up: list[Episode] = []
         self._chosen: Episode | None = None
         self._ever_muted = False
+        self.since: float | None = None
+        """Unix time of the first snapshot that was seen."""
 
     def take(self, snapshot: Snapshot) -> None:
         """Remember what holds now. A graver alert than the one chosen is shown in its place."""
+        if self.since is None:
+            self.since = snapshot.time
         present = alert_style.ordered(snapshot.alerts)
         places = followed([one.alert for one in self._up], present)
         going_on = {place for place in places if place is not None}
@@ -64,6 +68,7 @@ class Alerts:
         muted = [one.alert for one in self._episodes if one.muted]
         self._episodes.clear()
         self._gone.clear()
+        self.since = None
         self._up, self._chosen = [], None
         for snapshot in snapshots:
             self.take(snapshot)

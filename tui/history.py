@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from llmtop.snapshot import Alert, Gpu, Rank, Snapshot
 from llmtop.steady import SteadyTime
+from tui.heights import SPIKE, Past, height
 from tui.paint.charts import nice_limit
 from tui.paint.gpu_metrics import BY_KEY, METRICS
 from tui.phase_history import PhaseHistory
@@ -38,48 +39,11 @@ _IDLE_SECONDS = 600.0
 _MOST_CACHED = 160
 REFRESH_SECONDS = 2.0
 """A row whose newest cell goes on is drawn anew no oftener."""
-SPIKE = 128
-"""Added to a height that is not the mean's but an extreme's, which lies far from it."""
-_FAR = 2
 _GAP_SECONDS = 30.0
 """An alert that comes back within so long went on, on the time line."""
 NAN = math.nan
 
 Name = tuple[object, ...]
-
-
-def level(value: float | None, limit: float | None, rows: int = 1) -> int:
-    """How high to draw a value in eighths of a row, 8 for each row: 0 absent, 1 the lowest, all of them at 97 %."""
-    if value is None or limit is None or not math.isfinite(value) or not 0 < limit < math.inf:
-        return 0
-    eighths = value / limit * 8.0 * rows + 0.25
-    return 1 if eighths < 2.0 else 8 * rows if eighths >= 8 * rows else int(eighths)
-
-
-def height(spread: Spread | None, low: float, limit: float, rows: int = 1) -> int:
-    """How high a cell is drawn: its mean, or where an extreme lies far from that, the extreme and `SPIKE`."""
-    if spread is None or not limit > low:
-        return 0
-    mean_value, low_value, high_value = spread
-    mean = level(mean_value - low, limit - low, rows)
-    if high_value - low_value < (limit - low) * 0.12:  # not an eighth and its rounding apart
-        return mean
-    least, most = level(low_value - low, limit - low, rows), level(high_value - low, limit - low, rows)
-    far = most if most - mean >= mean - least else least
-    return far + SPIKE if abs(far - mean) >= max(_FAR, rows) else mean
-
-
-class Past(Struct, frozen=True):
-    """One figure over the cells of a row: what is drawn, and the ends of its axis."""
-
-    heights: bytes
-    """By cell, as `height` gives them; 0 where nothing is known."""
-    low: float
-    high: float
-    """The ends of the axis."""
-    least: float | None
-    most: float | None
-    """The extremes of all values in the span; None without any."""
 
 
 class AlertSpan(Struct):

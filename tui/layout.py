@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-LEAST_PROCESSES = 4
+LEAST_PROCESSES = 5
 MAX_PROCESSES = 12
 ONE_ALERT_ROW = 24
 """Up to this height the shown alert has one row, above it a second one for the keys that act on it."""

@@ -246,7 +246,14 @@ def _row(pid: int, facts: _Facts | None, use: GpuUse | None) -> Process:
     known = msgspec.structs.asdict(facts or _Facts())
     if use is None:
         return Process(pid=pid, **known)
-    return Process(pid=pid, gpu_uuid=use.gpu_uuid, gpu_mem_bytes=use.mem_bytes, gpu_sm_pct=use.sm_pct, **known)
+    return Process(
+        pid=pid,
+        gpu_uuid=use.gpu_uuid,
+        gpu_mem_bytes=use.mem_bytes,
+        gpu_sm_pct=use.sm_pct,
+        gpu_computes=use.computes,
+        **known,
+    )
 
 
 def _allowed(read: Callable[[], T]) -> T | None:

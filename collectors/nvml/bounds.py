@@ -27,6 +27,7 @@ _BYTES = (0.0, 16.0 * _TIB)  # today's largest GPU has 0.3 TiB
 
 BOUNDS: dict[str, tuple[float, float]] = {
     "util_pct": (0.0, 100.0),  # a whole number by definition
+    "util_sampled_pct": (0.0, 100.0),
     "mem_util_pct": (0.0, 100.0),
     "mem_used_bytes": _BYTES,
     "mem_total_bytes": _BYTES,

@@ -15,6 +15,7 @@ from collectors.nvml.fields import (
     pcie_values,
     process_shares,
     running,
+    sampled_util,
     slow_values,
 )
 from collectors.nvml.first_calls_lock import Turns
@@ -106,7 +107,7 @@ class DeviceSampler:
         self._uses: list[Values] = []
         self._loss: str | None = None
         """Why the GPU was lost."""
-        self._shares_since = (time.time_ns() - 1_000_000_000) // 1000
+        self._shares_since = self._util_since = (time.time_ns() - 1_000_000_000) // 1000
         self._fast_rounds = self._slow_rounds = 0
         self._slow_rounds_done = 0
         self._first_read: dict[str, float] = {}
@@ -340,6 +341,7 @@ class DeviceSampler:
         if call.lost:
             self._uses = []
         else:
+            values["util_sampled_pct"], self._util_since = sampled_util(call, handle, self._util_since)
             self._instances = find_instances(call, handle)
             self._find_uses(call, handle, odd)
             self._events.poll(handle)
@@ -359,6 +361,7 @@ class DeviceSampler:
                 "gpu_uuid": uuid,
                 "mem_bytes": process.mem_bytes,
                 "sm_pct": shares.get(process.pid),
+                "computes": process.computes,
             }
             for place, uuid in places
             for process in running(call, place, odd) or ()

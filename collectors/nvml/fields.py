@@ -22,6 +22,15 @@ if TYPE_CHECKING:
     from collectors.nvml.bounds import Odd, Values
 
 _VERSIONS = ("v3", "v2")
+_MEMBERS = {
+    pynvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
+    pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
+    pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
+}
+"""Of the union in which NVML gives a value, by the type that it says."""
 
 
 def cheap_values(call: Caller, handle: Any, odd: Odd) -> Values:
@@ -87,6 +96,26 @@ def slow_values(call: Caller, handle: Any) -> Values:
     }
 
 
+def sampled_util(call: Caller, handle: Any, since_us: int) -> tuple[float | None, int]:
+    """Mean of the driver's own samples of GPU-Util since a time stamp of its (µs), and the newest stamp.
+
+    No sample is newer, or the driver keeps none: then there is no mean. Stamps are of the wall's clock, as
+    those of `process_shares`.
+    """
+    latest = time.time_ns() // 1000 + 1_000_000
+    if since_us > latest:
+        since_us = latest - 2_000_000
+    answer = call("nvmlDeviceGetSamples", handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES, since_us)
+    if answer is None or answer[0] not in _MEMBERS:
+        return None, since_us
+    member = _MEMBERS[answer[0]]
+    fresh = [sample for sample in answer[1] if since_us < sample.timeStamp <= latest]
+    if not fresh:
+        return None, since_us
+    values = [float(getattr(sample.sampleValue, member)) for sample in fresh]
+    return sum(values) / len(values), max(sample.timeStamp for sample in fresh)
+
+
 def pcie_values(call: Caller, handle: Any) -> Values:
     """NVML's own PCIe rates over a window of 20 ms; the two calls block for 42 ms."""
     tx = call("nvmlDeviceGetPcieThroughput", handle, pynvml.NVML_PCIE_UTIL_TX_BYTES)
@@ -112,17 +141,9 @@ def _fields(call: Caller, handle: Any, numbers: tuple[int, ...]) -> tuple[float 
 
 
 def _field(field: Any) -> float | None:
-    members = {
-        pynvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
-        pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
-        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
-        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
-        pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
-        pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
-    }
-    if field.nvmlReturn != pynvml.NVML_SUCCESS or field.valueType not in members:
+    if field.nvmlReturn != pynvml.NVML_SUCCESS or field.valueType not in _MEMBERS:
         return None
-    value: float = getattr(field.value, members[field.valueType])
+    value: float = getattr(field.value, _MEMBERS[field.valueType])
     return value
 
 
@@ -135,6 +156,8 @@ class Running:
 
     def __init__(self, pid: int, mem_bytes: int | None) -> None:
         self.pid, self.mem_bytes = pid, mem_bytes
+        self.computes = False
+        """Whether it has a context to compute in; a desktop only draws."""
 
 
 def running(call: Caller, handle: Any, odd: Odd) -> list[Running] | None:
@@ -148,8 +171,12 @@ def running(call: Caller, handle: Any, odd: Odd) -> list[Running] | None:
         listed = _list(call, handle, kind, odd)
         answered = answered or listed is not None
         for process in listed or ():
-            if process.pid not in found or (process.mem_bytes or 0) > (found[process.pid].mem_bytes or 0):
+            known = found.get(process.pid)
+            process.computes = kind != "Graphics" or (known is not None and known.computes)
+            if known is None or (process.mem_bytes or 0) > (known.mem_bytes or 0):
                 found[process.pid] = process
+            else:
+                known.computes = process.computes or known.computes
     return list(found.values()) if answered else None
 
 

@@ -158,9 +158,15 @@ class Bounds:
 
 def _outside(message: wire.Outside) -> None:
     """Cut it down to sensible lengths; times that cannot be are left out."""
-    known = [(what[:MAX_WORDS], ns) for what, ns in message.found.items() if what and 0 < ns < _LARGEST_COUNT]
-    message.found = dict(known[:MAX_CAUSES])
+    message.found, message.waited = _causes(message.found), _causes(message.waited)
     message.over_ns = _within(message.over_ns)
+    judged = message.judged_ns
+    message.judged_ns = judged if judged is not None and 0 < judged < _LARGEST_COUNT else None
+
+
+def _causes(told: dict[str, int]) -> dict[str, int]:
+    known = [(what[:MAX_WORDS], ns) for what, ns in told.items() if what and 0 < ns < _LARGEST_COUNT]
+    return dict(known[:MAX_CAUSES])
 
 
 def hello(told: wire.Hello) -> wire.Hello:

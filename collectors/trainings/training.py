@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 
 from collectors.trainings.bounds import Bounds, hello
+from collectors.trainings.gpu_waits import GpuWaits
 from collectors.trainings.outside_causes import OutsideCauses
 from collectors.trainings.rank_stats import RankStats
 from llmtop import client, wire
@@ -41,6 +42,7 @@ class Training:
         """What llmtop costs a step, as it says."""
         self._bounds = Bounds()
         self._causes = OutsideCauses()
+        self._gpu_waits = GpuWaits()
         self._standstill = ""
         """Where it stands still because it waits for a person, in its words; "" while it does not."""
         self._process = _process(pid)
@@ -105,6 +107,7 @@ class Training:
                     self.overhead_seconds = message.step_ns / 1e9
                 case wire.Outside():
                     self._causes.add(message)
+                    self._gpu_waits.add(message)
                 case wire.Standstill():
                     self._stands(message.where)
                 case wire.GpuTimes():
@@ -178,6 +181,7 @@ class Training:
         figures = stats.told(running=state == "running")
         outside, window = figures.get("outside_seconds"), figures.get("window_seconds")
         figures["outside_causes"] = self._causes.figures(outside, window)
+        figures |= self._gpu_waits.figures(figures.get("step_seconds_mean"), window)
         mfu_pct, mfu_note = self._mfu(figures.get("tokens_per_s"), gpu_name)
         return Rank(
             pid=self.pid,

@@ -18,6 +18,7 @@ from llmtop.analysis.verdict import BORDER_PCT, NEAR_PCT
 from llmtop.bottlenecks import BOUND_IDS, BoundId, Verdict
 from llmtop.errors import UnusableInput
 from llmtop.format import duration, percent
+from llmtop.gpu_busy import idle_pct
 from llmtop.inputs import DEFAULT, Limits
 from llmtop.report.model import Device, Finding, MetricOverTime, PhaseMean, Report, StepsJudged
 from llmtop.severity import gravity
@@ -49,10 +50,22 @@ class _Of:
     rank: Rank
     steps: dict[tuple[int, float], Step] = field(default_factory=dict)
     """By number and start, in the order in which they came: a script may count anew in every epoch."""
+    idle_sum: float = 0.0
+    idle_count: int = 0
+    """Of the snapshots that know how idle its GPU is, by whatever witness is believed; bounds left aside."""
+    bound_sum: float = 0.0
+    bounds: int = 0
+    """Of those that know only how idle it was at least."""
 
     def add(self, rank: Rank, most: int) -> None:
         """Count in what one more snapshot tells; of the steps at most so many are kept, the newest."""
         self.rank = rank
+        idle = idle_pct(rank) if rank.state == "running" else None
+        if idle is not None and 0.0 <= idle <= 100.0:
+            if rank.gpu_busy_bound:
+                self.bounds, self.bound_sum = self.bounds + 1, self.bound_sum + idle
+            else:
+                self.idle_count, self.idle_sum = self.idle_count + 1, self.idle_sum + idle
         for step in rank.new_steps:
             if 0 <= step.seconds < _LONGEST_STEP and 0 <= (step.interval_seconds or 0.0) < _LONGEST_STEP:
                 self.steps[step.index, step.started_at] = step
@@ -211,7 +224,15 @@ def _counted(own: _Of) -> list[WholeStep]:
 
 
 def _idle_pct(own: _Of) -> float | None:
-    """Share of the steps in which the training's stream was empty, by CUDA events; None when not measured."""
+    """How idle its GPU was; None when not measured.
+
+    Where the recording does not say, as that of an older version: the share of the steps in which the training's
+    stream was empty, by CUDA events.
+    """
+    if own.idle_count > own.bounds:
+        return own.idle_sum / own.idle_count
+    if own.bounds:
+        return (own.idle_sum + own.bound_sum) / (own.idle_count + own.bounds)
     rank, steps = own.rank, (step for step in own.steps.values() if not step.warmup)
     measured = [step for step in steps if step.gpu_idle_seconds is not None and step.seconds > 0]
     if measured:
@@ -235,9 +256,14 @@ def _verdict(seen: _Seen, idle: dict[int, float | None]) -> tuple[Verdict, int |
         return named, worst
     if worst is None:
         return "unknown", None
-    if known[worst] < BORDER_PCT:
+    if known[worst] < BORDER_PCT and not _is_bound(seen.ranks[worst]):
         return "gpu_bound", worst
     return named or "unknown", worst
+
+
+def _is_bound(own: _Of) -> bool:
+    """Whether its GPU was idle for at least so long as is known: then it may have been idle for longer."""
+    return own.bounds > 0 and own.bounds >= own.idle_count
 
 
 def _devices(
@@ -357,7 +383,12 @@ def _summary(verdict: Verdict, worst: int | None, idle: dict[int, float | None],
     share = idle.get(worst) if worst is not None else None
     text = f"{verdict}, as far as a recording of {duration(seen.last - seen.first)} can tell: "
     if share is not None:
-        text += f"the training's stream was empty for {percent(share, 1)} of its steps (pid {worst})."
+        own = seen.ranks.get(worst or 0)
+        if own is not None and (own.idle_count or own.bounds):
+            least = "at least " if _is_bound(own) else ""
+            text += f"the GPU was idle for {least}{percent(share, 1)} of the time (pid {worst})."
+        else:
+            text += f"the training's stream was empty for {percent(share, 1)} of its steps (pid {worst})."
     elif seen.ranks:
         text += "GPU time was not measured, so only the alerts speak."
     else:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 
 from llmtop import format as fmt
-from llmtop import ownership
+from llmtop import gpu_busy, ownership
 from llmtop.snapshot import Alert, Gpu, Host, Job, Phase, Process, Rank, Snapshot, Window
 from llmtop.whole_steps import OUTSIDE
 
@@ -157,7 +157,7 @@ def _rank(rank: Rank, snapshot: Snapshot, width: int) -> list[str]:
         f"{fmt.count(rank.samples_per_s)} samples/s",
         f"{fmt.number(rank.steps_per_s, 2)} {what}s/s",
         f"MFU {'~' if rank.mfu_estimated else ''}{fmt.percent(rank.mfu_pct, 1)}",
-        f"GPU idle {fmt.percent(rank.gpu_idle_pct)}",
+        f"GPU idle {_idle(rank)}",
         f"memory allocated {fmt.size(rank.memory_allocated_bytes)}",
         f"reserved {fmt.size(rank.memory_reserved_bytes)}",
     ]
@@ -170,7 +170,7 @@ def _rank(rank: Rank, snapshot: Snapshot, width: int) -> list[str]:
     lines = [_head(f"{name}  {rank.state}", f"pid {rank.pid}  GPU {gpu}", width), *_items(items, width)]
     if rank.phases:
         over = "" if rank.window_seconds is None else f" over the last {fmt.duration(rank.window_seconds)}"
-        lines.append(f"  phases, mean a step{over}: host's clock / GPU's clock")
+        lines.append(f"  phases, mean a step{over}: host's clock / {_gpus_clock(rank)}")
         outside = rank.outside_seconds
         rest = () if outside is None else (Phase(name=OUTSIDE, host_seconds=outside),)
         lines += _items((_phase(phase) for phase in (*rank.phases, *rest)), width, "    ")
@@ -183,6 +183,17 @@ def _rank(rank: Rank, snapshot: Snapshot, width: int) -> list[str]:
     for note in (rank.mfu_note if rank.mfu_pct is None or rank.mfu_estimated else None, rank.note):
         lines += _text(note, width) if note else []
     return lines
+
+
+def _idle(rank: Rank) -> str:
+    """How idle its GPU is, and who says so."""
+    known = rank.gpu_busy_pct is not None
+    return gpu_busy.idle_text(rank) + (f" (by {gpu_busy.witness(rank.gpu_busy_source)})" if known else "")
+
+
+def _gpus_clock(rank: Rank) -> str:
+    """What the second figure of a phase is: with the pauses within it, where there may be any."""
+    return "GPU's clock, pauses within included" if gpu_busy.phases_are_bounds(rank) else "GPU's clock"
 
 
 def _window(window: Window) -> Iterable[str]:

@@ -15,8 +15,9 @@ from llmtop.rules.state.gpu import GpuState
 from llmtop.rules.state.rank import JobState, RankState
 from llmtop.rules.step_bound import STEP_RULES
 from llmtop.rules.straggler import STRAGGLER
+from llmtop.rules.unattached import UNATTACHED_RULES
 
-GPU_RULES: Final[tuple[Rule[GpuState], ...]] = gpu.GPU_RULES
+GPU_RULES: Final[tuple[Rule[GpuState], ...]] = (*gpu.GPU_RULES, *UNATTACHED_RULES)
 RANK_RULES: Final[tuple[Rule[RankState], ...]] = (
     *STEP_RULES,
     OUTSIDE,

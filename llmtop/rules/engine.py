@@ -170,6 +170,8 @@ class Rules:
         for state in present.values():
             if state.gpu is not None and state.rank.state != "gone":
                 state.gpu.rank_pids.append(state.rank.pid)
+                if state.rank.kind == "step" and state.rank.step is not None:
+                    state.gpu.step_pids.append(state.rank.pid)
         self._group(now)
 
     def _take_processes(self, snapshot: Snapshot) -> None:

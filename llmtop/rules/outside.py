@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from llmtop import format as fmt
 from llmtop.rules import limits
+from llmtop.rules.recent_steps import is_kept_busy
 from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.rank import RankState
 from llmtop.rules.state.windows import finite
@@ -17,6 +18,8 @@ from llmtop.snapshot import Cause
 
 OUTSIDE_PCT: Final = limits.pair(limits.SET.outside.step_pct, (10.0, 7.0))
 """Of the mean step, to raise and to stay raised; as for waiting for data."""
+IDLE_PCT: Final = (5.0, 4.0)
+"""Of the time: a GPU that is known to be idle for less is kept at work, whatever its host does between phases."""
 LEAST_STEPS: Final = 20
 """After warm-up: what is done once at the beginning is nobody's habit."""
 MAIN_PCT: Final = 25.0
@@ -73,7 +76,9 @@ def _is_outside(state: RankState, up: bool) -> bool:
     if not state.stepping or len(state.steps) < LEAST_STEPS:
         return False
     share = _share_pct(state)
-    return share is not None and share >= OUTSIDE_PCT[1 if up else 0]
+    if share is None or share < OUTSIDE_PCT[1 if up else 0]:
+        return False
+    return not is_kept_busy(state, IDLE_PCT[1 if up else 0])
 
 
 def _main_causes(state: RankState) -> list[Cause]:
@@ -124,7 +129,8 @@ OUTSIDE: Final = Rule[RankState](
         meaning="Part of each step lies between what is known of it: logging, a wait for the GPU, garbage "
         "collection, work of the script that has no name.",
         condition=f"over the recent steps {OUTSIDE_PCT[0]:.0f} % or more of the time from one step's start to the "
-        f"next is in no phase, after {LEAST_STEPS} steps; never where a training names no phases",
+        f"next is in no phase, after {LEAST_STEPS} steps; never where a training names no phases, nor while its "
+        f"GPU is known to be idle for under {IDLE_PCT[0]:.0f} % of the time",
         source="the share at which waiting for data is told, too",
         hold_seconds=2.0,
         clear_seconds=5.0,

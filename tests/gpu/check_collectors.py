@@ -90,6 +90,7 @@ def call_costs(handle: Any) -> dict[str, dict[str, float | int | str]]:
         "FieldValues(82)": lambda: pynvml.nvmlDeviceGetFieldValues(handle, [82]),
         "FieldValues(83)": lambda: pynvml.nvmlDeviceGetFieldValues(handle, [83]),
         "TotalEnergyConsumption": lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle),
+        "Samples of util": lambda: pynvml.nvmlDeviceGetSamples(handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES, since),
         "ProcessUtilization": lambda: pynvml.nvmlDeviceGetProcessUtilization(handle, since),
         "ComputeRunningProcesses_v3": lambda: pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle),
         "GraphicsRunningProcesses_v3": lambda: pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3(handle),

@@ -444,6 +444,27 @@ int nvmlDeviceGetProcessUtilization(device_t *d, process_sample_t *to, unsigned 
     return found > room || !to ? INSUFFICIENT_SIZE : SUCCESS;
 }
 
+typedef struct { unsigned long long time; union { double d; unsigned ui; unsigned long long ull; } value; } util_sample_t;
+int nvmlDeviceGetSamples(device_t *d, int kind, unsigned long long since, int *type, unsigned *count, util_sample_t *to) {
+    GPU_CALL(d)
+    if (kind != 1 /* NVML_GPU_UTILIZATION_SAMPLES */) return NOT_SUPPORTED;
+    *type = 1; /* NVML_VALUE_TYPE_UNSIGNED_INT */
+    enum { KEPT = 100 };
+    if (!to) { *count = KEPT; return SUCCESS; } /* a driver says how many it keeps, not how many are new */
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    unsigned long long newest = ((unsigned long long)t.tv_sec * 10 + (unsigned long long)t.tv_nsec / 100000000) * 100000; /* every 0.1 s */
+    unsigned found = 0;
+    for (unsigned back = KEPT; back-- > 0;) {
+        unsigned long long sampled = newest - back * 100000ull;
+        if (sampled <= since || found >= *count) continue;
+        to[found].time = sampled;
+        to[found++].value.ui = gpu.util_sampled;
+    }
+    *count = found;
+    return found ? SUCCESS : NOT_FOUND;
+}
+
 /* ---- MIG ---- */
 
 int nvmlDeviceGetMigMode(device_t *d, unsigned *now, unsigned *pending) { GPU_CALL(d) *now = *pending = gpu.mig_mode; return SUCCESS; }

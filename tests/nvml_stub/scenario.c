@@ -16,7 +16,7 @@ static char seen_path[4096];
 typedef struct { const char *key; size_t offset, size; } key_t_;
 #define KEY(field) { #field, offsetof(gpu_t, field), sizeof(((gpu_t *)0)->field) }
 static const key_t_ gpu_keys[] = {
-    KEY(util), KEY(mem_util), KEY(temp_c), KEY(mem_temp_c), KEY(sm_mhz), KEY(sm_max_mhz), KEY(pcie_gen),
+    KEY(util), KEY(util_sampled), KEY(mem_util), KEY(temp_c), KEY(mem_temp_c), KEY(sm_mhz), KEY(sm_max_mhz), KEY(pcie_gen),
     KEY(pcie_width), KEY(pcie_rx_kb), KEY(pcie_tx_kb), KEY(power_mw), KEY(limit_mw), KEY(retired_pending),
     KEY(remap_pending), KEY(remap_failure), KEY(gpm), KEY(mig_mode), KEY(lost), KEY(sticky_loss), KEY(mem_used),
     KEY(mem_total), KEY(mem_reserved), KEY(energy_mj), KEY(reasons), KEY(ecc_uncorrected),

@@ -25,7 +25,7 @@ enum { MAX_GPUS = 64, MAX_FAULTS = 512, MAX_PROCESSES = 4096, MAX_MIGS = 64, MAX
 
 typedef struct {
     char name[TEXT], uuid[TEXT];
-    unsigned util, mem_util, temp_c, mem_temp_c, sm_mhz, sm_max_mhz, pcie_gen, pcie_width, pcie_rx_kb, pcie_tx_kb;
+    unsigned util, util_sampled, mem_util, temp_c, mem_temp_c, sm_mhz, sm_max_mhz, pcie_gen, pcie_width, pcie_rx_kb, pcie_tx_kb;
     unsigned power_mw, limit_mw, retired_pending, remap_pending, remap_failure, gpm, mig_mode, lost, sticky_loss;
     unsigned long long mem_used, mem_total, mem_reserved, energy_mj, reasons, ecc_uncorrected;
     double metric[MAX_METRICS];

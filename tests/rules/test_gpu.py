@@ -306,3 +306,69 @@ def test_a_pid_that_only_the_driver_knows_is_said_to_be_the_hosts() -> None:
     assert "the host's pid 4321" in alert.next
     assert "py-spy" not in alert.next
     assert "press s" not in alert.next
+
+
+WORK: dict[str, tuple[dict[str, float | None], set[str]]] = {
+    "tiny model": ({"util_pct": 16, "sm_active_pct": 1, "power_watts": 125}, {"launch_bound"}),
+    ".item() in layers": ({"util_pct": 17, "sm_active_pct": 4, "power_watts": 140}, {"launch_bound"}),
+    "waits for data": ({"util_pct": 30, "sm_active_pct": 26, "power_watts": 315}, {"low_activity"}),
+    "ResNet": ({"util_pct": 42, "sm_active_pct": 28, "power_watts": 250}, {"low_activity"}),
+    "few SMs": ({"util_pct": 99, "sm_active_pct": 30, "power_watts": 400}, {"low_activity"}),
+    "no GPM": ({"util_pct": 40, "sm_active_pct": None, "power_watts": 250}, {"low_activity"}),
+    "healthy": ({"util_pct": 99, "sm_active_pct": 94, "power_watts": 640}, set()),
+    "healthy, no GPM": ({"util_pct": 99, "sm_active_pct": None, "power_watts": 640, "mem_util_pct": 47}, set()),
+    "idle": ({"util_pct": 0, "sm_active_pct": 0, "power_watts": 90}, set()),
+    "copies": ({"util_pct": 20, "sm_active_pct": 0.4, "power_watts": 137, "pcie_rx_bytes_per_s": 8e9}, set()),
+    "nothing known": ({"util_pct": None, "sm_active_pct": None, "power_watts": None}, set()),
+    "elementwise": (
+        {
+            "util_pct": 100,
+            "sm_active_pct": 99,
+            "power_watts": 580,
+            "dram_active_pct": 88,
+            "tensor_active_pct": 0.3,
+        },
+        {"memory_bound"},
+    ),
+    "spin": ({**SPIN}, {"low_power_full_util"}),
+}
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_a_gpu_whose_process_is_not_attached_is_told_by_its_own_counters(name: str) -> None:
+    values, expected = WORK[name]
+    rules, alerts, seen = Rules(), (), set()
+    for second in range(40):
+        one = gpu(**{"power_limit_watts": 700.0, **values})
+        alerts = rules.apply(moment(1000.0 + second, one, pid=77)).alerts
+        seen |= ids(alerts)
+    assert seen - {"power_capped"} == expected
+    for alert in alerts:
+        assert alert.severity == "info" or name == "spin"
+        if alert.id in ("launch_bound", "low_activity"):
+            assert "pid 77" in alert.summary
+            assert "llmtop run" in alert.next
+
+
+@pytest.mark.parametrize("name", ["tiny model", "waits for data"])
+def test_with_an_attached_process_or_none_the_counters_alone_say_nothing(name: str) -> None:
+    values = {"power_limit_watts": 700.0, **WORK[name][0]}
+    for pid, ranks in (
+        (None, ()),
+        (77, (Rank(pid=77, host="node", gpu_uuid="GPU-3", step=7),)),
+    ):
+        rules, seen = Rules(), set()
+        for second in range(40):
+            seen |= ids(rules.apply(moment(1000.0 + second, gpu(**values), ranks=ranks, pid=pid)).alerts)
+        assert seen == set()
+
+
+def test_of_a_server_small_kernels_are_told_and_never_that_it_could_do_more() -> None:
+    for name, expected in (("tiny model", {"launch_bound"}), ("waits for data", set())):
+        values = {"power_limit_watts": 700.0, **WORK[name][0]}
+        ranks = (Rank(pid=77, host="node", gpu_uuid="GPU-3", kind="request", step=7),)
+        rules, alerts = Rules(), ()
+        for second in range(40):
+            alerts = rules.apply(moment(1000.0 + second, gpu(**values), ranks=ranks, pid=77)).alerts
+        assert ids(alerts) == expected
+        assert all("llmtop run" not in alert.next for alert in alerts)

@@ -30,6 +30,7 @@ GIB = 1 << 30
 # What Scenario.set() takes, and the scenario's own key with the factor to its unit.
 _VALUES: dict[str, tuple[str, float]] = {
     "util": ("util", 1),
+    "util_sampled": ("util_sampled", 1),
     "mem_util": ("mem_util", 1),
     "mem_used_bytes": ("mem_used", 1),
     "mem_total_bytes": ("mem_total", 1),
@@ -69,6 +70,7 @@ _METRICS = {
 # A working H200 (medians of a bf16 GPT training).
 _H200: dict[str, float] = {
     "util": 99,
+    "util_sampled": 98,
     "mem_util": 47,
     "mem_used_bytes": 96 * GIB,
     "mem_total_bytes": 150_754_820_096,
@@ -111,6 +113,7 @@ DEAR_CALLS = {
     "nvmlDeviceGetTotalEnergyConsumption": 5_000,
     "nvmlDeviceGetFieldValues": 3_400,
     "nvmlDeviceGetProcessUtilization": 3_000,
+    "nvmlDeviceGetSamples": 3_000,
 }
 
 
@@ -155,6 +158,8 @@ class Scenario:
                 self.lines.append(f"gpm {_slot(gpu)} {_METRICS[key]} {text}")
             elif key in ("util", "mem_util") and value is None:
                 self.fail("nvmlDeviceGetUtilizationRates", 3, gpu=gpu)
+            elif key == "util_sampled" and value is None:
+                self.fail("nvmlDeviceGetSamples", 3, gpu=gpu)
             else:
                 name, factor = _VALUES[key]
                 self.lines.append(f"gpu {_slot(gpu)} {name} {round((value or 0) * factor)}")

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from llmtop.snapshot import Alert, Phase, Rank, Step
 from screenshots.scenes import scene
 from tests.support.snapshots import gpu, rank, snapshot
-from tui.history import SPANS, SPIKE, History, height, key_of, level
+from tui.heights import SPIKE, height, level
+from tui.history import SPANS, History, key_of
 from tui.phase_history import PhaseHistory
 from tui.series_store import COARSE_BUCKETS, COARSE_SECONDS, INF, Cells, SeriesStore, Spread
 

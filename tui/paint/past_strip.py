@@ -7,7 +7,7 @@ from itertools import groupby
 
 from rich.style import Style
 
-from tui.history import SPIKE, Past
+from tui.heights import SPIKE, Past
 from tui.paint.glyphs import Glyphs
 from tui.paint.gpu_metrics import Hue
 from tui.paint.rows import Look, Row

@@ -6,6 +6,7 @@ A row says as much as it has room for, in whole clauses: a reason that is cut in
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 
 from rich.cells import cell_len
@@ -56,6 +57,8 @@ def _none(view: View, width: int, look: Look) -> list[Row]:
     palette = look.palette
     muted = 0 if view.snapshot is None else len(view.snapshot.alerts)
     text = f" {look.glyphs.info} no alerts" + (f" but {fmt.counted(muted, 'muted one')} (a)" if muted else "")
+    if not muted and view.alerts.since is not None and view.alerts.last_gone() is None:
+        text += time.strftime(" since %H:%M:%S", time.localtime(view.alerts.since))
     rows = [Row(width).add(text, palette.dim)]
     last = view.alerts.last_gone()
     if last is not None and view.snapshot is not None:

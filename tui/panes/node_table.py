@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from msgspec import Struct
+from rich.cells import cell_len
 from rich.style import Style
 
-from llmtop import config, ownership
+from llmtop import config, gpu_busy, ownership
 from llmtop import format as fmt
 from llmtop.snapshot import Alert, Gpu, Rank, Snapshot
 from tui import gpu_names
@@ -96,15 +97,6 @@ _TEXTS: dict[str, Callable[[Gpu], str]] = {
 }
 
 
-def idle(rank: Rank) -> str:
-    """How idle the rank's GPU was; "≥12%" where it was at least that."""
-    if rank.gpu_busy_pct is not None:
-        return f"{'≥' if rank.gpu_busy_bound else ''}{fmt.percent(100 - rank.gpu_busy_pct)}"
-    if rank.gpu_idle_pct is not None:
-        return f"≥{fmt.percent(rank.gpu_idle_pct)}"  # by events of one stream: gaps within a phase are not seen
-    return fmt.DASH
-
-
 def _rank_column(title: str, width: int, weight: int, key: str, *, strong: bool = False) -> Column[Entry]:
     def text(entry: Entry, _around: Around) -> str:
         rank = entry.rank
@@ -115,7 +107,7 @@ def _rank_column(title: str, width: int, weight: int, key: str, *, strong: bool 
         if key == "step":
             return fmt.duration(rank.step_seconds_p50 or rank.step_seconds)
         if key == "idle":
-            return idle(rank)
+            return gpu_busy.idle_text(rank)
         return fmt.count(rank.tokens_per_s) if key == "tokens" else str(rank.pid)
 
     return Column(title, width, weight, text, strong=strong, key=key)
@@ -137,7 +129,7 @@ COLUMNS: tuple[Column[Entry], ...] = (
     _gpu_column("PCIe/s", 6, 11, "pcie"),
     _gpu_column("NVL/s", 5, 10, "nvlink"),
     _rank_column("step", 7, 3, "step", strong=True),
-    _rank_column("idle", 5, 5, "idle"),
+    _rank_column("idle", 6, 5, "idle"),
     _rank_column("tok/s", 6, 15, "tokens"),
     _rank_column("pid", 7, 16, "pid"),
 )
@@ -327,7 +319,19 @@ def line(made: Table, entry: Entry, view: View, width: int, look: Look) -> Row:
     flush()
     if plan.strip_at == len(plan.columns):
         _strip(row, made, entry, view, look)
-    return row.add(clip(text, min(plan.state, row.left)), style).end(palette.text)
+    said = whole(text, min(plan.state, row.left), f" {look.glyphs.dot} ")
+    return row.add(said, style).end(palette.text)
+
+
+def whole(text: str, room: int, between: str) -> str:
+    """As many of the parts of a text as fit, each whole; of the first, its beginning where not even that fits."""
+    first, *others = text.split(between)
+    said = clip(first, room)
+    for part in others:
+        if cell_len(said) + len(between) + cell_len(part) > room:
+            break
+        said += between + part
+    return said
 
 
 def _strip(row: Row, made: Table, entry: Entry, view: View, look: Look) -> None:
@@ -368,10 +372,11 @@ def _state(made: Table, entry: Entry, loud: Alert | None, look: Look) -> tuple[s
     palette, rank, gpu = look.palette, entry.rank, entry.gpu
     if loud is not None:
         count = _count(made, entry) - 1
-        more = f" +{count}" if count > 0 else ""
-        return f" {alert_style.word(loud)}{more} ", alert_style.badge(loud, look)
+        word, more = alert_style.word(loud), f" +{count}" if count > 0 else ""
+        forms = (f" {word}{more} ", f"{word}{more}", f" {word} ", word)
+        return next((text for text in forms if len(text) <= made.plan.state), word), alert_style.badge(loud, look)
     if gpu is not None and gpu.error and not entry.again:
-        return f"ERROR {fmt.printable(gpu.error)}", palette.critical
+        return f"ERROR {look.glyphs.dot} {fmt.printable(gpu.error)}", palette.critical
     if rank is None:
         return _unattached(made, gpu, look), palette.dim
     if rank.state != "running":
@@ -379,7 +384,7 @@ def _state(made: Table, entry: Entry, loud: Alert | None, look: Look) -> tuple[s
         return rank.state.upper(), inks.get(rank.state, palette.warning)
     whose = "" if gpu is None else fmt.printable(ownership.owners(gpu.uuid, made.snapshot))
     if whose:
-        return f"ok, {whose}", palette.warning
+        return f"ok {look.glyphs.dot} {whose}", palette.warning
     return _running(made, rank), palette.dim
 
 
@@ -387,7 +392,7 @@ def _running(made: Table, rank: Rank) -> str:
     if rank.lost:
         return f"lost {fmt.count(rank.lost)} steps"
     other_job = made.several and rank.job != made.job
-    return f"another job: {fmt.printable(rank.job)}" if other_job else "ok"
+    return f"another job: {fmt.printable(rank.job).replace(' · ', ' ')}" if other_job else "ok"
 
 
 def _count(made: Table, entry: Entry) -> int:
@@ -405,7 +410,7 @@ def _unattached(made: Table, gpu: Gpu | None, look: Look) -> str:
         return f"split into {fmt.counted(parts, 'MIG instance')}"
     dot = f" {look.glyphs.dot} "
     processes = [one for one in made.snapshot.processes if one.gpu_uuid == gpu.uuid]
-    kind = "MIG, " if gpu.mig_parent_uuid is not None else ""
+    kind = f"MIG{dot}" if gpu.mig_parent_uuid is not None else ""
     if not processes:
         return f"{kind}no process"
     named = short_command(processes[0].command) or f"pid {processes[0].pid}"

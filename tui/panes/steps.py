@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from math import ceil
 from textwrap import wrap
+from typing import NamedTuple
 
 from rich.style import Style
 
 from llmtop import format as fmt
+from llmtop import gpu_busy
 from llmtop.snapshot import Rank, RareSteps
 from tui.history import key_of
 from tui.paint import alert_style
 from tui.paint.rows import Look, Row, frame, pad, rule
-from tui.panes.node_table import idle
 from tui.panes.phase_bars import Clock, Part, bar, block, letters, listed, parts, step_seconds
 from tui.panes.words import short_command
 from tui.phase_history import BUCKET_SECONDS
@@ -26,8 +27,16 @@ _HINT = (
     ("or with none:  llmtop run -- python train.py", False),
 )
 _HINT_LINE = "no training attached: start it with  llmtop run -- python train.py"
-LEGEND = 52
-"""Cells of one column of the table of phases."""
+
+
+class _Form(NamedTuple):
+    """How wide one column of the table of phases is, and whether it tells shares and changes."""
+
+    width: int
+    full: bool
+
+
+_WIDE, _SLIM = _Form(52, full=True), _Form(34, full=False)
 _LEAST_REMARK = 30
 
 
@@ -134,7 +143,8 @@ def _content(
         both = any(part.phase.gpu_seconds is not None for part in shown)
         clocks: list[Clock] = ["host", "gpu"] if both else ["host"]
         outside = rank.outside_seconds
-        rows += [_bar_row(clock, shown, outside, total, width, look) for clock in clocks[-max(height, 1) :]]
+        gpu = _gpu_heading(rank)
+        rows += [_bar_row(clock, shown, outside, total, width, look, gpu) for clock in clocks[-max(height, 1) :]]
     else:
         rows.append(Row(width).add(_why_no_phases(rank), look.palette.dim))
     rows = rows[:height]
@@ -162,17 +172,15 @@ def _figures(rank: Rank, view: View) -> list[tuple[str, str, str]]:
     """Label, value and what follows it: what the title says, as far as there is room, in this order."""
     window = "" if rank.window_seconds is None else f" over {fmt.duration(rank.window_seconds)}"
     figures = [("p50", fmt.duration(rank.step_seconds_p50), window)]
+    if rank.tokens_per_s is not None:
+        figures.append(("", fmt.count(rank.tokens_per_s), " tokens/s"))
+    elif rank.samples_per_s is not None:
+        figures.append(("", fmt.count(rank.samples_per_s), " samples/s"))
     figures.append(("p95", fmt.duration(rank.step_seconds_p95), ""))
     figures += [
         ("the run" if one.name == "run" else one.name, fmt.duration(one.step_seconds_p50), "")
         for one in rank.windows[1:]
     ]
-    if rank.total_steps and view.job() is None:
-        figures.append(("", *_progress(rank)))
-    if rank.tokens_per_s is not None:
-        figures.append(("", fmt.count(rank.tokens_per_s), " tokens/s"))
-    elif rank.samples_per_s is not None:
-        figures.append(("", fmt.count(rank.samples_per_s), " samples/s"))
     figures.append(("GPU", *_idle(rank)))
     if rank.mfu_pct is not None:
         figures.append(("MFU", f"{'~' if rank.mfu_estimated else ''}{fmt.percent(rank.mfu_pct, 1)}", ""))
@@ -189,24 +197,22 @@ def _figures(rank: Rank, view: View) -> list[tuple[str, str, str]]:
     return figures
 
 
-def _progress(rank: Rank) -> tuple[str, str]:
-    done = 0 if rank.step is None else min(rank.step + 1, rank.total_steps or 0)
-    left = "" if rank.eta_seconds is None else f", {fmt.duration(rank.eta_seconds)} left"
-    return f"{100 * done / (rank.total_steps or 1):.0f}%", f" of {rank.total_steps:,}{left}"
-
-
-_SOURCES = {"events": "CUDA events", "util": "util", "sm": "SM"}
-
-
 def _idle(rank: Rank) -> tuple[str, str]:
     """How idle the GPU is, and which witness says so."""
-    source = "" if rank.gpu_busy_source is None else f" ({_SOURCES[rank.gpu_busy_source]})"
-    return f"{idle(rank)} idle", source
+    source = "" if rank.gpu_busy_source is None else f" by {gpu_busy.witness(rank.gpu_busy_source)}"
+    return f"{gpu_busy.idle_text(rank)} idle", source
 
 
-def _bar_row(clock: Clock, shown: list[Part], outside: float | None, total: float, width: int, look: Look) -> Row:
+def _gpu_heading(rank: Rank) -> str:
+    """The GPU's clock, and that it is a bound where the GPU may have paused within the phases."""
+    return "GPU≤" if gpu_busy.phases_are_bounds(rank) else "GPU"
+
+
+def _bar_row(
+    clock: Clock, shown: list[Part], outside: float | None, total: float, width: int, look: Look, gpu: str
+) -> Row:
     palette = look.palette
-    row = Row(width).add("host " if clock == "host" else "GPU  ", palette.dim)
+    row = Row(width).add(pad("host" if clock == "host" else gpu, 5), palette.dim)
     length = max(width - 5 - 9, 0)
     bar(row, shown, clock, total, length, look, outside=outside if clock == "host" else None)
     if clock == "host":
@@ -220,10 +226,13 @@ def _details(
 ) -> list[Row]:
     """The table of phases, in columns as it needs, and beside it what has to be known about the figures."""
     before = _before(rank, view)
-    columns = next((n for n in (1, 2, 3) if 1 + ceil(len(shown) / n) <= height), 3)
-    columns = max(min(columns, (width + 3) // (LEGEND + 3)), 1)
-    legend = _legend(shown, total, width, height, columns, before, look, rank.phases_left_out)
-    side = (LEGEND + 3) * columns
+    needed = next((n for n in (1, 2, 3) if 1 + ceil(len(shown) / n) <= height), 3)
+    form = _WIDE if needed * (_WIDE.width + 3) <= width + 3 else _SLIM
+    columns = max(min(needed, (width + 3) // (form.width + 3)), 1)
+    legend = _legend(
+        shown, total, width, height, columns, form, before, look, rank.phases_left_out, _gpu_heading(rank)
+    )
+    side = (form.width + 3) * columns
     remarks = _remarks(rank)
     if remarks and width - side >= _LEAST_REMARK:
         said = [line for text in remarks for line in wrap(text, width - side)][:height]
@@ -247,9 +256,11 @@ def _legend(
     width: int,
     height: int,
     columns: int,
+    form: _Form,
     before: dict[str, float],
     look: Look,
     unknown: int,
+    gpu: str,
 ) -> list[Row]:
     """Phase by phase: time by both clocks, share, change. What has no room is counted, with `unknown` others."""
     palette = look.palette
@@ -257,25 +268,28 @@ def _legend(
     fitting = shown
     if len(shown) > room * columns:
         largest = sorted(shown, key=lambda p: -max(p.phase.host_seconds, p.phase.gpu_seconds or 0.0))
-        kept = {part.phase.name for part in largest[: max(room * columns - 1, 0)]}
+        kept = {part.phase.name for part in largest[: max(room * columns, 0)]}
         fitting = [part for part in shown if part.phase.name in kept]
     rows = [Row(width) for _ in range(min(1 + ceil(len(fitting) / columns), height))]
     known = letters([part.phase.name for part in shown])
-    name = LEGEND - 2 - 9 - 6 - 9 - 8
+    name = form.width - 2 - 9 - 9 - (6 + 8 if form.full else 0)
+    share_title, change_title = (f"{'share':>6}", f"{'5 min':>8}") if form.full else ("", "")
     for column in range(columns):
-        rows[0].to(column * (LEGEND + 3), palette.dim)
-        rows[0].add(pad("phase", name + 2) + f"{'host':>9}{'share':>6}{'GPU':>9}{'5 min':>8}", palette.dim)
+        rows[0].to(column * (form.width + 3), palette.dim)
+        rows[0].add(pad("phase", name + 2) + f"{'host':>9}{share_title}{gpu:>9}{change_title}", palette.dim)
     for place, part in enumerate(fitting):
         column, line = divmod(place, max(len(rows) - 1, 1))
-        row = rows[min(1 + line, len(rows) - 1)].to(column * (LEGEND + 3), palette.text)
+        row = rows[min(1 + line, len(rows) - 1)].to(column * (form.width + 3), palette.text)
         block(row, known[part.phase.name], 1, part.color, look)
         row.add(" " + pad(fmt.printable(part.phase.name), name), palette.text)
-        share = 100 * part.phase.host_seconds / total
         row.add(pad(fmt.duration(part.phase.host_seconds), 9, right=True), palette.text)
-        row.add(pad(fmt.percent(share), 6, right=True), palette.dim)
+        if form.full:
+            share = 100 * part.phase.host_seconds / total
+            row.add(pad(fmt.percent(share), 6, right=True), palette.dim)
         row.add(pad(fmt.duration(part.phase.gpu_seconds), 9, right=True), palette.text)
-        grown, loud = _change(part.phase.host_seconds, before.get(part.phase.name), total)
-        row.add(pad(grown, 8, right=True), palette.strong if loud else palette.dim)
+        if form.full:
+            grown, loud = _change(part.phase.host_seconds, before.get(part.phase.name), total)
+            row.add(pad(grown, 8, right=True), palette.strong if loud else palette.dim)
     hidden = len(shown) - len(fitting) + unknown
     if hidden and rows:
         rows[0].add(f"   +{hidden:,} more", palette.dim)

@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from llmtop import format as fmt
 from llmtop.snapshot import Gpu, Rank
-from tui.history import METRICS_OF_A_RANK, History, Name, Past, key_of
+from tui.heights import Past
+from tui.history import METRICS_OF_A_RANK, History, Name, key_of
 from tui.paint import alert_style
 from tui.paint.charts import split
 from tui.paint.gpu_metrics import BY_KEY, Hue
@@ -98,9 +99,12 @@ def _title(view: View, width: int, look: Look) -> Row:
     title = [("time line", palette.strong), (f" {dot} {span_words(view.history)} {dot} ", palette.text)]
     keys = [("[ ]", "span"), ("< >", "rewind"), ("{ }", "by a minute")]
     if view.history.instant is not None and not view.replay:
-        keys.append(("end", "now"))
+        keys.insert(0, ("end", "now"))
+    used = sum(len(text) for text, _ in title) + 4
     for key, does in keys:
-        title += [(key, palette.code), (f" {does}  ", palette.dim)]
+        used += len(key) + len(does) + 3
+        if used <= width:
+            title += [(key, palette.code), (f" {does}  ", palette.dim)]
     return rule(width, look, title)
 
 
@@ -223,11 +227,11 @@ def _chart(line: _Line, view: View, label: int, room: int, tall: int, width: int
     palette = look.palette
     rows = [Row(width) for _ in range(tall)]
     for place, row in enumerate(rows):
-        if place == tall - 1:
+        if place == 0:
             value = clip(line.value, label - 4)
             name = pad(clip(line.label, label - 2 - len(value)), label - 1 - len(value))
             row.add(" " + name, palette.dim).add(value + " ", palette.strong)
-        elif place == 0 and line.top is not None and past.most is not None:
+        elif place == tall - 1 and line.top is not None and past.most is not None:
             row.add(pad(f"max {line.top(past.most)} ", label + 1, right=True), palette.dim)
         else:
             row.add(" " * (label + 1), palette.dim)

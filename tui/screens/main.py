@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
 
 from textual.events import Click
 
@@ -17,6 +20,15 @@ from tui.panes.node_table import Entry
 from tui.screens.base import LlmtopScreen
 
 _PROCESSES_SECONDS = 3.0
+_CAPTURES_SECONDS = 10.0
+_CAPTURES = "llmtop-captures"  # llmtop.capture.folder.PARENT, which is not loaded where there is no such folder
+
+
+def _captures() -> tuple[tuple[float, str], ...]:
+    """Read which captures there are; in a thread."""
+    from tui.capture import marks
+
+    return marks.found(Path(_CAPTURES))
 
 
 class MainScreen(LlmtopScreen):
@@ -28,6 +40,20 @@ class MainScreen(LlmtopScreen):
     def __init__(self) -> None:
         super().__init__()
         self._drawn_processes: tuple[object, list[Row]] | None = None
+        self._looked_at = -_CAPTURES_SECONDS
+
+    def redraw(self) -> None:
+        """Show the view; now and then look which captures there are."""
+        super().redraw()
+        now = monotonic()
+        if now - self._looked_at > _CAPTURES_SECONDS and os.path.isdir(_CAPTURES):
+            self._looked_at = now
+            self.in_background(_captures, self._marked, "llmtop-captures")
+
+    def _marked(self, captures: tuple[tuple[float, str], ...]) -> None:
+        if captures != self.view.captures:
+            self.view.captures = captures
+            super().redraw()
 
     def layout_now(self, width: int, height: int) -> Layout:
         """Where everything goes at this size."""

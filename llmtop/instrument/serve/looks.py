@@ -6,6 +6,10 @@ stands for the time since the one before. Only looks at which no phase is open a
 
 A collection of garbage holds Python's lock, so that a look comes late; that and the number of full collections
 tells it. `gc.callbacks` would be exact, but what a signal's handler raises within a callback is lost there.
+
+Whether it waits for its GPU is looked at in phases as well. Such a wait holds no lock of Python's; so a look that
+does not get the lock at once has met a thread that ran Python. Where that thread is found once it gives the lock
+up says nothing of the moment meant: it would mostly be the next wait, however short that is.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import gc
 import threading
 import time
 from collections import deque
+from time import sleep
 from typing import TYPE_CHECKING, Final
 
 from llmtop import wire
@@ -32,6 +37,11 @@ REST_NS: Final = 1_000_000_000
 TELL_NS: Final = 1_000_000_000
 MAX_CAUSES: Final = 32
 COLLECTS: Final = "garbage collection"
+APART_NS: Final = 1_000_000, 3_000_000
+"""The least, and how much more at most, from when this thread runs to when it asks for Python's lock again: it may
+run just because the training has come to a wait."""
+AT_ONCE_NS: Final = 200_000
+"""How late it has the lock if nobody holds it: the kernel's slack of 50 µs, and a thread's waking up."""
 LATE_NS: Final = 8_000_000
 """So late a look comes that had to wait for more than Python's switch interval."""
 
@@ -55,6 +65,9 @@ class Looks:
         self._collections = 0
         self._found: dict[str, int] = {}
         self._found_since = 0
+        self._waited: dict[str, int] = {}
+        self._judged = 0
+        """Of the time since `_found_since` in ns: for which looks told whether it waits for the GPU."""
         self.number = 0
         """Of the message in `outside`."""
         self.outside: wire.Outside | None = None
@@ -70,6 +83,7 @@ class Looks:
         self._looked = self._next = 0
         self._sight.forget()
         self._found.clear()
+        self._forget_waits()
         self.outside = None
         self._note_pause("", 0)
 
@@ -102,11 +116,30 @@ class Looks:
             if seen is not None and between and in_no_phase and not self.waits_for and recorder.ring.count:
                 collected = late > LATE_NS and 0 < collections < self._collections
                 # A collection begins at whatever line it happens to.
-                self._add(COLLECTS if collected and "collect(" not in seen.words else seen.words, between)
+                _add(self._found, COLLECTS if collected and "collect(" not in seen.words else seen.words, between)
         elif self.waits_for:
             self._note_pause("", now)
+        if between and not self.waits_for and tracks is None and recorder.ring.count:
+            self._look_for_wait(thread, between)
         if now - self._found_since >= TELL_NS:
             self._tell(now)
+
+    def _look_for_wait(self, thread: int, between: int) -> None:
+        """Whether the training waits for its GPU now; the look stands for the time since the one before."""
+        least, more = APART_NS
+        asked = time.perf_counter_ns()
+        apart = least + _odd(asked) % more
+        sleep(apart / 1e9)
+        self._judged += between
+        if time.perf_counter_ns() - asked - apart > AT_ONCE_NS:
+            return
+        words = self._sight.waits_for_gpu(thread, self._recorder.ring.count)
+        if words:
+            _add(self._waited, words, between)
+
+    def _forget_waits(self) -> None:
+        self._waited = {}
+        self._judged = 0
 
     def _note_pause(self, waits_for: str, now: int) -> None:
         if waits_for and self.waits_for:
@@ -114,23 +147,32 @@ class Looks:
         elif waits_for:
             self._pauses.append(Pause(now, now + 1))
             self._found.clear()  # it has stood still for the second that it was watched
+            self._forget_waits()
         self.waits_for = waits_for
-
-    def _add(self, words: str, ns: int) -> None:
-        if not words:
-            return
-        if words not in self._found and len(self._found) >= MAX_CAUSES:
-            words = min(self._found, key=lambda one: self._found[one])
-            ns += self._found.pop(words)
-            words = "elsewhere"
-        self._found[words] = self._found.get(words, 0) + ns
 
     def _tell(self, now: int) -> None:
         over, self._found_since = now - self._found_since, now
-        if self._found:
+        if self._found or self._judged:
             self.number += 1
-            self.outside = wire.Outside(over_ns=min(over, 60 * TELL_NS), found=self._found)
+            self.outside = wire.Outside(
+                over_ns=min(over, 60 * TELL_NS),
+                found=self._found,
+                judged_ns=min(self._judged, 60 * TELL_NS) or None,
+                waited=self._waited,
+            )
             self._found = {}
+            self._forget_waits()
+
+
+def _add(found: dict[str, int], words: str, ns: int) -> None:
+    """Count in what a look has found; what was seen least makes room."""
+    if not words:
+        return
+    if words not in found and len(found) >= MAX_CAUSES:
+        words = min(found, key=lambda one: found[one])
+        ns += found.pop(words)
+        words = "elsewhere"
+    found[words] = found.get(words, 0) + ns
 
 
 def _odd(now: int) -> int:

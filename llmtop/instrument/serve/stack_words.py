@@ -6,21 +6,19 @@ is asked or changed, and no file is read into Python's own caches.
 
 from __future__ import annotations
 
-import itertools
-import linecache
 import os
 import sys
-import tokenize
 from types import CodeType, FrameType
 from typing import Final, NamedTuple
 
 from llmtop.format import printable
+from llmtop.instrument.serve.source_lines import columns, source
+from llmtop.instrument.serve.waiting_calls import WaitingCalls
 
 MAX_FRAMES: Final = 128
 """Of a stack, from the innermost on."""
 MAX_WORDS: Final = 120
 """Characters."""
-_MAX_FILE_BYTES: Final = 4 << 20
 _MAX_FUNCTIONS: Final = 2048
 _MAX_LINES: Final = 256
 """Lines of source that are remembered."""
@@ -104,6 +102,7 @@ class Sight:
     def __init__(self) -> None:
         self._functions: dict[CodeType, _Function] = {}
         self._lines: dict[tuple[CodeType, int], str] = {}
+        self._waiting = WaitingCalls()
         self._before: dict[int, CodeType] = {}
         """The calls of an earlier step; those that still run hold the loop."""
         self._of_step = -1
@@ -132,6 +131,20 @@ class Sight:
         finally:
             frames.clear()
             del frame
+
+    def waits_for_gpu(self, thread: int, step: int) -> str:
+        """The line at which a thread waits for its GPU; "" where it does not. Arguments as of `look`.
+
+        To be asked just when the thread gave up Python's lock, which all that waits does at once.
+        """
+        frame: FrameType | None = sys._current_frames().get(thread)
+        try:
+            if frame is None or not self._waiting.waits(frame):
+                return ""
+        finally:
+            del frame
+        seen = self.look(thread, step)
+        return "" if seen is None else seen.words or "a call of a library"
 
     def _told(self, frames: list[FrameType], step: int) -> Seen:
         known = self._functions
@@ -175,7 +188,7 @@ class Sight:
         if key not in self._lines:
             if len(self._lines) >= _MAX_LINES:
                 self._lines.clear()
-            said = _source(function.file, line, _columns(code, instruction, line)) or f"{function.name}()"
+            said = source(function.file, line, columns(code, instruction, line)) or f"{function.name}()"
             in_cell = "ipykernel_" in function.file or function.file.startswith("<ipython-input")
             name = "cell" if in_cell else os.path.basename(function.file)
             self._lines[key] = printable(f"{name}:{line} {said}")[:MAX_WORDS]
@@ -204,34 +217,3 @@ def _waits_for(functions: list[_Function]) -> str:
         if function.package not in _WAITS_WITHIN:
             return ""
     return ""
-
-
-def _columns(code: CodeType, instruction: int, line: int) -> slice:
-    """Which part of the line runs, in bytes: one call of several; all of it where Python (3.10) does not know."""
-    positions = getattr(code, "co_positions", None)
-    if positions is None or instruction < 0:
-        return slice(None)
-    place = next(itertools.islice(positions(), instruction // 2, None), (None,) * 4)
-    first, last, start, end = place
-    if first != line or last != line or start is None or end is None:
-        return slice(None)
-    return slice(start, end)
-
-
-def _source(file: str, line: int, columns: slice) -> str:
-    """A part of a line of a file, stripped; "" where it cannot be read."""
-    return _line(file, line).encode()[columns].decode(errors="replace").strip()
-
-
-def _line(file: str, line: int) -> str:
-    known = linecache.cache.get(file)  # what cells of a notebook are in, and no file
-    if known is not None and len(known) == 4:
-        lines = known[2]
-        return lines[line - 1] if 0 < line <= len(lines) else ""
-    try:
-        if not os.path.isfile(file) or os.stat(file).st_size > _MAX_FILE_BYTES:
-            return ""
-        with tokenize.open(file) as opened:
-            return next(itertools.islice(opened, line - 1, line), "") if line > 0 else ""
-    except (OSError, SyntaxError, ValueError):
-        return ""

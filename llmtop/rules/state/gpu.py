@@ -44,6 +44,7 @@ class GpuState:
         "rank_pids",
         "reasons",
         "sm_active_pct",
+        "step_pids",
         "util_pct",
         "windows",
     )
@@ -57,6 +58,8 @@ class GpuState:
         """Those of which the driver alone knows: the host's pids, of another container, say."""
         self.rank_pids: list[int] = []
         """Attached trainings on it that are alive."""
+        self.step_pids: list[int] = []
+        """Of these, those whose steps say what they wait for; requests, and what made no step yet, do not."""
         self.error_text = ""
         """The last error, kept for as long as its alert is up."""
         self.reasons: frozenset[str] | None = None
@@ -73,7 +76,7 @@ class GpuState:
     def update(self, gpu: Gpu, now: float) -> None:
         """Take the GPU as the snapshot at `now` has it. A sample that has got stale counts as no values at all."""
         self.gpu = gpu
-        self.pids, self.foreign_pids, self.rank_pids = [], [], []
+        self.pids, self.foreign_pids, self.rank_pids, self.step_pids = [], [], [], []
         self.error_text = gpu.error or self.error_text
         new = gpu.sampled_at is None or gpu.sampled_at != self._sampled
         if new:

@@ -21,6 +21,7 @@ from tests.support.readings import gpu_when, reading_when
 # Which fields are absent when a call gives nothing.
 FIELDS: dict[str, set[str]] = {
     "nvmlDeviceGetUtilizationRates": {"util_pct", "mem_util_pct"},
+    "nvmlDeviceGetSamples": {"util_sampled_pct"},
     "nvmlDeviceGetPowerUsage": {"power_watts"},
     "nvmlDeviceGetTemperature": {"temperature_c"},
     "nvmlDeviceGetClockInfo": {"sm_clock_mhz"},
@@ -300,7 +301,15 @@ def test_an_xid_is_shown_with_its_meaning_and_forgotten_after_a_while(
 def test_a_gpu_that_has_almost_no_values_is_shown_without_an_error(nvml_stub: Driver, source: OwnSource) -> None:
     """As on GB10, whose memory is the machine's, or a vGPU."""
     scenario = nvml_stub.scenario
-    gone = ("util", "mem_total_bytes", "power_watts", "power_limit_watts", "energy_joules", "temperature_c")
+    gone = (
+        "util",
+        "util_sampled",
+        "mem_total_bytes",
+        "power_watts",
+        "power_limit_watts",
+        "energy_joules",
+        "temperature_c",
+    )
     more = ("mem_temperature_c", "sm_clock_mhz", "sm_clock_max_mhz", "pcie_gen", "pcie_width")
     scenario.set(0, gpm=0, **dict.fromkeys((*gone, *more)))
     for call in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetPcieThroughput", "nvmlDeviceGetMigMode"):
@@ -363,6 +372,7 @@ def test_a_gpu_that_answers_nothing_else_has_an_error(nvml_stub: Driver, source:
 ALL_ONES, ALL_ONES_64 = 4294967295, (1 << 64) - 1
 SENTINELS: dict[str, tuple[str, float]] = {
     "util": ("util_pct", ALL_ONES),
+    "util_sampled": ("util_sampled_pct", 101),
     "mem_util": ("mem_util_pct", 101),
     "mem_total_bytes": ("mem_total_bytes", ALL_ONES_64),
     "power_watts": ("power_watts", ALL_ONES / 1000),

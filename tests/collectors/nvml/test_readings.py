@@ -26,6 +26,7 @@ def test_every_value_of_the_contract_arrives_in_its_unit(nvml_stub: Driver, sour
     nvml_stub.scenario.set(
         3,
         util=100,
+        util_sampled=61,
         mem_util=7,
         mem_used_bytes=5 * GIB,
         power_watts=122,
@@ -53,6 +54,7 @@ def test_every_value_of_the_contract_arrives_in_its_unit(nvml_stub: Driver, sour
         uuid=gpu_uuid(3),
         name="NVIDIA H200",
         util_pct=100,
+        util_sampled_pct=61,
         mem_util_pct=7,
         mem_used_bytes=5 * GIB,
         mem_total_bytes=150_754_820_096,
@@ -96,6 +98,27 @@ def test_values_follow_the_driver(nvml_stub: Driver, source: OwnSource) -> None:
     nvml_stub.scenario.set(2, util=17, sm_active=5).write()
     gpu = gpu_when(source, 2, lambda gpu: gpu.util_pct == 17 and gpu.sm_active_pct == 5)
     assert gpu.error is None
+
+
+def test_the_drivers_own_samples_of_util_are_told_beside_it_and_absent_alone(
+    nvml_stub: Driver, source: OwnSource
+) -> None:
+    source.start()
+    gpu_when(source, 2, lambda gpu: (gpu.util_pct, gpu.util_sampled_pct) == (99, 98))
+    nvml_stub.scenario.set(2, util_sampled=None, util=40).set(3, util_sampled=55).write()
+    gpu_when(source, 3, lambda gpu: (gpu.util_pct, gpu.util_sampled_pct) == (99, 55))
+    gpu = gpu_when(source, 2, lambda gpu: (gpu.util_pct, gpu.util_sampled_pct) == (40, None))
+    assert gpu.error is None
+
+
+@pytest.mark.parametrize(("kind", "computes"), [("compute", True), ("graphics", False), ("mps", True)])
+def test_whether_a_process_computes_is_told_of_each(
+    nvml_stub: Driver, source: OwnSource, kind: str, computes: bool
+) -> None:
+    nvml_stub.scenario.process(1, 77, GIB, kind=kind).process(1, 78, GIB).write()
+    source.start()
+    reading = reading_when(source, lambda reading: len(reading.uses) == 2)
+    assert {use.pid: use.computes for use in reading.uses} == {77: computes, 78: True}
 
 
 def test_gpm_pairs_are_never_closer_than_nvml_allows(nvml_stub: Driver) -> None:

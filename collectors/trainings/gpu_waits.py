@@ -1,0 +1,56 @@
+"""For how much of the time a training's host waits for its GPU, by looks at what it does."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any, Final
+
+from llmtop import wire
+from llmtop.snapshot import Cause
+
+WINDOW_SECONDS: Final = 15.0
+"""As far back as the figures of the steps; a message is of some second."""
+LEAST_SECONDS: Final = 2.5
+"""Of looks, before a share is told: some seven a second, so one of them is less than a tenth."""
+MOST_CALLS: Final = 3
+_MOST_MESSAGES: Final = 512
+
+
+class GpuWaits:
+    """Remembers what the last messages told of it."""
+
+    def __init__(self) -> None:
+        self._told: deque[tuple[float, int, dict[str, int]]] = deque(maxlen=_MOST_MESSAGES)
+        """When a message came, in monotonic seconds, the ns that were judged, and of these the waits."""
+
+    def add(self, message: wire.Outside) -> None:
+        """Take in what a message tells (after `bounds`)."""
+        if message.judged_ns:
+            self._told.append((time.monotonic(), message.judged_ns, message.waited))
+
+    def figures(self, step_seconds: float | None, window_seconds: float | None) -> dict[str, Any]:
+        """Fields of `Rank`: the share of the time that was spent waiting, and in which calls.
+
+        Args:
+            step_seconds: the mean step; None where that is not known.
+            window_seconds: what that is over; looks from before it are of steps of another length.
+        """
+        since = time.monotonic() - min(WINDOW_SECONDS, max(window_seconds or 0.0, LEAST_SECONDS + 1.0))
+        judged, waited = 0, dict[str, int]()
+        for told, ns, calls in self._told:
+            if told >= since:
+                judged += ns
+                for what, spent in calls.items():
+                    waited[what] = waited.get(what, 0) + spent
+        if judged < LEAST_SECONDS * 1e9:
+            return {}
+        largest = sorted(waited, key=lambda what: -waited[what])[:MOST_CALLS]
+        return {
+            "gpu_wait_pct": min(100.0, 100.0 * sum(waited.values()) / judged),
+            "gpu_waits": tuple(
+                Cause(what=what, seconds=(step_seconds or 0.0) * waited[what] / judged) for what in largest
+            )
+            if step_seconds
+            else (),
+        }

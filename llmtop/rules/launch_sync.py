@@ -1,0 +1,214 @@
+"""Rules about hosts that cannot keep the GPU at work: they launch too slowly, or wait for it again and again.
+
+Both rest on how idle the GPU is believed to be (`llmtop.gpu_busy`). Which of the two it is, the host tells: where
+it stands in calls that wait for the GPU, or in a phase named so, it synchronises.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from llmtop import format as fmt
+from llmtop.rules.recent_steps import (
+    INPUT_PCT,
+    POWER_LAUNCH,
+    SM_LAUNCH,
+    SYNC_PCT,
+    UTIL_LAUNCH,
+    WINDOW_STEPS,
+    active,
+    believed_idle,
+    clocks,
+    copies,
+    does_little,
+    evidence_of,
+    idles,
+    judged,
+    mostly,
+    outside_pct,
+    pick,
+    short_active,
+    short_idle,
+    timed,
+    who,
+)
+from llmtop.rules.rule import Rule, RuleText, Told, clauses
+from llmtop.rules.state.rank import RankState
+from llmtop.rules.state.step_costs import LAUNCHING, StepCosts, host_share_pct, idle_share_pct
+from llmtop.rules.state.windows import finite
+from llmtop.snapshot import Cause
+
+IDLE_PCT: Final = (10.0, 8.5)
+"""Of the time, to raise and to stay raised; a capture's verdict is the GPU's own work below ten, too. GPU-Util
+made 8.5 of 3.2 idle per cent, and 11 of 13.6."""
+LOOKED_AT_PCT: Final = SYNC_PCT
+"""Of the time, in calls that wait for the GPU; the threshold in use elsewhere for synchronising."""
+LOOKED_AT_LEAST_PCT: Final = (SYNC_PCT[0] / 2, SYNC_PCT[0] * 0.35)
+"""Where that is half or more of what the GPU works at all: then host and GPU take turns."""
+LAUNCHING_PCT: Final = 60.0
+
+
+def _waits_for_gpu(state: RankState, up: bool) -> bool:
+    """Whether the host stands in waiting calls for so long that they are what keeps it from launching ahead."""
+    waits, busy = finite(state.rank.gpu_wait_pct), finite(state.rank.gpu_busy_pct)
+    if waits is None:
+        return False
+    takes_turns = busy is not None and waits >= 0.5 * busy and waits >= pick(LOOKED_AT_LEAST_PCT, up)
+    return waits >= pick(LOOKED_AT_PCT, up) or takes_turns
+
+
+def _main_wait(state: RankState) -> Cause | None:
+    return next(iter(state.rank.gpu_waits), None)
+
+
+# ---- launching ----
+
+
+def _idle_but_for(state: RankState, steps: list[StepCosts]) -> float | None:
+    """How idle the GPU is beyond what long steps that come now and then, and time outside of phases, explain.
+
+    Between requests it has nothing to do.
+    """
+    idle, rank = believed_idle(state), state.rank
+    if idle is None:
+        return None
+    mean, usual = finite(rank.step_seconds_mean), finite(rank.step_seconds_p50)
+    outside = finite(rank.outside_seconds)
+    rare = 100.0 * (1.0 - usual / mean) if mean and usual else 0.0
+    between = 100.0 * outside / mean if mean and outside is not None else 0.0
+    if rank.kind == "request":
+        between, rare = 100.0 * (1.0 - (finite(rank.steps_per_s) or 0.0) * (usual or 0.0)), 0.0
+    return idle - max(rare, between, outside_pct(steps), 0.0)
+
+
+def _starves(state: RankState, steps: list[StepCosts], up: bool) -> bool:
+    """Whether the GPU has too little to do; by its activity alone where nobody can tell how idle it is."""
+    gpu, idle = state.gpu, _idle_but_for(state, steps)
+    if gpu is None or not gpu.util_pct:
+        return False
+    if idle is not None and (not state.rank.gpu_busy_bound or idle >= pick(IDLE_PCT, up)):
+        return idle >= pick(IDLE_PCT, up)
+    if gpu.power_share_pct is None or gpu.power_share_pct >= pick(POWER_LAUNCH, up):
+        return False
+    return gpu.util_pct < UTIL_LAUNCH and does_little(state, up, SM_LAUNCH)
+
+
+def _launch_bound(state: RankState, up: bool) -> bool:
+    steps = judged(state)
+    if not steps or copies(state, up) or _waits_for_gpu(state, up) or not _starves(state, steps, up):
+        return False
+    if state.rank.gpu_busy_pct is None and (finite(state.rank.gpu_wait_pct) or 0.0) >= LOOKED_AT_LEAST_PCT[0]:
+        return False  # it is not known yet whether they take turns
+    waits = host_share_pct(steps, ("input", "h2d", "comm", "sync"))
+    return host_share_pct(steps, LAUNCHING) >= LAUNCHING_PCT and waits < INPUT_PCT[0]
+
+
+def _tell_launch(state: RankState) -> Told:
+    evidence = evidence_of(state, "compute")
+    del evidence["compute_host_pct"], evidence["compute_gpu_pct"]
+    launching = host_share_pct(state.recent(WINDOW_STEPS), LAUNCHING)
+    evidence["launching_host_pct"] = launching
+    evidence["gpu_host_paced_pct"] = state.rank.gpu_host_paced_pct
+    evidence["waiting_calls_pct"] = state.rank.gpu_wait_pct
+    watts = state.gpu.mean("power_watts") if state.gpu else None
+    seen = idles(evidence) or f"{active(state)} at {fmt.watts(watts)}"
+    return Told(
+        severity="warning",
+        summary=f"{who(state)} launches its kernels more slowly than the GPU runs them: "
+        f"{fmt.percent(launching)} of a step goes into launching, and {seen}.",
+        evidence=evidence,
+        next="torch.compile or CUDA graphs, a fused optimizer, larger batches; press c to count the launches",
+        points=clauses(
+            f"{fmt.percent(launching)} of a step launches",
+            short_idle(evidence) if evidence["gpu_idle_pct"] is not None else short_active(state),
+            fmt.watts(watts),
+        ),
+    )
+
+
+LAUNCH_BOUND: Final = Rule[RankState](
+    id="launch_bound",
+    holds=_launch_bound,
+    tell=_tell_launch,
+    covered_by=frozenset(
+        {
+            "stalled",
+            "straggler",
+            "input_bound",
+            "h2d_bound",
+            "sync_bound",
+            "communication_bound",
+            "low_power_full_util",
+        }
+    ),
+    text=RuleText(
+        meaning="The kernels are so short that the host cannot launch them as fast as the GPU runs them.",
+        condition=f"steps go on, the host spends {LAUNCHING_PCT:.0f} % or more of them in phases that launch, "
+        f"under {INPUT_PCT[0]:.0f} % waiting in phases named so and little in calls that wait (`sync_bound`), yet "
+        f"the GPU is idle for {IDLE_PCT[0]:.0f} % of the time beyond what lies outside of phases or in rare long "
+        "steps; where nobody can tell how idle it is (several processes on it), "
+        f"under {SM_LAUNCH[0]:.0f} % of the SMs are active, at under "
+        f"{POWER_LAUNCH[0]:.0f} % of the power limit and under {UTIL_LAUNCH:.0f} % util",
+        source="six programs on an H100 whose idle time was measured by two profilers (docs/measurements.md); an "
+        "H200: 22 % util, 1.6 % SM activity, 125 of 700 W",
+        hold_seconds=2.0,
+        clear_seconds=5.0,
+        fields=("util_pct", "sm_active_pct", "power_watts"),
+    ),
+)
+
+
+# ---- waiting for the GPU ----
+
+
+def _sync_bound(state: RankState, up: bool) -> bool:
+    steps = judged(state)
+    if not steps or not (_waits_for_gpu(state, up) or mostly(steps, "sync", pick(SYNC_PCT, up))):
+        return False
+    idle = believed_idle(state)
+    if idle is None:
+        idle = idle_share_pct(timed(state, 1))
+    return idle is not None and idle >= pick(IDLE_PCT, up)
+
+
+def _tell_sync(state: RankState) -> Told:
+    evidence = evidence_of(state, "sync")
+    wait, found = _main_wait(state), finite(state.rank.gpu_wait_pct)
+    named = host_share_pct(state.recent(WINDOW_STEPS), ("sync",))
+    evidence["waiting_calls_pct"] = found
+    where = ""
+    if wait is not None and found is not None and found >= named:
+        evidence |= {"call": wait.what, "call_seconds": wait.seconds}
+        where = f", most in {wait.what}"
+    return Told(
+        severity="warning",
+        summary=f"{who(state)} waits for the GPU in {fmt.percent(max(named, found or 0.0))} of each step{where}, "
+        f"and {clocks(evidence)}: each wait lets it run dry.",
+        evidence=evidence,
+        next="take .item(), .cpu() and print(loss) out of the loop, or keep such numbers on the GPU and read them "
+        "every 50 steps; press c to capture where it waits",
+        points=clauses(
+            f"waits for the GPU {fmt.percent(max(named, found or 0.0))} of a step",
+            fmt.middled(wait.what, 30) if where and wait is not None else "",
+            short_idle(evidence),
+        ),
+    )
+
+
+SYNC_BOUND: Final = Rule[RankState](
+    id="sync_bound",
+    holds=_sync_bound,
+    tell=_tell_sync,
+    covered_by=frozenset({"stalled", "straggler", "input_bound", "h2d_bound"}),
+    text=RuleText(
+        meaning="Each wait lets the GPU run dry until the next launches reach it.",
+        condition="calls that wait for the GPU (.item(), .cpu(), the truth of a tensor), found by looks at the "
+        f"host's stack, take {LOOKED_AT_PCT[0]:.0f} % of the time, or {LOOKED_AT_LEAST_PCT[0]:.0f} % and half of "
+        f"what the GPU works; or a phase named for waiting (sync, item) takes {SYNC_PCT[0]:.0f} % of most steps; "
+        f"and the GPU is idle for {IDLE_PCT[0]:.0f} % or more by what is believed of it, or by CUDA events",
+        source="thresholds in use elsewhere: 20 % of wall time in synchronisation, 15 % idle",
+        hold_seconds=3.0,
+        clear_seconds=5.0,
+        fields=("gpu_busy_pct", "util_pct", "sm_active_pct"),
+    ),
+)

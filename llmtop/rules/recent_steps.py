@@ -1,0 +1,227 @@
+"""The steps that rules judge by, what the GPU did meanwhile, and how a sentence tells it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from llmtop import format as fmt
+from llmtop import gpu_busy
+from llmtop.phase_names import Role
+from llmtop.rules import limits
+from llmtop.rules.state.rank import RankState
+from llmtop.rules.state.step_costs import StepCosts, gpu_share_pct, host_share_pct, idle_share_pct
+from llmtop.rules.state.windows import finite
+
+WINDOW_STEPS: Final = 8
+"""Steps by which the host's clock is judged: few enough to tell within ten."""
+WINDOW_SECONDS: Final = 2.0
+"""As far back when steps are shorter: the workers of a loader may deliver in bursts, one a step each."""
+TIMED_WITHIN: Final = 40
+"""How many steps back a step may be that CUDA events timed: they are thinned."""
+WAITED_PCT: Final = limits.pair(limits.SET.input_bound.step_pct, (10.0, 7.0))
+"""Of the step that waits for data, to raise and to stay raised."""
+INPUT_PCT: Final = (10.0, 7.0)
+"""Of the step, to raise and to stay raised. Others warn from 5 % of waiting or 15 % of idle time on."""
+SYNC_PCT: Final = limits.pair(limits.SET.sync_bound.step_pct, (20.0, 15.0))
+COMM_PCT: Final = limits.pair(limits.SET.communication_bound.step_pct, (20.0, 15.0))
+"""Of the step, in a phase that waits for the GPU, or for other ranks."""
+SM_STARVED: Final = (50.0, 60.0)
+"""DCGM's guide: below 50 % SM activity a GPU is likely used ineffectively."""
+UTIL_STARVED: Final = (60.0, 70.0)
+"""Stands in for SM activity where that is absent: launch-bound 22, copying 20, trainings at work 99."""
+SM_LAUNCH: Final = (30.0, 40.0)
+"""A launch-bound H200 had 1.6 % of its SMs active, at 22 % util and 18 % of its power limit."""
+POWER_LAUNCH: Final = (40.0, 45.0)
+UTIL_LAUNCH: Final = 90.0
+_ROLES: Final[tuple[Role, ...]] = ("input", "h2d", "comm", "sync", "compute", "backward", "optimizer")
+RX_LOW_BYTES_PER_S: Final = (2.0e9, 1.5e9)
+"""Pageable copies reached 8.3 GB/s on an H200; healthy trainings read 0.03."""
+RX_OF_LINK: Final = 0.1
+"""Below this part of what the link carries, copies of pinned memory take less than a tenth of the time."""
+RX_WAIT_PCT: Final = (10.0, 7.0)
+"""Of the time, in calls that wait, among them copies that block."""
+
+
+def pick(pair: tuple[float, float], up: bool) -> float:
+    """The threshold of a pair: to stay raised where its alert is `up`, else to be raised."""
+    return pair[1] if up else pair[0]
+
+
+def judged(state: RankState) -> list[StepCosts]:
+    """The steps to judge by, or none: too few, or the last one is long ago."""
+    if not state.stepping or not state.steps:
+        return []
+    usual = finite(state.rank.step_seconds_p50) or 0.0
+    last = max(state.seen_at, state.last_step_at or 0.0)
+    if state.now - last > max(3.0, 3 * usual):
+        return []
+    steps = recent(state)
+    return steps if len(steps) >= WINDOW_STEPS // 2 and any(step.named for step in steps) else []
+
+
+def recent(state: RankState) -> list[StepCosts]:
+    """The last eight steps, or as many as took two seconds; oldest first."""
+    steps, seconds, count = state.recent(TIMED_WITHIN), 0.0, 0
+    for step in reversed(steps):
+        if count >= WINDOW_STEPS and seconds >= WINDOW_SECONDS:
+            break
+        seconds += step.total
+        count += 1
+    return steps[len(steps) - count :]
+
+
+def timed(state: RankState, count: int = 2) -> list[StepCosts]:
+    """The last steps that CUDA events timed, newest last; none when they are too long ago."""
+    newest = state.steps[-1].index if state.steps else 0
+    known = [step for step in state.steps if step.gpu is not None and newest - step.index <= TIMED_WITHIN]
+    return known[-count:]
+
+
+def mostly(steps: list[StepCosts], role: Role, pct: float) -> bool:
+    """Whether most single steps have that much of a role: one slow batch is no bottleneck."""
+    heavy = sum(host_share_pct([step], (role,)) >= pct for step in steps)
+    return heavy * 3 >= len(steps) * 2
+
+
+def sm_active(state: RankState) -> float | None:
+    """The mean SM activity of the last seconds; None where it is absent."""
+    return None if state.gpu is None else state.gpu.mean("sm_active_pct")
+
+
+def does_little(state: RankState, up: bool, sm_limit: tuple[float, float]) -> bool:
+    """Whether SM activity, or util where that is absent, says that the GPU does little; False: nobody knows."""
+    gpu = state.gpu
+    if gpu is None:
+        return False
+    # The latest value too: a mean still holds what was before the GPU began to work.
+    if gpu.sm_active_pct is not None:
+        return max(gpu.sm_active_pct, sm_active(state) or 0.0) < pick(sm_limit, up)
+    return gpu.util_pct is not None and max(gpu.util_pct, gpu.mean("util_pct") or 0.0) < pick(UTIL_STARVED, up)
+
+
+def believed_idle(state: RankState) -> float | None:
+    """How idle the rank's GPU is by the witness that is believed, in percent of the time; at least so much where
+    that is a bound, which proves much but never that it is little. None where nobody can tell."""
+    return finite(gpu_busy.idle_pct(state.rank))
+
+
+def is_kept_busy(state: RankState, pct: float) -> bool:
+    """Whether the GPU is known to be idle for less than that, over the window and in the last seconds."""
+    idle, util = believed_idle(state), state.gpu.mean("util_pct") if state.gpu else None
+    if idle is None or state.rank.gpu_busy_bound or util is None:
+        return False
+    return idle < pct and util > 100.0 - pct
+
+
+def outside_pct(steps: list[StepCosts]) -> float:
+    """What of the steps no phase covers, by the host's clock."""
+    return max(0.0, 100.0 - host_share_pct(steps, _ROLES))
+
+
+def copies(state: RankState, up: bool) -> bool:
+    """Whether much comes in over PCIe while the GPU does little else."""
+    rx = state.gpu.mean("pcie_rx_bytes_per_s") if state.gpu else None
+    if state.gpu is None or rx is None or rx < pick(RX_LOW_BYTES_PER_S, up):
+        return False
+    link, waits = state.gpu.link_bytes_per_s, finite(state.rank.gpu_wait_pct)
+    if link is not None and rx < RX_OF_LINK * link and waits is not None and waits < pick(RX_WAIT_PCT, up):
+        return False  # pinned memory on its way beside the work; a copy that blocks is a call that waits
+    return does_little(state, up, SM_LAUNCH)
+
+
+def _idle_evidence(state: RankState, known: list[StepCosts]) -> dict[str, Any]:
+    """How idle the GPU is: in the steps that it is about, where events saw more there than in the whole window."""
+    rank, idle, events = state.rank, believed_idle(state), idle_share_pct(known)
+    if events is not None and (idle is None or events > idle + gpu_busy.AGREE_POINTS):
+        return {"gpu_idle_pct": events, "gpu_idle_source": "events", "gpu_idle_is": None}
+    return {
+        "gpu_idle_pct": idle,
+        "gpu_idle_source": rank.gpu_busy_source,
+        "gpu_idle_is": "at least" if rank.gpu_busy_bound and idle is not None else None,
+    }
+
+
+def evidence_of(
+    state: RankState, role: Role, window: tuple[list[StepCosts], list[StepCosts]] | None = None
+) -> dict[str, Any]:
+    """The numbers of an alert about what a rank's steps spend on a role.
+
+    Args:
+        state: of the rank.
+        role: of the phases that it is about.
+        window: the steps by the host's clock and by the GPU's; the last few if not given.
+    """
+    steps, known = window or (state.recent(WINDOW_STEPS), timed(state))
+    seconds = sum(step.total for step in steps) / len(steps) if steps else None
+    name = {"input": "dataload", "comm": "communication"}.get(role, role)
+    return {
+        f"{name}_host_pct": host_share_pct(steps, (role,)),
+        f"{name}_gpu_pct": gpu_share_pct(known, role),
+        **_idle_evidence(state, known),
+        "step_seconds": seconds,
+        "util_pct": state.gpu.mean("util_pct") if state.gpu else None,
+        "sm_active_pct": sm_active(state),
+        "power_watts": state.gpu.mean("power_watts") if state.gpu else None,
+        "pcie_rx_bytes_per_s": state.gpu.mean("pcie_rx_bytes_per_s") if state.gpu else None,
+    }
+
+
+def who(state: RankState) -> str:
+    """The rank at the beginning of a sentence: "Rank 1 (pid 1446, GPU 1)"."""
+    label = state.label[0].upper() + state.label[1:]
+    return f"{label} ({state.where})" if state.where else label
+
+
+def active(state: RankState) -> str:
+    """How many of its SMs work, or how often one does, as a part of a sentence."""
+    sm = sm_active(state)
+    if sm is not None:
+        return f"{fmt.percent(sm, 1)} of its SMs are active"
+    return f"{fmt.percent(state.gpu.mean('util_pct') if state.gpu else None)} of the time a kernel runs"
+
+
+def idles(evidence: dict[str, Any]) -> str | None:
+    """How idle the GPU is, as a part of a sentence, with the witness; None where nobody can tell.
+
+    Args:
+        evidence: as of `evidence_of`.
+    """
+    idle = evidence["gpu_idle_pct"]
+    if idle is None:
+        return None
+    least = "at least " if evidence["gpu_idle_is"] else ""
+    witness = gpu_busy.witness(evidence["gpu_idle_source"])
+    return f"the GPU is idle for {least}{fmt.percent(idle)} of it by {witness}"
+
+
+def short_idle(evidence: dict[str, Any], dry: float | None = None) -> str:
+    """The same in a few words, for one row of the screen; arguments as of `clocks`."""
+    idle, sm = evidence["gpu_idle_pct"], evidence["sm_active_pct"]
+    if idle is not None:
+        return f"GPU idle {'≥ ' if evidence['gpu_idle_is'] else ''}{fmt.percent(idle)}"
+    if dry is not None:
+        return f"GPU idle {fmt.percent(dry)}"
+    return f"SM {fmt.percent(sm)}" if sm is not None else f"util {fmt.percent(evidence['util_pct'])}"
+
+
+def short_active(state: RankState) -> str:
+    """How many of its SMs work, in a few words; empty where nobody can tell."""
+    sm = sm_active(state)
+    return f"SM {fmt.percent(sm, 1)}" if sm is not None else ""
+
+
+def clocks(evidence: dict[str, Any], dry: float | None = None) -> str:
+    """How idle the GPU is, or else what is known of it, as a part of a sentence.
+
+    Args:
+        evidence: as of `evidence_of`.
+        dry: for which part of the steps the GPU had run dry, by CUDA events, in percent.
+    """
+    known, sm = idles(evidence), evidence["sm_active_pct"]
+    if known is not None:
+        return known
+    if dry is not None:
+        return f"the GPU has nothing to do in {fmt.percent(dry)} of it by CUDA events"
+    if sm is not None:
+        return f"{fmt.percent(sm)} of the GPU's SMs are active"
+    return f"the GPU is at {fmt.percent(evidence['util_pct'])} util"

@@ -1,0 +1,130 @@
+"""Rules about GPUs that work for processes that tell of no steps, mostly since they are not attached.
+
+Their own counters are all there is then, so nothing is said of what a step waits for: only that the GPU could do
+more, and whether its kernels are too small for it or too few.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from llmtop import format as fmt
+from llmtop.rules.recent_steps import RX_LOW_BYTES_PER_S, SM_LAUNCH, UTIL_LAUNCH, pick
+from llmtop.rules.rule import Rule, RuleText, Told, clauses
+from llmtop.rules.state.gpu import GpuState
+
+WORKS_UTIL: Final = 5.0
+"""GPU-Util from which a GPU has work."""
+SM_PER_UTIL: Final = (0.35, 0.45)
+"""SM activity over GPU-Util is what kernels fill of the GPU while they run. Launch-bound programs had 0.02 to
+0.24, those that wait for data or launch large kernels too slowly 0.66 and more."""
+POWER_SMALL: Final = (40.0, 45.0)
+"""Per cent of the power limit."""
+UTIL_LITTLE: Final = (60.0, 70.0)
+SM_LITTLE: Final = (40.0, 50.0)
+"""DCGM's guide: below 50 % SM activity a GPU is likely used ineffectively."""
+
+
+def _works_without_steps(gpu: GpuState) -> bool:
+    """Whether it works for processes of which none tells of steps. Much that comes over PCIe is another matter."""
+    util, rx = gpu.mean("util_pct"), gpu.mean("pcie_rx_bytes_per_s")
+    if util is None or util < WORKS_UTIL or gpu.step_pids or not (gpu.pids or gpu.foreign_pids):
+        return False
+    return rx is None or rx < RX_LOW_BYTES_PER_S[1]
+
+
+def _has_small_kernels(gpu: GpuState, up: bool) -> bool:
+    util, sm = gpu.mean("util_pct"), gpu.mean("sm_active_pct")
+    if not util or sm is None or gpu.power_share_pct is None:
+        return False
+    small = sm / util < pick(SM_PER_UTIL, up) and sm < pick(SM_LAUNCH, up)
+    return small and util < UTIL_LAUNCH and gpu.power_share_pct < pick(POWER_SMALL, up)
+
+
+def _launches_slowly(gpu: GpuState, up: bool) -> bool:
+    return _works_without_steps(gpu) and _has_small_kernels(gpu, up)
+
+
+def _is_little_used(gpu: GpuState, up: bool) -> bool:
+    util, sm = gpu.mean("util_pct"), gpu.mean("sm_active_pct")
+    # A server's GPU is as busy as its callers make it.
+    if not _works_without_steps(gpu) or gpu.rank_pids or util is None or _has_small_kernels(gpu, True):
+        return False
+    return util < pick(UTIL_LITTLE, up) or (sm is not None and sm < pick(SM_LITTLE, up))
+
+
+def _evidence(gpu: GpuState) -> dict[str, float | int | str | None]:
+    names = ("util_pct", "sm_active_pct", "tensor_active_pct", "dram_active_pct", "power_watts")
+    return {**{name: gpu.mean(name) for name in names}, "power_limit_watts": gpu.gpu.power_limit_watts}
+
+
+def _whose(gpu: GpuState) -> str:
+    pids = sorted({*gpu.pids, *gpu.foreign_pids})
+    return f"pid {pids[0]}" if len(pids) == 1 else f"{len(pids)} processes"
+
+
+_ATTACH: Final = "start it with llmtop run to see what its steps wait for"
+_CAPTURE: Final = "press c to count the launches"
+
+
+def _tell_launch(gpu: GpuState) -> Told:
+    return Told(
+        severity="info",
+        summary=f"{gpu.label} runs small kernels with pauses between them for {_whose(gpu)}: one runs in "
+        f"{fmt.percent(gpu.mean('util_pct'))} of the time, with {fmt.percent(gpu.mean('sm_active_pct'), 1)} of "
+        f"the SMs active at {fmt.watts(gpu.mean('power_watts'))}.",
+        evidence=_evidence(gpu),
+        next=f"torch.compile or CUDA graphs, larger batches; {_CAPTURE if gpu.rank_pids else _ATTACH}",
+        points=clauses(
+            f"small kernels with pauses, util {fmt.percent(gpu.mean('util_pct'))}",
+            f"SM {fmt.percent(gpu.mean('sm_active_pct'), 1)}",
+            fmt.watts(gpu.mean("power_watts")),
+        ),
+    )
+
+
+def _tell_little(gpu: GpuState) -> Told:
+    util, sm = gpu.mean("util_pct"), gpu.mean("sm_active_pct")
+    active = "" if sm is None else f", and {fmt.percent(sm)} of its SMs are active"
+    return Told(
+        severity="info",
+        summary=f"{gpu.label} could do more for {_whose(gpu)}: a kernel runs in {fmt.percent(util)} of the time"
+        f"{active}.",
+        evidence=_evidence(gpu),
+        next=f"{_ATTACH}; larger batches fill a GPU better",
+        points=clauses(f"a kernel runs {fmt.percent(util)} of the time", f"SM {fmt.percent(sm)}"),
+    )
+
+
+LAUNCHES_SLOWLY: Final = Rule[GpuState](
+    id="launch_bound",
+    holds=_launches_slowly,
+    tell=_tell_launch,
+    covered_by=frozenset({"low_power_full_util", "gpu_error"}),
+    text=RuleText(
+        meaning="The process on this GPU gives it kernels that are small, and gives them slowly.",
+        condition=f"no process on it tells of steps, a kernel runs in {WORKS_UTIL:.0f} to {UTIL_LAUNCH:.0f} % "
+        f"of the time, and SM activity is under {SM_PER_UTIL[0]:.0%} of that, at under {POWER_SMALL[0]:.0f} % of "
+        "the power limit",
+        source="six programs on an H100 and states of an H200 (docs/measurements.md)",
+        hold_seconds=10.0,
+        clear_seconds=10.0,
+        fields=("util_pct", "sm_active_pct", "power_watts"),
+    ),
+)
+LOW_ACTIVITY: Final = Rule[GpuState](
+    id="low_activity",
+    holds=_is_little_used,
+    tell=_tell_little,
+    covered_by=frozenset({"low_power_full_util", "gpu_error", "memory_bound", "throttled", "launch_bound"}),
+    text=RuleText(
+        meaning="It has work that does not fill it: it waits for its process, or that gives it little at a time.",
+        condition=f"no process on the GPU is attached, and GPU-Util is between {WORKS_UTIL:.0f} and "
+        f"{UTIL_LITTLE[0]:.0f} %, or under {SM_LITTLE[0]:.0f} % of the SMs are active",
+        source="NVIDIA's DCGM guide (SM activity under 50 % is likely ineffective); trainings at work: 99 % util",
+        hold_seconds=15.0,
+        clear_seconds=15.0,
+        fields=("util_pct", "sm_active_pct", "power_watts"),
+    ),
+)
+UNATTACHED_RULES: Final = (LAUNCHES_SLOWLY, LOW_ACTIVITY)
