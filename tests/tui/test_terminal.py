@@ -143,7 +143,7 @@ def test_in_tmux_keys_open_screens_and_q_leaves(tmux: list[str]) -> None:
         ("q", "backward"),
         ("?", "Keys on the main screen"),
         ("q", "backward"),
-        ("3", "GPU 2"),
+        ("2", "GPU 2"),
     ):
         subprocess.run([*tmux, "send-keys", key], check=True)
         wait_for(lambda words=words: words in pane(tmux), what=f"{words!r} after {key}")
