@@ -54,6 +54,17 @@ def is_alive(pid: int) -> bool:
     return not state or state[0] not in ("Z", "X")
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped the process (ctrl+z, SIGSTOP); no debugger has."""
+    return status(pid).get("State", "").startswith("T")
+
+
+def thread_runs(pid: int, thread: int) -> bool:
+    """Whether a thread of a process is on a CPU or waits for one; False also where that cannot be seen."""
+    state = _text(Path(f"/proc/{pid}/task/{thread}/stat")).rpartition(")")[2].split()
+    return bool(state) and state[0] == "R"
+
+
 def started_ticks(pid: int) -> int | None:
     """When the process started, in clock ticks since boot: with the pid it names one process for good."""
     try:

@@ -103,6 +103,8 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
     """Capture engines this process offers over this socket ("torch.profiler", "memory")."""
     pauses: bool = False
     """Whether it can be asked to `Pause`: its steps follow each other."""
+    stacks: bool = False
+    """Whether it can be asked to `LookAtStacks`."""
     note: str | None = None
     """A sentence for the person at the screen: what cannot be seen, and why."""
 
@@ -273,6 +275,50 @@ class PauseState(msgspec.Struct, tag="pause_state", kw_only=True, omit_defaults=
     """How long the training thread stood, with the wait for the GPU, when it has ended."""
 
 
+class SeenFrame(msgspec.Struct, array_like=True):
+    """One frame of a Python stack."""
+
+    name: str
+    """The function's, with its class where Python (3.11) knows it."""
+    file: str
+    line: int = 0
+    """0 where it is not known."""
+
+
+class SeenThread(msgspec.Struct, array_like=True):
+    """One thread of the training."""
+
+    name: str
+    """As Python knows it; "" where it knows none."""
+    os_id: int | None = None
+    """As the kernel of the process's own namespace numbers it; None where Python does not say."""
+
+
+class SeenStack(msgspec.Struct, array_like=True):
+    """One stack of one thread."""
+
+    thread: int
+    """Its place in `StacksSeen.threads`."""
+    frames: list[int]
+    """Their places in `StacksSeen.frames`, outermost first."""
+    looks: int = 1
+    """At how many looks it was seen."""
+
+
+class StacksSeen(msgspec.Struct, tag="stacks_seen", kw_only=True, omit_defaults=True):
+    """From the training: the stacks of its own threads; the only answer to a `LookAtStacks`."""
+
+    id: str
+    refused: str = ""
+    """Why it did not look."""
+    looks: int = 0
+    frames: list[SeenFrame] = []
+    threads: list[SeenThread] = []
+    stacks: list[SeenStack] = []
+    cut: int = 0
+    """How many stacks are left out: too many different ones were seen."""
+
+
 class Subscribe(msgspec.Struct, tag="subscribe", kw_only=True):
     """From the monitor: send me the last `history` steps and all that follow."""
 
@@ -322,6 +368,25 @@ class Resume(msgspec.Struct, tag="resume", kw_only=True):
     id: str
 
 
+class LookAtStacks(msgspec.Struct, tag="look_at_stacks", kw_only=True, omit_defaults=True):
+    """From the monitor: look at the stacks of all your threads, again and again for a while, and tell them.
+
+    It ends early with `EnoughStacks`, and with nothing told when this connection ends.
+    """
+
+    id: str
+    seconds: float = 0.0
+    """For how long at most; 0 for one look."""
+    rate_hz: float = 20.0
+    """Looks a second."""
+
+
+class EnoughStacks(msgspec.Struct, tag="enough_stacks", kw_only=True):
+    """From the monitor: tell now what was seen."""
+
+    id: str
+
+
 class Refused(msgspec.Struct, tag="refused", kw_only=True):
     """From either side, last: why it hangs up."""
 
@@ -340,9 +405,10 @@ FromTraining = (
     | Standstill
     | CaptureState
     | PauseState
+    | StacksSeen
     | Refused
 )
-FromMonitor = Subscribe | CaptureRequest | CaptureCancel | Pause | Resume | Refused
+FromMonitor = Subscribe | CaptureRequest | CaptureCancel | Pause | Resume | LookAtStacks | EnoughStacks | Refused
 
 _KNOWN_TYPES = frozenset(
     str(message.__struct_config__.tag) for message in (*get_args(FromTraining), *get_args(FromMonitor))

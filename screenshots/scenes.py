@@ -151,6 +151,7 @@ def low_power(index: int, seconds: float, now: float) -> Alert:
         "in a collective or one spinning thread looks like this.",
         evidence={"util_pct": 100.0, "power_watts": 122.0, "power_limit_watts": 700.0, "sm_active_pct": 0.8},
         next="press s for the stacks of its process",
+        points=("122 of 700 W", "SM 1%", "util 100%", "a kernel spins or waits there"),
     )
 
 
@@ -166,6 +167,7 @@ def straggler(pid: int, index: int, seconds: float, now: float) -> Alert:
         "wait for it",
         evidence={"excess_pct": 40.0},
         next="press c to capture it",
+        points=("forward 40% longer than the median rank's", "they wait for it"),
     )
 
 

@@ -132,6 +132,9 @@ LEFT_OUT: dict[str, str] = {
     "test_sixty_four_trainings_attach_at_once": ("test_many_processes_at_once"),
     "test_a_trainer_publishes_its_steps": ("test_a_trainer_tells_its_steps_and_what_it_logs"),
     "test_a_shell_s_trainings_say_it_once_and_the_next_run_tidies_up": ("test_it_has_attached_is_said_once"),
+    "test_a_million_events_make_a_page_under_two_megabytes": (
+        "test_what_is_too_dense_is_joined_and_nothing_is_lost"
+    ),
     "test_between_the_cells_of_a_notebook_it_is_paused": (
         "test_those_of_a_notebook_s_cells_too_and_no_step_spans_the_wait_between_them"
     ),

@@ -20,6 +20,7 @@ from textual.theme import Theme
 from collectors.base import Feed, GpuChoice, ReplayControls
 from llmtop.alerts import Raised
 from llmtop.errors import EXIT_DONE, LlmtopError, UnusableInput
+from llmtop.format import printable
 from llmtop.snapshot import Alert, Snapshot
 from tui import keys
 from tui.context import ScreenContext
@@ -29,10 +30,13 @@ from tui.paint import alert_style
 from tui.paint.glyphs import to_ascii
 from tui.paint.palette import TERMINAL_THEME, THEMES, Depth, Palette
 from tui.paint.rows import Look
+from tui.picture import saved
 from tui.screens.base import LlmtopScreen
 from tui.screens.main import MainScreen
 from tui.terminal import has_shell, title
+from tui.theme_memory import ThemeMemory
 from tui.view import View
+from tui.whom import Whom
 
 if TYPE_CHECKING:
     from collectors.past import Past
@@ -60,13 +64,16 @@ class LlmtopApp(ScreenContext):
     TITLE = "llmtop"
     ENABLE_COMMAND_PALETTE = True
 
-    def __init__(self, feed: Feed, *, ascii: bool = False, theme: str | None = None) -> None:
+    def __init__(
+        self, feed: Feed, *, ascii: bool = False, theme: str | None = None, memory: ThemeMemory | None = None
+    ) -> None:
         """Prepare; `run()` starts the feed; `tui.show.show` does it with the terminal guarded.
 
         Args:
             feed: where snapshots come from; the app starts and closes it.
             ascii: draw with ASCII characters only.
             theme: a theme's name; those of llmtop also without "llmtop-".
+            memory: the theme that was chosen last, which holds where no other is given; None: none is remembered.
 
         Raises:
             UnusableInput: there is no such theme.
@@ -93,7 +100,8 @@ class LlmtopApp(ScreenContext):
             self.view.selection = feed.selection
         # Round which the key for GPUs goes: what was asked for at the start, all, those in use by trainings.
         self._selections = [*dict.fromkeys((self.view.selection, "all", "attached"))]
-        self.theme = self._theme_named(theme)
+        self._memory = memory
+        self.theme = self._first_theme(theme)
         self.look = self._make_look()
 
     # --- appearance -------------------------------------------------------------------------------------------
@@ -105,9 +113,16 @@ class LlmtopApp(ScreenContext):
             return "mono"
         return _DEPTHS.get(self.console.color_system, "full")
 
-    def _theme_named(self, name: str | None) -> str:
-        if name is None:
-            return THEMES[0].name if self.depth in ("full", "256") else TERMINAL_THEME
+    def _first_theme(self, name: str | None) -> str:
+        """The theme that is asked for, else the one chosen last, else the usual one for this terminal."""
+        if name is not None:
+            return self._theme_named(name)
+        if self.depth not in ("full", "256"):
+            return TERMINAL_THEME
+        last = self._memory.read() if self._memory is not None else ""
+        return last if last in self.available_themes else THEMES[0].name
+
+    def _theme_named(self, name: str) -> str:
         for candidate in (name, f"llmtop-{name}"):
             if candidate in self.available_themes:
                 return candidate
@@ -117,8 +132,10 @@ class LlmtopApp(ScreenContext):
     def _make_look(self) -> Look:
         return Look.of(Palette.build(self.current_theme, self.depth), ascii_only=self._ascii)
 
-    def _theme_changed(self, _theme: Theme) -> None:
+    def _theme_changed(self, theme: Theme) -> None:
         self.look = self._make_look()
+        if self._memory is not None:
+            self._memory.write(theme.name)
         self.redraw()
 
     # --- life -------------------------------------------------------------------------------------------------
@@ -215,8 +232,10 @@ class LlmtopApp(ScreenContext):
         for item in waiting:
             if not isinstance(item, Snapshot):
                 history.join(item)
+                self.view.alerts.replace(item)
                 continue
             at = history.add(item)
+            self.view.alerts.take(item)
             self._newest = item
             if self.replaying:
                 history.instant = at
@@ -279,7 +298,7 @@ class LlmtopApp(ScreenContext):
 
     def _call_attention(self, snapshot: Snapshot) -> None:
         """Ring once for each new alert and name the worst in the title: tmux shows both in other windows."""
-        loud = [alert for alert in alert_style.ordered(snapshot.alerts) if alert_style.weight(alert) > 0]
+        loud = [alert for alert in self.view.alerts.heard(snapshot) if alert_style.weight(alert) > 0]
         first = self._ringing is None
         ringing = self._ringing or Raised()
         before, new = ringing.up, ringing.new(loud)
@@ -309,10 +328,35 @@ class LlmtopApp(ScreenContext):
                 method = f"action_{action.partition('(')[0]}"
                 await self.run_action(action, default_namespace=screen if hasattr(screen, method) else self)
                 return
+        why = keys.refusal(name, here, replaying=self.replaying)
+        if why and here:
+            self.notify(why)
 
     def action_open(self, screen: str) -> None:
         """Push the screen that a key of the table names."""
         self.open_screen(screen)
+
+    def action_open_about(self, screen: str) -> None:
+        """Push the screen that a key of the table names, about the process that the screen on top is about."""
+        top = self.screen
+        self.open_screen(screen, top.whom() if isinstance(top, LlmtopScreen) else Whom())
+
+    def action_copy(self) -> None:
+        """Send the command that the screen on top shows to the terminal's clipboard (OSC 52)."""
+        top = self.screen
+        command = top.command() if isinstance(top, LlmtopScreen) else ""
+        if not command:
+            self.notify("There is no command on this screen to copy.")
+            return
+        self.copy_to_clipboard(command)
+        hint = " (in tmux: set -g set-clipboard on)" if os.environ.get("TMUX") else ""
+        self.notify(f"Sent to the terminal's clipboard{hint}: {printable(command)}", markup=False)
+
+    def action_save(self) -> None:
+        """Save what is shown as a picture (SVG) and as text, in the folder that llmtop was started in."""
+        top = self.screen
+        text = top.picture() if isinstance(top, LlmtopScreen) else ""
+        self.notify(saved(self.export_screenshot(title="llmtop"), text), markup=False)
 
     def open_screen(self, name: str, *arguments: Any) -> None:
         """Import "module:Class", make one with `arguments`, and push it; a refusal is shown as one sentence."""
@@ -353,6 +397,8 @@ class LlmtopApp(ScreenContext):
         """Move the instant that is shown by so many seconds, back where they are negative."""
         if isinstance(self._feed, ReplayControls):
             self._feed.seek(self._feed.position + seconds)
+        elif seconds > 0 and self.view.history.instant is None:
+            self.notify("This is now: nothing is known of later.", timeout=2)
         else:
             self._show(self.view.history.end + seconds)
 
@@ -363,6 +409,8 @@ class LlmtopApp(ScreenContext):
         elif self._past is not None and self._past.first is not None:
             newest = self.view.history.newest or self._past.first
             self.action_seek(share * (newest - self._past.first))
+        else:
+            self.notify("Nothing is remembered yet.", timeout=2)
 
     def action_last(self) -> None:
         """Show what is now; in a replay the end of the recording."""
@@ -422,8 +470,10 @@ class LlmtopApp(ScreenContext):
         self._set_interval(min((i for i in INTERVALS if i > self.view.interval * 1.001), default=INTERVALS[-1]))
 
     def _set_interval(self, seconds: float) -> None:
+        most = seconds == self.view.interval
         self._feed.set_interval(seconds)
         self.view.interval = seconds
+        self.notify(f"A sample every {seconds:g} s" + (", and no further." if most else "."), timeout=2)
         self.redraw()
 
     def action_gpu_choice(self) -> None:

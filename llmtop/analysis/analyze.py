@@ -30,6 +30,7 @@ from llmtop.analysis.sync_calls import wait_places
 from llmtop.analysis.undisturbed import Undisturbed
 from llmtop.analysis.verdict import Judgement, judge, lost, setup_ns
 from llmtop.analysis.verdict_text import left_out, verdict_sentence
+from llmtop.analysis.whole_timeline import whole_timeline
 from llmtop.inputs import DEFAULT, Limits
 from llmtop.report.model import (
     Device,
@@ -56,6 +57,7 @@ def analyze(
     steps: int | tuple[int, int] | None = None,
     limits: Limits = DEFAULT,
     undisturbed: Callable[[], Undisturbed] | None = None,
+    page: bool = False,
 ) -> Report:
     """Read a capture and say what it shows.
 
@@ -67,6 +69,7 @@ def analyze(
         limits: how much of memory and time it may ask for.
         undisturbed: says how long the training's steps took before and after the capture; asked as late as
             possible. None: what the capture's folder says.
+        page: whether to make the timeline of all steps too, which only a page shows.
 
     Raises:
         UnusableInput: not a capture, so damaged that nothing of it can be used, or beyond a limit.
@@ -75,7 +78,7 @@ def analyze(
     file = path if isinstance(path, Examined) else examine(Path(path))
     told = capture_info(file.path)
     steps_told = undisturbed or (lambda: told.undisturbed)
-    return analyze_trace(open_trace(file, limits), steps, told.command, limits, steps_told)
+    return analyze_trace(open_trace(file, limits), steps, told.command, limits, steps_told, page=page)
 
 
 def analyze_trace(
@@ -84,6 +87,8 @@ def analyze_trace(
     command: str = "python train.py",
     limits: Limits = DEFAULT,
     undisturbed: Callable[[], Undisturbed] = Undisturbed,
+    *,
+    page: bool = False,
 ) -> Report:
     """Say what a trace in memory shows.
 
@@ -93,6 +98,7 @@ def analyze_trace(
         command: of the training; it is put into the suggested command lines.
         limits: how many processes and devices, and how deeply nested ranges, may be judged.
         undisturbed: says how long the training's steps took before and after the capture.
+        page: as in `analyze`.
 
     Raises:
         UnusableInput: it has more processes or devices, or ranges nested deeper, than the limits allow.
@@ -137,6 +143,7 @@ def analyze_trace(
         roofs=measured.roofs,
         makeup=measured.makeup,
         timeline=_timeline(judgement, lanes, gaps, phases),
+        whole_timeline=whole_timeline(lanes, gaps, phases, measured.ranks, judgement.lane) if page else None,
         notes=(*capture_notes(trace, lanes, per_process), *_uncorrected(judgement)),
     )
 

@@ -12,6 +12,7 @@ import msgspec
 from llmtop.analysis.undisturbed import UNKNOWN, Undisturbed
 from llmtop.errors import UnusableInput
 from llmtop.inputs import read_input
+from llmtop.trace.file_kind import TRACES
 
 _COMMAND = "python train.py"
 _LONGEST = 86_400.0
@@ -34,7 +35,10 @@ def capture_info(path: Path) -> CaptureInfo:
         path: the folder of the capture, or a file in it.
     """
     try:
-        data = read_input((path if path.is_dir() else path.parent) / "capture.json")
+        folder = path if path.is_dir() else path.parent
+        if folder.name == TRACES:
+            folder = folder.parent
+        data = read_input(folder / "capture.json")
         found = msgspec.json.decode(data, type=dict[str, Any])
     except (UnusableInput, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return CaptureInfo()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from llmtop.analysis.load_stacks import load_stacks
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
 from llmtop.inputs import DEFAULT, Limits, depth_of, read_input
@@ -15,7 +16,10 @@ from llmtop.trace.file_kind import examine
 
 
 def load_reports(
-    paths: Sequence[Path], steps: int | tuple[int, int] | None = None, limits: Limits = DEFAULT
+    paths: Sequence[Path],
+    steps: int | tuple[int, int] | None = None,
+    limits: Limits = DEFAULT,
+    page: bool = False,
 ) -> Report:
     """Analyse or read one path as `load_report` does, or the captures of several ranks as one.
 
@@ -24,24 +28,27 @@ def load_reports(
         NotPossibleHere: as `load_report`.
     """
     if len(paths) == 1:
-        return load_report(paths[0], steps, limits)
+        return load_report(paths[0], steps, limits, page)
     files = [examine(path) for path in paths]
     for file in files:
-        if file.kind in ("json", "recording"):
+        if file.kind in ("json", "recording", "stacks"):
             raise UnusableInput(f"{file.path} is no capture: only captures of several ranks can be read together")
     from llmtop.analysis.analyze import analyze_trace
     from llmtop.trace.open import open_traces
 
-    return analyze_trace(open_traces(files, limits), steps, limits=limits)
+    return analyze_trace(open_traces(files, limits), steps, limits=limits, page=page)
 
 
-def load_report(path: Path, steps: int | tuple[int, int] | None = None, limits: Limits = DEFAULT) -> Report:
+def load_report(
+    path: Path, steps: int | tuple[int, int] | None = None, limits: Limits = DEFAULT, page: bool = False
+) -> Report:
     """Analyse a capture or a recording, or read a report that was written before.
 
     Args:
         path: a file, or the folder of a capture.
         steps: as in `llmtop.analysis.analyze.analyze`; a report or a recording cannot be cut.
         limits: how much of memory and time the file may ask for.
+        page: whether to make the timeline of all steps too, where there is a capture.
 
     Raises:
         UnusableInput: none of what llmtop reads, too damaged, or beyond a limit.
@@ -54,16 +61,25 @@ def load_report(path: Path, steps: int | tuple[int, int] | None = None, limits: 
         from llmtop.analysis.analyze_recording import analyze_recording
 
         return analyze_recording(path, limits)
+    if file.kind == "stacks":
+        raise UnusableInput(stacks_only(path))
     from llmtop.analysis.analyze import analyze
 
     try:
-        return analyze(file, steps, limits)
+        return analyze(file, steps, limits, page=page)
     except UnusableInput:
-        # An engine that records stacks leaves no trace, but its folder has a report.
+        # Of a trace that has gone the report may still be there.
         written = path / "report.json"
-        if file.kind == "folder" and written.is_file():
-            return _read(written, limits)
-        raise
+        if file.kind != "folder" or not written.is_file():
+            raise
+        if load_stacks([path], limits) is not None:
+            raise UnusableInput(stacks_only(path)) from None
+        return _read(written, limits)
+
+
+def stacks_only(path: Path) -> str:
+    """The sentence on a capture of Python stacks where one with steps is needed."""
+    return f"{path} holds Python stacks, which have no steps and no verdict; llmtop report {path} shows them"
 
 
 def _read(path: Path, limits: Limits) -> Report:

@@ -168,7 +168,11 @@ def write_info(folder: Path, info: Info) -> None:
     Raises:
         NotPossibleHere: as `write`.
     """
-    info.files = [File(name=p.name, bytes=p.stat().st_size) for p in _files(folder) if p.name != INFO]
+    info.files = [
+        File(name=p.relative_to(folder).as_posix(), bytes=p.stat().st_size)
+        for p in files_in(folder)
+        if p.name != INFO
+    ]
     write(folder / INFO, msgspec.json.format(msgspec.json.encode(info), indent=2) + b"\n")
 
 
@@ -192,10 +196,11 @@ def read_info(folder: Path) -> Info:
 
 def bytes_in(folder: Path) -> int:
     """What a folder's files take."""
-    return sum(map(bytes_of, _files(folder)))
+    return sum(map(bytes_of, files_in(folder)))
 
 
-def _files(folder: Path) -> list[Path]:
+def files_in(folder: Path) -> list[Path]:
+    """All files below a folder; none where that is not there."""
     found = []
     for place, _, names in os.walk(folder):  # what may not be read, or went a moment ago, is passed over
         paths = (Path(place) / name for name in names)

@@ -23,8 +23,9 @@ from llmtop.capture.job import Cancelled, Job, OnProgress, Plan, Recorded
 from llmtop.capture.lock import CaptureLock, Holder
 from llmtop.capture.step_listener import StepWatch
 from llmtop.errors import LlmtopError, UnusableInput
-from llmtop.format import duration, size
+from llmtop.format import counted, duration, size
 from llmtop.snapshot import Snapshot
+from llmtop.trace.file_kind import TRACES
 
 TakeSnapshot = Callable[[], Snapshot | None]
 
@@ -69,8 +70,14 @@ class Result:
     @property
     def summary(self) -> str:
         """One line: what, how much, where."""
-        steps = "" if self.info.steps is None else f", {self.info.steps} whole steps"
-        return f"{self.info.engine}: {size(self.bytes)}{steps} in {self.folder}"
+        return f"{self.info.engine}: {size(self.bytes)}{self._steps} in {self.folder}"
+
+    @property
+    def _steps(self) -> str:
+        steps = self.info.steps
+        if steps is None:
+            return ""
+        return f", {counted(steps, 'whole step')}" if steps else ", no step ended in it (take a longer window)"
 
 
 def take(
@@ -268,7 +275,7 @@ def _write_report(path: Path, markdown: str, data: bytes) -> None:
 
 def _fail(job: Job, info: Info, error: BaseException) -> None:
     """Keep the folder if anything of the trace is in it; write down what went wrong if the disk lets us."""
-    kept = [entry for entry in job.folder.iterdir() if entry.name != folders.INFO] if job.folder.is_dir() else []
+    kept = [path for path in folders.files_in(job.folder) if path.name != folders.INFO]
     if not kept:
         folders.discard(job.folder)
         return
@@ -292,7 +299,8 @@ def copy_line(path: Path) -> str:
 
 def open_line(path: Path, open_with: str) -> str:
     """How to look at a file once it has been copied: a command, or where to drop it."""
-    name = path if not path.suffix else Path(path.parent.name) / path.name
+    above = path.parent.parent.name if path.parent.name == TRACES else ""
+    name = path if not path.suffix else Path(above) / path.parent.name / path.name
     if open_with.startswith("https://"):
         return f"open {open_with} and drop {name} there"
     return f"{open_with} {shlex.quote(str(name))}" if open_with else str(name)

@@ -7,12 +7,16 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import escaped_json
 from llmtop.inputs import Limits
+
+if TYPE_CHECKING:
+    from llmtop.report.stacks import StackReport
 
 _COLORS = {"critical": "red", "warning": "yellow"}
 
@@ -64,15 +68,24 @@ def report(
 
     PATH is an nsys export (.sqlite), a .nsys-rep, a torch.profiler trace (.json, .json.gz), a folder with one of
     them or one a rank, a recording of llmtop, or a report that was written before. Several captures of one run,
-    one a rank, are read as one.
+    one a rank, are read as one. Of Python stacks (a capture of py-spy, or folded stacks of any program) it shows
+    who works where, as a tree a thread.
     """
     from llmtop.analysis.load_report import load_reports
+    from llmtop.analysis.load_stacks import load_stacks
     from llmtop.report import render_markdown, render_text
     from llmtop.report.model import to_json
 
     if as_json and markdown:
         raise click.UsageError("--json and --markdown exclude each other")
-    found = load_reports(paths, steps, Limits(lifted=no_limits))
+    limits = Limits(lifted=no_limits)
+    stacks = load_stacks(paths, limits)
+    if stacks is not None:
+        if html is not None or steps is not None:
+            raise UnusableInput(_not_of_stacks(paths[0], "--html" if html is not None else "--steps"))
+        _print_stacks(stacks, as_json=as_json, as_markdown=markdown, full=full)
+        return
+    found = load_reports(paths, steps, limits, page=html is not None)
     if html is not None:
         from llmtop.report import render_html
 
@@ -88,6 +101,29 @@ def report(
         width = shutil.get_terminal_size((100, 40)).columns
         render = render_text.render if full else render_text.brief
         click.echo(render(found, width, _paint if _colored() else None), nl=False)
+
+
+def _print_stacks(stacks: StackReport, *, as_json: bool, as_markdown: bool, full: bool) -> None:
+    from llmtop.report import stacks_text
+    from llmtop.report.stacks import to_json
+
+    if as_json:
+        click.echo(escaped_json(to_json(stacks).decode()))
+    elif as_markdown:
+        click.echo(stacks_text.markdown(stacks), nl=False)
+    else:
+        width = shutil.get_terminal_size((100, 40)).columns
+        render = stacks_text.render if full else stacks_text.brief
+        click.echo(render(stacks, width, _paint if _colored() else None), nl=False)
+
+
+def _not_of_stacks(path: Path, option: str) -> str:
+    if option == "--html":
+        return (
+            f"{path} holds Python stacks, of which no page is made: drop the .speedscope.json beside them onto "
+            "https://www.speedscope.app, or leave out --html"
+        )
+    return f"{path} holds Python stacks, which have no steps: leave out {option}"
 
 
 def _colored() -> bool:

@@ -14,6 +14,7 @@ import msgspec
 
 from llmtop.bottlenecks import Verdict
 from llmtop.report.device_time import GemmTime, Makeup, OperatorTime, Roof
+from llmtop.report.whole_timeline import WholeTimeline
 from llmtop.severity import Severity
 
 SCHEMA = 1
@@ -366,6 +367,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     roofs: tuple[Roof, ...] = ()
     makeup: Makeup | None = None
     timeline: Timeline | None = None
+    whole_timeline: WholeTimeline | None = None
+    """Made for a page alone."""
     tool_version: str = ""
     notes: tuple[str, ...] = ()
     """What was left out, and why."""

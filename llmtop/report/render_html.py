@@ -10,17 +10,22 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from llmtop.format import duration, printable
 from llmtop.report.model import Report, Timeline
 from llmtop.report.roofline_plot import roofline_plot
 from llmtop.report.tables import evidence_text, headline, shown_notes, step_lines, tables
+from llmtop.report.whole_timeline import DeviceRows, PieceRow, WholeTimeline
 
+_MOST_ROWS = 200
+"""Of a table."""
 COLORS = {
     "GEMM": "#4c78a8",
     "convolution": "#1f5f9f",
@@ -34,6 +39,7 @@ COLORS = {
     "copy": "#f58518",
     "memset": "#bab0ac",
     "graph": "#2f4b6e",
+    "step": "#d0d7de",
     "other": "#79706e",
     "launch": "#f2b701",
     "queued": "#cfcfcf",
@@ -52,14 +58,18 @@ _PHASES = ("#88ccee", "#ddcc77", "#44aa99", "#cc6677", "#aa4499", "#999933", "#1
 def render(report: Report) -> str:
     """The report as one HTML page that needs no other file."""
     environment = _environment()
+    shown = report.whole_timeline
+    if shown is None and report.timeline is not None:
+        shown = _of_one_step(report.timeline)
     return environment.get_template("page.html").render(
         report=report,
         headline=headline(report),
         steps=step_lines(report),
-        timeline=None if report.timeline is None else _timeline(report.timeline),
+        timeline=None if shown is None else _timeline(shown),
         plot=roofline_plot(report),  # safe as it is: it escapes every text itself
         tables=tables(report, name_width=120),
         notes=shown_notes(report),
+        most_rows=_MOST_ROWS,
         policy=_policy(environment),
     )
 
@@ -74,7 +84,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"duration": duration, "evidence": evidence_text}
+    environment.filters |= {"duration": duration, "evidence": evidence_text, "breakable": _breakable}
     return environment
 
 
@@ -85,31 +95,82 @@ def _policy(environment: Environment) -> str:
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
 
 
-def _timeline(timeline: Timeline) -> dict[str, Any]:
-    which = f"Step {timeline.step} of the whole ones" if timeline.step is not None else "The beginning"
-    kinds = dict.fromkeys(span.kind for row in timeline.rows for span in row.spans)
-    key = [(printable(kind, 40), color) for kind, color in _colored(list(kinds))]
-    place = {kind: index for index, kind in enumerate(kinds)}
-    texts: dict[str, int] = {}
+def _timeline(timeline: WholeTimeline) -> dict[str, Any]:
+    key = [(printable(kind, 40), color) for kind, color in _colored(list(timeline.kinds))]
     rows = [
-        [
-            [
-                round(span.start, 9),
-                round(span.seconds, 9),
-                round(span.fill, 3),
-                place[span.kind],
-                texts.setdefault(printable(span.text, 200), len(texts)),
-            ]
-            for span in row.spans
-        ]
-        for row in timeline.rows
+        {
+            "starts": row.starts,
+            "lengths": row.lengths,
+            "kinds": row.kinds,
+            "texts": row.texts,
+            "counts": row.counts,
+            "fills": row.fills,
+        }
+        for device in timeline.devices
+        for row in device.rows
     ]
     return {
-        "title": f"{which}, {duration(timeline.seconds)}",
-        "labels": [row.label for row in timeline.rows],
+        "title": f"{timeline.title}, {duration(timeline.length / 1e9)}",
+        "devices": [
+            {"label": device.label, "rows": [printable(row.label, 80) for row in device.rows]}
+            for device in timeline.devices
+        ],
         "key": key,
-        "data": {"seconds": max(timeline.seconds, 1e-9), "kinds": key, "texts": list(texts), "rows": rows},
+        "left_out": timeline.left_out,
+        "data": {
+            "length": timeline.length,
+            "kinds": key,
+            "texts": [printable(text, 200) for text in timeline.texts],
+            "steps": timeline.steps,
+            "usual": timeline.usual,
+            "rows": rows,
+        },
     }
+
+
+def _of_one_step(timeline: Timeline) -> WholeTimeline:
+    """The one step of a report that was made without a page in mind."""
+    kinds: dict[str, int] = {}
+    texts: dict[str, int] = {}
+    rows = []
+    for row in timeline.rows:
+        spans = sorted(row.spans, key=lambda span: span.start)
+        starts = [round(span.start * 1e9) for span in spans]
+        rows.append(
+            PieceRow(
+                label=row.label,
+                starts=tuple(start - before for before, start in zip([0, *starts], starts, strict=False)),
+                lengths=tuple(round(span.seconds * 1e9) for span in spans),
+                kinds=tuple(kinds.setdefault(span.kind, len(kinds)) for span in spans),
+                texts=tuple(texts.setdefault(span.text, len(texts)) for span in spans),
+                fills=tuple(round(100 * span.fill) for span in spans),
+            )
+        )
+    which = f"Step {timeline.step} of the whole ones" if timeline.step is not None else "The beginning"
+    return WholeTimeline(
+        title=which,
+        length=max(round(timeline.seconds * 1e9), 1),
+        kinds=tuple(kinds),
+        texts=tuple(texts),
+        devices=(DeviceRows(label="", rows=tuple(rows)),),
+    )
+
+
+_LONG_WORD = re.compile(r"\S{24,}")
+_PARTS = re.compile(r"(?<=[_<,/.:;=&|])(?=[^_<,/.:;=&|\s])")
+
+
+def _breakable(text: str) -> Markup:
+    """The text, escaped; in long words, names of kernels and files, a line may end between their parts."""
+    made, after = Markup(), 0
+    text = printable(text, 4000)
+    for word in _LONG_WORD.finditer(text):
+        made += escape(text[after : word.start()]) + _MAY_BREAK.join(_PARTS.split(word[0]))
+        after = word.end()
+    return made + escape(text[after:])
+
+
+_MAY_BREAK = Markup("<wbr>")
 
 
 def _colored(kinds: list[str]) -> Iterator[tuple[str, str]]:

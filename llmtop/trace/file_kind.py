@@ -10,9 +10,11 @@ from llmtop.errors import UnusableInput
 from llmtop.inputs import open_input
 from llmtop.trace.gunzip import Gunzip
 
-Kind: TypeAlias = Literal["nsys-sqlite", "nsys-report", "chrome-json", "recording", "json", "folder"]
-"""``json`` is a JSON file that is no trace: a report, perhaps."""
+Kind: TypeAlias = Literal["nsys-sqlite", "nsys-report", "chrome-json", "recording", "json", "stacks", "folder"]
+"""``json`` is a JSON file that is no trace: a report, perhaps. ``stacks``: folded stacks, a line each."""
 
+TRACES = "traces"
+"""The folder of PyTorch's traces within a capture's: HTA would take other JSON beside them for traces as well."""
 _SQLITE = b"SQLite format 3\0"
 _GZIP = b"\x1f\x8b"
 _RECORDING = b"\x1f\x8b\x08\x04"
@@ -20,6 +22,10 @@ _RECORDING = b"\x1f\x8b\x08\x04"
 _NSYS_REPORT = b"NVIDIA Tegra Profiler Report"
 _EVENT = re.compile(rb'\{\s*"ph"\s*:\s*"')
 """How an event of a Chrome trace begins: what is left to know one by where the beginning is damaged."""
+_FOLDED = re.compile(rb'process \d+:"')
+"""How folded stacks begin where py-spy names the process, whose command may have ends of lines."""
+_SPEEDSCOPE = b"speedscope.app/file-format-schema"
+_PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _HEAD_BYTES = 1 << 20
 
 
@@ -69,8 +75,31 @@ def _kind_of(path: Path, head: bytes) -> Kind:
     start = head.lstrip()[:1]
     if start == b"[" or b'"traceEvents"' in head or _EVENT.search(head):
         return "chrome-json"
+    if _SPEEDSCOPE in head:
+        raise UnusableInput(
+            f"{path} is for https://www.speedscope.app; llmtop report reads the folder it is in, or a .folded file"
+        )
     if start == b"{":
         return "json"
+    if _is_folded(head):
+        return "stacks"
+    if _PICKLE.match(head):
+        raise UnusableInput(memory_snapshot(path))
     raise UnusableInput(
         f"{path} is neither a capture (.nsys-rep, .sqlite, trace .json or .json.gz), a recording nor a report"
+    )
+
+
+def _is_folded(head: bytes) -> bool:
+    """Whether it begins with a stack and how often it was seen: "outer;inner (file:2) 42"."""
+    stack, _, count = head.partition(b"\n")[0].rstrip().rpartition(b" ")
+    frames = b";" in stack or stack.endswith(b")")
+    return _FOLDED.match(head) is not None or (frames and count.isdigit())
+
+
+def memory_snapshot(path: Path) -> str:
+    """The sentence on a snapshot of PyTorch's allocator."""
+    return (
+        f"{path} is a memory snapshot, of which llmtop makes no report: open https://pytorch.org/memory_viz and "
+        "drop it there"
     )

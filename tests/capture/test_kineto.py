@@ -45,7 +45,7 @@ class TestCapture:
     def test_five_steps_of_an_unmodified_script(self, training: Training, captures: Path) -> None:
         assert Target(training.pid) in targets.unattached(), "it is found without being named"
         result = take.take(plan(training, captures))
-        assert result.trace == result.folder / f"pid{training.pid}.json"
+        assert result.trace == result.folder / "traces" / f"pid{training.pid}.pt.trace.json"
         assert result.report.steps.count == 5
         assert result.report.engine == "kineto"
         training.wait_for_steps(3)

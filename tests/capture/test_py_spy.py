@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from llmtop import procfs
+from llmtop.analysis.load_stacks import load_stacks
 from llmtop.capture import take
-from llmtop.capture.job import Cancelled, Plan, Progress, Target
+from llmtop.capture.engine import Refusal
+from llmtop.capture.job import Cancelled, Job, Plan, Progress, Target
 from llmtop.capture.py_spy import engine as py_spy
-from llmtop.capture.py_spy import stacks
+from llmtop.capture.py_spy import outside, ptrace_permission, stacks
+from llmtop.capture.step_listener import StepWatch
 from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.report.stacks import StackNode
 from tests.capture.conftest import Start, Training
+from tests.support.processes import wait_for
 
 SCRIPT = """
 import threading, time
@@ -51,6 +59,63 @@ def process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.wait()
 
 
+LOADS = """
+import multiprocessing, os, time
+def decode():
+    end = time.perf_counter() + 0.02
+    while time.perf_counter() < end:
+        sum(range(200))
+def busy():
+    while True:
+        decode()
+def idle(orders):
+    while True:
+        orders.get()
+fork = multiprocessing.get_context("fork")
+orders = fork.Queue()
+workers = [fork.Process(target=busy, daemon=True), fork.Process(target=idle, args=(orders,), daemon=True)]
+for worker in workers:
+    worker.start()
+print(*(worker.pid for worker in workers), flush=True)
+while True:
+    time.sleep(0.01)
+"""
+
+
+@dataclass
+class Loading:
+    """A process with one worker that works and one that waits to be given work."""
+
+    pid: int
+    busy: int
+    idle: int
+
+
+@pytest.fixture
+def loading(tmp_path: Path) -> Iterator[Loading]:
+    script = tmp_path / "loads.py"
+    script.write_text(LOADS)
+    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    busy, idle = map(int, process.stdout.readline().split())
+    yield Loading(process.pid, busy, idle)
+    process.kill()
+    process.wait()
+    for pid in (busy, idle):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def refusing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A py-spy that says what the real one says of a Python that it does not know."""
+    program = tmp_path / "py-spy"
+    program.write_text("#!/bin/sh\necho 'Error: Unsupported version of Python: 3.14.0' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(outside, "find", lambda: program)
+    return program
+
+
 def plan(pid: int, parent: Path, **more: object) -> Plan:
     return Plan(**{"engine": "py-spy", "targets": (Target(pid),), "parent": parent, "seconds": 0.7, **more})  # type: ignore[arg-type]
 
@@ -77,6 +142,15 @@ def test_a_recording_is_a_speedscope_file_and_a_tree(process: subprocess.Popen[s
     assert "burn (train.py:" in report
     data = json.loads((result.folder / "report.json").read_bytes())
     assert data["processes"][0]["threads"][0]["samples"] > 20
+    assert result.trace == result.folder / f"pid{process.pid}.folded"
+    assert "speedscope.json there" in result.open
+    told = load_stacks([result.trace])
+    assert told is not None
+    assert told.processes[0].threads[0].samples == data["processes"][0]["threads"][0]["samples"]
+    assert sorted(path.name for path in result.folder.iterdir()) == [
+        "capture.json", f"pid{process.pid}.folded", f"pid{process.pid}.speedscope.json",
+        "report.json", "report.md",
+    ]  # fmt: skip
     assert process.poll() is None
 
 
@@ -119,55 +193,119 @@ def test_a_process_that_is_gone_is_told() -> None:
         py_spy.dump(gone.pid)
 
 
-def test_waiting_and_working_are_told_apart_in_the_samples() -> None:
-    samples = stacks.from_raw(
-        "thread (7): MainThread;<module> (/w/train.py:9);step (/w/train.py:4) 30\n"
-        "thread (7): MainThread;<module> (/w/train.py:9);wait (/usr/lib/python3.11/queue.py:171) 60\n"
-        "thread (8): pin memory;run (/usr/lib/python3.11/threading.py:982) 90\n"
-        "thread (7): MainThread;<module> (/w/train.py:9) 10\n"
-    )
-    assert samples.threads == ("MainThread", "pin memory (8)")
-    assert stacks.hottest(samples, "MainThread") == [
-        ("wait (queue.py:171)", 60, 60),
-        ("step (train.py:4)", 30, 30),
-        ("<module> (train.py:9)", 10, 100),
-    ]
-    root = samples.flame("MainThread")
-    assert root.samples == 100
-    (module,) = root.ordered()
-    assert (module.samples, module.own_samples) == (100, 10)
-    assert [child.name for child in module.ordered()] == ["wait (queue.py:171)", "step (train.py:4)"]
-    assert list(stacks.tree_lines(root))[1].startswith(" 60.0%     wait")
+def test_the_stacks_of_workers_are_in_it_and_who_only_waits_is_apart(loading: Loading, tmp_path: Path) -> None:
+    result = take.take(plan(loading.pid, tmp_path / "captures", seconds=1.0))
+    found = load_stacks([result.folder])
+    assert found is not None
+    kinds = {
+        process.pid: next(thread.kind for thread in process.threads if thread.thread == "MainThread")
+        for process in found.processes
+    }
+    assert kinds == {loading.pid: "working", loading.busy: "working", loading.idle: "waiting"}
+    assert all(process.started_by == loading.pid for process in found.processes[1:])
+    busy = next(process for process in found.processes if process.pid == loading.busy).threads[0]
+    assert any(hot.frame.startswith("decode (loads.py:") and hot.own for hot in busy.hottest)
+    assert busy.cpu_pct is not None
+    assert busy.cpu_pct > 0
+    text = (result.folder / "report.md").read_text()
+    assert "1 of 2 workers of pid" in text
+    assert "decode (loads.py:" in text
 
 
-def test_control_characters_of_names_do_not_reach_a_terminal() -> None:
-    samples = stacks.from_raw("thread (7): \x1b]0;owned\x07;f\x1b[2J (/w/a.py:1) 1")
-    text = "\n".join(stacks.tree_lines(samples.flame(samples.threads[0]))) + samples.threads[0]
-    assert "\x1b" not in text
-    assert "\x07" not in text
+def test_a_look_shows_workers_after_the_training(loading: Loading) -> None:
+    threads = py_spy.dump(loading.pid)
+    assert threads[0].name == "MainThread"
+    assert threads[0].worker is None
+    mains = {thread.worker: thread for thread in threads if thread.name == "MainThread"}
+    assert set(mains) == {None, loading.busy, loading.idle}
+    assert not mains[loading.idle].works
+    assert any(frame.own and frame.name == "decode" for frame in mains[loading.busy].frames)
 
 
-@given(st.text(max_size=200))
-def test_what_is_no_stack_is_refused_or_read_never_a_crash(text: str) -> None:
-    with suppress(UnusableInput):
-        stacks.speedscope(stacks.from_raw(text), "x", 100)
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="py-spy reads native stacks on x86-64 alone")
+def test_native_frames_are_read_when_asked_for_and_the_training_runs_on(loading: Loading, tmp_path: Path) -> None:
+    result = take.take(plan(loading.pid, tmp_path / "captures", options=frozenset({"native"})))
+    found = load_stacks([result.folder])
+    assert found is not None
+    assert found.native
+    files = {node.file for process in found.processes for thread in process.threads for node in below(thread.tree)}
+    assert any(".so" in file for file in files), files
+    assert not procfs.is_stopped(loading.pid)
 
 
-@given(
-    st.lists(st.tuples(st.lists(st.sampled_from("abcd"), min_size=1, max_size=6), st.integers(1, 50)), max_size=20)
-)
-def test_a_flame_neither_loses_nor_invents_samples(recorded: list[tuple[list[str], int]]) -> None:
-    raw = "\n".join(";".join(f"{name} (x.py:1)" for name in names) + f" {count}" for names, count in recorded)
-    root = stacks.from_raw(raw).flame("MainThread")
-    assert root.samples == sum(count for _, count in recorded)
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="py-spy reads native stacks on x86-64 alone")
+def test_a_py_spy_that_is_killed_while_it_holds_the_training_leaves_it_running(
+    process: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    native = plan(process.pid, tmp_path, options=frozenset({"native"}), seconds=30.0)
+    for _ in range(5):
+        with_py_spy = job(native, tmp_path)
+        recording = outside.Recording(with_py_spy, native.targets[0])
+        recording.await_start(with_py_spy)
+        recording.close()  # which kills it wherever it is
+        wait_for(lambda: not procfs.is_stopped(process.pid), what="the training to run")
+    assert process.poll() is None
 
-    def check(node: stacks.Flame) -> None:
-        below = sum(child.samples for child in node.children.values())
-        assert node.samples == below + node.own_samples
-        for child in node.children.values():
-            check(child)
 
-    check(root)
+def test_a_version_that_py_spy_cannot_read_is_told(
+    process: subprocess.Popen[str], refusing: Path, tmp_path: Path
+) -> None:
+    for ask in (lambda: py_spy.dump(process.pid), lambda: take.take(plan(process.pid, tmp_path / "captures"))):
+        with pytest.raises(NotPossibleHere, match=r"cannot read the Python of process \d+ \(Unsupported version"):
+            ask()
+    assert list((tmp_path / "captures").iterdir()) == []
+
+
+def test_an_attached_training_tells_its_own_stacks_where_py_spy_refuses(
+    start: Start, refusing: Path, captures: Path
+) -> None:
+    training: Training = start()
+    target = training.wait_attached()
+    before = tasks(training.pid)
+    threads = py_spy.dump(training.pid)
+    assert threads[0].name == "MainThread"
+    assert any(frame.text.startswith("main (training.py:") for frame in threads[0].frames)
+    assert not any(thread.works for thread in threads[1:]), "llmtop's own"
+    result = take.take(plan(training.pid, captures, targets=(target,), steps=10, seconds=None))
+    assert any("Unsupported version of Python: 3.14.0" in note for note in result.info.notes)
+    assert any("workers" in note for note in result.info.notes)
+    found = load_stacks([result.folder])
+    assert found is not None
+    assert found.taken_by == "training"
+    (own,) = found.processes
+    assert own.pid == training.pid
+    assert own.threads[0].thread == "MainThread"
+    assert any(hot.frame.startswith("main (training.py:") for hot in own.threads[0].hottest)
+    assert {thread.kind for thread in own.threads[1:]} <= {"llmtop", "waiting"}
+    training.wait_for_steps(3)
+    wait_for(lambda: tasks(training.pid) <= before, what="no thread of it to stay behind")
+
+
+def test_a_target_that_tells_its_own_is_not_refused_for_want_of_permission(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ptrace_permission, "refusal", lambda pid: Refusal("the kernel forbids it", "reboot"))
+    training: Training = start()
+    target = training.wait_attached()
+    engine = py_spy.PySpyEngine()
+    assert engine.refusal(target) is None
+    assert engine.refusal(Target(training.pid)) == Refusal("the kernel forbids it", "reboot")
+    assert py_spy.dump(training.pid)[0].name == "MainThread"
+
+
+def tasks(pid: int) -> set[str]:
+    return set(os.listdir(f"/proc/{pid}/task"))
+
+
+def job(plan: Plan, folder: Path) -> Job:
+    return Job(plan, folder, StepWatch([]))
+
+
+def below(node: StackNode | None) -> Iterator[StackNode]:
+    if node is not None:
+        yield node
+        for child in node.children:
+            yield from below(child)
 
 
 def test_a_dump_that_is_no_json_is_refused() -> None:

@@ -35,6 +35,8 @@ FROM_MONITOR: Sequence[wire.FromMonitor] = (
     wire.CaptureCancel(id="a"),
     wire.Pause(id="b", finished=1 << 40, seconds=0.0, drain_seconds=0.0),
     wire.Resume(id="b"),
+    wire.LookAtStacks(id="c", seconds=0.1, rate_hz=20.0),
+    wire.EnoughStacks(id="c"),
     wire.Refused(reason="no"),
 )
 STEPS = wire.Steps(
@@ -54,6 +56,8 @@ FROM_TRAINING: Sequence[wire.FromTraining] = (
     wire.Memory(allocated_bytes=1 << 30, reserved_bytes=1 << 31, peak_bytes=1 << 31, alloc_retries=0, ooms=0),
     wire.CaptureState(id="a", state="armed"),
     wire.PauseState(id="b", state="paused", finished=9),
+    wire.StacksSeen(id="c", looks=1, frames=[wire.SeenFrame("f", "/a.py", 3)],
+                    threads=[wire.SeenThread("MainThread", 7)], stacks=[wire.SeenStack(0, [0], 1)]),
     wire.Refused(reason="no"),
 )  # fmt: skip
 

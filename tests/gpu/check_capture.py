@@ -260,7 +260,7 @@ def check_two_ranks(check: Check) -> dict[str, Any]:
         "step_after_ms": round(after, 3),
         "ok": sorted(with_nsys["capture"]["ranks"]) == [0, 1]
         and all(one["steps"] == 5 and not one["notes"] for one in (first, *others))
-        and {"rank0.json", "rank1.json"} <= set(files)
+        and {"traces/rank0.pt.trace.json", "traces/rank1.pt.trace.json"} <= set(files)
         and (check.cpu or (first["devices"] == 2 and first["kernels"] > 0)),
     }
 

@@ -105,7 +105,7 @@ class _Tags(HTMLParser):
         self.scripts += tag == "script"
         self.seen.add(tag)
         self.attributes += [name for name, _ in attrs]
-        if tag not in ("meta", "img", "br"):
+        if tag not in ("meta", "img", "br", "wbr"):
             self.open.append(tag)
         assert tag != "img"
 

@@ -87,6 +87,13 @@ def test_nothing_moves_when_an_alert_comes_or_goes(ask: dict[str, object]) -> No
 
 
 @given(asks())
+def test_the_shown_alert_has_one_row_on_a_low_screen_and_two_on_a_higher_one(ask: dict[str, object]) -> None:
+    layout = placed(ask)
+    assert layout.alerts is not None
+    assert layout.alerts.height == (1 if layout.height <= 24 else 2)
+
+
+@given(asks())
 def test_the_step_and_the_time_line_always_have_a_place(ask: dict[str, object]) -> None:
     layout = placed(ask)
     assert layout.header is not None

@@ -1,20 +1,19 @@
-"""The lines across the screen: header, host, notes, alerts, footer, and what is said when there is no GPU."""
+"""The lines across the screen: header, host, notes, footer, and what is said when there is no GPU."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from textwrap import wrap
 
 from rich.cells import cell_len
 from rich.style import Style
 
 from llmtop import format as fmt
-from llmtop.snapshot import Alert, Host, Snapshot
+from llmtop.snapshot import Host, Snapshot
 from tui import gpu_names
 from tui.keys import Key
-from tui.paint import alert_style
-from tui.paint.rows import Look, Row, clip, elapsed, flow, frame
+from tui.paint.rows import Look, Row, clip, elapsed, frame
 from tui.view import View
 
 
@@ -145,66 +144,35 @@ def notes(view: View, width: int, look: Look) -> Row:
     return row.add(clip(fmt.printable(found[0]), width - 3 - len(more)) + more, palette.dim).end(palette.text)
 
 
-def alert_strip(view: View, width: int, height: int, look: Look, keys: str) -> list[Row]:
-    """What is wrong, how long, why, and what to do next; the worst first, and over more lines if there are some.
+def footer(keys: Sequence[Key], width: int, look: Look, labels: Mapping[str, str] | None = None) -> Row:
+    """The keys that work here. Those without room are in the help, which is always named.
 
     Args:
-        keys: which keys lead on, in words.
+        keys: in the order of their worth; the last is always shown.
+        width: of the row.
+        look: how to draw.
+        labels: what to say instead of a key's label.
     """
-    palette = look.palette
-    if view.snapshot is None or not view.snapshot.alerts:
-        none = Row(width).add(f" {look.glyphs.info} no alerts", palette.dim).end(palette.text)
-        return [none, *(Row(width).end(palette.text) for _ in range(height - 1))]
-    found = alert_style.ordered(view.snapshot.alerts)
-    lines = max(height - len(found) + 1, 2 if height >= 2 else 1)
-    shown = found[: height - lines + 1]
-    rows: list[Row] = []
-    for index, alert in enumerate(shown):
-        hidden = len(found) - len(shown) if index == 0 else 0
-        tail = "  ".join(
-            text for text in (f"+{hidden} more" if hidden else "", keys if index == 0 else "") if text
-        )
-        rows += _alert(alert, view.snapshot, width, lines if index == 0 else 1, look, tail)
-    return rows[:height] + [Row(width).end(palette.text) for _ in range(height - len(rows))]
-
-
-def _alert(alert: Alert, snapshot: Snapshot, width: int, height: int, look: Look, tail: str) -> list[Row]:
-    """One alert: badge, subject and age, then the reason, flowing over `height` lines; `tail` ends the last."""
-    palette = look.palette
-    first = Row(width)
-    first.add(f" {alert_style.mark(alert, look)} {alert_style.word(alert)} ", alert_style.badge(alert, look))
-    first.add(f" {alert_style.subject(alert, snapshot)}", palette.strong)
-    first.add(f" for {alert_style.age(alert, snapshot.time)}  ", palette.text)
-    rows = [first, *(Row(width).add("   ", palette.text) for _ in range(height - 1))]
-    rooms = [max(row.left - 1, 0) for row in rows]
-    following = f" {look.glyphs.arrow} {fmt.printable(alert.next)}" if alert.next else ""
-    summary = fmt.printable(alert.summary)
-    lines = flow(summary + following, rooms)
-    if lines and lines[-1].endswith("…"):
-        # What to do is worth more than the end of the reason; broken lines lose some cells each.
-        room = sum(rooms) - 8 * (height - 1)
-        following = clip(following, max(room // 2, 0))
-        lines = flow(clip(summary, max(room - len(following), 0)) + following, rooms)
-    for row, line in zip(rows, lines, strict=False):
-        row.add(line, palette.text)
-    if tail and len(tail) + 3 <= rows[-1].left:
-        rows[-1].right(f"{tail} ", palette.info, palette.text)
-    return [row.end(palette.text) for row in rows]
-
-
-def footer(keys: Sequence[Key], width: int, look: Look) -> Row:
-    """The keys that work here. Those without room are in the help, which is always named."""
+    labels = labels or {}
     palette = look.palette
     row = Row(width)
     if not keys:
         return row.end(palette.key_label)
     *others, last = keys
-    reserved = len(last.shown) + len(last.label) + 3
+    reserved = _cells(last, last.label) + sum(_cells(key, key.label) for key in others if key.label in labels)
     for key in others:
-        if len(key.shown) + len(key.label) + 3 + reserved <= row.left:
-            row.add(f" {key.shown} ", palette.key).add(f"{key.label} ", palette.key_label)
+        if key.label in labels:
+            reserved -= _cells(key, key.label)
+        for label in dict.fromkeys((labels.get(key.label, key.label), key.label)):
+            if _cells(key, label) + reserved <= row.left:
+                row.add(f" {key.shown} ", palette.key).add(f"{label} ", palette.key_label)
+                break
     row.add(f" {last.shown} ", palette.key).add(f"{last.label} ", palette.key_label)
     return row.end(palette.key_label)
+
+
+def _cells(key: Key, label: str) -> int:
+    return len(key.shown) + len(label) + 3
 
 
 def no_gpu(view: View, width: int, height: int, look: Look) -> list[Row]:

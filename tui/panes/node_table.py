@@ -14,8 +14,8 @@ from msgspec import Struct
 from rich.cells import cell_len
 from rich.style import Style
 
+from llmtop import config, gpu_busy, ownership
 from llmtop import format as fmt
-from llmtop import gpu_busy, ownership
 from llmtop.snapshot import Alert, Gpu, Rank, Snapshot
 from tui import gpu_names
 from tui.columns import Around, Column, fitting
@@ -151,7 +151,12 @@ class _Plan(Struct, frozen=True):
 @lru_cache(maxsize=16)
 def _plan(width: int, absent: frozenset[str]) -> _Plan:
     """The columns that fit beside a strip and the state; those without a value anywhere are left out."""
-    wanted = [column for column in COLUMNS if column.key not in absent]
+    titles = config.current().columns.gpus
+    wanted = [
+        column
+        for column in COLUMNS
+        if column.key not in absent and (titles is None or not column.key or column.title in titles)
+    ]
     gap = 1 if width < 100 else 2
     room = width - _HEAD - LEAST_STATE
     strip = 0 if width < 70 else max(_LEAST_STRIP, min(width * 3 // 10, 70))

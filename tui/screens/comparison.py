@@ -19,12 +19,17 @@ class ComparisonScreen(ScrollingScreen):
 
     def __init__(self, before: Loaded, after: Loaded) -> None:
         super().__init__()
+        self._command = f"llmtop compare {before.folder} {after.folder}"
         self.comparison = compare_reports(before.report, after.report)
         # A line of text has one role throughout; it comes out of the renderer beside the text.
         self._text: list[tuple[str, str]] = []
         for line in render(self.comparison, lambda text, role: f"{role}\x00{text}").splitlines():
             role, zero, text = line.partition("\x00")
             self._text.append((text, role) if zero else (line, "info"))
+
+    def command(self) -> str:
+        """What shows the same in a shell."""
+        return self._command
 
     def lines(self, width: int) -> list[Row]:
         """Paint what moved, line by line."""

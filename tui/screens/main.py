@@ -9,13 +9,13 @@ from time import monotonic
 
 from textual.events import Click
 
-from llmtop.snapshot import Snapshot
+from llmtop.snapshot import Alert, Snapshot
 from tui import keys
 from tui.canvas import Placed
-from tui.layout import Layout, Rect, arrange
+from tui.layout import ONE_ALERT_ROW, Layout, Rect, arrange
 from tui.paint import alert_style
 from tui.paint.rows import Row
-from tui.panes import header_footer, node_table, phase_bars, steps, time_line
+from tui.panes import alert_rows, header_footer, node_table, phase_bars, steps, time_line
 from tui.panes.node_table import Entry
 from tui.screens.base import LlmtopScreen
 
@@ -93,9 +93,7 @@ class MainScreen(LlmtopScreen):
         if plan.alerts:
             yield Placed(
                 plan.alerts,
-                header_footer.alert_strip(
-                    view, *plan.alerts[2:], look, keys.alert_words(replaying=bool(self.view.replay))
-                ),
+                alert_rows.paint(view, *plan.alerts[2:], look),
             )
         if plan.footer:
             yield Placed(plan.footer, [self.footer(plan.footer.width)])
@@ -135,6 +133,26 @@ class MainScreen(LlmtopScreen):
         if self._drawn_processes is None or self._drawn_processes[0] != key:
             self._drawn_processes = key, process_table.paint(self.view, *rect[2:], self.look)
         return self._drawn_processes[1]
+
+    def alert(self) -> Alert | None:
+        """The alert that is shown: the gravest one, or the one that was chosen."""
+        return self.view.alerts.shown(self.view.alerts.heard(self.view.snapshot))
+
+    def labels(self) -> dict[str, str]:
+        """Whom the keys are about, where only one row tells the alert."""
+        alert, snapshot = self.alert(), self.view.snapshot
+        if alert is None or snapshot is None or self.size.height > ONE_ALERT_ROW:
+            return {}
+        name = self.whom().name
+        return {"stacks": f"stacks {name}", "capture": f"capture {name}"} if name else {}
+
+    def action_next_alert(self) -> None:
+        """Show the next alert."""
+        heard = self.view.alerts.heard(self.view.snapshot)
+        if len(heard) < 2:
+            self.notify("There is no other alert." if heard else "No alert holds now.")
+        self.view.alerts.advance(heard)
+        self.redraw()
 
     def on_click(self, event: Click) -> None:
         """Select the GPU under the pointer; a second click opens it."""
@@ -185,7 +203,9 @@ class MainScreen(LlmtopScreen):
         """Show the steps of the training process that is `step` places further."""
         ranks_now = self.view.ranks()
         shown = self.view.rank()
-        if shown is not None:
+        if shown is None or len(ranks_now) < 2:
+            self.notify("There is one training process." if ranks_now else "No training is attached.")
+        else:
             self.view.rank_pid = ranks_now[(ranks_now.index(shown) + step) % len(ranks_now)].pid
             self.redraw()
 
@@ -193,6 +213,7 @@ class MainScreen(LlmtopScreen):
         """Open the selected GPU, else the one with the worst alert, else the first."""
         gpus = self.view.gpus()
         if not gpus:
+            self.notify("There is no GPU to show.")
             return
         if self.view.position() is None:
             loud = {} if self.view.snapshot is None else alert_style.by_gpu(self.view.snapshot)
@@ -201,11 +222,9 @@ class MainScreen(LlmtopScreen):
             ).uuid
         self.llmtop.open_screen("tui.screens.gpu:GpuScreen")
 
-    def action_gpu_number(self, number: int) -> None:
-        """Open the GPU at that place."""
-        gpus = self.view.gpus()
-        if 1 <= number <= len(gpus):
-            self.view.selected = gpus[number - 1].uuid
+    def action_gpu_number(self, number: str) -> None:
+        """Open the GPU of that number."""
+        if self.select_gpu(number):
             self.llmtop.open_screen("tui.screens.gpu:GpuScreen")
 
 

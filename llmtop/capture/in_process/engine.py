@@ -76,6 +76,17 @@ class InProcessEngine(Engine):
                 request.connection.close()
         return self._recorded(requests)
 
+    def path_for(self, job: Job, target: Target) -> Path:
+        """Where a process is to write its file."""
+        return job.folder / f"{target.stem}{self.suffix}"
+
+    def after_writing(self, target: Target, path: Path) -> None:
+        """Complete what a process has written.
+
+        Raises:
+            NotPossibleHere: it cannot be.
+        """
+
     def _ask(self, job: Job, target: Target) -> _Request:
         if target.socket is None or target.hello is None:
             raise NotPossibleHere(
@@ -90,7 +101,7 @@ class InProcessEngine(Engine):
         message = wire.CaptureRequest(
             id=secrets.token_hex(4),
             engine=self.name,
-            path=str(job.folder / f"{target.stem}{self.suffix}"),
+            path=str(self.path_for(job, target)),
             # By the device's clock a step ends where the next begins, so the last one needs a step after it.
             steps=_steps(job) + (1 if self.reports else 0),
             options=dict.fromkeys(sorted(job.plan.options), True),
@@ -118,6 +129,8 @@ class InProcessEngine(Engine):
         firsts = [request.state.first_step for request in requests if request.state.first_step is not None]
         lasts = [request.state.last_step for request in requests if request.state.last_step is not None]
         files = [Path(request.state.path or request.message.path) for request in requests]
+        for request, file in zip(requests, files, strict=True):
+            self.after_writing(request.target, file)
         return Recorded(
             traces=files if self.reports else [],
             notes=[request.state.detail for request in requests if request.state.detail],

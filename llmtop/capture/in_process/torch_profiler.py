@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from llmtop.capture import traces
 from llmtop.capture.engine import Refusal
 from llmtop.capture.in_process.engine import InProcessEngine
-from llmtop.capture.job import Target
+from llmtop.capture.job import Job, Target
 from llmtop.capture.nsys import sessions
 from llmtop.nsys_cli.tool import Option
 
@@ -19,9 +22,17 @@ class TorchProfilerEngine(InProcessEngine):
         Option("shapes", "the shapes of each operator's inputs", "each operator becomes some µs slower", False),
         Option("memory", "each allocation of the CPU's and CUDA's allocators", "a larger file", False),
     )
-    suffix = ".json"
+    suffix = traces.ENDING
     open_with = "https://ui.perfetto.dev"
 
     def refusal(self, target: Target) -> Refusal | None:
         """See `Engine.refusal`."""
         return super().refusal(target) or sessions.tracer_refusal(target, self.restart(target))
+
+    def path_for(self, job: Job, target: Target) -> Path:
+        """See `InProcessEngine.path_for`."""
+        return traces.path_for(job, target)
+
+    def after_writing(self, target: Target, path: Path) -> None:
+        """See `InProcessEngine.after_writing`."""
+        traces.label(path, *traces.place_of(target))

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from llmtop import procfs, wire
+from llmtop.capture import traces
 from llmtop.capture.engine import Engine, Refusal
 from llmtop.capture.job import Job, Recorded, Target
 from llmtop.capture.kineto import daemon as kineto
@@ -233,7 +234,7 @@ def _ask(job: Job, target: Target) -> _Wait:
             f"{target.name} was not started for Kineto captures; restart it with: llmtop run --kineto -- COMMAND"
         )
     host = HostConnection(directory)
-    path = job.folder / f"{target.stem}.json"
+    path = traces.path_for(job, target)
     milliseconds = 0 if job.plan.steps else round(1000 * (job.plan.seconds or seconds_for(job)))
     # In such a trace only the ends of the optimizer's steps mark steps: N lie between N + 1 of them. By the
     # device's clock, which runs behind, another is lost at the start and one at the end (seen on an H200: 4 of 7).
@@ -286,6 +287,7 @@ def _await_file(job: Job, wait: _Wait) -> None:
             told = time.monotonic()
             job.say(f"{wait.target.name}: {'writing' if wait.partial.exists() else 'recording'} ({spent:.0f} s)")
     os.replace(wait.written, wait.path)
+    traces.label(wait.path, *traces.place_of(wait.target))
 
 
 def _still_there(wait: _Wait) -> None:

@@ -1,93 +1,48 @@
-"""py-spy: the Python stacks of a process that knows nothing of it, read from outside and without pausing it."""
+"""py-spy: the Python stacks of a process that knows nothing of it, read from outside and without pausing it.
+
+Where py-spy cannot read a process (its Python is newer, or the system forbids it), an attached training tells its
+own.
+"""
 
 from __future__ import annotations
 
 import math
 import os
-import shutil
-import signal
-import subprocess
-import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
 
 from llmtop import procfs
 from llmtop.capture import folder
 from llmtop.capture.engine import Check, Engine, Refusal
 from llmtop.capture.job import Job, Recorded, Target
-from llmtop.capture.py_spy import ptrace_permission, stacks
+from llmtop.capture.py_spy import cpu_times, inside, outside, ptrace_permission, stacks
 from llmtop.capture.wait_for_window import seconds_for, wait_window
-from llmtop.errors import NotPossibleHere, UnusableInput
-from llmtop.format import printable
-
-RATE_HZ = 100
-START_SECONDS = 20.0
-WRITE_SECONDS = 20.0
-DUMP_SECONDS = 5.0
-_DUMP_TRIES = 3
-"""Without a pause a stack can change under py-spy's eyes; it then gives up and is asked again."""
-
-
-def find() -> Path:
-    """py-spy's program: beside this Python, else on PATH.
-
-    Raises:
-        NotPossibleHere: it is not there.
-    """
-    beside = Path(sys.executable).with_name("py-spy")
-    if beside.is_file():
-        return beside
-    on_path = shutil.which("py-spy")
-    if on_path is None:
-        raise NotPossibleHere("py-spy is not installed: pip install py-spy")
-    return Path(on_path)
-
-
-def check(pid: int) -> None:
-    """See whether py-spy can read a process.
-
-    Raises:
-        NotPossibleHere: it cannot; the sentence names the command that would change it.
-    """
-    find()
-    refused = ptrace_permission.refusal(pid)
-    if refused is not None:
-        raise NotPossibleHere(f"{refused.because}; to change that: {refused.command}")
+from llmtop.errors import NotPossibleHere
+from llmtop.nsys_cli.tool import Option
+from llmtop.report.fold_stacks import CpuTime, fold
+from llmtop.report.stack_samples import Process, Stack, ThreadId, folded, speedscope
+from llmtop.report.stacks import ProcessStacks, StackReport
+from llmtop.report.stacks_text import markdown
 
 
 def dump(pid: int) -> tuple[stacks.ThreadStack, ...]:
-    """The stacks of all Python threads now; takes about 0.05 s and does not pause the process.
+    """The stacks of all Python threads now, those of workers too; pauses nothing.
 
     Raises:
-        NotPossibleHere: not permitted, no Python process, or gone.
+        NotPossibleHere: not permitted, no Python process, or gone; and it is not attached to llmtop.
     """
-    check(pid)
-    last = ""
-    for _ in range(_DUMP_TRIES):
-        try:
-            done = subprocess.run(
-                [str(find()), "dump", "--json", "--nonblocking", "--full-filenames", "--pid", str(pid)],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=DUMP_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            last = f"no answer within {DUMP_SECONDS:.0f} s"
-            continue
-        if done.returncode == 0:
-            return stacks.from_dump(done.stdout, pid)
-        last = done.stderr.decode(errors="replace")
-    raise NotPossibleHere(_said(pid, last))
-
-
-def _said(pid: int, text: str) -> str:
-    if not procfs.is_alive(pid):
-        return f"process {pid} has ended"
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    reason = printable(lines[0].removeprefix("Error: ")) if lines else "it gave no reason"
-    return f"py-spy cannot read process {pid} ({reason}); is it a Python process?"
+    try:
+        return outside.dump(pid)
+    except NotPossibleHere:
+        socket = inside.socket_of(pid)
+        if socket is None:
+            raise
+        return inside.dump(socket)
 
 
 def _is_python(target: Target) -> bool:
@@ -101,39 +56,69 @@ def _is_python(target: Target) -> bool:
         return True  # not ours to see; the check of permissions says so
 
 
-@dataclass
-class _Recording:
-    target: Target
-    raw: Path
-    process: subprocess.Popen[bytes]
-    log_fd: int
+def _tells(target: Target) -> bool:
+    """Whether the process can tell its stacks itself."""
+    return target.socket is not None and target.hello is not None and target.hello.stacks
 
-    def log(self) -> str:
-        return os.pread(self.log_fd, 1 << 16, 0).decode(errors="replace")
+
+class _Told:
+    """A training that samples itself: what `outside.Recording` is for py-spy."""
+
+    taken_by: Literal["training"] = "training"
+    rate_hz = inside.RATE_HZ
+
+    def __init__(self, job: Job, target: Target, why: str) -> None:
+        assert target.socket is not None
+        seconds = math.ceil(3 * (job.plan.seconds or seconds_for(job))) + 30
+        self.target = target
+        self.notes = [
+            f"{why}. So the training told the stacks of its own threads; those of processes that it started, "
+            "DataLoader workers for one, are not among them"
+        ]
+        self._asked = inside.Asked(target.socket, float(seconds))
+
+    def await_start(self, job: Job) -> None:
+        """It begins at once."""
 
     def stop(self) -> None:
-        """Ask it to write what it has."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
+        """Ask it to tell what it has."""
+        self._asked.enough()
+
+    def samples(self, job: Job) -> list[Stack]:
+        """Take what it tells."""
+        found, notes = inside.samples(self._asked, self.target.command or "")
+        self.notes += notes
+        return found
 
     def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()  # py-spy itself, never the training
-            self.process.wait()
-        os.close(self.log_fd)
+        """Hang up."""
+        self._asked.close()
+
+
+_Sampler: TypeAlias = outside.Recording | _Told
 
 
 class PySpyEngine(Engine):
-    """Samples Python stacks; a speedscope file and a tree a process."""
+    """Samples Python stacks; a tree, a folded and a speedscope file a training, with its workers."""
 
     name = "py-spy"
     gives = "Python stacks only, read from outside: where the CPU's time goes"
+    options = (
+        Option(
+            "native",
+            "frames of C and C++ libraries below the Python ones",
+            f"stops the training for some milliseconds at each of {outside.NATIVE_RATE_HZ} samples a second",
+            False,
+        ),
+    )
     open_with = "https://www.speedscope.app"
 
     def refusal(self, target: Target) -> Refusal | None:
         """See `Engine.refusal`."""
+        if _tells(target):
+            return None
         try:
-            find()
+            outside.find()
         except NotPossibleHere as missing:
             because, _, command = str(missing).partition(": ")
             return Refusal(because, command)
@@ -145,130 +130,114 @@ class PySpyEngine(Engine):
         """See `Engine.checks`."""
         return [_program(), ptrace_permission.reading()]
 
+    def shown(self, trace: Path) -> Path:
+        """See `Engine.shown`."""
+        return trace.with_suffix(".speedscope.json")
+
     def record(self, job: Job) -> Recorded:
         """See `Engine.record`."""
         job.stage("prepare")
-        for target in job.plan.targets:
-            check(target.pid)
+        samplers: list[_Sampler] = []
         job.stage("start")
-        recordings: list[_Recording] = []
         try:
-            recordings += (_begin(job, target) for target in job.plan.targets)
-            for recording in recordings:
-                _await_start(job, recording)
+            samplers += (_begun(job, target) for target in job.plan.targets)
+            pids = [target.pid for target in job.plan.targets]
+            first = cpu_times.count(pids)
             begun = time.time_ns()
             job.stage("record")
             notes = wait_window(job, begun)
             job.window = (begun, time.time_ns())
             job.stage("stop")
-            for recording in recordings:
-                recording.stop()
-            for recording in recordings:
-                _await_end(job, recording)
+            last = cpu_times.count(pids)
+            for sampler in samplers:
+                sampler.stop()
+            found = [_Found(sampler, sampler.samples(job)) for sampler in samplers]
         finally:
-            for recording in recordings:
-                recording.close()
-        return _finish(job, recordings, notes)
+            for sampler in samplers:
+                sampler.close()
+        return _finish(job, found, notes, cpu_times.between(first, last))
 
 
-def _begin(job: Job, target: Target) -> _Recording:
-    raw = job.folder / f"{target.stem}.folded"
-    log_fd = os.memfd_create("llmtop-py-spy")
-    # Bounded, so that a py-spy whose monitor was killed ends as well.
-    seconds = job.plan.seconds or seconds_for(job)
-    bound = math.ceil(3 * seconds) + 30
-    command = [str(find()), "record", "--pid", str(target.pid), "--duration", str(bound), "--rate", str(RATE_HZ)]
-    command += [
-        "--format",
-        "raw",
-        "--threads",
-        "--idle",
-        "--nonblocking",
-        "--full-filenames",
-        "--output",
-        str(raw),
-    ]
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=log_fd, stderr=log_fd, start_new_session=True
+def _begun(job: Job, target: Target) -> _Sampler:
+    """A sampler that samples: py-spy, or where that cannot, the training itself.
+
+    Raises:
+        NotPossibleHere: neither can.
+    """
+    recording: outside.Recording | None = None
+    try:
+        recording = outside.Recording(job, target)
+        recording.await_start(job)
+        return recording
+    except NotPossibleHere as refused:
+        if recording is not None:
+            recording.close()
+        if not _tells(target) or not procfs.is_alive(target.pid):
+            raise
+        return _Told(job, target, str(refused))
+    except BaseException:
+        if recording is not None:
+            recording.close()
+        raise
+
+
+@dataclass(frozen=True)
+class _Found:
+    sampler: _Sampler
+    stacks: list[Stack]
+
+
+def _finish(job: Job, found: list[_Found], notes: list[str], cpu: Mapping[int, CpuTime]) -> Recorded:
+    asked = {one.sampler.target.pid: one.sampler.target for one in found}
+    notes += dict.fromkeys(note for one in found for note in one.sampler.notes)
+    recorded = Recorded(notes=notes, tool={"py-spy": _where()})
+    processes: list[ProcessStacks] = []
+    for one in found:
+        target = one.sampler.target
+        # A training may have been started by another one: its stacks are in its own file.
+        own = [stack for stack in one.stacks if stack.process is None or _belongs(stack.process, target, asked)]
+        own = [replace(stack, thread=_named(stack.thread, cpu)) for stack in own]
+        trace = job.folder / f"{target.stem}.folded"
+        folder.write(trace, folded(own))
+        folder.write(trace.with_suffix(".speedscope.json"), speedscope(own, target.name, one.sampler.rate_hz))
+        recorded.traces.append(trace)
+        ranks = {target.pid: target.rank} if target.rank is not None else {}
+        processes += fold(own, ranks, cpu)
+    first = found[0].sampler
+    begin, end = job.window or (0, 0)
+    report = StackReport(
+        source=str(job.folder),
+        taken_by=first.taken_by,
+        rate_hz=first.rate_hz,
+        window_seconds=(end - begin) / 1e9,
+        native="native" in job.plan.options and first.taken_by == "py-spy",
+        processes=tuple(processes),
+        notes=tuple(notes),
     )
-    return _Recording(target, raw, process, log_fd)
-
-
-def _await_start(job: Job, recording: _Recording) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while "Sampling process" not in recording.log():
-        if recording.process.poll() is not None:
-            raise NotPossibleHere(_said(recording.target.pid, recording.log()))
-        if time.monotonic() > deadline:
-            raise NotPossibleHere(f"py-spy has not begun within {START_SECONDS:.0f} s; the training runs on")
-        job.sleep(0.01)
-
-
-def _await_end(job: Job, recording: _Recording) -> None:
-    deadline = time.monotonic() + WRITE_SECONDS
-    while recording.process.poll() is None:
-        if time.monotonic() > deadline:
-            raise NotPossibleHere(
-                f"py-spy has not written {recording.raw} within {WRITE_SECONDS:.0f} s: nothing was kept"
-            )
-        job.sleep(0.02)
-    if not recording.raw.is_file() or recording.raw.stat().st_size == 0:
-        said = "; ".join(line for line in recording.log().splitlines() if "rror" in line) or "it gave no reason"
-        raise NotPossibleHere(f"py-spy left no samples in {recording.raw} ({printable(said)}): is the disk full?")
-
-
-def _finish(job: Job, recordings: list[_Recording], notes: list[str]) -> Recorded:
-    recorded = Recorded(notes=notes, tool={"py-spy": str(find())})
-    texts, data = [], []
-    for recording in recordings:
-        samples = _samples(recording)
-        profile = job.folder / f"{recording.target.stem}.speedscope.json"
-        folder.write(profile, stacks.speedscope(samples, recording.target.name, RATE_HZ))
-        recorded.traces.append(profile)
-        texts.append(_markdown(recording.target, samples))
-        data.append({"pid": recording.target.pid, "rank": recording.target.rank, "threads": _data(samples)})
-    recorded.report = ("\n".join(texts), {"engine": "py-spy", "rate_hz": RATE_HZ, "processes": data})
+    recorded.report = (markdown(report), msgspec.to_builtins(report))
     return recorded
 
 
-def _samples(recording: _Recording) -> stacks.Samples:
+def _belongs(process: Process, target: Target, asked: Mapping[int, Target]) -> bool:
+    return process.pid == target.pid or process.pid not in asked
+
+
+def _named(thread: ThreadId, cpu: Mapping[int, CpuTime]) -> ThreadId:
+    """With the system's name where Python has none and the system's is llmtop's own."""
+    known = cpu.get(thread.os_id) if thread.os_id is not None and not thread.name else None
+    return thread if known is None or not known.name.startswith("llmtop-") else replace(thread, name=known.name)
+
+
+def _where() -> str:
     try:
-        return stacks.from_raw(recording.raw.read_text(errors="replace"))
-    except (OSError, UnusableInput) as error:
-        raise NotPossibleHere(f"what py-spy wrote to {recording.raw} cannot be used: {error}") from None
-
-
-def _data(samples: stacks.Samples) -> list[dict[str, object]]:
-    return [
-        {
-            "thread": thread,
-            "samples": sum(number for _, number in samples.of(thread)),
-            "hottest": [
-                {"frame": text, "self_samples": own, "total_samples": total}
-                for text, own, total in stacks.hottest(samples, thread)
-            ],
-        }
-        for thread in samples.threads
-    ]
-
-
-def _markdown(target: Target, samples: stacks.Samples) -> str:
-    lines = [f"# Python stacks of {target.name}", ""]
-    lines += [
-        f"{RATE_HZ} samples a second of each thread, waiting ones included; ▸ marks the script's own code.",
-        "",
-    ]
-    for thread in samples.threads:
-        root = samples.flame(thread)
-        lines += [f"## {thread}: {root.samples} samples", "", "```"]
-        lines += stacks.tree_lines(root)
-        lines += ["```", ""]
-    return "\n".join(lines)
+        return str(outside.find())
+    except NotPossibleHere:
+        return "not installed"
 
 
 def _program() -> Check:
     try:
-        return Check(name="py-spy", ok=True, says=str(find()))
+        return Check(name="py-spy", ok=True, says=str(outside.find()))
     except NotPossibleHere as refusal:
         because, _, command = str(refusal).partition(": ")
         return Check(name="py-spy", ok=False, says=because, command=command)

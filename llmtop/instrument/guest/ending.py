@@ -35,6 +35,9 @@ def end(recorder: State) -> None:
     clean = captures is None or captures.end_with_process(WRITE_SECONDS)
     clean &= pausing is None or pausing.end_with_process(DRAIN_SECONDS)
     recorder.server.stop()
+    stacks = sys.modules.get("llmtop.instrument.serve.own_stacks")
+    if stacks is not None:
+        stacks.end_with_process()
     if not clean or _kineto_has_traced():
         skip_destructors()
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _CAPTURES = "llmtop.instrument.control.self_capture"
 _PAUSING = "llmtop.instrument.control.pause"
+_STACKS = "llmtop.instrument.serve.own_stacks"
 
 
 def captures() -> ModuleType:
@@ -35,6 +36,15 @@ def pausing() -> ModuleType:
         Exception: whatever its import raises.
     """
     return importlib.import_module(_PAUSING)
+
+
+def stacks() -> ModuleType:
+    """The module that looks at this process's stacks; imported when a monitor first asks for them.
+
+    Raises:
+        ImportError: it is not there.
+    """
+    return importlib.import_module(_STACKS)
 
 
 def hello(recorder: State) -> wire.Hello:
@@ -63,6 +73,7 @@ def hello(recorder: State) -> wire.Hello:
         started_at=facts.started_at,
         engines=_engines(),
         pauses=recorder.tracks is None,
+        stacks=True,
         note=_note(recorder.blind, recorder.left_out),
     )
 

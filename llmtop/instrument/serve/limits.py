@@ -28,6 +28,9 @@ MAX_UNREAD = 1 << 18
 CAPTURES_PER_S = 1.0
 CAPTURES_AT_ONCE = 10
 """A request costs a look at all objects of the process, even if it is refused then."""
+STACKS_PER_S = 2.0
+STACKS_AT_ONCE = 10
+"""A look takes 10 µs a thread; a screen that shows stacks looks once a second."""
 ACCEPTED_AT_ONCE = 8
 """Connections taken before other work has its turn."""
 

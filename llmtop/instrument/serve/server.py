@@ -31,7 +31,7 @@ from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.record.sanitize import complain
 from llmtop.instrument.serve import collectives, limits, signs_of_life
 from llmtop.instrument.serve.connection import Monitor
-from llmtop.instrument.serve.hello import captures, pausing
+from llmtop.instrument.serve.hello import captures, pausing, stacks
 from llmtop.instrument.serve.news import News
 from llmtop.procfs import is_alive
 
@@ -65,6 +65,8 @@ class Server:
         self._news = News(recorder, self._write)
         self._monitors: dict[int, Monitor] = {}
         self._states: deque[wire.CaptureState | wire.PauseState] = deque()
+        self._stacks: deque[tuple[Monitor, wire.StacksSeen]] = deque()
+        """For the one monitor that has asked."""
         self._stopping = False
         self._sent_at = 0.0
         self._listen_again_at: float | None = None
@@ -82,6 +84,7 @@ class Server:
         """Without the sockets of monitors."""
         self._pace = limits.Pace()
         self._captures_allowed = limits.Allowance(limits.CAPTURES_PER_S, limits.CAPTURES_AT_ONCE)
+        self._stacks_allowed = limits.Allowance(limits.STACKS_PER_S, limits.STACKS_AT_ONCE)
         self.on_capture: OnCapture | None = None
         """Called in the server thread with what a monitor asked for; by default `control.self_capture`."""
 
@@ -251,7 +254,8 @@ class Server:
             else:
                 self._recorder.waiting = True
                 # A step that ended before this line was reached has woken nobody.
-                if self._states or any(self._news.waits_for(monitor) for monitor in self._monitors.values()):
+                told = self._states or self._stacks
+                if told or any(self._news.waits_for(monitor) for monitor in self._monitors.values()):
                     self._recorder.waiting = False
                     due.append(0.0)
         if self._listen_again_at is not None or any(not monitor.subscribed for monitor in self._monitors.values()):
@@ -323,6 +327,8 @@ class Server:
             self._drop(monitor)
         elif isinstance(message, wire.Pause | wire.Resume):
             self._pause(monitor, message)
+        elif isinstance(message, wire.LookAtStacks | wire.EnoughStacks):
+            self._look_at_stacks(monitor, message)
         else:
             self._capture(monitor, message)
 
@@ -355,6 +361,19 @@ class Server:
         except Exception as error:  # noqa: BLE001 - as for a capture
             self.send_state(wire.PauseState(id=message.id, state="failed", detail=f"cannot pause: {error}"))
 
+    def _look_at_stacks(self, monitor: Monitor, message: wire.LookAtStacks | wire.EnoughStacks) -> None:
+        def tell(answer: wire.StacksSeen) -> None:
+            self._stacks.append((monitor, answer))
+            self.wake()
+
+        if isinstance(message, wire.LookAtStacks) and not self._stacks_allowed.take():
+            tell(wire.StacksSeen(id=message.id, refused="its stacks are asked for too often: wait a few seconds"))
+            return
+        try:
+            stacks().handle(message, tell, lambda: monitor.gone or self._stopping)
+        except ImportError as error:
+            tell(wire.StacksSeen(id=message.id, refused=f"it cannot look: {error}"))
+
     # --- sending -------------------------------------------------------------------------------------------------
 
     def _send_all(self) -> None:
@@ -362,6 +381,10 @@ class Server:
         if self._monitors and self._recorder.refresh is not None:
             self._recorder.refresh(self._stopping)
         states = b"".join(self._news.encoded(self._states.popleft()) for _ in range(len(self._states)))
+        for _ in range(len(self._stacks)):
+            asked, answer = self._stacks.popleft()
+            if not asked.gone:
+                self._write(asked, self._news.encoded(answer))
         for monitor in list(self._monitors.values()):
             if not monitor.subscribed:
                 continue

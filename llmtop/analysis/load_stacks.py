@@ -1,0 +1,107 @@
+"""From a path to a report on Python stacks: the folder of a capture, what is in it, or any folded stacks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from llmtop.errors import UnusableInput
+from llmtop.inputs import DEFAULT, Limits, read_input
+from llmtop.report.fold_stacks import fold
+from llmtop.report.stack_samples import read_folded
+from llmtop.report.stacks import ProcessStacks, StackReport, from_json
+from llmtop.trace.file_kind import examine
+
+ENDING = ".folded"
+_REPORT = "report.json"
+_RANK = re.compile(r"rank(\d+)\.folded$")
+
+
+class _Opening(msgspec.Struct):
+    """What tells a report on stacks from one on a trace."""
+
+    engine: str = ""
+    processes: msgspec.Raw = msgspec.Raw()
+
+
+_opening = msgspec.json.Decoder(_Opening)
+
+
+def load_stacks(paths: Sequence[Path], limits: Limits = DEFAULT) -> StackReport | None:
+    """Read captures of Python stacks as one; None where none of the paths is one.
+
+    Raises:
+        UnusableInput: one is, but is damaged; or another is not.
+    """
+    found = [_load(path, limits) for path in paths]
+    known = [report for report in found if report is not None]
+    if not known:
+        return None
+    if len(known) < len(found):
+        other = paths[found.index(None)]
+        raise UnusableInput(f"{other} holds no Python stacks, and the others do: report on it by itself")
+    if len(known) == 1:
+        return known[0]
+    return replace(
+        known[0],
+        source=", ".join(report.source for report in known),
+        processes=tuple(process for report in known for process in report.processes),
+        notes=tuple(dict.fromkeys(note for report in known for note in report.notes)),
+    )
+
+
+def _load(path: Path, limits: Limits) -> StackReport | None:
+    if path.is_dir():
+        return _of_folder(path, limits)
+    file = examine(path)
+    if file.kind == "json":
+        return _written(path, limits)
+    return _of_files([path], path, limits) if file.kind == "stacks" else None
+
+
+def _of_folder(folder: Path, limits: Limits) -> StackReport | None:
+    written = None
+    if (folder / _REPORT).is_file():
+        with suppress(UnusableInput):  # damaged: the stacks themselves may be there
+            written = _written(folder / _REPORT, limits)
+    if written is not None and all(thread.tree for process in written.processes for thread in process.threads):
+        return replace(written, source=str(folder))
+    files = sorted(path for path in folder.glob(f"*{ENDING}") if path.is_file())
+    if not files:
+        return written
+    return _of_files(files, folder, limits, written)
+
+
+def _written(path: Path, limits: Limits) -> StackReport | None:
+    """A report on stacks; None where it is another one, or other JSON."""
+    data = read_input(path, limits)
+    try:
+        opening = _opening.decode(data)
+        if not bytes(opening.processes) or opening.engine != StackReport().engine:
+            return None
+        return replace(from_json(data), source=str(path))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _of_files(files: list[Path], source: Path, limits: Limits, told: StackReport | None = None) -> StackReport:
+    processes: list[ProcessStacks] = []
+    for file in files:
+        stacks = read_folded(read_input(file, limits).decode(errors="replace"), str(file))
+        if not stacks:
+            raise UnusableInput(f"{file} holds no stacks")
+        asked = next((s.process.started_by or s.process.pid for s in stacks if s.process is not None), None)
+        rank = _RANK.search(file.name)
+        ranks = {asked: int(rank[1])} if rank is not None and asked is not None else {}
+        processes += fold(stacks, ranks, {})
+    return StackReport(
+        source=str(source),
+        taken_by="file" if told is None else told.taken_by,
+        rate_hz=None if told is None else told.rate_hz,
+        processes=tuple(processes),
+    )

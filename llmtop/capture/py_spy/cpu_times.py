@@ -1,0 +1,62 @@
+"""How long each thread of some processes was on a CPU, as the kernel counts it.
+
+That tells a thread that works from one that waits in the same line.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from llmtop.report.fold_stacks import CpuTime
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What was read at one instant."""
+
+    at: float
+    """Seconds, monotonic."""
+    threads: dict[int, tuple[int, int, str]]
+    """By thread: ns on a CPU and ns waiting for one since it began, and its name."""
+
+
+def count(pids: Collection[int]) -> Counted:
+    """Read the counters of all threads of these processes, and of those that they have started."""
+    threads: dict[int, tuple[int, int, str]] = {}
+    for pid in {*pids, *started_by(pids)}:
+        with suppress(OSError):
+            for task in os.scandir(f"/proc/{pid}/task"):
+                with suppress(OSError, ValueError):  # a thread ends at any time
+                    place = Path(task.path)
+                    spent, waited = map(int, (place / "schedstat").read_text().split()[:2])
+                    name = (place / "comm").read_text(errors="replace").strip()
+                    threads[int(task.name)] = spent, waited, name
+    return Counted(time.monotonic(), threads)
+
+
+def between(first: Counted, last: Counted) -> dict[int, CpuTime]:
+    """The share of the time between that each thread was on a CPU; of those that were there both times."""
+    passed = max((last.at - first.at) * 1e9, 1.0)
+    return {
+        thread: CpuTime(
+            100.0 * max(spent - before[0], 0) / passed, 100.0 * max(waited - before[1], 0) / passed, name
+        )
+        for thread, (spent, waited, name) in last.threads.items()
+        if (before := first.threads.get(thread)) is not None
+    }
+
+
+def started_by(pids: Collection[int]) -> list[int]:
+    """The processes that these have started, and those that these have, by pid."""
+    found: set[int] = set()
+    for pid in pids:
+        with suppress(psutil.Error):
+            found.update(child.pid for child in psutil.Process(pid).children(recursive=True))
+    return sorted(found)

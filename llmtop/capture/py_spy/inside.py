@@ -1,0 +1,159 @@
+"""Stacks that an attached training tells of its own threads, where py-spy cannot read them from outside."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from llmtop import client, procfs, socket_dir, wire
+from llmtop.capture.py_spy.stacks import ThreadStack, ordered, system_name
+from llmtop.errors import LlmtopError, NotPossibleHere
+from llmtop.report.stack_samples import MAIN, Frame, Process, Stack, ThreadId
+
+RATE_HZ = 20.0
+ANSWER_SECONDS = 5.0
+"""A training that holds Python's lock in a library's call answers when that returns."""
+
+
+class Asked:
+    """One request to one training: open, and told or not."""
+
+    def __init__(self, socket: Path, seconds: float) -> None:
+        """Ask.
+
+        Args:
+            socket: of the training.
+            seconds: how long it shall look at most; 0 for one look.
+
+        Raises:
+            NotPossibleHere: it cannot be reached, or its llmtop cannot look.
+        """
+        try:
+            self._connection = client.Connection.open(socket, history=0)
+        except client.Closed as error:
+            raise NotPossibleHere(f"the training cannot be reached: {error}") from None
+        self.id = secrets.token_hex(4)
+        self.pid = self._connection.host_pid or self._connection.hello.pid
+        try:
+            if not self._connection.hello.stacks:
+                raise NotPossibleHere("its llmtop is older and cannot tell them itself: restart it with this one")
+            self._send(wire.LookAtStacks(id=self.id, seconds=seconds, rate_hz=RATE_HZ))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def same_numbers(self) -> bool:
+        """Whether the process counts threads as this one does: in a container of its own it does not."""
+        return self.pid == self._connection.hello.pid
+
+    def enough(self) -> None:
+        """Have it tell what it has seen."""
+        self._send(wire.EnoughStacks(id=self.id))
+
+    def answer(self) -> wire.StacksSeen:
+        """Wait for what it tells.
+
+        Raises:
+            NotPossibleHere: it refuses, has gone, or says nothing.
+        """
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                messages = self._connection.receive(0.05)
+            except (client.Closed, LlmtopError) as error:
+                raise NotPossibleHere(f"the training told no stacks: {error}") from None
+            for message in messages:
+                if isinstance(message, wire.StacksSeen) and message.id == self.id:
+                    if message.refused:
+                        raise NotPossibleHere(f"the training told no stacks: {message.refused}")
+                    return message
+        raise NotPossibleHere(
+            f"the training told no stacks for {ANSWER_SECONDS:.0f} s: a call that does not return holds Python's "
+            "lock"
+        )
+
+    def close(self) -> None:
+        """Hang up; a look that is under way ends."""
+        self._connection.close()
+
+    def _send(self, message: wire.FromMonitor) -> None:
+        try:
+            self._connection.send(message)
+        except (client.Closed, LlmtopError) as error:
+            raise NotPossibleHere(f"the training cannot be reached: {error}") from None
+
+
+def socket_of(pid: int) -> Path | None:
+    """The socket of an attached training; None where it has none."""
+    try:
+        files = client.discover(socket_dir.runtime_dir())
+    except NotPossibleHere:
+        return None
+    for file in sorted(files, key=lambda file: file.pid != pid):
+        with suppress(LlmtopError, client.Closed), client.Connection.open(file.path, history=0) as connection:
+            if (connection.host_pid or file.pid) == pid:
+                return file.path
+    return None
+
+
+def dump(socket: Path) -> tuple[ThreadStack, ...]:
+    """The stacks of all its threads now, as the training tells them.
+
+    Raises:
+        NotPossibleHere: as `Asked`.
+    """
+    asked = Asked(socket, 0.0)
+    try:
+        seen = asked.answer()
+    finally:
+        asked.close()
+    return ordered([_thread(stack, asked) for stack in _read(seen, asked)])
+
+
+def _thread(stack: Stack, asked: Asked) -> ThreadStack:
+    number = stack.thread.os_id
+    ours = bool(stack.frames) and "llmtop/instrument/" in stack.frames[0].file
+    return ThreadStack(
+        name=stack.thread.name or ("llmtop-server" if ours else "thread"),
+        os_id=number or 0,
+        active=bool(number) and asked.same_numbers and procfs.thread_runs(asked.pid, number or 0),
+        owns_gil=False,
+        frames=stack.frames[::-1],
+    )
+
+
+def samples(asked: Asked, command: str) -> tuple[list[Stack], list[str]]:
+    """What the training has seen, with notes on what is missing.
+
+    Raises:
+        NotPossibleHere: as `Asked.answer`.
+    """
+    seen = asked.answer()
+    notes = []
+    if seen.cut:
+        notes.append(f"{seen.cut} looks at rare stacks are left out: too many different ones were seen")
+    return _read(seen, asked, command), notes
+
+
+def _read(seen: wire.StacksSeen, asked: Asked, command: str = "") -> list[Stack]:
+    frames = [Frame(frame.name, frame.file, frame.line or None) for frame in seen.frames]
+    process = Process(asked.pid, command)
+    threads = [_known(thread, asked) for thread in seen.threads]
+    try:
+        return [
+            Stack(process, threads[stack.thread], tuple(frames[place] for place in stack.frames), stack.looks)
+            for stack in seen.stacks
+        ]
+    except IndexError:
+        raise NotPossibleHere(
+            "what came as the training's stacks makes no sense: does it run another llmtop?"
+        ) from None
+
+
+def _known(thread: wire.SeenThread, asked: Asked) -> ThreadId:
+    number = thread.os_id if asked.same_numbers else None
+    name = thread.name or (system_name(asked.pid, number) if number else "")
+    return ThreadId(asked.pid if name == MAIN and number is None else number, name)

@@ -1,0 +1,216 @@
+"""py-spy's program: where it is, one look with it, and a recording of a process with those that it started."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from llmtop import procfs
+from llmtop.capture.job import Job, Target
+from llmtop.capture.py_spy import ptrace_permission, stacks
+from llmtop.capture.py_spy.cpu_times import started_by
+from llmtop.capture.wait_for_window import seconds_for
+from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.format import printable
+from llmtop.report.stack_samples import Stack, read_folded
+
+RATE_HZ = 100
+NATIVE_RATE_HZ = 20
+"""At each of these the process is stopped for some milliseconds."""
+START_SECONDS = 20.0
+WRITE_SECONDS = 20.0
+DUMP_SECONDS = 5.0
+_DUMP_TRIES = 3
+"""Without a pause a stack can change under py-spy's eyes; it then gives up and is asked again."""
+_UNKNOWN_VERSION = "unsupported version of python"
+_MOST_WORKERS, _AT_ONCE = 64, 8
+
+
+def find() -> Path:
+    """py-spy's program: beside this Python, else on PATH.
+
+    Raises:
+        NotPossibleHere: it is not there.
+    """
+    beside = Path(sys.executable).with_name("py-spy")
+    if beside.is_file():
+        return beside
+    on_path = shutil.which("py-spy")
+    if on_path is None:
+        raise NotPossibleHere("py-spy is not installed: pip install py-spy")
+    return Path(on_path)
+
+
+def check(pid: int) -> None:
+    """See whether py-spy may read a process.
+
+    Raises:
+        NotPossibleHere: it may not; the sentence names the command that would change it.
+    """
+    find()
+    refused = ptrace_permission.refusal(pid)
+    if refused is not None:
+        raise NotPossibleHere(f"{refused.because}; to change that: {refused.command}")
+
+
+def dump(pid: int) -> tuple[stacks.ThreadStack, ...]:
+    """The stacks of all Python threads now, workers' too; takes some 0.05 s a process and pauses nothing.
+
+    Raises:
+        NotPossibleHere: not permitted, no Python process, one that py-spy does not know, or gone.
+    """
+    found = list(_dumped(pid, None))
+    # With --json py-spy leaves out the processes that it was to tell as well (--subprocesses), up to 0.4.3.
+    workers = [child for child in started_by([pid]) if _runs_python(child)][:_MOST_WORKERS]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for worker in pool.map(_worker, workers):
+            found += worker
+    return stacks.ordered(found)
+
+
+def _worker(pid: int) -> tuple[stacks.ThreadStack, ...]:
+    try:
+        return _dumped(pid, pid)
+    except (NotPossibleHere, UnusableInput):
+        return ()  # it has ended meanwhile
+
+
+def _runs_python(pid: int) -> bool:
+    try:
+        return "python" in Path(os.readlink(f"/proc/{pid}/exe")).name
+    except OSError:
+        return False
+
+
+def _dumped(pid: int, worker: int | None) -> tuple[stacks.ThreadStack, ...]:
+    check(pid)
+    last = ""
+    command = [str(find()), "dump", "--json", "--nonblocking", "--full-filenames", "--pid", str(pid)]
+    for _ in range(_DUMP_TRIES):
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, timeout=DUMP_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired:
+            last = f"no answer within {DUMP_SECONDS:.0f} s"
+            continue
+        except OSError as error:
+            raise NotPossibleHere(f"{command[0]} cannot be run: {error.strerror}") from None
+        if done.returncode == 0:
+            return stacks.from_dump(done.stdout, pid, worker)
+        last = done.stderr.decode(errors="replace")
+    raise NotPossibleHere(said(pid, last))
+
+
+def said(pid: int, text: str) -> str:
+    """Why py-spy cannot read a process, from what it printed."""
+    if not procfs.is_alive(pid):
+        return f"process {pid} has ended"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    reason = printable(lines[0].removeprefix("Error: "), 200) if lines else "it gave no reason"
+    if _UNKNOWN_VERSION in text.lower():
+        return f"py-spy cannot read the Python of process {pid} ({reason}): pip install -U py-spy may help"
+    return f"py-spy cannot read process {pid} ({reason}); is it a Python process?"
+
+
+class Recording:
+    """A py-spy that samples one process and those that it starts."""
+
+    taken_by: Literal["py-spy"] = "py-spy"
+
+    def __init__(self, job: Job, target: Target) -> None:
+        """Start it.
+
+        Raises:
+            NotPossibleHere: it may not read the process, or cannot be run.
+        """
+        check(target.pid)
+        self.target = target
+        self.notes: list[str] = []
+        self._native = "native" in job.plan.options
+        self.rate_hz: float = NATIVE_RATE_HZ if self._native else RATE_HZ
+        self._raw = job.folder / f"{target.stem}.py-spy"
+        self._log_fd = os.memfd_create("llmtop-py-spy")
+        # Bounded, so that a py-spy whose monitor was killed ends as well.
+        bound = math.ceil(3 * (job.plan.seconds or seconds_for(job))) + 30
+        self._stopped_before = procfs.is_stopped(target.pid)
+        command = [str(find()), "record", "--pid", str(target.pid), "--duration", str(bound)]
+        command += ["--rate", str(self.rate_hz), "--format", "raw", "--threads", "--idle", "--subprocesses"]
+        command += [
+            "--full-filenames",
+            "--native" if self._native else "--nonblocking",
+            "--output",
+            str(self._raw),
+        ]
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=self._log_fd, stderr=self._log_fd, start_new_session=True
+            )
+        except OSError as error:
+            os.close(self._log_fd)
+            raise NotPossibleHere(f"{command[0]} cannot be run: {error.strerror}") from None
+
+    def await_start(self, job: Job) -> None:
+        """Wait until it samples.
+
+        Raises:
+            NotPossibleHere: it cannot read the process.
+        """
+        deadline = time.monotonic() + START_SECONDS
+        while "Sampling process" not in self._log():
+            if self._process.poll() is not None:
+                raise NotPossibleHere(said(self.target.pid, self._log()))
+            if time.monotonic() > deadline:
+                raise NotPossibleHere(f"py-spy has not begun within {START_SECONDS:.0f} s; the training runs on")
+            job.sleep(0.01)
+
+    def stop(self) -> None:
+        """Ask it to write what it has."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+
+    def samples(self, job: Job) -> list[Stack]:
+        """Wait until it has written, and read that.
+
+        Raises:
+            NotPossibleHere: it wrote nothing that can be read.
+        """
+        deadline = time.monotonic() + WRITE_SECONDS
+        while self._process.poll() is None:
+            if time.monotonic() > deadline:
+                raise NotPossibleHere(
+                    f"py-spy has not written {self._raw} within {WRITE_SECONDS:.0f} s: nothing was kept"
+                )
+            job.sleep(0.02)
+        if not self._raw.is_file() or self._raw.stat().st_size == 0:
+            why = "; ".join(line for line in self._log().splitlines() if "rror" in line) or "it gave no reason"
+            raise NotPossibleHere(f"py-spy left no samples in {self._raw} ({printable(why)}): is the disk full?")
+        try:
+            found = read_folded(self._raw.read_text(errors="replace"))
+        except (OSError, UnusableInput) as error:
+            raise NotPossibleHere(f"what py-spy wrote to {self._raw} cannot be used: {error}") from None
+        self._raw.unlink(missing_ok=True)
+        return found
+
+    def close(self) -> None:
+        """End it, and see that the training runs."""
+        if self._process.poll() is None:
+            self._process.kill()  # py-spy itself, never the training
+            self._process.wait()
+            if self._native and not self._stopped_before and procfs.is_stopped(self.target.pid):
+                # It was killed while it held the process for a look; the kernel let go of it, but it is stopped.
+                with suppress(OSError):
+                    os.kill(self.target.pid, signal.SIGCONT)
+        os.close(self._log_fd)
+
+    def _log(self) -> str:
+        return os.pread(self._log_fd, 1 << 16, 0).decode(errors="replace")
