@@ -77,8 +77,7 @@ class _Heights(Struct):
     drawn: _Drawn
     axis: tuple[float, float, int]
     heights: bytearray
-    least: float | None
-    most: float | None
+    past: Past
 
 
 _Key = tuple[str, int, float]
@@ -303,7 +302,7 @@ class History:
             return Past(bytes(max(count, 0)), 0.0, 0.0, None, None)
         known = self._heights.get((name, count))
         if known is not None and drawn.moved == 0 and known.axis[2] == rows and known.axis[1] > 0:
-            least, most = _extremes(drawn.spreads[drawn.changed_from :], known.least, known.most)
+            least, most = _extremes(drawn.spreads[drawn.changed_from :], known.past.least, known.past.most)
             return self._past(name, drawn, known, known.axis, least, most)
         means = [one.mean for one in drawn.spreads if one is not None]
         least, most = _extremes(drawn.spreads, None, None)
@@ -320,7 +319,7 @@ class History:
             return Past(bytes(max(count, 0)), 0.0, 0.0, None, None)
         known = self._heights.get((name, count))
         if known is not None and drawn.moved == 0:
-            least, most = _extremes(drawn.spreads[drawn.changed_from :], known.least, known.most)
+            least, most = _extremes(drawn.spreads[drawn.changed_from :], known.past.least, known.past.most)
         else:
             least, most = _extremes(drawn.spreads, None, None)
         low, high = least or 0.0, most or 0.0
@@ -340,18 +339,18 @@ class History:
         """The heights of all cells, of which those stay that were drawn on the same axis before."""
         low, limit, rows = axis
         if known is not None and known.axis == axis and known.drawn is drawn:
-            heights = known.heights
-        else:
-            start = 0
-            kept = bytearray()
-            if known is not None and known.axis == axis and drawn.moved >= 0 and self._before(drawn, known.drawn):
-                start = drawn.changed_from
-                kept = known.heights[drawn.moved : drawn.moved + start]
-            heights = kept + bytearray(height(one, low, limit, rows) for one in drawn.spreads[start:])
+            return known.past
+        start = 0
+        kept = bytearray()
+        if known is not None and known.axis == axis and drawn.moved >= 0 and self._before(drawn, known.drawn):
+            start = drawn.changed_from
+            kept = known.heights[drawn.moved : drawn.moved + start]
+        heights = kept + bytearray([height(one, low, limit, rows) for one in drawn.spreads[start:]])
         if len(self._heights) >= _MOST_CACHED:
             self._heights.clear()
-        self._heights[name, drawn.cells.number] = _Heights(drawn, axis, heights, least, most)
-        return Past(bytes(heights), low, limit, least, most)
+        past = Past(bytes(heights), low, limit, least, most)
+        self._heights[name, drawn.cells.number] = _Heights(drawn, axis, heights, past)
+        return past
 
     @staticmethod
     def _before(drawn: _Drawn, known: _Drawn) -> bool:

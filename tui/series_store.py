@@ -189,13 +189,20 @@ class SeriesStore:
         """Put one value into each of some series, for the time from `since` on up to `until`."""
         for level in self._levels:
             last = math.floor(until / level.seconds)
-            for bucket in range(
-                max(min(math.floor(since / level.seconds) + 1, last), last - level.keep + 1), last + 1
-            ):
-                merge = level.merge
+            first = min(math.floor(since / level.seconds) + 1, last)
+            keep, merge = level.keep, level.merge
+            mean, low, high, count = level.mean, level.low, level.high, level.count
+            for bucket in range(max(first, last - keep + 1), last + 1):
+                ring = bucket % keep
                 for slot, value in zip(slots, values, strict=True):
-                    if -_LARGEST < value < _LARGEST:
+                    place = slot * keep + ring
+                    if not -_LARGEST < value < _LARGEST:
+                        continue
+                    if count[place]:
                         merge(slot, bucket, 1, value, value, value)
+                    else:  # as most are, where they are as long as the interval
+                        mean[place] = low[place] = high[place] = value
+                        count[place] = 1
         for slot in slots:
             self._written[slot] = until
 

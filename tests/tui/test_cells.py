@@ -53,6 +53,20 @@ def test_nothing_is_cut_left_blank_or_beside_its_place(
         assert f"+{gpus - fits} more" in text
 
 
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+@pytest.mark.parametrize("size", [(60, 15), (120, 30), (200, 50)], ids=str)
+@pytest.mark.parametrize("seconds", [2, 5, 12, 40])
+def test_a_young_history_is_told_whole(size: tuple[int, int], seconds: int, look: object) -> None:
+    moments = scene(gpus=1, slow_rank=0, seconds=30 + seconds)[-seconds:]
+    ruler = next(
+        line.rstrip()
+        for line in painted(viewed(*moments), look, *size)  # type: ignore[arg-type]
+        if line.rstrip().endswith("now")
+    )
+    assert "…" not in ruler
+    assert "since" in ruler or "nothing is known before" in ruler
+
+
 def test_figures_of_one_screen_agree() -> None:
     """The step's length is told in the table, in the step's title and on the time line."""
     for size in SIZES[1:]:

@@ -82,7 +82,7 @@ async def test_a_table_with_too_little_room_keeps_the_jobs_and_the_odd_rank() ->
         await pilot.pause(LOOKED_AT)
         shown = text(app)
         assert "a.py · :1" in shown
-        assert "b.py · :2" in shown
+        assert "another job: b.py :2" in shown
         assert "STALLED" in shown
         await pilot.press("r")
         for _ in range(20):

@@ -28,13 +28,20 @@ def add_chart(rows: list[Row], past: Past, hue: Hue, look: Look) -> None:
 
 
 def _add(row: Row, heights: bytes, base: int, usual: Style, spike: Style, glyphs: Glyphs) -> Row:
-    table = _table(base, glyphs.levels)
-    if not heights or max(heights) < SPIKE:
-        return row.put(heights.decode("latin-1").translate(table), usual, len(heights))
-    for high, run in groupby(heights, SPIKE.__le__):
-        text = bytes(run).decode("latin-1").translate(table)
+    for text, high in _runs(heights, base, glyphs.levels):
         row.put(text, spike if high else usual, len(text))
     return row
+
+
+@lru_cache(maxsize=256)
+def _runs(heights: bytes, base: int, levels: str) -> tuple[tuple[str, bool], ...]:
+    """The characters of a row, and whether they stand out; most rows are the same for some frames."""
+    table = _table(base, levels)
+    if not heights or max(heights) < SPIKE:
+        return ((heights.decode("latin-1").translate(table), False),)
+    return tuple(
+        (bytes(run).decode("latin-1").translate(table), high) for high, run in groupby(heights, SPIKE.__le__)
+    )
 
 
 @lru_cache(maxsize=64)

@@ -57,8 +57,11 @@ class _Line(Struct, frozen=True):
 
 def rows_wanted(view: View) -> int:
     """How many rows there are at least to show, without the ruler."""
+    rank = view.rank()
     lanes = 1 + bool(view.snapshot is not None and view.snapshot.alerts)
-    return min(len(_lines(view)), 8) + lanes + (view.rank() is not None)
+    if rank is None:
+        return 6 + lanes
+    return min(3 + len(rank.metrics) + 2 * bool(view.gpus()), 8) + lanes + 1
 
 
 def span_words(history: History) -> str:
@@ -332,7 +335,7 @@ def _alerts(view: View, label: int, room: int, tall: int, width: int, look: Look
             style = (palette.info, palette.warning, palette.critical)[weight]
             left = last - first + 1
             sign = (glyphs.info, glyphs.warning, glyphs.critical)[weight] + glyphs.gauge_full
-            text = clip(sign, left)
+            text = sign[:left]
             if left >= len(words) + 4:
                 text = f"{sign} {words} "
             row.add(text + glyphs.gauge_full * (left - len(text)), style)
@@ -369,11 +372,10 @@ def ruler(history: History, label: int, room: int, width: int, look: Look) -> Ro
     cells = history.cells(room)
     known = 0 if history.first is None else min(max(cells.of(history.first), 0), room)
     if known > 0 and history.first is not None:
-        since = f"nothing is known before {_clock(history.first)} "
-        since = since if len(since) <= known else f"since {_clock(history.first)} "
-        if len(since) <= known:
-            row.to(base + known - len(since), palette.text).add(since, palette.faint)
-        row.to(base + known, palette.text)
+        place = min(known, room - len(end) - 1)
+        words = (f"nothing is known before {_clock(history.first)} ", f"since {_clock(history.first)} ", "")
+        since = next(text for text in words if len(text) <= max(place, 0))
+        row.to(base + place - len(since), palette.text).add(since, palette.faint).to(base + place, palette.text)
     most = max(room // _TICK_CELLS, 1)
     tick = next((one for one in _TICKS if seconds / one <= most and seconds % one == 0), seconds)
     for number in range(round(seconds / tick), 0, -1):
