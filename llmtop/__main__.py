@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from llmtop.errors import EXIT_USAGE, LlmtopError, NotPossibleHere
 from llmtop.format import printable
@@ -36,6 +37,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "replay": ("llmtop.cli.live:replay", "Show a recording as if it were live."),
     "demo": ("llmtop.cli.live:demo", "Show a recorded run of a real H200."),
     "doctor": ("llmtop.cli.doctor:doctor", "What this machine allows, and the command that would change it."),
+    "completion": (
+        "llmtop.cli.completion:completion",
+        "Completion of commands and options for bash, zsh and fish.",
+    ),
 }
 
 
@@ -72,7 +77,22 @@ class _Commands(click.Group):
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
+        from llmtop.cli.examples import epilog
+
+        command.epilog = command.epilog or epilog(cmd_name)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands, from the table alone; the options of the live monitor besides llmtop's own."""
+        if not incomplete.startswith("-"):
+            return [
+                CompletionItem(name, help=text)
+                for name, (_, text) in COMMANDS.items()
+                if name.startswith(incomplete)
+            ]
+        live = self.get_command(ctx, "live")
+        found = super().shell_complete(ctx, incomplete)
+        return found if live is None else [*found, *live.shell_complete(ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -96,6 +116,8 @@ class _Commands(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Let the bare command, and one that starts with an option of `live`, mean `live`."""
+        if ctx.resilient_parsing and not args:  # a shell asks which commands there are
+            return super().parse_args(ctx, args)
         own = {"--help", "-h", "--version"}
         if not args or (args[0].startswith("-") and args[0] not in own):
             args = ["live", *args]
@@ -122,7 +144,7 @@ def main(argv: list[str] | None = None) -> Any:
     _prepare_output()
     threading.excepthook = _tell_of_thread
     try:
-        code = cli.main(args=argv, prog_name="llmtop", standalone_mode=False)
+        code = cli.main(args=argv, prog_name="llmtop", standalone_mode=False, default_map=_defaults())
     except LlmtopError as error:
         code = _tell(error)
     except click.ClickException as error:
@@ -136,6 +158,36 @@ def main(argv: list[str] | None = None) -> Any:
     except Exception as error:  # noqa: BLE001  the one place for what nobody expected, of every command
         code = _tell(_output_failed(error) or _own_error(error))
     sys.exit(code)
+
+
+def _defaults() -> dict[str, dict[str, Any]]:
+    """What the configuration says of each command's options; what stands on the command line wins.
+
+    Raises:
+        UnusableInput: the configuration is wrong.
+    """
+    if "_LLMTOP_COMPLETE" in os.environ:  # a shell asks at each tab: nothing is said there
+        return {}
+    from llmtop.config import load
+
+    chosen = load()
+    screen: dict[str, Any] = {"ascii": chosen.ascii or None, "theme": chosen.theme}
+    stream: dict[str, Any] = {"interval": chosen.interval, "gpus": chosen.gpus, "on_alert": chosen.alerts.command}
+    capture = chosen.capture
+    into = {"out": None if capture.out is None else os.path.expanduser(capture.out)}
+    takes: dict[str, Any] = {"engine": capture.engine, "steps": capture.steps, "seconds": capture.seconds}
+    settings = {
+        "live": {**stream, **screen},
+        "record": stream,
+        "replay": screen,
+        "demo": screen,
+        "capture": {**takes, **into, "options": capture.options or None},
+        "captures": into,
+    }
+    return {
+        command: {name: value for name, value in given.items() if value is not None}
+        for command, given in settings.items()
+    }
 
 
 def _prepare_output() -> None:

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
 from llmtop.snapshot import Alert
+
+
+def followed(before: Sequence[Alert], present: Sequence[Alert]) -> list[int | None]:
+    """For each alert of `present`, which of `before` it goes on from: its place; None for a new one.
+
+    One alert goes on from one only, and what is the same to the letter comes first, so that none of them is taken
+    by a vaguer one.
+    """
+    places: list[int | None] = [None] * len(present)
+    left = set(range(len(before)))
+    exact = sorted(range(len(present)), key=lambda i: not any(_same(present[i], known) for known in before))
+    for index in exact:
+        alert = present[index]
+        place = next((i for i in sorted(left) if _same(alert, before[i])), None)
+        if place is None:
+            place = next((i for i in sorted(left) if alert.continues(before[i])), None)
+        if place is not None:
+            left.remove(place)
+            places[index] = place
+    return places
+
+
+def joined(alert: Alert, before: Alert) -> Alert:
+    """The alert with its GPU and pid if they were ever known: a training may end before its alert does."""
+    return replace(alert, gpu=alert.gpu or before.gpu, pid=before.pid if alert.pid is None else alert.pid)
 
 
 class Raised:
@@ -19,19 +44,12 @@ class Raised:
     def new(self, present: Iterable[Alert]) -> list[Alert]:
         """The alerts of `present` that were not up before; one that has gone may come again."""
         waiting = list(present)
-        before, self.up, new = self.up, [], []
-        # Those that are the same to the letter first, so that none of them is taken by a vaguer one.
-        for alert in sorted(waiting, key=lambda alert: not any(_same(alert, known) for known in before)):
-            known = next((one for one in before if _same(alert, one)), None)
-            known = known or next((one for one in before if alert.continues(one)), None)
-            if known is None:
-                new.append(alert)
-                self.up.append(alert)
-                continue
-            before.remove(known)
-            pid = known.pid if alert.pid is None else alert.pid
-            self.up.append(replace(alert, gpu=alert.gpu or known.gpu, pid=pid))
-        return [alert for alert in waiting if alert in new]
+        places = followed(self.up, waiting)
+        self.up = [
+            alert if place is None else joined(alert, self.up[place])
+            for alert, place in zip(waiting, places, strict=True)
+        ]
+        return [alert for alert, place in zip(waiting, places, strict=True) if place is None]
 
 
 def _same(one: Alert, other: Alert) -> bool:

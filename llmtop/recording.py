@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import BinaryIO
 
 import msgspec
 
@@ -57,26 +58,35 @@ _UNREADABLE = (msgspec.DecodeError, zlib.error, struct.error, ValueError, Recurs
 class Writer:
     """Writes a recording. Not safe for several threads."""
 
-    def __init__(self, path: str | Path, *, host: str, overwrite: bool = False) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        host: str,
+        overwrite: bool = False,
+        file: io.FileIO | None = None,
+        effort: int = 6,
+    ) -> None:
         """Create the file.
+
+        Args:
+            path: of the file; with `file` only what it is called.
+            host: the machine that the snapshots are of.
+            overwrite: write over one that exists.
+            file: an empty one that is open already and has no name any more; closed by `close()`.
+            effort: of the packing, 1 to 9.
 
         Raises:
             UnusableInput: it exists and `overwrite` is not set, or it is no file that keeps what is written.
             NotPossibleHere: it cannot be created or written.
         """
         self.path = Path(path)
+        self._effort = effort
         self._lines: list[bytes] = []
         self._bytes = 0
         self._first = self._last = 0.0
-        if self.path.is_fifo() or self.path.is_socket():
-            raise _keeps_nothing(self.path)  # opening a FIFO would wait until somebody reads
         self._clock = SteadyTime()
-        try:
-            self._file = io.FileIO(self.path, "w" if overwrite else "x")
-        except FileExistsError:
-            raise UnusableInput(f"{self.path} exists; give another name, or --force to write over it") from None
-        except OSError as error:
-            raise NotPossibleHere(f"{self.path} cannot be written: {error.strerror}") from None
+        self._file = self._created(overwrite) if file is None else file
         header = Header(created=time.time(), host=host)
         try:
             if self._file.isatty():
@@ -87,6 +97,21 @@ class Writer:
         except LlmtopError:
             self._file.close()
             raise
+
+    def _created(self, overwrite: bool) -> io.FileIO:
+        if self.path.is_fifo() or self.path.is_socket():
+            raise _keeps_nothing(self.path)  # opening a FIFO would wait until somebody reads
+        try:
+            return io.FileIO(self.path, "w" if overwrite else "x")
+        except FileExistsError:
+            raise UnusableInput(f"{self.path} exists; give another name, or --force to write over it") from None
+        except OSError as error:
+            raise NotPossibleHere(f"{self.path} cannot be written: {error.strerror}") from None
+
+    @property
+    def bytes_written(self) -> int:
+        """How large the file is by now."""
+        return self._file.tell()
 
     def write(self, snapshot: Snapshot) -> None:
         """Add a snapshot; it is on disk when its member is full, or at `flush()`.
@@ -114,7 +139,7 @@ class Writer:
         """
         if self._lines:
             lines, self._lines, self._bytes = self._lines, [], 0
-            self._write_whole(pack(b"\n".join(lines) + b"\n", self._first, self._last, len(lines)))
+            self._write_whole(pack(b"\n".join(lines) + b"\n", self._first, self._last, len(lines), self._effort))
 
     def close(self) -> None:
         """Write what is pending and close.
@@ -148,13 +173,14 @@ class Writer:
 class Reader:
     """Reads a recording, also one that is still being written. It holds an index of the members, no snapshots."""
 
-    def __init__(self, path: str | Path, limits: Limits | None = None) -> None:
+    def __init__(self, path: str | Path, limits: Limits | None = None, *, file: BinaryIO | None = None) -> None:
         """Open and index it.
 
         Args:
-            path: the file.
+            path: the file; with `file` only what it is called.
             limits: how much all that is read of it may unpack to; None where it is played, piece by piece. Each
                 piece has a limit of its own (`MAX_MEMBER_BYTES`), unless limits are lifted.
+            file: the file, where it is open already and has no name any more; closed by `close()`.
 
         Raises:
             UnusableInput: it cannot be opened, is no file, is empty, not a recording, cut off within its head, or
@@ -175,7 +201,7 @@ class Reader:
         """Up to here no member begins behind the damaged one."""
         self._bad: dict[int, int] = {}
         """By the place of a member: how many of its snapshots cannot be read."""
-        self._file = open_input(self.path)
+        self._file = open_input(self.path) if file is None else file
         try:
             self.header = self._read_header()
             self.refresh()

@@ -85,7 +85,7 @@ class Member(NamedTuple):
         return max(self.last - self.first, 0.0)
 
 
-def pack(lines: bytes, first: float, last: float, number: int) -> bytes:
+def pack(lines: bytes, first: float, last: float, number: int, effort: int = 6) -> bytes:
     """Make a member.
 
     Args:
@@ -93,8 +93,9 @@ def pack(lines: bytes, first: float, last: float, number: int) -> bytes:
         first: unix seconds of the first of them.
         last: unix seconds of the last.
         number: how many they are.
+        effort: of the packing, 1 to 9.
     """
-    packer = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
+    packer = zlib.compressobj(effort, zlib.DEFLATED, -zlib.MAX_WBITS)
     deflated = packer.compress(lines) + packer.flush()
     trailer = _TRAILER.pack(zlib.crc32(lines), len(lines) & 0xFFFFFFFF)
     return _FILE_BEGINS + _EXTRA.pack(len(deflated), first, last, number) + deflated + trailer

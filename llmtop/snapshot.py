@@ -507,6 +507,9 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers that made it hold, with their unit in the key."""
     next: str = ""
     """What to do: a key, a command, or a fix."""
+    points: tuple[str, ...] = ()
+    """The reason in clauses, the one that matters most first, for where there is no room for `summary`: as many
+    as fit, each of them whole. Empty in recordings of older versions."""
 
     def continues(self, other: Alert) -> bool:
         """Whether it is `other` of another snapshot: what is not known in one of them (the GPU of a training, the

@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from llmtop.capture import folder
 from llmtop.capture.capabilities import Ability
 from llmtop.capture.engines import ENGINES
 from llmtop.capture.folder import Info, StepTimes
@@ -19,7 +20,6 @@ from llmtop.nsys_cli import tool as nsys
 from llmtop.snapshot import Snapshot
 from llmtop.wire import Hello
 from screenshots.scenes import START, scene
-from tui.capture import form as capture_form
 from tui.capture import session
 from tui.capture.form import Prospect
 
@@ -61,7 +61,7 @@ def dialog(app: Any) -> None:
     import tui.screens.capture as screen
 
     screen.prospects = _prospects  # type: ignore[attr-defined]
-    capture_form.folder.PARENT = str(_FOLDER.parent)
+    folder.PARENT = str(_FOLDER.parent)
     del app
 
 

@@ -100,7 +100,7 @@ PICTURES: tuple[Picture, ...] = (
     Picture("no-gpu-80x24", (80, 24), lambda: scene(gpus=0, ranks=0, notes=(_NO_DRIVER,))),
     Picture("cpu-training-80x24", (80, 24), lambda: scene(gpus=0, ranks=2, notes=(_NO_DRIVER,))),
     Picture("idle-80x24", (80, 24), lambda: scene(gpus=2, ranks=0)),
-    Picture("gpu-large-120x40", (120, 40), _anomaly, keys=("4",)),
+    Picture("gpu-large-120x40", (120, 40), _anomaly, keys=("3",)),
     Picture("processes-120x30", (120, 30), _anomaly, keys=("p", "down", "down")),
     Picture("signal-80x24", (80, 24), _anomaly, keys=("p", "x", "down")),
     Picture("capture-dialog-120x30", (120, 30), captures.training, ("c", "down"), before=captures.dialog),

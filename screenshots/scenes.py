@@ -105,8 +105,10 @@ def _rank(index: int, second: int, dice: random.Random, *, world: int, slow: flo
     steps = []
     for number in range(9):
         seconds = 0.1105 * dice.gauss(1, 0.012) * (1.55 if dice.random() < 0.012 else 1)
-        started = START + second + number * 0.111
-        steps.append(Step(index=second * 9 + number, started_at=started, seconds=seconds))
+        started = START + second - 1 + number * 0.111
+        steps.append(
+            Step(index=second * 9 + number, started_at=started, seconds=seconds, interval_seconds=seconds)
+        )
     step = second * 9 + 8
     return Rank(
         pid=41_200 + index,
@@ -149,6 +151,7 @@ def low_power(index: int, seconds: float, now: float) -> Alert:
         "in a collective or one spinning thread looks like this.",
         evidence={"util_pct": 100.0, "power_watts": 122.0, "power_limit_watts": 700.0, "sm_active_pct": 0.8},
         next="press s for the stacks of its process",
+        points=("122 of 700 W", "SM 1%", "util 100%", "a kernel spins or waits there"),
     )
 
 
@@ -164,6 +167,7 @@ def straggler(pid: int, index: int, seconds: float, now: float) -> Alert:
         "wait for it",
         evidence={"excess_pct": 40.0},
         next="press c to capture it",
+        points=("forward 40% longer than the median rank's", "they wait for it"),
     )
 
 

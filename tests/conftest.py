@@ -18,9 +18,12 @@ HERE = Path(__file__).parent
 
 
 def pytest_configure() -> None:
-    """Take ctrl+c again where the tests run behind a shell's `&`, which has them and all they start ignore it."""
+    """Take ctrl+c again where the tests run behind a shell's `&`, which has them and all they start ignore it; and
+    pass over the configuration of who runs them."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    nobodys = Path(tempfile.gettempdir()) / "llmtop-tests-have-no-configuration"
+    os.environ["XDG_CONFIG_HOME"] = os.environ["XDG_STATE_HOME"] = str(nobodys / str(os.getpid()))
 
 
 @pytest.hookimpl(tryfirst=True)

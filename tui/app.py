@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cached_cell_len
 from textual.app import SystemCommand
@@ -18,25 +20,33 @@ from textual.theme import Theme
 from collectors.base import Feed, GpuChoice, ReplayControls
 from llmtop.alerts import Raised
 from llmtop.errors import EXIT_DONE, LlmtopError, UnusableInput
+from llmtop.format import printable
 from llmtop.snapshot import Alert, Snapshot
 from tui import keys
 from tui.context import ScreenContext
 from tui.driver import TerminalDriver
+from tui.history import SPANS
 from tui.paint import alert_style
 from tui.paint.glyphs import to_ascii
 from tui.paint.palette import TERMINAL_THEME, THEMES, Depth, Palette
 from tui.paint.rows import Look
+from tui.picture import saved
 from tui.screens.base import LlmtopScreen
 from tui.screens.main import MainScreen
 from tui.terminal import has_shell, title
+from tui.theme_memory import ThemeMemory
 from tui.view import View
+from tui.whom import Whom
+
+if TYPE_CHECKING:
+    from collectors.past import Past
 
 INTERVALS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds between snapshots that the keys go through."""
 MAX_PENDING = 600
 """Snapshots kept for a screen that does not get to them (a terminal that has stopped reading); older ones go."""
-MAX_HELD = 300
-"""Snapshots kept back while the view is frozen, so that histories stand still; beyond, the oldest are taken in."""
+STALE_SECONDS, STALE_TIMES = 4.0, 3.0
+"""Without a snapshot for longer than both (so many times the interval) the screen is not live."""
 _DEPTHS: dict[str, Depth] = {"standard": "16", "256": "256"}
 _FRAMES_QUEUED = 2
 _BEHIND_SECONDS = 0.25
@@ -54,13 +64,16 @@ class LlmtopApp(ScreenContext):
     TITLE = "llmtop"
     ENABLE_COMMAND_PALETTE = True
 
-    def __init__(self, feed: Feed, *, ascii: bool = False, theme: str | None = None) -> None:
+    def __init__(
+        self, feed: Feed, *, ascii: bool = False, theme: str | None = None, memory: ThemeMemory | None = None
+    ) -> None:
         """Prepare; `run()` starts the feed; `tui.show.show` does it with the terminal guarded.
 
         Args:
             feed: where snapshots come from; the app starts and closes it.
             ascii: draw with ASCII characters only.
             theme: a theme's name; those of llmtop also without "llmtop-".
+            memory: the theme that was chosen last, which holds where no other is given; None: none is remembered.
 
         Raises:
             UnusableInput: there is no such theme.
@@ -75,7 +88,10 @@ class LlmtopApp(ScreenContext):
         self._lock = threading.Lock()
         self._pending: deque[Snapshot | list[Snapshot]] = deque(maxlen=MAX_PENDING)
         self._told = False
-        self._held: deque[Snapshot | list[Snapshot]] = deque()
+        self._past: Past | None = None
+        self._newest: Snapshot | None = None
+        self._heard_at = time.monotonic()
+        self._silence: asyncio.TimerHandle | None = None
         self._waiting = False
         self._ringing: Raised | None = None
         self._on_failure: Callable[[BaseException], None] = lambda _error: None
@@ -84,7 +100,8 @@ class LlmtopApp(ScreenContext):
             self.view.selection = feed.selection
         # Round which the key for GPUs goes: what was asked for at the start, all, those in use by trainings.
         self._selections = [*dict.fromkeys((self.view.selection, "all", "attached"))]
-        self.theme = self._theme_named(theme)
+        self._memory = memory
+        self.theme = self._first_theme(theme)
         self.look = self._make_look()
 
     # --- appearance -------------------------------------------------------------------------------------------
@@ -96,9 +113,16 @@ class LlmtopApp(ScreenContext):
             return "mono"
         return _DEPTHS.get(self.console.color_system, "full")
 
-    def _theme_named(self, name: str | None) -> str:
-        if name is None:
-            return THEMES[0].name if self.depth in ("full", "256") else TERMINAL_THEME
+    def _first_theme(self, name: str | None) -> str:
+        """The theme that is asked for, else the one chosen last, else the usual one for this terminal."""
+        if name is not None:
+            return self._theme_named(name)
+        if self.depth not in ("full", "256"):
+            return TERMINAL_THEME
+        last = self._memory.read() if self._memory is not None else ""
+        return last if last in self.available_themes else THEMES[0].name
+
+    def _theme_named(self, name: str) -> str:
         for candidate in (name, f"llmtop-{name}"):
             if candidate in self.available_themes:
                 return candidate
@@ -108,8 +132,10 @@ class LlmtopApp(ScreenContext):
     def _make_look(self) -> Look:
         return Look.of(Palette.build(self.current_theme, self.depth), ascii_only=self._ascii)
 
-    def _theme_changed(self, _theme: Theme) -> None:
+    def _theme_changed(self, theme: Theme) -> None:
         self.look = self._make_look()
+        if self._memory is not None:
+            self._memory.write(theme.name)
         self.redraw()
 
     # --- life -------------------------------------------------------------------------------------------------
@@ -129,6 +155,10 @@ class LlmtopApp(ScreenContext):
     def on_unmount(self) -> None:
         """Stop the feed: nothing is shown any more."""
         self._feed.close()
+        if self._silence is not None:
+            self._silence.cancel()
+        if self._past is not None:
+            self._past.close()
 
     def leave(self, code: int) -> None:
         """End the app with this exit code; may be called in any thread and in a signal handler."""
@@ -172,7 +202,13 @@ class LlmtopApp(ScreenContext):
         return isinstance(self._feed, ReplayControls)
 
     def _receive(self, snapshot: Snapshot) -> None:
-        """Called in the feed's thread: queue it, and tell the app unless it has been told already."""
+        """Called in the feed's thread: keep it, queue it, and tell the app unless it has been told already."""
+        if not self.replaying:
+            if self._past is None:
+                from collectors.past import Past  # after the first frame
+
+                self._past = Past()
+            self._past.write(snapshot)
         self._queue(snapshot)
 
     def _jumped(self, before: list[Snapshot]) -> None:
@@ -191,35 +227,43 @@ class LlmtopApp(ScreenContext):
             waiting = list(self._pending)
             self._pending.clear()
             self._told = False
+        self._heard()
+        history = self.view.history
+        for item in waiting:
+            if not isinstance(item, Snapshot):
+                history.join(item)
+                self.view.alerts.replace(item)
+                continue
+            at = history.add(item)
+            self.view.alerts.take(item)
+            self._newest = item
+            if self.replaying:
+                history.instant = at
         newest = next((item for item in reversed(waiting) if isinstance(item, Snapshot)), None)
-        if newest is not None:
-            self._call_attention(newest)
-        self._held.extend(waiting)
-        if self._frozen:
-            while len(self._held) > MAX_HELD:
-                self._take_in(self._held.popleft())
-        elif newest is not None:
-            self._take_in_held()
+        if newest is None:
+            return
+        self._call_attention(newest)
+        if self.replaying or history.instant is None:
+            self.view.snapshot = newest
             self.redraw()
 
-    @property
-    def _frozen(self) -> bool:
-        """Whether the person froze a live view. A recording that is paused shows what a jump brings."""
-        return self.view.paused and not self.replaying and self.view.snapshot is not None
+    def _heard(self) -> None:
+        """The screen is live until nothing has come for a while."""
+        self._heard_at, self.view.silent_seconds = time.monotonic(), None
+        if self._silence is not None:
+            self._silence.cancel()
+        if not self.replaying and self._loop is not None:
+            patience = max(STALE_SECONDS, STALE_TIMES * self.view.interval)
+            self._silence = self._loop.call_later(patience, self._fell_silent)
 
-    def _take_in_held(self) -> None:
-        while self._held:
-            item = self._held.popleft()
-            self._take_in(item)
-            if isinstance(item, Snapshot):
-                self.view.snapshot = item
-
-    def _take_in(self, item: Snapshot | list[Snapshot]) -> None:
-        """Remember a snapshot, or forget all for those before a jump."""
-        if isinstance(item, Snapshot):
-            self.view.history.add(item)
-        else:
-            self.view.history.replace(item)
+    def _fell_silent(self) -> None:
+        """Say that the screen is not live, and for how long not."""
+        if self._loop is None or not self.is_running:
+            return
+        self._silence = self._loop.call_later(1.0, self._fell_silent)
+        self.view.silent_seconds = time.monotonic() - self._heard_at
+        if self.view.snapshot is not None and self.view.history.instant is None:
+            self.redraw()
 
     def redraw(self) -> None:
         """Have the screen on top show the view as it is; later, if the terminal is busy with earlier frames."""
@@ -254,7 +298,7 @@ class LlmtopApp(ScreenContext):
 
     def _call_attention(self, snapshot: Snapshot) -> None:
         """Ring once for each new alert and name the worst in the title: tmux shows both in other windows."""
-        loud = [alert for alert in alert_style.ordered(snapshot.alerts) if alert_style.weight(alert) > 0]
+        loud = [alert for alert in self.view.alerts.heard(snapshot) if alert_style.weight(alert) > 0]
         first = self._ringing is None
         ringing = self._ringing or Raised()
         before, new = ringing.up, ringing.new(loud)
@@ -284,10 +328,35 @@ class LlmtopApp(ScreenContext):
                 method = f"action_{action.partition('(')[0]}"
                 await self.run_action(action, default_namespace=screen if hasattr(screen, method) else self)
                 return
+        why = keys.refusal(name, here, replaying=self.replaying)
+        if why and here:
+            self.notify(why)
 
     def action_open(self, screen: str) -> None:
         """Push the screen that a key of the table names."""
         self.open_screen(screen)
+
+    def action_open_about(self, screen: str) -> None:
+        """Push the screen that a key of the table names, about the process that the screen on top is about."""
+        top = self.screen
+        self.open_screen(screen, top.whom() if isinstance(top, LlmtopScreen) else Whom())
+
+    def action_copy(self) -> None:
+        """Send the command that the screen on top shows to the terminal's clipboard (OSC 52)."""
+        top = self.screen
+        command = top.command() if isinstance(top, LlmtopScreen) else ""
+        if not command:
+            self.notify("There is no command on this screen to copy.")
+            return
+        self.copy_to_clipboard(command)
+        hint = " (in tmux: set -g set-clipboard on)" if os.environ.get("TMUX") else ""
+        self.notify(f"Sent to the terminal's clipboard{hint}: {printable(command)}", markup=False)
+
+    def action_save(self) -> None:
+        """Save what is shown as a picture (SVG) and as text, in the folder that llmtop was started in."""
+        top = self.screen
+        text = top.picture() if isinstance(top, LlmtopScreen) else ""
+        self.notify(saved(self.export_screenshot(title="llmtop"), text), markup=False)
 
     def open_screen(self, name: str, *arguments: Any) -> None:
         """Import "module:Class", make one with `arguments`, and push it; a refusal is shown as one sentence."""
@@ -315,23 +384,76 @@ class LlmtopApp(ScreenContext):
 
     def action_pause(self) -> None:
         """Freeze the view, or stop the recording; go on at the second press."""
+        history = self.view.history
         if isinstance(self._feed, ReplayControls):
             self._feed.toggle()
-        else:
-            self.view.paused = not self.view.paused
-            if not self.view.paused:
-                self._take_in_held()
+        elif history.instant is not None:
+            self._go_live()
+        elif history.newest is not None:
+            history.instant, self.view.paused = history.newest, True
         self.redraw()
 
     def action_seek(self, seconds: float) -> None:
-        """Jump by so many seconds of the recording, back where they are negative."""
+        """Move the instant that is shown by so many seconds, back where they are negative."""
         if isinstance(self._feed, ReplayControls):
             self._feed.seek(self._feed.position + seconds)
+        elif seconds > 0 and self.view.history.instant is None:
+            self.notify("This is now: nothing is known of later.", timeout=2)
+        else:
+            self._show(self.view.history.end + seconds)
 
     def action_seek_share(self, share: float) -> None:
-        """Jump by a share (-1 to 1) of the whole recording."""
+        """Move the instant that is shown by a share (-1 to 1) of all that is remembered or recorded."""
         if isinstance(self._feed, ReplayControls):
             self.action_seek(share * self._feed.length)
+        elif self._past is not None and self._past.first is not None:
+            newest = self.view.history.newest or self._past.first
+            self.action_seek(share * (newest - self._past.first))
+        else:
+            self.notify("Nothing is remembered yet.", timeout=2)
+
+    def action_last(self) -> None:
+        """Show what is now; in a replay the end of the recording."""
+        if isinstance(self._feed, ReplayControls):
+            self._feed.seek(self._feed.length)
+        else:
+            self._go_live()
+        self.redraw()
+
+    def action_first(self) -> None:
+        """Show the oldest that is known; in a replay the beginning of the recording."""
+        if isinstance(self._feed, ReplayControls):
+            self._feed.seek(0.0)
+        else:
+            self._show(0.0)
+
+    def action_span(self, step: int) -> None:
+        """Have all charts cover the next longer span, or the next shorter one where `step` is negative."""
+        history = self.view.history
+        place = SPANS.index(history.span) + step
+        if 0 <= place < len(SPANS):
+            history.span = SPANS[place]
+            self.redraw()
+
+    def _go_live(self) -> None:
+        view = self.view
+        view.history.instant, view.paused = None, False
+        view.snapshot = self._newest or view.snapshot
+
+    def _show(self, at: float) -> None:
+        """Show a live view as it was at this unix time, or nearest to it."""
+        view, past = self.view, self._past
+        newest = view.history.newest
+        found = None if past is None or newest is None or at >= newest else past.at(at)
+        if past is None or found is None:
+            self._go_live()
+        else:
+            instant, snapshot = found
+            if at < instant:
+                beyond = past.shortened or "Nothing older is remembered."
+                self.notify(beyond, severity="warning" if past.shortened else "information", markup=False)
+            view.history.instant, view.snapshot, view.paused = instant, snapshot, False
+        self.redraw()
 
     def action_speed(self, factor: float) -> None:
         """Play a recording `factor` times faster than now."""
@@ -348,8 +470,10 @@ class LlmtopApp(ScreenContext):
         self._set_interval(min((i for i in INTERVALS if i > self.view.interval * 1.001), default=INTERVALS[-1]))
 
     def _set_interval(self, seconds: float) -> None:
+        most = seconds == self.view.interval
         self._feed.set_interval(seconds)
         self.view.interval = seconds
+        self.notify(f"A sample every {seconds:g} s" + (", and no further." if most else "."), timeout=2)
         self.redraw()
 
     def action_gpu_choice(self) -> None:

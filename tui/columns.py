@@ -38,6 +38,14 @@ class Column(Generic[Subject]):
     """The metric whose history may stand behind it (tui/paint/gpu_metrics.py)."""
 
 
+def wanted(columns: Sequence[Column[Subject]], titles: Sequence[str] | None) -> list[Column[Subject]]:
+    """The columns with these titles, in that order; None: all."""
+    if titles is None:
+        return list(columns)
+    by_title = {column.title: column for column in columns}
+    return [by_title[title] for title in dict.fromkeys(titles) if title in by_title]
+
+
 def fitting(
     columns: Sequence[Column[Subject]],
     room: int,

@@ -32,6 +32,10 @@ class ScreenContext(App[int]):
         """
         raise NotImplementedError
 
+    def action_span(self, step: int) -> None:
+        """Have all charts cover the next longer span of time, or the next shorter one where `step` is negative."""
+        raise NotImplementedError
+
     async def action_back(self) -> None:
         """Leave the screen on top."""
         raise NotImplementedError

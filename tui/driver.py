@@ -23,6 +23,8 @@ from textual.geometry import Size
 from tui.keyboard import Keyboard
 
 _POLL_SECONDS = 0.1
+_REST_SECONDS = 30.0
+"""Where no key is half known, nothing is looked after but what is typed."""
 _READ_BYTES = 4096
 
 
@@ -37,6 +39,8 @@ class TerminalDriver(LinuxDriver):
         self._showing = False
         self._stopping = False
         self._setting_anew = False
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        """Ends the wait of the thread that reads: it need not look ten times a second whether it is to stop."""
 
     # --- modes ------------------------------------------------------------------------------------------------
 
@@ -57,6 +61,7 @@ class TerminalDriver(LinuxDriver):
         Textual throws it away, so that a shell does not get what a mouse did last. Where the terminal is only set
         anew, the next who reads is this screen, and a key pressed right after `fg` would be lost.
         """
+        os.eventfd_write(self._wake, 1)
         if not self._setting_anew:
             super().disable_input()
         elif not self.exit_event.is_set():
@@ -148,8 +153,12 @@ class TerminalDriver(LinuxDriver):
         with self._opened_for_reading() as terminal:
             poll = select.poll()
             poll.register(terminal, select.POLLIN)
+            poll.register(self._wake, select.POLLIN)
             while not self.exit_event.is_set():
-                if poll.poll(_POLL_SECONDS * 1000):
+                ready = dict(poll.poll((_POLL_SECONDS if keyboard.waits else _REST_SECONDS) * 1000))
+                if ready.pop(self._wake, 0):
+                    self.exit_event.wait(_POLL_SECONDS)  # it is set next
+                if ready:
                     data = _read(terminal)
                     if not data:  # the terminal is gone, which the guard sees as well, and ends the program
                         self.exit_event.wait(_POLL_SECONDS)
@@ -157,6 +166,8 @@ class TerminalDriver(LinuxDriver):
                         self.process_message(message)
                 for message in keyboard.tick():
                     self.process_message(message)
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
 
     @contextlib.contextmanager
     def _opened_for_reading(self) -> Iterator[int]:

@@ -42,6 +42,11 @@ class Keyboard:
         self._heard = clock()
         self._paste_began = 0.0
 
+    @property
+    def waits(self) -> bool:
+        """Whether `tick` may have something to say soon: a key came lately, or a paste is open."""
+        return bool(self._paste) or self._clock() - self._heard < PASTE_SECONDS
+
     def feed(self, data: bytes) -> list[Message]:
         """Take in what was read, and return what is complete now."""
         self._heard = self._clock()

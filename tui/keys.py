@@ -23,6 +23,8 @@ STACKS = "stacks"
 REPORT = "report"
 TIMELINE = "timeline"
 COMPARISON = "comparison"
+CAPTURES = "captures"
+FLAME = "flame"
 
 
 class Key(Struct, frozen=True):
@@ -43,14 +45,16 @@ class Key(Struct, frozen=True):
     """The names of the screens (`LlmtopScreen.NAME`) on which it works."""
     screen: str = ""
     """"module:Class" of the screen that the key opens."""
+    about: bool = False
+    """Whether that screen is about one process: it is then told which."""
     alert: str = ""
-    """What the key does about an alert, in two or three words ("why"): the alert strip then names it."""
+    """What the key does about the shown alert, in two or three words, {whom} standing for the process."""
     replay: bool | None = None
     """True: only in a replay; False: only live."""
 
     def __post_init__(self) -> None:
         if self.screen and not self.action:
-            force_setattr(self, "action", f"open('{self.screen}')")
+            force_setattr(self, "action", f"open{'_about' * self.about}('{self.screen}')")
         if not self.shown:
             force_setattr(self, "shown", self.keys.split(",")[0])
 
@@ -60,21 +64,74 @@ class Key(Struct, frozen=True):
         return here and self.replay in (None, replaying)
 
 
-_OTHERS = (GPU, PROCESSES, RANKS, HELP, ALERTS, STACKS, REPORT, TIMELINE, COMPARISON)
+_PAGED = (RANKS, HELP, ALERTS, STACKS, REPORT, COMPARISON)
+_OTHERS = (GPU, PROCESSES, RANKS, HELP, ALERTS, STACKS, REPORT, TIMELINE, COMPARISON, CAPTURES, FLAME)
 
 # In the order of the footer; what comes last there is always shown, so it is the help.
 KEYS: tuple[Key, ...] = (
     Key("q", "quit", "quit", "Quit; on another screen, back to the one before.", where=(MAIN,)),
     Key("q,escape,backspace", "back", "back", "Back to the screen before.", where=_OTHERS),
     Key("ctrl+c", "quit", "", "Quit at once, from any screen."),
+    Key(
+        "a",
+        "",
+        "alerts",
+        "The alerts that hold: rule, evidence over time, next step; and those that held, and for how long.",
+        where=(MAIN, GPU),
+        screen="tui.screens.alert:AlertScreen",
+        alert="evidence",
+    ),
+    Key("a", "unfold_all", "evidence", "The evidence of all alerts, or of the chosen one alone.", where=(ALERTS,)),
+    Key(
+        "s",
+        "",
+        "stacks",
+        "What the Python threads of the shown alert's rank, or of the training, are doing now; each second anew.",
+        where=(MAIN, GPU, ALERTS),
+        screen="tui.screens.stacks:StacksScreen",
+        about=True,
+        alert="stacks of {whom}",
+        replay=False,
+    ),
+    Key(
+        "c",
+        "",
+        "capture",
+        "Capture a focused window of a training, of the shown alert's rank if there is one: a dialog filled with "
+        "the best choice; enter captures.",
+        where=(MAIN, GPU, PROCESSES, STACKS, ALERTS, CAPTURES),
+        screen="tui.screens.capture:CaptureScreen",
+        about=True,
+        alert="capture {whom}",
+        replay=False,
+    ),
+    Key(
+        "z",
+        "mute",
+        "",
+        "Mute the shown alert for as long as it holds: no bell, and the next one is shown; on the alerts, hear it "
+        "again.",
+        where=(MAIN, GPU, ALERTS),
+        alert="mute",
+    ),
+    Key("n", "next_alert", "", "Show the next alert.", where=(MAIN,)),
+    Key("n", "next_alert", "next", "Choose the next alert.", where=(ALERTS,)),
+    Key(
+        "o",
+        "",
+        "captures",
+        "The captures, the newest first: what each one says, its step and its size; open and compare them.",
+        where=(MAIN, GPU, PROCESSES, CAPTURE, ALERTS),
+        screen="tui.screens.captures:CapturesScreen",
+    ),
     Key("space", "pause", "pause", "Freeze the screen; samples are taken on, and are there when you go on."),
     Key("enter", "open_gpu", "GPU", "The selected GPU large, with charts.", where=(MAIN,)),
     Key(
-        "1,2,3,4,5,6,7,8,9",
-        "gpu_number(%)",
+        "0,1,2,3,4,5,6,7,8,9",
+        "gpu_number('%')",
         "",
-        "The GPU at that place large; 1 is the first.",
-        shown="1-9",
+        "The GPU of that number large.",
+        shown="0-9",
         where=(MAIN, GPU),
     ),
     Key(
@@ -86,41 +143,13 @@ KEYS: tuple[Key, ...] = (
         screen="tui.screens.processes:ProcessesScreen",
     ),
     Key(
-        "a",
-        "",
-        "alerts",
-        "The alerts that hold: rule, evidence over time, next step.",
-        where=(MAIN, GPU),
-        screen="tui.screens.alert:AlertScreen",
-        alert="why",
-    ),
-    Key(
-        "c",
-        "",
-        "capture",
-        "Capture a focused window of a training: a dialog filled with the best choice; enter captures.",
-        where=(MAIN, GPU, PROCESSES, STACKS),
-        screen="tui.screens.capture:CaptureScreen",
-        alert="capture",
-        replay=False,
-    ),
-    Key(
         "C",
         "",
         "",
-        "Repeat the last capture without asking.",
-        where=(MAIN, GPU, PROCESSES, STACKS),
+        "Repeat the last capture without asking; asks where that process has ended.",
+        where=(MAIN, GPU, PROCESSES, STACKS, ALERTS, CAPTURES),
         screen="tui.screens.capture:RepeatScreen",
-        replay=False,
-    ),
-    Key(
-        "s",
-        "",
-        "stacks",
-        "What the Python threads of a training are doing now, refreshed every second.",
-        where=(MAIN, GPU),
-        screen="tui.screens.stacks:StacksScreen",
-        alert="Python stacks",
+        about=True,
         replay=False,
     ),
     Key("enter", "go", "capture", "Capture what the dialog says; afterwards, ask again.", where=(CAPTURE,)),
@@ -128,8 +157,8 @@ KEYS: tuple[Key, ...] = (
     Key("down,j", "field(1)", "choose", "The line below.", shown="up down", where=(CAPTURE,)),
     Key("left", "change(-1)", "", "The value before.", where=(CAPTURE,)),
     Key("right", "change(1)", "change", "The next value.", shown="left right", where=(CAPTURE,)),
-    Key("pageup", "field(-10)", "", "Ten lines up.", where=(CAPTURE,)),
-    Key("pagedown", "field(10)", "", "Ten lines down.", where=(CAPTURE,)),
+    Key("pageup", "field(-10)", "", "Ten lines up.", shown="pgup", where=(CAPTURE,)),
+    Key("pagedown", "field(10)", "", "Ten lines down.", shown="pgdn", where=(CAPTURE,)),
     Key(
         "escape,x",
         "cancel",
@@ -142,15 +171,65 @@ KEYS: tuple[Key, ...] = (
     Key("w", "waiting", "waiting", "Show or hide the threads that wait.", where=(STACKS,)),
     Key("tab", "next_rank(1)", "rank", "The stacks of the next rank.", where=(STACKS,)),
     Key("shift+tab", "next_rank(-1)", "", "The stacks of the rank before.", where=(STACKS,)),
+    Key(
+        "left_square_bracket",
+        "span(-1)",
+        "span",
+        "All charts over a shorter span, down to a minute; with ] a longer one; so does the mouse wheel.",
+        shown="[ ]",
+        where=(MAIN, GPU, ALERTS),
+    ),
+    Key(
+        "right_square_bracket",
+        "span(1)",
+        "",
+        "All charts over a longer span.",
+        shown="]",
+        where=(MAIN, GPU, ALERTS),
+    ),
+    Key(
+        "less_than_sign,comma",
+        "seek(-10)",
+        "rewind",
+        "The whole screen as it was ten seconds before; > ten seconds on, end back to now.",
+        shown="< >",
+    ),
+    Key("greater_than_sign,full_stop", "seek(10)", "", "Ten seconds on.", shown=">"),
+    Key("end", "last", "", "Back to now; in a replay to the end of the recording."),
+    Key("home", "first", "", "To the oldest that is remembered; in a replay to the beginning."),
     Key("r", "", "ranks", "All ranks in one table.", where=(MAIN, GPU), screen="tui.screens.ranks:RanksScreen"),
     Key(
-        "o",
-        "",
-        "report",
-        "What the newest capture says: findings with evidence, a step drawn, the comparison with a baseline.",
-        where=(MAIN, GPU, PROCESSES, CAPTURE),
-        screen="tui.screens.report:ReportScreen",
+        "enter", "go", "open", "What the chosen capture says; where something is asked, do it.", where=(CAPTURES,)
     ),
+    Key(
+        "v",
+        "compare",
+        "compare",
+        "The chosen capture against the one marked with m, else the baseline.",
+        where=(CAPTURES,),
+    ),
+    Key(
+        "m",
+        "mark_first",
+        "first",
+        "Take the chosen capture as the one that the next is compared with.",
+        where=(CAPTURES,),
+    ),
+    Key(
+        "b",
+        "baseline",
+        "baseline",
+        "Mark the chosen capture as the baseline that later ones are held against; kept in the folder.",
+        where=(CAPTURES,),
+    ),
+    Key("d,delete", "delete", "delete", "Delete the chosen capture; asks first.", where=(CAPTURES,)),
+    Key("K", "keep", "keep newest", "Delete all but the newest captures; asks how many.", where=(CAPTURES,)),
+    Key("up,k", "move(-1)", "", "The capture above.", where=(CAPTURES,)),
+    Key("down,j", "move(1)", "", "The capture below.", where=(CAPTURES,)),
+    Key("pageup", "move(-10)", "", "Ten captures up.", shown="pgup", where=(CAPTURES,)),
+    Key("pagedown", "move(10)", "", "Ten captures down.", shown="pgdn", where=(CAPTURES,)),
+    Key("left", "keep_more(-1)", "", "Keep fewer, where it is asked how many.", where=(CAPTURES,)),
+    Key("right", "keep_more(1)", "", "Keep more, where it is asked how many.", where=(CAPTURES,)),
     Key(
         "enter",
         "unfold",
@@ -160,8 +239,8 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("up,k", "finding(-1)", "", "The finding above.", where=(REPORT,)),
     Key("down,j", "finding(1)", "", "The finding below.", where=(REPORT,)),
-    Key("pageup", "scroll(-10)", "", "Ten lines up.", where=(REPORT, COMPARISON)),
-    Key("pagedown", "scroll(10)", "scroll", "Ten lines down.", shown="pgdn", where=(REPORT, COMPARISON)),
+    Key("pageup", "page(-1)", "", "A page up.", shown="pgup", where=_PAGED),
+    Key("pagedown", "page(1)", "page", "A page down.", shown="pgdn", where=_PAGED),
     Key("up,k", "scroll(-1)", "", "One line up.", where=(COMPARISON,)),
     Key("down,j", "scroll(1)", "", "One line down.", where=(COMPARISON,)),
     Key("l", "timeline", "timeline", "One step drawn: GPU, idle time, the host's calls, phases.", where=(REPORT,)),
@@ -173,6 +252,25 @@ KEYS: tuple[Key, ...] = (
         where=(REPORT,),
     ),
     Key("v", "compare", "compare", "This capture against the baseline, line by line.", where=(REPORT,)),
+    Key(
+        "enter,right",
+        "fold(1)",
+        "unfold",
+        "What the chosen frame called; enter folds it away again.",
+        where=(FLAME,),
+    ),
+    Key(
+        "left",
+        "fold(-1)",
+        "fold",
+        "Fold the chosen frame; folded, go to the one that called it.",
+        where=(FLAME,),
+    ),
+    Key("up,k", "move(-1)", "", "The frame above.", where=(FLAME,)),
+    Key("down,j", "move(1)", "", "The frame below.", where=(FLAME,)),
+    Key("pageup", "move(-10)", "", "Ten frames up.", shown="pgup", where=(FLAME,)),
+    Key("pagedown", "move(10)", "", "Ten frames down.", shown="pgdn", where=(FLAME,)),
+    Key("w", "waiting", "waiting", "Show or hide the threads that wait, and llmtop's own.", where=(FLAME,)),
     Key("up,k", "zoom(0.5)", "zoom in", "Look closer at the middle.", where=(TIMELINE,)),
     Key("down,j", "zoom(2)", "zoom out", "Look at more of the step.", where=(TIMELINE,)),
     Key(
@@ -196,12 +294,10 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("up,k", "scroll(-1)", "", "One line up.", where=(RANKS, HELP, ALERTS, STACKS)),
     Key("down,j", "scroll(1)", "", "One line down.", where=(RANKS, HELP, ALERTS, STACKS)),
-    Key("pageup", "scroll(-10)", "", "Ten lines up.", where=(RANKS, HELP, ALERTS, STACKS)),
-    Key("pagedown", "scroll(10)", "", "Ten lines down.", where=(RANKS, HELP, ALERTS, STACKS)),
     Key("up,k", "move(-1)", "", "The process above.", where=(PROCESSES,)),
     Key("down,j", "move(1)", "", "The process below.", where=(PROCESSES,)),
-    Key("pageup", "move(-10)", "", "Ten processes up.", where=(PROCESSES,)),
-    Key("pagedown", "move(10)", "", "Ten processes down.", where=(PROCESSES,)),
+    Key("pageup", "move(-10)", "", "Ten processes up.", shown="pgup", where=(PROCESSES,)),
+    Key("pagedown", "move(10)", "", "Ten processes down.", shown="pgdn", where=(PROCESSES,)),
     Key(
         "right",
         "sort(1)",
@@ -214,55 +310,39 @@ KEYS: tuple[Key, ...] = (
     Key("r", "turn", "reverse", "Turn the order round.", where=(PROCESSES,)),
     Key("slash", "filter", "filter", "Show only what has these letters in it.", shown="/", where=(PROCESSES,)),
     Key("x", "signal", "signal", "Send a signal to the process; asks first.", where=(PROCESSES,), replay=False),
+    Key("J", "next_job", "", "Show the next job, where there are several.", where=(MAIN, GPU)),
     Key("tab", "next_rank(1)", "rank", "Show the steps of the next training process.", where=(MAIN,)),
     Key("shift+tab", "next_rank(-1)", "", "Show the steps of the training process before.", where=(MAIN,)),
     Key("g", "gpu_choice", "GPUs", "Show all GPUs, or only those that attached trainings use.", where=(MAIN,)),
     Key("t", "next_theme", "theme", "Next theme: dark, light, high contrast, the terminal's own colours."),
     Key("plus,equals_sign", "faster", "faster", "Take samples more often.", shown="+", replay=False),
     Key("minus", "slower", "slower", "Take samples less often.", shown="-", replay=False),
-    Key(
-        "less_than_sign,comma,left_square_bracket",
-        "seek(-10)",
-        "rewind",
-        "Ten seconds back in the recording.",
-        shown="<",
-        replay=True,
-    ),
-    Key(
-        "greater_than_sign,full_stop,right_square_bracket",
-        "seek(10)",
-        "forward",
-        "Ten seconds on in the recording.",
-        shown=">",
-        replay=True,
-    ),
     Key("plus,equals_sign", "speed(2)", "faster", "Play twice as fast.", shown="+", replay=True),
     Key("minus", "speed(0.5)", "slower", "Play half as fast.", shown="-", replay=True),
     Key(
-        "left_curly_bracket",
-        "seek(-60)",
-        "minute",
-        "A minute back in the recording; with } a minute on.",
-        shown="{ }",
-        replay=True,
+        "right_curly_bracket",
+        "seek(60)",
+        "",
+        "A minute on.",
+        shown="}",
     ),
-    Key("right_curly_bracket", "seek(60)", "", "A minute on in the recording.", shown="}", replay=True),
+    Key("left_curly_bracket", "seek(-60)", "", "A minute back; with } a minute on.", shown="{ }"),
     Key(
         "left_parenthesis",
         "seek_share(-0.05)",
-        "5 %",
-        "Five per cent of the whole recording back; with ) on.",
+        "",
+        "Five per cent of all that is remembered or recorded back; with ) on.",
         shown="( )",
-        replay=True,
     ),
     Key(
         "right_parenthesis",
         "seek_share(0.05)",
         "",
-        "Five per cent of the whole recording on.",
+        "Five per cent of all that is remembered or recorded on.",
         shown=")",
-        replay=True,
     ),
+    Key("y", "copy", "copy", "Copy the command that is shown to the terminal's clipboard (OSC 52)."),
+    Key("S", "save", "save", "Save what is shown as an SVG picture and as text, in the folder llmtop runs in."),
     Key("ctrl+z", "suspend_process", "", "Stop llmtop and go back to the shell, whose fg fetches it again."),
     Key("ctrl+p", "command_palette", "", "The palette of commands: every action and every theme by name."),
     Key(
@@ -281,6 +361,8 @@ def for_screen(screen: str, *, replaying: bool = False) -> list[Key]:
     return [key for key in KEYS if key.works(screen, replaying=replaying)]
 
 
+_FEW = 3
+"""More screens than these are not told one by one."""
 _TITLES = {
     MAIN: "on the main screen",
     GPU: "on one GPU",
@@ -293,17 +375,19 @@ _TITLES = {
     REPORT: "on a report",
     TIMELINE: "on a timeline",
     COMPARISON: "on a comparison",
+    CAPTURES: "on the captures",
+    FLAME: "on sampled stacks",
 }
 
 
 def groups(*, replaying: bool) -> list[tuple[str, list[Key]]]:
-    """The keys for the help: those that work everywhere, then by screen; a key of several screens comes once."""
-    found: dict[tuple[str, ...], list[Key]] = {}
+    """The keys for the help, each once: those of the main screen, those that work everywhere, then by screen."""
+    found: dict[tuple[str, ...], list[Key]] = {(MAIN,): [], (EVERYWHERE,): []}
     for key in KEYS:
         if key.replay in (None, replaying):
-            found.setdefault(key.where, []).append(key)
-    ordered = sorted(found, key=lambda where: where != (EVERYWHERE,))
-    return [(_where(where), found[where]) for where in ordered]
+            where = (MAIN,) if MAIN in key.where else key.where
+            found.setdefault(where, []).append(key)
+    return [(_where(where), keys) for where, keys in found.items()]
 
 
 def _where(names: tuple[str, ...]) -> str:
@@ -311,10 +395,39 @@ def _where(names: tuple[str, ...]) -> str:
         return "everywhere"
     if names == _OTHERS:
         return "on every other screen"
+    if len(names) > _FEW:
+        return "on screens of text"
     return " and ".join(_TITLES.get(name, f"on {name}") for name in names)
 
 
-def alert_words(*, replaying: bool) -> str:
-    """The keys that lead on from an alert, in the words of the alert strip."""
-    led = (key for key in KEYS if key.alert and key.replay in (None, replaying))
-    return "  ".join(f"{key.shown} {key.alert}" for key in led)
+def alert_keys(*, replaying: bool) -> list[Key]:
+    """The keys that act on the shown alert."""
+    return [key for key in KEYS if key.alert and key.replay in (None, replaying)]
+
+
+def refusal(name: str, screen: str, *, replaying: bool) -> str:
+    """Why a key of the table does nothing on this screen in this mode; empty for one that nobody would miss there.
+
+    Args:
+        name: the key, as Textual calls it.
+        screen: the `NAME` of the screen on top.
+        replaying: whether a recording is shown.
+    """
+    known = [key for key in KEYS if name in key.keys.split(",") and (key.label or key.screen or key.alert)]
+    for key in known:
+        if key.works(screen, replaying=not replaying):
+            why = "is for what runs now; this is a recording" if replaying else "is for recordings; this is live"
+            return f"{key.shown} ({_does(key)}) {why}."
+    places = [key for key in known if key.replay in (None, replaying) and name not in _MOVES]
+    if not places:
+        return ""
+    where = " or ".join(dict.fromkeys(_where(key.where) for key in places))
+    return f"{places[0].shown} ({_does(places[0])}) works {where}, not here; q goes back."
+
+
+_MOVES = frozenset({"up", "down", "left", "right", "pageup", "pagedown", "tab", "shift+tab", "enter", "escape"})
+"""Keys that mean something else on each screen: where they do nothing, nobody expects anything."""
+
+
+def _does(key: Key) -> str:
+    return key.label or (key.alert or key.help.partition(":")[0]).partition(" {")[0].lower().rstrip(".")

@@ -1,37 +1,31 @@
 """Where everything on the main screen goes: a pure function of sizes and counts.
 
-Nothing overlaps, nothing is left out without a sign, and a GPU with an alert is never the one left out. GPUs are
-drawn as full cards if that leaves the training enough room, else as two lines each, else as one line each.
+From top to bottom: header, machine, alerts, the table of GPUs and ranks, the step, the time line, processes, keys.
+Nothing overlaps, nothing is left out without a sign, and a GPU with an alert is never the one left out. Whether an
+alert holds changes no place: nothing jumps when one comes or goes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from math import ceil
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-Form = Literal["full", "compact", "line"]
-
-CELL = 27
-"""Cells that one figure with a short history needs: label, value, at least six samples."""
-FIGURES = 12
-"""Figures of a full card."""
-MIN_FULL = 46
-MIN_COMPACT = 80
-WIDE_COMPACT = 96
-CARD_GROWTH = 6
-"""Rows by which a card grows at most: each of its three telling histories to three rows."""
-MAX_STEPS = 24
-"""Rows past which the steps pane only gets emptier, unless nothing else wants them."""
 LEAST_PROCESSES = 5
 MAX_PROCESSES = 12
-FRAMED_STEPS = 7
-"""Rows from which on the steps pane has a frame, not only a rule above it."""
-SIDE_BY_SIDE = 150
-"""From this width on steps and ranks stand beside each other."""
+ONE_ALERT_ROW = 24
+"""Up to this height the shown alert has one row, above it a second one for the keys that act on it."""
+HOST_HEIGHT = 30
+"""From this height on a row tells what the machine does now."""
+_TITLED = 4
+"""Rows from which on a table that is cut has titles all the same."""
+_EIGHT_GPUS = 9
+"""Rows of the table that nothing else takes: eight GPUs and the titles."""
+_BELOW = 9
+"""Rows that a longer table leaves to the step and the time line."""
+STEP_WITH_PHASES = 4
+"""Rows from which on the step has more than its title and two bars."""
 
 
 class Rect(NamedTuple):
@@ -48,24 +42,21 @@ class Layout(Struct, frozen=True):
 
     width: int
     height: int
-    form: Form = "line"
     header: Rect | None = None
     host: Rect | None = None
     notes: Rect | None = None
     alerts: Rect | None = None
     titles: Rect | None = None
-    """Column titles above GPUs of one line each."""
-    cards: tuple[tuple[int, Rect], ...] = ()
-    """Position in the list of GPUs, and where."""
+    """Column titles of the table."""
+    entries: tuple[tuple[int, Rect], ...] = ()
+    """Position in the list of the table's lines, and where."""
     more: Rect | None = None
-    """Where it is said how many GPUs are not shown."""
+    """Where it is said how many lines of the table are not shown."""
     hidden: int = 0
     empty: Rect | None = None
-    """Where it is said why there is no GPU."""
+    """Where it is said why there is nothing for the table."""
     steps: Rect | None = None
-    ranks: Rect | None = None
-    ranks_framed: bool = False
-    """Else the table has column titles only."""
+    timeline: Rect | None = None
     processes: Rect | None = None
     """Only where everything else has what it wants."""
     footer: Rect | None = None
@@ -74,45 +65,20 @@ class Layout(Struct, frozen=True):
         """Every part that has a place, with that place."""
         single = (
             self.header, self.host, self.notes, self.alerts, self.titles, self.more, self.empty,
-            self.steps, self.ranks, self.processes, self.footer,
+            self.steps, self.timeline, self.processes, self.footer,
         )  # fmt: skip
         yield from (rect for rect in single if rect is not None)
-        yield from (rect for _, rect in self.cards)
-
-
-class _Demand(NamedTuple):
-    """Rows that the training's panes want, would do with, and cannot go below."""
-
-    wanted: int
-    enough: int
-    least: int
-
-
-class _Ask(NamedTuple):
-    """What is to be placed into the body of the screen."""
-
-    base: Layout
-    """The lines across the screen, placed already."""
-    body: Rect
-    gpus: int
-    ranks: int
-    processes: int
-    alerting: Collection[int]
-    selected: int | None
-    demand: _Demand
-
-
-def card_height(width: int) -> int:
-    """The fewest rows in which a full card of this width shows every figure and the line of words below them."""
-    columns = max(1, min((width - 4 + 2) // CELL, 4))
-    return ceil(FIGURES / columns) + 3
+        yield from (rect for _, rect in self.entries)
 
 
 def visible(count: int, room: int, alerting: Collection[int], selected: int | None) -> list[int]:
-    """Which of `count` GPUs are shown when only `room` can be: alerting ones, the selected one, then in order.
+    """Which of `count` lines are shown when only `room` can be: alerting ones, the selected one, then in order.
 
     Args:
+        count: how many there are.
+        room: for how many there is room.
         alerting: positions, the most urgent first.
+        selected: the position of the selected one.
     """
     first = [*dict.fromkeys(i for i in alerting if i < count)]
     if selected is not None and 0 <= selected < count and selected not in first:
@@ -122,227 +88,120 @@ def visible(count: int, room: int, alerting: Collection[int], selected: int | No
     return sorted([*first, *rest][:room])
 
 
+class _Shares(NamedTuple):
+    """How many rows each part below the alerts gets."""
+
+    table: int
+    steps: int
+    timeline: int
+    processes: int
+
+
 def arrange(
     width: int,
     height: int,
     *,
-    gpus: int,
-    ranks: int,
+    lines: int,
+    phases: int = 0,
+    trains: bool = False,
+    rows: int = 6,
     alerting: Collection[int] = (),
     selected: int | None = None,
-    alerts: int = 0,
     notes: int = 0,
     processes: int = 0,
 ) -> Layout:
     """Place everything.
 
     Args:
-        gpus: how many there are to show.
-        ranks: how many attached training processes.
-        alerting: positions of GPUs with a warning or worse, the most urgent first.
-        selected: the position of the selected GPU.
-        alerts: how many alerts there are, those without a GPU included.
+        width: of the screen, in cells.
+        height: of the screen.
+        lines: how many lines the table of GPUs and ranks has.
+        phases: how many parts the step that is shown has.
+        trains: whether a training is attached.
+        rows: how many rows the time line has to show at least, its ruler not counted.
+        alerting: positions of lines with a warning or worse, the most urgent first.
+        selected: the position of the selected line.
         notes: how many sentences there are for the person at the screen.
         processes: how many processes use the GPUs.
     """
     top = 0
 
-    def take(rows: int) -> Rect | None:
+    def take(wanted: int) -> Rect | None:
         nonlocal top
-        if rows <= 0:
+        if wanted <= 0:
             return None
-        rect = Rect(0, top, width, rows)
-        top += rows
+        rect = Rect(0, top, width, wanted)
+        top += wanted
         return rect
 
     header = take(1 if height >= 5 else 0)
-    host = take(1 if height >= 18 else 0)
-    note = take(min(notes, 1) if height >= 20 and gpus else 0)
-    strip = take(_alert_rows(width, height, alerts))
-    bottom = 1 if height >= 8 else 0
-    footer = Rect(0, height - 1, width, 1) if bottom else None
-    body = Rect(0, top, width, max(height - bottom - top, 0))
-    fixed = Layout(width, height, header=header, host=host, notes=note, alerts=strip, footer=footer)
-    ask = _Ask(fixed, body, gpus, ranks, processes, alerting, selected, _training_demand(width, ranks))
-    if gpus == 0:
-        return _without_gpus(ask)
-    grid = _choose(ask)
-    return _cut_lines(ask) if grid is None else _with_gpus(ask, grid)
-
-
-def _alert_rows(width: int, height: int, alerts: int) -> int:
-    """One line an alert as far as the height bears it; the worst has two to say why, if it can be had."""
-    if alerts == 0:
-        return 1 if height >= 24 else 0
-    most = 1 if height < 12 else 2 if height < 40 else 3
-    least = 2 if height >= (12 if width < 140 else 36) else 1
-    return max(min(alerts, most), least)
-
-
-def _training_demand(width: int, ranks: int) -> _Demand:
-    if ranks == 0:
-        return _Demand(wanted=7, enough=1, least=1)
-    if ranks == 1:
-        return _Demand(wanted=12, enough=6, least=1)
-    if width >= SIDE_BY_SIDE:
-        return _Demand(wanted=max(12, min(ranks, 16) + 3), enough=max(8, min(ranks, 4) + 3), least=1)
-    return _Demand(wanted=12 + min(ranks, 16) + 3, enough=4 + min(ranks, 8) + 1, least=2)
-
-
-def _without_gpus(ask: _Ask) -> Layout:
-    """The layout without a GPU: the reason why there is none, and the training, if any, below it."""
-    body = ask.body
-    if ask.ranks == 0 and body.height < 12:
-        rows = body.height - (ask.demand.least if body.height > 3 else 0)
-    elif ask.ranks == 0:
-        rows = body.height - ask.demand.wanted
-    else:
-        rows = min(7, body.height // 3)
-    empty = body._replace(height=rows) if rows > 0 else None
-    return _training(replace(ask.base, empty=empty), ask, body.y + max(rows, 0))
-
-
-class _Grid(NamedTuple):
-    form: Form
-    columns: int
-    rows: int
-    """Rows of entries."""
-    height: int
-    """Lines of one entry."""
-    total: int
-    """Rows of the screen, titles included."""
-
-
-def _grids(width: int, gpus: int, form: Form) -> Iterator[_Grid]:
-    """The ways to lay out so many entries in this form, the preferred first."""
-    if form == "full":
-        for columns in range(min(gpus, width // MIN_FULL), 0, -1):
-            rows = ceil(gpus / columns)
-            if ceil(gpus / rows) == columns:
-                height = card_height(width // columns)
-                yield _Grid(form, columns, rows, height, rows * height)
-    elif form == "compact":
-        usual = max(min(gpus, width // WIDE_COMPACT), 1)
-        for columns in range(usual, min(gpus, width // MIN_COMPACT) + 1):
-            rows = ceil(gpus / columns)
-            yield _Grid(form, columns, rows, 2, rows * 2)
-    else:
-        yield _Grid(form, 1, gpus, 1, gpus + 1)
-        if width >= 160 and gpus > 1:
-            yield _Grid(form, 2, ceil(gpus / 2), 1, ceil(gpus / 2) + 1)
-
-
-def _choose(ask: _Ask) -> _Grid | None:
-    """The richest form that leaves the training enough; None if not even lines fit."""
-    demand = ask.demand
-    wishes: tuple[tuple[Form, int], ...] = (
-        ("full", demand.wanted),
-        ("full", demand.enough),
-        ("compact", demand.wanted),
-        ("compact", demand.enough),
-        ("line", demand.enough),
-        ("line", demand.least),
+    host = take(1 if height >= HOST_HEIGHT else 0)
+    note = take(min(notes, 1) if height >= 20 and lines else 0)
+    strip = take(0 if height < 5 else 1 if height <= ONE_ALERT_ROW else 2)
+    footer = Rect(0, height - 1, width, 1) if height >= 8 else None
+    room = max(height - top - (footer is not None), 0)
+    shares = _share(room, lines, trains=trains, phases=phases, rows=rows, processes=processes, width=width)
+    empty = take(shares.table) if not lines else None
+    titles: Rect | None = None
+    entries: tuple[tuple[int, Rect], ...] = ()
+    more: Rect | None = None
+    hidden = 0
+    if lines:
+        titled = shares.table > lines or shares.table >= _TITLED
+        titles = take(1) if titled else None
+        left = shares.table - titled
+        shown = visible(lines, left - (lines > left > 1), alerting, selected)
+        entries = tuple((position, Rect(0, top + place, width, 1)) for place, position in enumerate(shown))
+        top += len(shown)
+        hidden = lines - len(shown)
+        more = take(1) if hidden and left > len(shown) else None
+        unused = left - len(shown) - (more is not None)
+        shares = shares._replace(timeline=shares.timeline + unused)
+    return Layout(
+        width,
+        height,
+        header=header,
+        host=host,
+        notes=note,
+        alerts=strip,
+        titles=titles,
+        entries=entries,
+        more=more,
+        hidden=hidden,
+        empty=empty,
+        steps=take(shares.steps),
+        timeline=take(shares.timeline),
+        processes=take(shares.processes),
+        footer=footer,
     )
-    for form, training in wishes:
-        for grid in _grids(ask.body.width, ask.gpus, form):
-            if grid.total + training <= ask.body.height:
-                return grid
-    return None
 
 
-def _with_gpus(ask: _Ask, grid: _Grid) -> Layout:
-    """The layout in which every GPU has its place."""
-    body, top, entry = ask.body, ask.body.y, grid.height
-    titles = None
-    if grid.form == "full":
-        entry += _growth(ask, grid)
-    elif grid.form == "line":
-        titles = body._replace(height=1)
-        top += 1
-    cards = []
-    for position in range(ask.gpus):
-        # Down the columns for lines, as a list is read; across for cards.
-        across = divmod(position, grid.columns)
-        row, column = divmod(position, grid.rows)[::-1] if grid.form == "line" else across
-        x, width = _column(body.width, column, grid.columns, gap=grid.form != "full")
-        cards.append((position, Rect(x, top + row * entry, width, entry)))
-    placed = replace(ask.base, form=grid.form, titles=titles, cards=tuple(cards))
-    return _training(placed, ask, top + grid.rows * entry)
-
-
-def _column(width: int, column: int, columns: int, *, gap: bool) -> tuple[int, int]:
-    """The cell where a column begins, and its width; with `gap`, a cell keeps entries without frames apart."""
-    left, right = column * width // columns, (column + 1) * width // columns
-    return left, right - left - (1 if gap and column + 1 < columns else 0)
-
-
-def _growth(ask: _Ask, grid: _Grid) -> int:
-    """Rows that each card gets beyond its least: the training's wish goes first, then both grow alike."""
-    spare = (ask.body.height - grid.total - ask.demand.wanted) // grid.rows
-    return max(min(spare if ask.ranks == 0 else (spare + 1) // 2, CARD_GROWTH), 0)
-
-
-def _cut_lines(ask: _Ask) -> Layout:
-    """The layout with as many GPUs of one line each as there is room for, and a line that counts the rest."""
-    body = ask.body
-    rows = body.height - (ask.demand.least if body.height > 6 else 0)
-    top = body.y
-    titles = None
-    if rows >= 4:
-        titles = body._replace(height=1)
-        top, rows = top + 1, rows - 1
-    columns = 2 if body.width >= 160 else 1
-    if rows * columns < ask.gpus and rows >= 2:
-        rows -= 1
-    shown = visible(ask.gpus, max(rows * columns, 0), ask.alerting, ask.selected)
-    cards = []
-    for place, position in enumerate(shown):
-        column, row = divmod(place, max(rows, 1))
-        x, width = _column(body.width, column, columns, gap=True)
-        cards.append((position, Rect(x, top + row, width, 1)))
-    end = top + min(rows, len(shown))
-    hidden = ask.gpus - len(shown)
-    more = None
-    if hidden and body.y + body.height > end:
-        more = Rect(0, end, body.width, 1)
-        end += 1
-    placed = replace(ask.base, titles=titles, cards=tuple(cards), more=more, hidden=hidden)
-    return _training(placed, ask, end)
-
-
-def _training(placed: Layout, ask: _Ask, top: int) -> Layout:
-    """Add the steps pane, for more than one rank their table, and processes where there is room left."""
-    body, ranks = ask.body, ask.ranks
-    area = Rect(0, top, body.width, body.y + body.height - top)
-    if area.height <= 0:
-        return placed
-    beside = body.width >= SIDE_BY_SIDE
-    most = 7 if ranks == 0 else MAX_STEPS if ranks == 1 else max(MAX_STEPS, ranks + 3)
-    if ranks > 1 and not beside:
-        most = MAX_STEPS + ranks + 3
-    spare = min(area.height - most, ask.processes + 3, MAX_PROCESSES)
-    if ask.processes and spare >= min(LEAST_PROCESSES, ask.processes + 3):
-        area = area._replace(height=area.height - spare)
-        placed = replace(placed, processes=area._replace(y=area.y + area.height, height=spare))
-    if ranks <= 1 or area.height < 4:
-        return replace(placed, steps=area)
-    if beside:
-        left = area.width // 2
-        table = area._replace(x=left, width=area.width - left)
-        return replace(placed, steps=area._replace(width=left), ranks=table, ranks_framed=area.height >= 5)
-    return _stacked(placed, area, ranks)
-
-
-def _stacked(placed: Layout, area: Rect, ranks: int) -> Layout:
-    """The table of ranks below the steps.
-
-    Without room for two frames the table does with its column titles, then the steps with a rule above them.
-    """
-    rows, framed = min(area.height - 4, ranks + 1), False
-    if area.height >= FRAMED_STEPS + min(ranks, 12) + 3:
-        rows, framed = min(ranks + 3, area.height - FRAMED_STEPS), True
-    elif area.height >= FRAMED_STEPS + min(ranks, 12) + 1:
-        rows = min(ranks + 1, area.height - FRAMED_STEPS)
-    first = area.height - max(rows, 2)
-    table = area._replace(y=area.y + first, height=area.height - first)
-    return replace(placed, steps=area._replace(height=first), ranks=table, ranks_framed=framed)
+def _share(room: int, lines: int, *, trains: bool, phases: int, rows: int, processes: int, width: int) -> _Shares:
+    """Share the rows: first what each cannot do without, then as each wants; the time line takes what is left."""
+    wanted_table = lines + 1 if lines else 7
+    # However many GPUs there are, the step and the time line are seen.
+    wanted_table = min(wanted_table, max(room - _BELOW, _EIGHT_GPUS))
+    least_table = min(wanted_table, 3)
+    columns = 1 if width < 70 or width >= 160 else 2
+    full_steps = (3 + (1 + -(-phases // columns) if phases else 1)) if trains else 7
+    steps = min(3 if trains else 1, max(room - least_table - 2, 0))
+    if room - least_table < 4:
+        steps = min(steps, 1)
+    timeline = min(2, max(room - least_table - steps, 0))
+    table = min(wanted_table, room - steps - timeline)
+    left = room - table - steps - timeline
+    if left < 2 and lines and steps > 1 and table < wanted_table:  # a GPU more is worth more than a second bar
+        spare = min(steps - 1, wanted_table - table)
+        steps, table = steps - spare, table + spare
+    more = min(left, max(min(rows, 4) + 1 - timeline, 0))
+    timeline, left = timeline + more, left - more
+    more = min(left, max(full_steps - steps, 0))
+    if steps + more < STEP_WITH_PHASES + 1 and steps + more != full_steps:
+        more = 0
+    steps, left = steps + more, left - more
+    more = min(left, max(rows + 2 - timeline, 0))
+    timeline, left = timeline + more, left - more
+    shown = min(left, processes + 3, MAX_PROCESSES) if processes else 0
+    if shown < min(LEAST_PROCESSES, processes + 3):
+        shown = 0
+    return _Shares(table, steps, timeline + left - shown, shown)

@@ -13,15 +13,17 @@ from llmtop.crash import own_error
 from llmtop.errors import EXIT_DONE, OwnError
 from tui.app import LlmtopApp
 from tui.terminal import TerminalGuard
+from tui.theme_memory import ThemeMemory
 
 
-def show(feed: Feed, *, ascii: bool = False, theme: str | None = None) -> int:
+def show(feed: Feed, *, ascii: bool = False, theme: str | None = None, remember: bool = False) -> int:
     """Run the screen until it is left, and give the terminal back whatever ends it.
 
     Args:
         feed: where snapshots come from; started and closed here.
         ascii: draw with ASCII characters only; also chosen when the locale is not UTF-8.
         theme: a theme's name.
+        remember: begin with the theme that was chosen last, unless one is given, and remember the next choice.
 
     Returns:
         The exit code: 0 when the person quit, 128 + the signal's number after a signal or a lost terminal.
@@ -30,7 +32,8 @@ def show(feed: Feed, *, ascii: bool = False, theme: str | None = None) -> int:
         UnusableInput: there is no such theme.
         OwnError: something went wrong that nobody expected; its traceback is in a log.
     """
-    app = LlmtopApp(feed, ascii=ascii or not _unicode(), theme=theme)
+    memory = ThemeMemory() if remember else None
+    app = LlmtopApp(feed, ascii=ascii or not _unicode(), theme=theme, memory=memory)
     told: list[OwnError] = []
     with TerminalGuard(app.leave) as guard, _thread_errors_to(app):
 

@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from llmtop.snapshot import Gpu, Job, Rank, Snapshot
 from tui import gpu_names
+from tui.alerts import Alerts
 from tui.history import History
 
 
@@ -13,8 +14,10 @@ class View(Struct):
     """What is shown and what the person chose. The app owns it; screens read it, keys change it."""
 
     history: History = field(default_factory=History)
+    alerts: Alerts = field(default_factory=Alerts)
+    """Those that hold and those that did."""
     snapshot: Snapshot | None = None
-    """What is shown. While paused this stays, and `history` goes on."""
+    """What is shown: the newest, or that of the instant which `history` has been moved back to."""
     selected: str | None = None
     """uuid of the selected GPU."""
     rank_pid: int | None = None
@@ -25,6 +28,13 @@ class View(Struct):
     selection: str = "all"
     """Which GPUs are shown, in words."""
     interval: float = 1.0
+    silent_seconds: float | None = None
+    """For how long nothing has come, once that is too long for the screen to be live."""
+    captures: tuple[tuple[float, str], ...] = ()
+    """Captures of the last hours: unix time, and in words by which engine and what it said."""
+    sorted_of: Snapshot | None = None
+    sorted_ranks: list[Rank] = []
+    """The ranks of that snapshot in their order, which is asked for many times a frame."""
     replay: str = ""
     """In a replay what the header says: speed and position."""
 
@@ -53,15 +63,26 @@ class View(Struct):
         """The job that this process is a rank of."""
         return next((job for job in self.jobs() if job.name == rank.job), None)
 
+    def job(self) -> Job | None:
+        """The job of the process whose steps are shown."""
+        rank = self.rank()
+        return None if rank is None else self.job_of(rank)
+
     def ranks(self) -> list[Rank]:
         """Attached processes, job by job, in the order of their ranks."""
         if self.snapshot is None:
             return []
+        if self.sorted_of is self.snapshot:
+            return list(self.sorted_ranks)
         place = {job.name: place for place, job in enumerate(self.jobs())}
-        return sorted(
-            self.snapshot.ranks,
-            key=lambda r: (place.get(r.job, len(place)), r.rank is None, r.rank or 0, r.host, r.pid),
+        self.sorted_of, self.sorted_ranks = (
+            self.snapshot,
+            sorted(
+                self.snapshot.ranks,
+                key=lambda r: (place.get(r.job, len(place)), r.rank is None, r.rank or 0, r.host, r.pid),
+            ),
         )
+        return list(self.sorted_ranks)
 
     def rank(self) -> Rank | None:
         """The process whose steps are shown."""

@@ -23,7 +23,7 @@ from llmtop.capture.job import Cancelled, Job, OnProgress, Plan, Recorded
 from llmtop.capture.lock import CaptureLock, Holder
 from llmtop.capture.step_listener import StepWatch
 from llmtop.errors import LlmtopError, UnusableInput
-from llmtop.format import duration, percent, size
+from llmtop.format import counted, duration, percent, size
 from llmtop.snapshot import Snapshot
 from llmtop.trace.file_kind import TRACES
 
@@ -72,8 +72,14 @@ class Result:
     @property
     def summary(self) -> str:
         """One line: what, how much, where."""
-        steps = "" if self.info.steps is None else f", {self.info.steps} whole steps"
-        return f"{self.info.engine}: {size(self.bytes)}{steps} in {self.folder}"
+        return f"{self.info.engine}: {size(self.bytes)}{self._steps} in {self.folder}"
+
+    @property
+    def _steps(self) -> str:
+        steps = self.info.steps
+        if steps is None:
+            return ""
+        return f", {counted(steps, 'whole step')}" if steps else ", no step ended in it (take a longer window)"
 
 
 def take(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from llmtop.cli.capture_options import json_option, out_option
 from llmtop.errors import EXIT_DONE, UnusableInput
@@ -113,6 +114,7 @@ def capture(
     if "help" in options:
         _print_options()
         return EXIT_DONE
+    steps, seconds = _length(steps, seconds)
     conditions = [trigger.parse(text) for text in when]
     with _snapshots(alerts=any(isinstance(one, trigger.AlertCondition) for one in conditions)) as snapshot:
         plan = _plan(targets.choose(pids, ranks), engine, (steps, seconds), out, options)
@@ -129,6 +131,17 @@ def capture(
                 for one in fired:
                     _print_fired(one, as_json)
     return EXIT_DONE
+
+
+def _length(steps: int | None, seconds: float | None) -> tuple[int | None, float | None]:
+    """Of a length on the command line and one in the configuration, the first."""
+    context = click.get_current_context()
+    asked = {
+        name: context.get_parameter_source(name) == ParameterSource.COMMANDLINE for name in ("steps", "seconds")
+    }
+    if asked["steps"] != asked["seconds"]:
+        return (steps, None) if asked["steps"] else (None, seconds)
+    return steps, seconds
 
 
 def _plan(

@@ -17,17 +17,28 @@ from llmtop.format import escaped_json, printable, size
 @click.option(
     "--remove", "names", multiple=True, metavar="NAME", help="Remove a capture by its folder; 'all' for all."
 )
+@click.option(
+    "--keep",
+    type=click.IntRange(0, 100_000),
+    metavar="N",
+    help="Remove all but the newest N; the baseline stays, and what is under way.",
+)
 @click.option("--stop", is_flag=True, help="Stop what a killed llmtop left recording.")
 @json_option
-def captures(*, out: Path | None, names: tuple[str, ...], stop: bool, as_json: bool) -> int:
+def captures(*, out: Path | None, names: tuple[str, ...], keep: int | None, stop: bool, as_json: bool) -> int:
     """List the captures of a folder, or remove some."""
     from llmtop.capture import folder
 
     parent = (out or Path(folder.PARENT)).absolute()
     if stop:
         _stop_leftovers(as_json)
+    elif keep is not None:
+        from llmtop.capture import shelf
+
+        gone = shelf.beyond(shelf.shelf(parent), keep, shelf.baseline(parent))
+        _remove([one.path for one in gone], as_json)
     elif names:
-        _remove(parent, names, as_json)
+        _remove(_named(parent, names), as_json)
     else:
         _list(parent, as_json)
     return EXIT_DONE
@@ -62,13 +73,17 @@ def _list(parent: Path, as_json: bool) -> None:
         click.echo(line, err=True)
 
 
-def _remove(parent: Path, names: tuple[str, ...], as_json: bool) -> None:
+def _named(parent: Path, names: tuple[str, ...]) -> list[Path]:
     from llmtop.capture import folder
 
     if "all" in names:
-        paths = [path for path, _ in folder.listed(parent)]
-    else:
-        paths = [parent / name if Path(name).name == name else Path(name) for name in names]
+        return [path for path, _ in folder.listed(parent)]
+    return [parent / name if Path(name).name == name else Path(name) for name in names]
+
+
+def _remove(paths: list[Path], as_json: bool) -> None:
+    from llmtop.capture import folder
+
     for path in paths:
         freed = folder.remove(path)
         if as_json:

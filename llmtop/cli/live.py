@@ -59,7 +59,7 @@ _on_alert = click.option(
     metavar="CMD",
     help="Run CMD in a shell for each new alert, which it gets as a JSON object on stdin.",
 )
-_ascii = click.option("--ascii", is_flag=True, help="Draw with ASCII characters only.")
+_ascii = click.option("--ascii/--no-ascii", default=False, help="Draw with ASCII characters only.")
 _theme = click.option("--theme", metavar="NAME", help="Colour theme; t shows those there are.")
 
 
@@ -241,7 +241,7 @@ def _replay(
 
 def _teller(command: str | None, closing: ExitStack) -> OnAlert | None:
     """The stage that runs `command` for each new alert, closed with the others."""
-    if command is None:
+    if not command:  # --on-alert '' takes back what the configuration says
         return None
     from llmtop.cli.alert_command import OnAlert
 
@@ -265,7 +265,7 @@ def _show(feed: Feed, *, ascii: bool, theme: str | None) -> int:
     """Run the screen; 128 + the signal's number if a signal or a lost terminal ended it."""
     from tui.show import show
 
-    return show(feed, ascii=ascii, theme=theme)
+    return show(feed, ascii=ascii, theme=theme, remember=True)
 
 
 def _stream(feed: Feed | ReplayFeed) -> None:

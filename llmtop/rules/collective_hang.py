@@ -10,10 +10,10 @@ from typing import Final, NamedTuple
 
 from llmtop import format as fmt
 from llmtop.rules.hang import is_at_other_work, seconds_without_step
-from llmtop.rules.rule import Rule, RuleText, Told
+from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.communicator import CommunicatorState
 from llmtop.rules.state.rank import JobState, RankState
-from llmtop.snapshot import CollectiveCount, CommunicatorRank
+from llmtop.snapshot import CollectiveCount, CommunicatorRank, StuckCommunicator
 
 
 class Hang(NamedTuple):
@@ -102,6 +102,7 @@ def _tell(job: JobState) -> Told:
         },
         next=_next(hang, named),
         about=named,
+        points=_points(hang) if hang else (),
     )
 
 
@@ -114,6 +115,14 @@ def _sentence(hang: Hang, seconds: float | None) -> str:
     where = f" ({state.where})" if state.where else ""
     others = f"{len(hang.waiting)} other rank{'s wait' if len(hang.waiting) != 1 else ' waits'}"
     return f"{since}: {state.label}{where} has not called {what}, its last is {hang.reached}; {others} in it."
+
+
+def _points(hang: Hang) -> tuple[str, ...]:
+    what, group = f"{hang.operation or 'collective'} {hang.number}", f"process group {hang.group}"
+    if hang.behind is None:
+        return clauses(f"{what} does not end", f"all {len(hang.waiting)} ranks wait in it", group)
+    others = f"{fmt.counted(len(hang.waiting), 'other rank')} in it"
+    return clauses(f"has not called {what}", others, f"its last is {hang.reached}", group)
 
 
 def _next(hang: Hang | None, named: RankState) -> str:
@@ -173,6 +182,7 @@ def _tell_stuck(state: CommunicatorState) -> Told:
             "seconds_without_step": seconds,
         },
         next=f"on {late[0].host}: py-spy dump --pid {late[0].pid}, and its log; the job cannot go on without it",
+        points=_stuck_points(stuck),
     )
 
 
@@ -186,6 +196,15 @@ def _stuck_sentence(state: CommunicatorState, seconds: float | None) -> str:
         late = f"{_listed(stuck.behind, stuck.behind_count)} at {stuck.operation} {stuck.behind[0].called}"
         who.append(f"{late}, the others at {stuck.number}")
     return f"{since}: in NCCL's communicator of {stuck.size} ranks {'; '.join(who)}."
+
+
+def _stuck_points(stuck: StuckCommunicator) -> tuple[str, ...]:
+    missing, behind = stuck.missing_count, stuck.behind_count
+    named = (*stuck.missing, *stuck.behind)[0]
+    others = missing + behind - 1
+    how = "does not answer" if stuck.missing else f"has not called {stuck.operation} {stuck.number}"
+    more = f"and {others} more" if others else ""
+    return clauses(f"rank {named.rank} {how}", more, f"on {named.host}", f"a communicator of {stuck.size} ranks")
 
 
 def _listed(ranks: tuple[CommunicatorRank, ...], count: int) -> str:

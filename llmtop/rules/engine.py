@@ -12,14 +12,14 @@ is stalled, `stalled` says it instead and names who holds it up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from msgspec.structs import replace
 
 from llmtop.bottlenecks import AlertId
-from llmtop.rules import COMMUNICATOR_RULES, GPU_RULES, JOB_RULES, RANK_RULES, text_of
+from llmtop.rules import COMMUNICATOR_RULES, GPU_RULES, JOB_RULES, RANK_RULES, limits, text_of
 from llmtop.rules.collective_hang import names_a_rank
 from llmtop.rules.rule import Rule, RuleText, Told, known
 from llmtop.rules.state.communicator import CommunicatorState
@@ -89,7 +89,13 @@ def explain(alert_id: str) -> RuleText:
 class Rules:
     """Judges snapshots. One object a stream; not safe for several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, off: Collection[str] | None = None) -> None:
+        """Judge from the beginning.
+
+        Args:
+            off: ids of alerts that are not told; they still explain others. None: those that the user has set.
+        """
+        self._off = frozenset(limits.SET.off if off is None else off)
         self._reset()
 
     def __repr__(self) -> str:
@@ -101,7 +107,11 @@ class Rules:
         self._take_gpus(snapshot, now)
         self._take_ranks(snapshot, now)
         self._take_communicators(snapshot, now)
-        alerts = [_alert(look, told, self._set_by) for look, told in self._tell(self._judge(now))]
+        alerts = [
+            _alert(look, told, self._set_by)
+            for look, told in self._tell(self._judge(now))
+            if look.id not in self._off
+        ]
         alerts.sort(key=lambda alert: (-gravity(alert.severity), alert.since, alert.id, alert.gpu or ""))
         return replace(snapshot, alerts=tuple(alerts))
 
@@ -269,4 +279,5 @@ def _alert(look: _Look, told: Told, set_by: float) -> Alert:
         summary=told.summary,
         evidence=known(told.evidence),
         next=told.next,
+        points=told.points,
     )

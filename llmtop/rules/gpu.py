@@ -7,14 +7,15 @@ from typing import Final
 from llmtop import clock_events
 from llmtop import format as fmt
 from llmtop.gpu_errors import is_a_programs, severity_of
-from llmtop.rules.rule import Rule, RuleText, Told
+from llmtop.rules import limits
+from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.gpu import GpuState
 
 UTIL_FULL: Final = (95.0, 90.0)
 """GPU-Util from which a GPU looks fully busy: to raise, and to stay raised."""
-POWER_LOW: Final = (35.0, 45.0)
+POWER_LOW: Final = limits.pair(limits.SET.low_power_full_util.power_pct, (35.0, 45.0))
 """Per cent of the power limit. Hangs sit at 14 to 22; the lightest real work at full util measured here at 64."""
-SM_LOW: Final = (50.0, 60.0)
+SM_LOW: Final = limits.pair(limits.SET.low_power_full_util.sm_pct, (50.0, 60.0))
 """DCGM's guide: below 50 % SM activity a GPU is likely used ineffectively. Spin has 0.8, a hung all-reduce 18."""
 DRAM_LOW: Final = (20.0, 25.0)
 """Memory-bound decoding draws as little as 20 % of the limit, so memory traffic must be absent too."""
@@ -45,8 +46,9 @@ def _tell_low_power(gpu: GpuState) -> Told:
     witness = (
         f"only {fmt.percent(sm, 1 if sm < 10 else 0)} of its SMs are active"
         if sm is not None
-        else f"its memory is {fmt.percent(gpu.mem_util_pct)} in use (this GPU gives no SM activity)"
+        else f"its memory controller is {fmt.percent(gpu.mem_util_pct)} busy (this GPU gives no SM activity)"
     )
+    seen = f"memory controller {fmt.percent(gpu.mem_util_pct)} busy" if sm is None else f"SM {fmt.percent(sm)}"
     return Told(
         severity="warning" if sm is None else "critical",
         summary=f"{gpu.label} says {fmt.percent(util)} busy but draws {fmt.number(power)} of "
@@ -62,6 +64,7 @@ def _tell_low_power(gpu: GpuState) -> Told:
             "mem_util_pct": gpu.mean("mem_util_pct"),
         },
         next=_see_stacks(gpu),
+        points=clauses(_drawn(gpu), seen, f"util {fmt.percent(util)}", "a kernel spins or waits there"),
     )
 
 
@@ -135,10 +138,15 @@ def _clock_evidence(gpu: GpuState) -> dict[str, float | int | None]:
 
 
 def _clocks(gpu: GpuState) -> str:
-    return (
-        f"{fmt.number(gpu.mean('sm_clock_mhz'))} of {fmt.number(gpu.gpu.sm_clock_max_mhz, 0, ' MHz')} at "
-        f"{fmt.number(gpu.mean('power_watts'))} of {fmt.watts(gpu.gpu.power_limit_watts)}"
-    )
+    return f"{_clock(gpu)} at {_drawn(gpu)}"
+
+
+def _drawn(gpu: GpuState) -> str:
+    return f"{fmt.number(gpu.mean('power_watts'))} of {fmt.watts(gpu.gpu.power_limit_watts)}"
+
+
+def _clock(gpu: GpuState) -> str:
+    return f"{fmt.number(gpu.mean('sm_clock_mhz'))} of {fmt.number(gpu.gpu.sm_clock_max_mhz, 0, ' MHz')}"
 
 
 def _tell_capped(gpu: GpuState) -> Told:
@@ -147,6 +155,7 @@ def _tell_capped(gpu: GpuState) -> Told:
         summary=f"{gpu.label} works at its power limit: SM clock {_clocks(gpu)}. That is how hard work looks.",
         evidence=_clock_evidence(gpu),
         next="nothing to do; a limit below the GPU's own default shows in: nvidia-smi -q -d POWER",
+        points=clauses(_drawn(gpu), f"SM clock {_clock(gpu)}", "that is how hard work looks"),
     )
 
 
@@ -186,6 +195,7 @@ def _tell_throttled(gpu: GpuState) -> Told:
         f"SM clock {_clocks(gpu)}{heat}.",
         evidence=_clock_evidence(gpu),
         next="; ".join(advice),
+        points=clauses(*why, heat.removeprefix(", "), f"SM clock {_clock(gpu)}", _drawn(gpu)),
     )
 
 
@@ -204,7 +214,7 @@ THROTTLED: Final = Rule[GpuState](
     ),
 )
 
-DRAM_BOUND: Final = (70.0, 60.0)
+DRAM_BOUND: Final = limits.pair(limits.SET.memory_bound.dram_pct, (70.0, 60.0))
 """The practical peak is 88 %; a GPT's training takes 31 to 42."""
 _TENSOR_IDLE: Final = (20.0, 25.0)
 
@@ -229,6 +239,7 @@ def _tell_memory_bound(gpu: GpuState) -> Told:
             "util_pct": gpu.mean("util_pct"),
         },
         next="fuse elementwise work (torch.compile), use bf16 and FlashAttention; press c to see which kernels",
+        points=clauses(f"DRAM {fmt.percent(dram)} active", f"tensor cores {fmt.percent(tensor, 1)}"),
     )
 
 
@@ -263,6 +274,7 @@ def _tell_error(gpu: GpuState) -> Told:
         "with CUDA_LAUNCH_BLOCKING=1, to find the kernel"
         if is_a_programs(error)
         else "read the kernel's log: dmesg | grep -i -e xid -e nvrm",
+        points=clauses(*fmt.printable(error, 160).split(": ")),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from llmtop import format as fmt
 from llmtop.rules.gpu import looks_busy_but_is_not
-from llmtop.rules.rule import Rule, RuleText, Told
+from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.gpu import GpuState
 from llmtop.rules.state.rank import JobState, RankState
 from llmtop.rules.state.windows import finite
@@ -136,6 +136,7 @@ def _tell(job: JobState) -> Told:
         next=_next(named, found),
         about=named,
         began=_began(stalled),
+        points=_points(named, found, waiting, seconds, works),
     )
 
 
@@ -152,6 +153,22 @@ def _sentence(
     if works:
         return f"{since} in {named.label}{where}, but its GPU works: an evaluation, a checkpoint or a compilation?"
     return f"{since} in {named.label}{where}{_gpu_words(named.gpu)}."
+
+
+def _points(
+    named: RankState, found: Culprit | None, waiting: list[RankState], seconds: float | None, works: bool
+) -> tuple[str, ...]:
+    since = "no step yet" if seconds is None else f"no step for {fmt.duration(float(round(seconds)))}"
+    if found:
+        return clauses(*found.why.split(", "), since, f"{fmt.counted(len(waiting), 'other rank')} held up")
+    if waiting:
+        return clauses(since, f"in {len(waiting) + 1} ranks", "none of them stands out")
+    gpu = named.gpu
+    if works:
+        return clauses(since, "its GPU works", "an evaluation, a checkpoint or a compilation?")
+    if gpu is None:
+        return clauses(since)
+    return clauses(since, f"GPU at {fmt.percent(gpu.util_pct)} util", fmt.watts(gpu.mean("power_watts")))
 
 
 def _gpu_words(gpu: GpuState | None) -> str:

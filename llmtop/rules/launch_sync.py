@@ -14,8 +14,8 @@ from llmtop.rules.recent_steps import (
     INPUT_PCT,
     POWER_LAUNCH,
     SM_LAUNCH,
+    SYNC_PCT,
     UTIL_LAUNCH,
-    WAIT_PCT,
     WINDOW_STEPS,
     active,
     believed_idle,
@@ -28,10 +28,12 @@ from llmtop.rules.recent_steps import (
     mostly,
     outside_pct,
     pick,
+    short_active,
+    short_idle,
     timed,
     who,
 )
-from llmtop.rules.rule import Rule, RuleText, Told
+from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.rank import RankState
 from llmtop.rules.state.step_costs import LAUNCHING, StepCosts, host_share_pct, idle_share_pct
 from llmtop.rules.state.windows import finite
@@ -40,9 +42,9 @@ from llmtop.snapshot import Cause
 IDLE_PCT: Final = (10.0, 8.5)
 """Of the time, to raise and to stay raised; a capture's verdict is the GPU's own work below ten, too. GPU-Util
 made 8.5 of 3.2 idle per cent, and 11 of 13.6."""
-LOOKED_AT_PCT: Final = (20.0, 15.0)
+LOOKED_AT_PCT: Final = SYNC_PCT
 """Of the time, in calls that wait for the GPU; the threshold in use elsewhere for synchronising."""
-LOOKED_AT_LEAST_PCT: Final = (10.0, 7.0)
+LOOKED_AT_LEAST_PCT: Final = (SYNC_PCT[0] / 2, SYNC_PCT[0] * 0.35)
 """Where that is half or more of what the GPU works at all: then host and GPU take turns."""
 LAUNCHING_PCT: Final = 60.0
 
@@ -121,6 +123,11 @@ def _tell_launch(state: RankState) -> Told:
             "launch_bound",
             "torch.compile or CUDA graphs, a fused optimizer, larger batches; press c to count the launches",
         ),
+        points=clauses(
+            f"{fmt.percent(launching)} of a {unit(state)} launches",
+            short_idle(evidence) if evidence["gpu_idle_pct"] is not None else short_active(state),
+            fmt.watts(watts),
+        ),
     )
 
 
@@ -161,7 +168,7 @@ LAUNCH_BOUND: Final = Rule[RankState](
 
 def _sync_bound(state: RankState, up: bool) -> bool:
     steps = judged(state)
-    if not steps or not (_waits_for_gpu(state, up) or mostly(steps, "sync", pick(WAIT_PCT, up))):
+    if not steps or not (_waits_for_gpu(state, up) or mostly(steps, "sync", pick(SYNC_PCT, up))):
         return False
     idle = believed_idle(state)
     if idle is None:
@@ -189,6 +196,11 @@ def _tell_sync(state: RankState) -> Told:
             "take .item(), .cpu() and print(loss) out of the loop, or keep such numbers on the GPU and read them "
             "every 50 steps; press c to capture where it waits",
         ),
+        points=clauses(
+            f"waits for the GPU {fmt.percent(share)} of a {unit(state)}",
+            fmt.middled(wait.what, 30) if where and wait is not None else "",
+            short_idle(evidence),
+        ),
     )
 
 
@@ -201,7 +213,7 @@ SYNC_BOUND: Final = Rule[RankState](
         meaning="Each wait lets the GPU run dry until the next launches reach it.",
         condition="calls that wait for the GPU (.item(), .cpu(), the truth of a tensor), found by looks at the "
         f"host's stack, take {LOOKED_AT_PCT[0]:.0f} % of the time, or {LOOKED_AT_LEAST_PCT[0]:.0f} % and half of "
-        f"what the GPU works; or a phase named for waiting (sync, item) takes {WAIT_PCT[0]:.0f} % of most steps; "
+        f"what the GPU works; or a phase named for waiting (sync, item) takes {SYNC_PCT[0]:.0f} % of most steps; "
         f"and the GPU is idle for {IDLE_PCT[0]:.0f} % or more by what is believed of it, or by CUDA events",
         source="thresholds in use elsewhere: 20 % of wall time in synchronisation, 15 % idle",
         hold_seconds=3.0,

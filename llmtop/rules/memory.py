@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from llmtop import format as fmt
-from llmtop.rules.rule import Rule, RuleText, Told
+from llmtop.rules import limits
+from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.gpu import GpuState, share_pct
 from llmtop.rules.state.memory_trend import Growth
 from llmtop.rules.state.rank import RankState
 
 _RETRY_SECONDS: Final = 60.0
-GROWTH_PCT: Final = 1.0
+GROWTH_PCT: Final = limits.SET.memory_growth.memory_pct or 1.0
 """Of the GPU's memory: a floor that rises by less over the buckets is noise of the allocator."""
 _GROWTH_BYTES: Final = 256 << 20
 _SOON_SECONDS: Final = 600.0
@@ -52,6 +53,9 @@ def _tell_pressure(state: RankState) -> Told:
             "allocator_failures": failures,
         },
         next="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, activation checkpointing, or a smaller batch",
+        points=clauses(
+            f"{fmt.counted(failures, 'allocation')} failed or retried", held.removeprefix("; ") or "no room left"
+        ),
     )
 
 
@@ -114,6 +118,11 @@ def _tell_growth(state: RankState) -> Told:
             "mem_total_bytes": total,
         },
         next="look for tensors kept with their graph (loss += loss instead of loss.item(), lists of outputs)",
+        points=clauses(
+            f"{fmt.size(a_step)} more a step",
+            f"full in about {fmt.duration(left)}",
+            f"now {fmt.size(state.rank.memory_allocated_bytes)}",
+        ),
     )
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from llmtop import format as fmt
+from llmtop.rules import limits
 from llmtop.rules.inference import unit
 from llmtop.rules.recent_steps import is_kept_busy
-from llmtop.rules.rule import Rule, RuleText, Told
+from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.rank import RankState
 from llmtop.rules.state.windows import finite
 from llmtop.snapshot import Cause
 
-OUTSIDE_PCT: Final = (10.0, 7.0)
+OUTSIDE_PCT: Final = limits.pair(limits.SET.outside.step_pct, (10.0, 7.0))
 """Of the mean step, to raise and to stay raised; as for waiting for data."""
 IDLE_PCT: Final = (5.0, 4.0)
 """Of the time: a GPU that is known to be idle for less is kept at work, whatever its host does between phases."""
@@ -106,6 +107,10 @@ def _tell(state: RankState) -> Told:
             **{f"cause_{place}_seconds": cause.seconds for place, cause in enumerate(causes, 1)},
         },
         next=_next(causes[0].what) if causes else _ELSE,
+        points=clauses(
+            *(f"{fmt.duration(cause.seconds)} in {fmt.middled(cause.what, 22)}" for cause in causes),
+            f"{fmt.percent(_share_pct(state))} of each step in no phase",
+        ),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 from llmtop import format as fmt
 from llmtop import gpu_busy
 from llmtop.phase_names import Role
+from llmtop.rules import limits
 from llmtop.rules.inference import asked_enough
 from llmtop.rules.state.rank import RankState
 from llmtop.rules.state.step_costs import StepCosts, gpu_share_pct, host_share_pct, idle_share_pct
@@ -18,10 +19,13 @@ WINDOW_SECONDS: Final = 2.0
 """As far back when steps are shorter: the workers of a loader may deliver in bursts, one a step each."""
 TIMED_WITHIN: Final = 40
 """How many steps back a step may be that CUDA events timed: they are thinned."""
+WAITED_PCT: Final = limits.pair(limits.SET.input_bound.step_pct, (10.0, 7.0))
+"""Of the step that waits for data, to raise and to stay raised."""
 INPUT_PCT: Final = (10.0, 7.0)
 """Of the step, to raise and to stay raised. Others warn from 5 % of waiting or 15 % of idle time on."""
-WAIT_PCT: Final = (20.0, 15.0)
-"""Of the step, in a phase that waits or copies."""
+SYNC_PCT: Final = limits.pair(limits.SET.sync_bound.step_pct, (20.0, 15.0))
+COMM_PCT: Final = limits.pair(limits.SET.communication_bound.step_pct, (20.0, 15.0))
+"""Of the step, in a phase that waits for the GPU, or for other ranks."""
 SM_STARVED: Final = (50.0, 60.0)
 """DCGM's guide: below 50 % SM activity a GPU is likely used ineffectively."""
 UTIL_STARVED: Final = (60.0, 70.0)
@@ -190,6 +194,22 @@ def idles(evidence: dict[str, Any]) -> str | None:
     least = "at least " if evidence["gpu_idle_is"] else ""
     witness = gpu_busy.witness(evidence["gpu_idle_source"])
     return f"the GPU is idle for {least}{fmt.percent(idle)} of it by {witness}"
+
+
+def short_idle(evidence: dict[str, Any], dry: float | None = None) -> str:
+    """The same in a few words, for one row of the screen; arguments as of `clocks`."""
+    idle, sm = evidence["gpu_idle_pct"], evidence["sm_active_pct"]
+    if idle is not None:
+        return f"GPU idle {'≥ ' if evidence['gpu_idle_is'] else ''}{fmt.percent(idle)}"
+    if dry is not None:
+        return f"GPU idle {fmt.percent(dry)}"
+    return f"SM {fmt.percent(sm)}" if sm is not None else f"util {fmt.percent(evidence['util_pct'])}"
+
+
+def short_active(state: RankState) -> str:
+    """How many of its SMs work, in a few words; empty where nobody can tell."""
+    sm = sm_active(state)
+    return f"SM {fmt.percent(sm, 1)}" if sm is not None else ""
 
 
 def clocks(evidence: dict[str, Any], dry: float | None = None) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from llmtop.bottlenecks import AlertId
-from llmtop.format import rounded
+from llmtop.format import DASH, rounded
 from llmtop.rules.state.rank import RankState
 from llmtop.severity import Severity
 
@@ -51,6 +51,8 @@ class Told:
     """The rank that is named, where the rule is about a whole job."""
     began: float | None = None
     """Unix time since when, where that is known better than by the first look at which it held."""
+    points: tuple[str, ...] = ()
+    """The reason in clauses that stand alone (`clauses` makes them), the cause first."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,11 @@ class Rule(Generic[Subject]):
     covered_by: frozenset[AlertId] = field(default_factory=frozenset)
     """Ids of alerts that are the cause of this one: while one of them is up for the same GPU, process or job,
     this one is not shown."""
+
+
+def clauses(*texts: str) -> tuple[str, ...]:
+    """The clauses that say something: none with an absent number in it."""
+    return tuple(text for text in texts if text and DASH not in text)
 
 
 def known(evidence: Mapping[str, float | int | str | None]) -> dict[str, Any]:

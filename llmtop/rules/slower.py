@@ -7,13 +7,14 @@ from typing import Final
 from llmtop import format as fmt
 from llmtop.change_point import NORMAL_AFTER_SECONDS
 from llmtop.phase_names import Role, role_of
-from llmtop.rules.rule import Rule, RuleText, Told
+from llmtop.rules import limits
+from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.rank import JobState, RankState
 from llmtop.rules.state.windows import finite
 from llmtop.snapshot import Change
 from llmtop.whole_steps import OUTSIDE
 
-LEAST_FACTOR: Final = 1.1
+LEAST_FACTOR: Final = limits.SET.slower.factor or 1.1
 """What a person would act on; changes of less are not looked for either."""
 
 _NEXT: Final[dict[Role, str]] = {
@@ -78,7 +79,7 @@ def _tell(job: JobState) -> Told:
     where = f" ({state.where})" if state.where else ""
     return Told(
         severity="warning",
-        summary=f"{label}{where} is {factor:.{1 if factor >= 2 else 2}f}× slower since step {change.since_step}, "
+        summary=f"{label}{where} is {_times(factor)} slower since step {change.since_step}, "
         f"{fmt.duration(ago)} ago: {_what(change)}.",
         evidence={
             "times_as_long": factor,
@@ -92,15 +93,31 @@ def _tell(job: JobState) -> Told:
         next=_next(change),
         about=state,
         began=since,
+        points=clauses(*_points(change), f"{_times(factor)} since step {change.since_step}"),
     )
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.{1 if factor >= 2 else 2}f}×"
+
+
+def _points(change: Change) -> tuple[str, ...]:
+    if change.part is None:
+        before, after = change.before_seconds, change.after_seconds
+        return f"the step {fmt.duration(before)} → {fmt.duration(after)}", "in several parts of it"
+    return (_grown(change, 22),)
 
 
 def _what(change: Change) -> str:
     if change.part is None:
-        before, after = change.before_seconds, change.after_seconds
-        return f"the step {fmt.duration(before)} → {fmt.duration(after)}, in several parts of it"
+        return ", ".join(_points(change))
+    return _grown(change, 40)
+
+
+def _grown(change: Change, width: int) -> str:
+    """The part that takes longer, its name in so many characters at most."""
     grown = f"{fmt.duration(change.part_before_seconds)} → {fmt.duration(change.part_after_seconds)}"
-    return f"{fmt.printable(change.part, 40)} {grown}"
+    return f"{fmt.middled(change.part or '', width)} {grown}"
 
 
 def _next(change: Change) -> str:

@@ -12,18 +12,20 @@ from llmtop import format as fmt
 from llmtop.rules.inference import advice, unit
 from llmtop.rules.launch_sync import LAUNCH_BOUND, SYNC_BOUND
 from llmtop.rules.recent_steps import (
-    INPUT_PCT,
+    COMM_PCT,
     RX_LOW_BYTES_PER_S,
     RX_OF_LINK,
     RX_WAIT_PCT,
     SM_LAUNCH,
     SM_STARVED,
     UTIL_STARVED,
-    WAIT_PCT,
+    WAITED_PCT,
     WINDOW_SECONDS,
     WINDOW_STEPS,
     believed_idle,
     is_kept_busy,
+    short_active,
+    short_idle,
     timed,
 )
 from llmtop.rules.recent_steps import active as _active
@@ -37,7 +39,7 @@ from llmtop.rules.recent_steps import pick as _pick
 from llmtop.rules.recent_steps import recent as _recent
 from llmtop.rules.recent_steps import sm_active as _sm
 from llmtop.rules.recent_steps import who as _who
-from llmtop.rules.rule import Rule, RuleText, Told
+from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.rank import RankState
 from llmtop.rules.state.step_costs import StepCosts, gpu_share_pct, host_share_pct
 from llmtop.rules.state.windows import finite
@@ -57,7 +59,7 @@ def _since_it_began(steps: list[StepCosts], by_gpu: bool) -> list[StepCosts]:
 
     The first is left out since it began before the wait did.
     """
-    places = [place for place, waited in enumerate(_waited(steps, INPUT_PCT[1], by_gpu)) if waited]
+    places = [place for place, waited in enumerate(_waited(steps, WAITED_PCT[1], by_gpu)) if waited]
     return steps[places[0] + 1 : places[-1] + 1] if len(places) > 1 else steps
 
 
@@ -68,7 +70,7 @@ def _timed_lately(state: RankState) -> list[StepCosts]:
 
 
 def _input_bound(state: RankState, up: bool) -> bool:
-    steps, pct = _steps(state), _pick(INPUT_PCT, up)
+    steps, pct = _steps(state), _pick(WAITED_PCT, up)
     if not steps or _copies(state, up):
         return False  # a copy that the loop counts as loading is h2d_bound
     # One slow batch is the start of an epoch; two within two seconds are a loader that cannot keep up.
@@ -99,6 +101,10 @@ def _tell_input(state: RankState) -> Told:
             "input_bound",
             "more DataLoader workers, pin_memory and prefetch; press s for the stacks of the loading thread",
         ),
+        points=clauses(
+            f"waits for data {fmt.percent(evidence['dataload_host_pct'])} of each {unit(state)}",
+            short_idle(evidence, evidence["dataload_gpu_pct"]),
+        ),
     )
 
 
@@ -110,7 +116,7 @@ INPUT_BOUND: Final = Rule[RankState](
     text=RuleText(
         meaning="It runs dry because the next batch is not there.",
         condition=f"over the last {WINDOW_STEPS} steps (or {WINDOW_SECONDS:.0f} s), in two of them at least, "
-        f"waiting for data takes {INPUT_PCT[0]:.0f} % or more by the host's clock and by CUDA events, in which "
+        f"waiting for data takes {WAITED_PCT[0]:.0f} % or more by the host's clock and by CUDA events, in which "
         "the GPU runs dry; without events, it is idle for as much by what is believed of it (`gpu_busy_source`), "
         f"or under {SM_STARVED[0]:.0f} % of its SMs are active, or without these it is under "
         f"{UTIL_STARVED[0]:.0f} % util. Never while GPU-Util shows that it is kept busy",
@@ -144,6 +150,7 @@ def _tell_h2d(state: RankState) -> Told:
             "h2d_bound",
             "pin_memory=True and .to(device, non_blocking=True); copy the next batch during this step's work",
         ),
+        points=clauses(f"copies {fmt.rate(evidence['pcie_rx_bytes_per_s'])} to the GPU", short_active(state)),
     )
 
 
@@ -176,20 +183,20 @@ def _exposed_pct(state: RankState) -> float | None:
 
 
 def _communication_bound(state: RankState, up: bool) -> bool:
-    if (_exposed_pct(state) or 0.0) >= _pick(WAIT_PCT, up):
+    if (_exposed_pct(state) or 0.0) >= _pick(COMM_PCT, up):
         return True
     steps, sm = _steps(state), _sm(state)
     if not steps or sm is None or sm >= _pick(SM_STARVED, up):
         return False
     share = gpu_share_pct(timed(state, 1), "comm")
     if share is not None:
-        return share >= _pick(WAIT_PCT, up)
-    return _mostly(steps, "comm", _pick(WAIT_PCT, up))
+        return share >= _pick(COMM_PCT, up)
+    return _mostly(steps, "comm", _pick(COMM_PCT, up))
 
 
 def _tell_communication(state: RankState) -> Told:
     evidence, exposed = _evidence(state, "comm"), _exposed_pct(state)
-    if exposed is not None and exposed >= WAIT_PCT[1]:
+    if exposed is not None and exposed >= COMM_PCT[1]:
         evidence |= {"exposed_pct": exposed, "exposed_seconds": state.rank.exposed_seconds}
         return Told(
             severity="warning",
@@ -204,6 +211,9 @@ def _tell_communication(state: RankState) -> Told:
         f"communicating while {fmt.percent(evidence['sm_active_pct'])} of its SMs are active.",
         evidence=evidence,
         next="larger buckets, gradient_as_bucket_view, overlap with backward; press c to see what is exposed",
+        points=clauses(
+            f"communicates {fmt.percent(evidence['communication_host_pct'])} of each step", short_active(state)
+        ),
     )
 
 
@@ -214,7 +224,7 @@ COMMUNICATION_BOUND: Final = Rule[RankState](
     covered_by=frozenset({"stalled", "straggler", "input_bound", "h2d_bound", "low_power_full_util"}),
     text=RuleText(
         meaning="The collectives are not hidden behind computing.",
-        condition=f"even the rank that comes last waits {WAIT_PCT[0]:.0f} % of the step for the collectives after "
+        condition=f"even the rank that comes last waits {COMM_PCT[0]:.0f} % of the step for the collectives after "
         "its last gradient; or phases of communication take as much (GPU's clock where it is there) and under "
         f"{SM_STARVED[0]:.0f} % of the SMs are active",
         source="threshold in use elsewhere: communication over 10 % of a step; SM activity as DCGM's guide has it",

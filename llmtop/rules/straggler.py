@@ -18,24 +18,25 @@ from typing import Final, NamedTuple
 
 from llmtop import format as fmt
 from llmtop.phase_names import Role
-from llmtop.rules.rule import Rule, RuleText, Told
+from llmtop.rules import limits
+from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.rank import JobState, RankState
 from llmtop.rules.state.step_costs import StepCosts, work_of
 from llmtop.rules.state.windows import finite
 from llmtop.rules.step_bound import timed
 from llmtop.snapshot import Arrival
 
-BEHIND_PCT: Final = (10.0, 7.0)
+BEHIND_PCT: Final = limits.pair(limits.SET.straggler.step_pct, (10.0, 7.0))
 """(Others' median wait - this rank's wait) / step: to raise, and to stay raised."""
 RATIO: Final = (0.83, 0.88)
-RATIO_PCT: Final = (3.0, 2.0)
+RATIO_PCT: Final = limits.pair(0.3 * BEHIND_PCT[0], (3.0, 2.0))
 """Where the others need less than so much of this rank's time, that much of the step is enough. Backward hides its
 own part of a slowdown, since the others wait there: 30 % more computing shows in forward alone, as 7 % of the
 step, and by the host's clock, which sees launching and not the work, as 4 %. Equal H200s differ by 0.2 %."""
 SM_MORE_PCT: Final = 1.0
 """By the host's clock on a GPU, where launching may be slow without harm: so much more of its SMs must be active,
 where that is known, since it does not wait. 83 against 74 when one of two ranks had 40 % more to compute."""
-CRITICAL_PCT: Final = 20.0
+CRITICAL_PCT: Final = limits.SET.straggler.critical_pct or 20.0
 WINDOW_STEPS: Final = 12
 SAME_STEP_PCT: Final = 15.0
 """Ranks whose steps differ by more are not in step with each other, and nothing follows from their waits."""
@@ -288,6 +289,11 @@ def _tell(job: JobState) -> Told:
         },
         next="press c to capture it beside another rank; look at its GPU's clocks, its data and its host",
         about=late.state,
+        points=clauses(
+            f"{work} {fmt.duration(late.own_seconds)} a step",
+            f"the others {fmt.duration(late.others_seconds)}",
+            "they wait for it",
+        ),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from llmtop import format as fmt
 from llmtop.rules.recent_steps import RX_LOW_BYTES_PER_S, SM_LAUNCH, UTIL_LAUNCH, pick
-from llmtop.rules.rule import Rule, RuleText, Told
+from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.gpu import GpuState
 
 WORKS_UTIL: Final = 5.0
@@ -74,6 +74,11 @@ def _tell_launch(gpu: GpuState) -> Told:
         f"the SMs active at {fmt.watts(gpu.mean('power_watts'))}.",
         evidence=_evidence(gpu),
         next=f"torch.compile or CUDA graphs, larger batches; {_CAPTURE if gpu.rank_pids else _ATTACH}",
+        points=clauses(
+            f"small kernels with pauses, util {fmt.percent(gpu.mean('util_pct'))}",
+            f"SM {fmt.percent(gpu.mean('sm_active_pct'), 1)}",
+            fmt.watts(gpu.mean("power_watts")),
+        ),
     )
 
 
@@ -86,6 +91,7 @@ def _tell_little(gpu: GpuState) -> Told:
         f"{active}.",
         evidence=_evidence(gpu),
         next=f"{_CAPTURE if gpu.rank_pids else _ATTACH}; larger batches fill a GPU better",
+        points=clauses(f"a kernel runs {fmt.percent(util)} of the time", f"SM {fmt.percent(sm)}"),
     )
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tui.columns import Column, fitting
-from tui.panes import gpu_lines, process_table, rank_table
+from tui.panes import node_table, process_table, rank_table
 
 TABLES: dict[str, tuple[Column[Any], ...]] = {
-    "GPUs": gpu_lines.COLUMNS,
+    "GPUs and ranks": node_table.COLUMNS,
     "ranks": rank_table._COLUMNS,
     "processes": process_table.COLUMNS,
 }

@@ -38,6 +38,7 @@ THREE = of(
 
 async def test_each_of_several_jobs_has_a_line_with_what_its_ranks_do_together() -> None:
     async with running(Held(THREE), (160, 50)) as (app, pilot):
+        await pilot.press("r")
         await pilot.pause(LOOKED_AT)
         shown = [line.strip(" │") for line in text(app).splitlines()]
     starts = ["train_gpt.py · :29500 · 4 ranks · 4.00k tokens/s · 2 steps/s"]
@@ -49,8 +50,27 @@ async def test_each_of_several_jobs_has_a_line_with_what_its_ranks_do_together()
     assert any("ranks · 7 · 3 jobs" in line for line in shown)
 
 
+async def test_the_key_for_jobs_goes_round_them_and_the_table_says_which_ranks_are_others() -> None:
+    async with running(Held(THREE), (200, 50)) as (app, pilot):
+        await pilot.pause(LOOKED_AT)
+        seen = []
+        for _ in range(4):
+            seen.append(text(app))
+            await pilot.press("J")
+    assert "job 1 of 3 (J): train_gpt.py · :29500, 4 ranks" in seen[0]
+    assert "job 2 of 3 (J): train_gpt.py · slurm 4711, 2 of 8 ranks seen" in seen[1]
+    assert "job 3 of 3 (J): serve.py · pid 100, 1 rank" in seen[2]
+    assert seen[3] == seen[0]
+    assert [shown.count("another job: ") for shown in seen] == [3, 5, 6, 3]
+    async with running(Held(of(*SPREAD)), (200, 50)) as (app, pilot):
+        await pilot.press("J")
+        await pilot.pause(LOOKED_AT)
+        assert "another job" not in text(app)
+
+
 async def test_one_job_stands_in_the_title_of_the_table() -> None:
     async with running(Held(of(*SPREAD)), (160, 50)) as (app, pilot):
+        await pilot.press("r")
         await pilot.pause(LOOKED_AT)
         assert "2 of 8 ranks seen · 2.00k tokens/s · 2 steps/s" in text(app)
 
@@ -62,7 +82,7 @@ async def test_a_table_with_too_little_room_keeps_the_jobs_and_the_odd_rank() ->
         await pilot.pause(LOOKED_AT)
         shown = text(app)
         assert "a.py · :1" in shown
-        assert "b.py · :2" in shown
+        assert "another job: b.py :2" in shown
         assert "STALLED" in shown
         await pilot.press("r")
         for _ in range(20):
@@ -97,7 +117,7 @@ def test_ranks_come_job_by_job() -> None:
     assert next(job.name for job in view.jobs()) == "train_gpt.py · :29500"
 
 
-async def test_what_llmtop_costs_is_in_the_header() -> None:
+async def test_what_llmtop_costs_stands_beside_the_step() -> None:
     costs = rank(1, step=5, step_seconds_mean=0.06, overhead_seconds=12e-6, job="a.py · pid 1")
     async with running(Held(of(costs)), (160, 30)) as (app, pilot):
         await pilot.pause(LOOKED_AT)
@@ -121,7 +141,8 @@ async def test_gpus_and_processes_of_other_users_are_said_to_be_theirs() -> None
         await pilot.pause(LOOKED_AT)
         shown = text(app)
         assert "used by bob alone · serve.py" in shown
-        assert "mine.py +1 more · used by bob too" in shown
+        assert "used by bob too" in shown
+        assert "not attached · other.py" in shown
         assert shown.count("used by") == 2
         await pilot.press("p")
         await pilot.pause(LOOKED_AT)

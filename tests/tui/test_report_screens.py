@@ -96,15 +96,6 @@ async def test_the_key_opens_the_newest_capture(captures: Path, monkeypatch: pyt
         assert len(app.screen_stack) == 1
 
 
-async def test_without_a_capture_the_key_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    async with running() as (app, pilot):
-        await pilot.press("o")
-        await pilot.pause()
-        assert len(app.screen_stack) == 1
-        assert any("no capture with a report" in note.message for note in app._notifications)
-
-
 async def test_enter_unfolds_the_evidence_and_folds_it_again(captures: Path) -> None:
     async with running(path=captures / "2-launch") as (app, pilot):
         assert "kernels_per_step" not in text(app)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmtop.capture import capabilities, folder, targets
+from llmtop import config
+from llmtop.capture import capabilities, shelf, targets
 from llmtop.capture.capabilities import Ability
 from llmtop.capture.engine import Engine, Refusal
 from llmtop.capture.engines import ENGINES
@@ -26,6 +27,12 @@ CONDITIONS: tuple[Condition | None, ...] = (
     AlertCondition(),
 )
 WHOM, ENGINE, LENGTH, OPTIONS, WHEN = "whom", "engine", "length", "options", "when"
+
+
+def _usual_length() -> tuple[int | None, float | None]:
+    """As long as the configuration says, else as is usual."""
+    usual = config.current().capture
+    return (None, usual.seconds) if usual.seconds else (usual.steps or DEFAULT_STEPS, None)
 
 
 @dataclass(frozen=True)
@@ -48,13 +55,15 @@ class Form:
     """The dialog's answers, filled with the best choice from the beginning."""
 
     known: tuple[Prospect, ...]
-    parent: Path = field(default_factory=lambda: Path(folder.PARENT).absolute())
+    parent: Path = field(default_factory=shelf.default_parent)
     pid: int | None = None
     """The process that the person was looking at."""
+    alone: bool = False
+    """Whether that process is meant, and not the job that it is a rank of."""
     whom: int = 0
     engine: str = ""
-    length: tuple[int | None, float | None] = (DEFAULT_STEPS, None)
-    chosen: set[str] = field(default_factory=set)
+    length: tuple[int | None, float | None] = field(default_factory=_usual_length)
+    chosen: set[str] = field(default_factory=lambda: set(config.current().capture.options))
     when: int = 0
     at: int = 0
     """Which line the person is on."""
@@ -62,13 +71,14 @@ class Form:
     def __post_init__(self) -> None:
         self.groups = self._groups()
         looked_at = [i for i, group in enumerate(self.groups) if [p.target.pid for p in group] == [self.pid]]
-        together = len(self.groups) > 1 and len(self.groups[0]) > 1
+        together = len(self.groups) > 1 and len(self.groups[0]) > 1 and not (self.alone and looked_at)
         self.whom = 0 if together else next(iter(looked_at), 0)
         self.engine = self._best()
         if together and looked_at and not (self.chosen_engine and self.chosen_engine.one_file_for_all):
             self.whom = looked_at[0]  # one file a rank is more than most want
             self.engine = self._best()
-        if not self._tells_steps():
+        self.chosen &= {option.name for option in self.available_options()}
+        if not self._tells_steps() and self.length[0]:
             self.length = (None, DEFAULT_SECONDS)
 
     def _groups(self) -> list[tuple[Prospect, ...]]:
@@ -102,6 +112,10 @@ class Form:
         return ENGINES.get(self.engine)
 
     def _best(self) -> str:
+        """The engine that the configuration asks for where it can, else the first that can."""
+        preferred = config.current().capture.engine
+        if preferred and any(one.can for one in self.abilities() if one.engine == preferred):
+            return preferred
         return capabilities.best(tuple(self.abilities())) or ""
 
     def _tells_steps(self) -> bool:
@@ -161,8 +175,11 @@ class Form:
 
     def lengths(self) -> list[tuple[int | None, float | None]]:
         """The lengths there are: steps where they can be counted, and seconds."""
-        steps: list[tuple[int | None, float | None]] = [(number, None) for number in STEPS]
-        seconds: list[tuple[int | None, float | None]] = [(None, number) for number in SECONDS]
+        usual_steps, usual_seconds = _usual_length()
+        counts = sorted({*STEPS, *([usual_steps] if usual_steps else [])})
+        lengths = sorted({*SECONDS, *([usual_seconds] if usual_seconds else [])})
+        steps: list[tuple[int | None, float | None]] = [(number, None) for number in counts]
+        seconds: list[tuple[int | None, float | None]] = [(None, number) for number in lengths]
         return [*steps, *seconds] if self._tells_steps() else seconds
 
     @property

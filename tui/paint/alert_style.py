@@ -47,7 +47,25 @@ def ordered(alerts: tuple[Alert, ...]) -> list[Alert]:
 
 def age(alert: Alert, now: float) -> str:
     """How long an alert has held, in whole seconds so that its width is steady."""
-    return elapsed(now - alert.since)
+    return age_of(now - alert.since)
+
+
+def age_of(seconds: float) -> str:
+    """A time since something, in whole seconds."""
+    return elapsed(seconds)
+
+
+def lasted(alert: Alert, until: float) -> str:
+    """How long an alert held that has gone."""
+    return elapsed(until - alert.since)
+
+
+def subjects(alert: Alert, snapshot: Snapshot) -> tuple[str, str, str]:
+    """Whom an alert is about, in ever fewer words; the last is empty."""
+    full = subject(alert, snapshot)
+    gpu, _, rest = full.partition(" rank ")
+    short = f"rank {rest}" if rest and gpu else full
+    return full, short, ""
 
 
 def by_gpu(snapshot: Snapshot) -> dict[str, Alert]:

@@ -13,7 +13,7 @@ def spark(levels: Iterable[int], width: int, glyphs: Glyphs) -> str:
     """One row of eighth blocks, newest at the right; an absent sample is a blank, a zero the lowest block.
 
     Args:
-        levels: at most `width` heights as `tui.history.level` makes them.
+        levels: at most `width` heights as `tui.heights.level` makes them.
     """
     table = glyphs.levels
     return "".join([table[level] for level in levels]).rjust(width)
@@ -44,21 +44,33 @@ _DOTS = ((0x40, 0x80), (0x04, 0x20), (0x02, 0x10), (0x01, 0x08))
 """Braille dots from the bottom row up: left column, right column (Unicode 16.0, chart U+2800)."""
 
 
-def braille(values: Sequence[float], width: int, height: int, limit: float | None) -> list[str]:
-    """A line chart of two samples a cell and four levels a row, joined so that a jump shows as a stroke."""
+def braille(
+    values: Sequence[tuple[float, float, float] | None], width: int, height: int, limit: float | None
+) -> list[str]:
+    """A line chart of two samples a cell and four levels a row, joined so that a jump shows as a stroke.
+
+    Args:
+        values: mean, lowest and highest of each sample, or None for an absent one; the extremes are strokes, too.
+        width: in cells.
+        height: in rows.
+        limit: the upper end of the axis; without one nothing can be drawn to scale.
+    """
     if limit is None or not 0 < limit < inf:
         return [" " * width] * height
     top = 4 * height - 1
-    tail = values[-2 * width :]
-    heights = [round(min(max(v / limit, 0.0), 1.0) * top) if v == v else -1 for v in tail]  # noqa: PLR0124  (NaN)
+    tail = list(values[-2 * width :])
     grid = [[0] * width for _ in range(height)]
-    offset = 2 * width - len(heights)
+    offset = 2 * width - len(tail)
     before = -1
-    for index, level in enumerate(heights, offset):
-        if level >= 0:
-            low, high = (level, level) if before < 0 else (min(before, level), max(before, level))
-            for dot in range(low, high + 1):
-                grid[height - 1 - dot // 4][index // 2] |= _DOTS[dot % 4][index % 2]
+    for index, value in enumerate(tail, offset):
+        if value is None:
+            before = -1
+            continue
+        level, least, most = (round(min(max(one / limit, 0.0), 1.0) * top) for one in value)
+        low = min(level, level if before < 0 else before, least if level - least > 1 else level)
+        high = max(level, level if before < 0 else before, most if most - level > 1 else level)
+        for dot in range(low, high + 1):
+            grid[height - 1 - dot // 4][index // 2] |= _DOTS[dot % 4][index % 2]
         before = level
     return ["".join(chr(0x2800 + cell) for cell in row) for row in grid]
 

@@ -50,6 +50,8 @@ class Glyphs(Struct, frozen=True):
     axis: str
     corner: str
     tick: str
+    capture: str
+    """A capture on the time line."""
 
 
 UNICODE = Glyphs(
@@ -75,6 +77,7 @@ UNICODE = Glyphs(
     axis="│",
     corner="└",
     tick="┤",
+    capture="◆",
 )
 
 ASCII = Glyphs(
@@ -100,11 +103,13 @@ ASCII = Glyphs(
     axis="|",
     corner="+",
     tick="+",
+    capture="*",
 )
 
 _PLAIN = {
     "–": "-", "—": "-", "…": "~", "µ": "u", "·": "-", "×": "x", "°": " ", "→": ">", "←": "<", "≥": ">", "≤": "<",
     "▲": "!", "▾": "v", "▴": "^", "▸": ">", "•": "*", "′": "'", "’": "'", "“": '"', "”": '"',
+    "◆": "*", "━": "=", "─": "-",
 }  # fmt: skip
 
 

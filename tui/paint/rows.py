@@ -32,6 +32,8 @@ class Look(Struct, frozen=True):
     """Styles of thin lines, by the kind of figure."""
     areas: dict[str, Style]
     """Styles of histories several rows high, by the kind of figure."""
+    spikes: dict[str, Style]
+    """Styles of what stands out in a history, by the kind of figure."""
 
     @classmethod
     def of(cls, palette: Palette, *, ascii_only: bool) -> Look:
@@ -47,7 +49,8 @@ class Look(Struct, frozen=True):
             "energy": palette.energy_area,
             "transfer": palette.transfer_area,
         }
-        return cls(palette, ASCII if ascii_only else UNICODE, hues, lines, areas)
+        spikes = {hue: line + Style(bold=True) for hue, line in lines.items()}
+        return cls(palette, ASCII if ascii_only else UNICODE, hues, lines, areas, spikes)
 
 
 class Row:
@@ -141,6 +144,8 @@ def clip(text: str, width: int) -> str:
 
 def pad(text: str, width: int, *, right: bool = False) -> str:
     """`text` in exactly `width` cells; `right` puts it at the right end, as numbers are."""
+    if len(text) <= width and text.isascii():
+        return text.rjust(width) if right else text.ljust(width)
     missing = width - cell_len(text)
     if missing < 0:
         return clip(text, width)

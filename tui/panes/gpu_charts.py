@@ -9,9 +9,12 @@ from typing import Literal
 from llmtop import format as fmt
 from llmtop.snapshot import Gpu
 from tui.layout import Rect
-from tui.paint.charts import area, braille, finite
+from tui.paint.charts import braille
 from tui.paint.gpu_metrics import METRICS, Metric
-from tui.paint.rows import Look, Row, elapsed, pad
+from tui.paint.past_strip import add_chart
+from tui.paint.rows import Look, Row, pad
+from tui.panes.time_line import ruler
+from tui.series_store import Spread
 from tui.view import View
 
 Marker = Literal["braille", "blocks"]
@@ -54,15 +57,21 @@ def paint(metric: Metric, gpu: Gpu, view: View, rect: Rect, look: Look, marker: 
     room = max(width - _AXIS - 1, 1)
     dense = _dense(look, marker)
     samples = room * 2 if dense else room
-    values = view.history.gpu(gpu.uuid, metric.key, samples)
     lines = height - 1
-    drawn = braille(values, room, lines, limit) if dense else area(values, room, lines, limit, look.glyphs)
-    rows = [_title(metric, gpu, finite(values), width, look)]
+    name = (gpu.uuid, metric.key)
+    spreads = view.history.spreads(name, samples)
+    drawn = [Row(room) for _ in range(lines)]
+    if dense:
+        for row, text in zip(drawn, braille(spreads, room, lines, limit), strict=True):
+            row.put(text, look.lines[metric.hue], room)
+    else:
+        add_chart(drawn, view.history.past(name, room, limit, lines), metric.hue, look)
+    rows = [_title(metric, gpu, [one for one in spreads if one is not None], width, look)]
     for index, line in enumerate(drawn):
         row = Row(width).add(pad(_tick(metric, limit, index, lines), _AXIS - 1, right=True), palette.dim)
         ticked = index in (0, lines - 1) or (lines >= 5 and index == lines // 2)
         row.add(" " + (look.glyphs.tick if ticked else look.glyphs.axis), palette.faint)
-        rows.append(row.add(line, look.lines[metric.hue]).end(palette.text))
+        rows.append(row.join(line).end(palette.text))
     return rows
 
 
@@ -71,13 +80,14 @@ def _dense(look: Look, marker: Marker) -> bool:
     return marker == "braille" and not look.glyphs.ascii
 
 
-def _title(metric: Metric, gpu: Gpu, known: Sequence[float], width: int, look: Look) -> Row:
+def _title(metric: Metric, gpu: Gpu, known: Sequence[Spread], width: int, look: Look) -> Row:
     palette = look.palette
     row = Row(width).add(pad(metric.label, _AXIS - 1, right=True) + " ", palette.dim)
     row.add(" " + pad(metric.text(gpu), 12), palette.strong)
     if known and width >= 56:
-        mean = sum(known) / len(known)
-        text = f"low {metric.axis(min(known))}  mean {metric.axis(mean)}  high {metric.axis(max(known))}"
+        mean = sum(one.mean for one in known) / len(known)
+        low, high = min(one.low for one in known), max(one.high for one in known)
+        text = f"low {metric.axis(low)}  mean {metric.axis(mean)}  high {metric.axis(high)}"
         if len(text) + 1 <= row.left:
             row.right(text, palette.dim, palette.text)
     elif len(metric.title) + 1 <= row.left:
@@ -97,15 +107,7 @@ def _tick(metric: Metric, limit: float | None, index: int, lines: int) -> str:
     return ""
 
 
-def time_axis(view: View, width: int, look: Look, marker: Marker) -> Row:
-    """Below a column of charts: how far back their left end lies, by the times of the samples."""
-    samples = max(width - _AXIS - 1, 1) * (2 if _dense(look, marker) else 1)
-    palette = look.palette
-    times = view.history.times
-    label = Row(width).add(" " * _AXIS + look.glyphs.corner, palette.faint)
-    count = min(len(times), samples)
-    if count > 1:
-        span = (times[-1] - times[-count]) * (samples - 1) / (count - 1)
-        label.add(f"{elapsed(span)} ago ", palette.dim)
-        label.to(width - 4, palette.faint, look.glyphs.thin.across).add(" now", palette.dim)
-    return label.end(palette.text)
+def time_axis(view: View, width: int, look: Look) -> Row:
+    """Below a column of charts: what they cover, the same as everywhere."""
+    row = ruler(view.history, _AXIS - 1, max(width - _AXIS, 1), width, look)
+    return row.end(look.palette.text)

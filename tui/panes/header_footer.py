@@ -1,58 +1,101 @@
-"""The lines across the screen: header, host, notes, alerts, footer, and what is said when there is no GPU."""
+"""The lines across the screen: header, host, notes, footer, and what is said when there is no GPU."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from textwrap import wrap
 
+from rich.cells import cell_len
+from rich.style import Style
+
 from llmtop import format as fmt
-from llmtop.snapshot import Alert, Host, Snapshot
+from llmtop.snapshot import Host, Snapshot
 from tui import gpu_names
 from tui.keys import Key
-from tui.paint import alert_style
-from tui.paint.charts import spark
-from tui.paint.rows import Look, Row, clip, flow, frame
+from tui.paint.rows import Look, Row, clip, elapsed, frame
 from tui.view import View
 
 
 def header(view: View, width: int, look: Look) -> Row:
-    """Who and where at the left, the state of the view at the right."""
+    """Who and where at the left, which instant is shown at the right."""
     palette, dot = look.palette, f" {look.glyphs.dot} "
     row = Row(width).add(" llmtop ", palette.header_strong)
-    right = Row(row.left)
-    if view.replay:
-        right.add(f" REPLAY {view.replay} ", palette.mark)
-    if view.paused:
-        right.add(" " if right.used else "", palette.header).add(" PAUSED ", palette.mark)
-    if view.snapshot is not None:
-        clock = time.strftime("%H:%M:%S", time.localtime(view.snapshot.time))
-        pace = "" if view.replay else f"every {view.interval:g} s  "
-        right.add(f"  {pace}", palette.header_dim).add(f"{clock} ", palette.header)
+    right = _instant(view, row.left, look)
     left = Row(row.left - right.used)
     if view.snapshot is not None:
         left.add(" " + fmt.printable(view.snapshot.host.name), palette.header)
-        for text in _machine(view, view.snapshot):
-            if left.left >= len(text) + len(dot):
-                left.add(dot + text, palette.header_dim)
+        for text, style in _facts(view, view.snapshot, look):
+            if left.left >= cell_len(text) + len(dot):
+                left.add(dot, palette.header_dim).add(text, style)
     return row.join(left.end(palette.header)).join(right)
 
 
-def _machine(view: View, snapshot: Snapshot) -> list[str]:
-    texts = []
+def _instant(view: View, room: int, look: Look) -> Row:
+    """Whether what is shown is now; LIVE only then."""
+    palette, row = look.palette, Row(room)
+    if view.snapshot is None:
+        return row
+    clock = time.strftime("%H:%M:%S", time.localtime(view.snapshot.time))
+    history = view.history
+    if view.replay:
+        row.add(f" REPLAY {view.replay} ", palette.mark)
+        if view.paused:
+            row.add(" ", palette.header).add(" PAUSED ", palette.mark)
+        return row.add(f"  {clock} ", palette.header)
+    if history.instant is not None:
+        ago = max((history.newest or history.instant) - history.instant, 0.0)
+        word = "PAUSED" if view.paused else "REWOUND"
+        row.add(f" {word} {clock} ", palette.mark)
+        return row.add(f" {elapsed(ago)} ago, end: now " if not view.paused else " space: go on ", palette.header)
+    if view.silent_seconds is not None:
+        row.add(f" NO NEWS for {elapsed(view.silent_seconds)} ", palette.warning_badge)
+        return row.add(f" {clock} ", palette.header)
+    pace = "" if view.interval == 1.0 else f"every {view.interval:g} s "
+    return (
+        row.add(f" {pace}", palette.header_dim)
+        .add("LIVE ", palette.header_strong)
+        .add(f"{clock} ", palette.header)
+    )
+
+
+def _facts(view: View, snapshot: Snapshot, look: Look) -> list[tuple[str, Style]]:
+    """What the first line tells, as far as there is room, the most telling first."""
+    palette = look.palette
+    texts: list[tuple[str, Style]] = []
     gpus = view.gpus()
     if gpus:
-        texts.append(gpu_names.counted(gpus))
+        texts.append((gpu_names.counted(gpus), palette.header_dim))
     if view.selection != "all":
-        texts.append(f"GPUs shown: {fmt.printable(view.selection)}")
+        texts.append((f"GPUs shown: {fmt.printable(view.selection)}", palette.header_dim))
+    texts += [(text, palette.header) for text in _job(view)]
     if snapshot.host.driver_version:
-        texts.append(f"driver {fmt.printable(snapshot.host.driver_version)}")
+        texts.append((f"driver {fmt.printable(snapshot.host.driver_version)}", palette.header_dim))
     if snapshot.host.cuda_version:
-        texts.append(f"CUDA {fmt.printable(snapshot.host.cuda_version)}")
-    rank = view.rank()
-    if rank is not None and rank.overhead_seconds is not None:
-        usual = rank.step_seconds_mean or rank.step_seconds_p50
-        texts.append(f"llmtop costs {fmt.overhead(rank.overhead_seconds, usual)}")
+        texts.append((f"CUDA {fmt.printable(snapshot.host.cuda_version)}", palette.header_dim))
+    return texts
+
+
+def _job(view: View) -> list[str]:
+    """The run that is shown: which of several, how far it is, what it logged first."""
+    rank, jobs, job = view.rank(), view.jobs(), view.job()
+    if rank is None:
+        return []
+    texts = []
+    if job is not None:
+        seen = fmt.counted(job.ranks_seen, "rank")
+        if job.world_size is not None and job.ranks_seen < job.world_size:
+            seen = f"{job.ranks_seen} of {job.world_size} ranks seen"
+        name = fmt.printable(job.name, 40)
+        texts.append(
+            f"job {jobs.index(job) + 1} of {len(jobs)} (J): {name}, {seen}" if len(jobs) > 1 else f"{name}, {seen}"
+        )
+    if rank.total_steps and rank.step is not None:
+        done = min(rank.step + 1, rank.total_steps)
+        left = "" if rank.eta_seconds is None else f" {fmt.duration(rank.eta_seconds)} left"
+        texts.append(f"{done:,}/{rank.total_steps:,}{left}")
+    for logged, value in list(rank.metrics.items())[:1]:
+        texts.append(f"{fmt.printable(logged, 20)} {fmt.figure(value)}")
     return texts
 
 
@@ -64,8 +107,6 @@ def host(view: View, width: int, look: Look) -> Row:
         return row.end(palette.text)
     now = view.snapshot.host
     row.add(" CPU ", palette.dim).add(f"{fmt.percent(now.cpu_pct):>4} ", palette.text)
-    cells = 12 if width >= 100 else 6
-    row.add(spark(view.history.cpu.levels(cells), cells, look.glyphs), palette.compute)
     for label, text, cells in _host_figures(now):
         if len(label) + cells + 5 > row.left:
             break  # a later one that is shorter would stand beside a label that is not its own
@@ -103,65 +144,35 @@ def notes(view: View, width: int, look: Look) -> Row:
     return row.add(clip(fmt.printable(found[0]), width - 3 - len(more)) + more, palette.dim).end(palette.text)
 
 
-def alert_strip(view: View, width: int, height: int, look: Look, keys: str) -> list[Row]:
-    """What is wrong, how long, why, and what to do next; the worst first, and over more lines if there are some.
+def footer(keys: Sequence[Key], width: int, look: Look, labels: Mapping[str, str] | None = None) -> Row:
+    """The keys that work here. Those without room are in the help, which is always named.
 
     Args:
-        keys: which keys lead on, in words.
+        keys: in the order of their worth; the last is always shown.
+        width: of the row.
+        look: how to draw.
+        labels: what to say instead of a key's label.
     """
-    palette = look.palette
-    if view.snapshot is None or not view.snapshot.alerts:
-        return [Row(width).add(f" {look.glyphs.info} no alerts", palette.dim).end(palette.text)]
-    found = alert_style.ordered(view.snapshot.alerts)
-    lines = max(height - len(found) + 1, 2 if height >= 2 else 1)
-    shown = found[: height - lines + 1]
-    rows: list[Row] = []
-    for index, alert in enumerate(shown):
-        hidden = len(found) - len(shown) if index == 0 else 0
-        tail = "  ".join(
-            text for text in (f"+{hidden} more" if hidden else "", keys if index == 0 else "") if text
-        )
-        rows += _alert(alert, view.snapshot, width, lines if index == 0 else 1, look, tail)
-    return rows
-
-
-def _alert(alert: Alert, snapshot: Snapshot, width: int, height: int, look: Look, tail: str) -> list[Row]:
-    """One alert: badge, subject and age, then the reason, flowing over `height` lines; `tail` ends the last."""
-    palette = look.palette
-    first = Row(width)
-    first.add(f" {alert_style.mark(alert, look)} {alert_style.word(alert)} ", alert_style.badge(alert, look))
-    first.add(f" {alert_style.subject(alert, snapshot)}", palette.strong)
-    first.add(f" for {alert_style.age(alert, snapshot.time)}  ", palette.text)
-    rows = [first, *(Row(width).add("   ", palette.text) for _ in range(height - 1))]
-    rooms = [max(row.left - 1, 0) for row in rows]
-    following = f" {look.glyphs.arrow} {fmt.printable(alert.next)}" if alert.next else ""
-    summary = fmt.printable(alert.summary)
-    lines = flow(summary + following, rooms)
-    if lines and lines[-1].endswith("…"):
-        # What to do is worth more than the end of the reason; broken lines lose some cells each.
-        room = sum(rooms) - 8 * (height - 1)
-        following = clip(following, max(room // 2, 0))
-        lines = flow(clip(summary, max(room - len(following), 0)) + following, rooms)
-    for row, line in zip(rows, lines, strict=False):
-        row.add(line, palette.text)
-    if tail and len(tail) + 3 <= rows[-1].left:
-        rows[-1].right(f"{tail} ", palette.info, palette.text)
-    return [row.end(palette.text) for row in rows]
-
-
-def footer(keys: Sequence[Key], width: int, look: Look) -> Row:
-    """The keys that work here. Those without room are in the help, which is always named."""
+    labels = labels or {}
     palette = look.palette
     row = Row(width)
     if not keys:
         return row.end(palette.key_label)
     *others, last = keys
-    reserved = len(last.shown) + len(last.label) + 3
+    reserved = _cells(last, last.label) + sum(_cells(key, key.label) for key in others if key.label in labels)
     for key in others:
-        if len(key.shown) + len(key.label) + 3 + reserved <= row.left:
-            row.add(f" {key.shown} ", palette.key).add(f"{key.label} ", palette.key_label)
+        if key.label in labels:
+            reserved -= _cells(key, key.label)
+        for label in dict.fromkeys((labels.get(key.label, key.label), key.label)):
+            if _cells(key, label) + reserved <= row.left:
+                row.add(f" {key.shown} ", palette.key).add(f"{label} ", palette.key_label)
+                break
     row.add(f" {last.shown} ", palette.key).add(f"{last.label} ", palette.key_label)
     return row.end(palette.key_label)
+
+
+def _cells(key: Key, label: str) -> int:
+    return len(key.shown) + len(label) + 3
 
 
 def no_gpu(view: View, width: int, height: int, look: Look) -> list[Row]:

@@ -8,6 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from llmtop import format as fmt
+from llmtop.phase_names import Role, role_of
 from llmtop.snapshot import Phase, Rank
 from llmtop.whole_steps import OUTSIDE
 from tui.paint.charts import split
@@ -15,14 +16,14 @@ from tui.paint.rows import Look, Row
 
 Clock = Literal["host", "gpu"]
 
-_USUAL = {
-    "forward": 0, "prefill": 0, "backward": 1, "decode": 1, "h2d": 2, "copy": 2, "to_device": 2,
-    "optimizer": 3, "optim": 3, "dataload": 4, "data": 4, "communication": 5, "comm": 5, "allreduce": 5,
-    "eval": 6, "checkpoint": 7,
+_USUAL: dict[Role, int] = {
+    "compute": 0, "backward": 1, "h2d": 2, "optimizer": 3, "input": 4, "comm": 5, "sync": 6, "step": 0
 }  # fmt: skip
-"""Phases that most trainings have keep their colour from run to run."""
+"""What most trainings do keeps its colour from run to run, the same on every screen, however it is called."""
 
 
+_PLAIN = ("forward", "backward", "optimizer", "h2d", "dataload")
+"""Who has these names has the colour of what they do, even after `zero_grad` or `loss`, which do the same."""
 REST = -1
 """Stands for a colour where time is in no phase."""
 
@@ -39,18 +40,59 @@ class Part(Struct, frozen=True):
         return self.phase.host_seconds if clock == "host" else self.phase.gpu_seconds
 
 
+def colors_of(names: Sequence[str]) -> dict[str, int]:
+    """The place of each phase in the table of colours, by what its name says it does.
+
+    The first of several that do the same has its colour; the others, and those whose names say nothing, get what
+    is left, in their order.
+    """
+    found: dict[str, int] = {}
+    for name in sorted(names, key=lambda name: name not in _PLAIN):
+        color = 7 if "checkpoint" in name else _USUAL.get(role_of(name))
+        if color is not None and color not in found.values() and name not in found:
+            found[name] = color
+    free = [color for color in range(8) if color not in found.values()] or list(range(8))
+    for place, name in enumerate([name for name in dict.fromkeys(names) if name not in found]):
+        found[name] = free[place % len(free)]
+    return found
+
+
+def _top(rank: Rank) -> list[Phase]:
+    return [phase for phase in rank.phases if "/" not in phase.name]
+
+
+def colors(rank: Rank) -> dict[str, int]:
+    """The same for the top-level phases of a training."""
+    return colors_of([phase.name for phase in _top(rank)])
+
+
 def parts(rank: Rank) -> list[Part]:
     """The top-level phases in the order in which they run. Nested ones lie inside these and count once."""
-    top = [phase for phase in rank.phases if "/" not in phase.name]
-    taken = {_USUAL[phase.name] for phase in top if phase.name in _USUAL}
-    free = [color for color in range(8) if color not in taken] or list(range(8))
-    found, following = [], 0
-    for phase in top:
-        color = _USUAL.get(phase.name)
-        if color is None:
-            color, following = free[following % len(free)], following + 1
-        found.append(Part(phase, color))
+    known = colors(rank)
+    return [Part(phase, known[phase.name]) for phase in _top(rank)]
+
+
+def letters(names: Sequence[str]) -> dict[str, str]:
+    """A letter for each phase, the first of its name that no other one has; time in none has a dot."""
+    found: dict[str, str] = {OUTSIDE: "·"}
+    for name in names:
+        if name not in found:
+            clean = [char for char in fmt.printable(name).lower() if char.isascii() and char.isalnum()]
+            found[name] = next((char for char in [*clean, *"0123456789"] if char not in found.values()), "?")
     return found
+
+
+def block(row: Row, letter: str, length: int, color: int, look: Look) -> None:
+    """A stretch of a bar: it begins with its letter, and has its colour, or its pattern where there is none."""
+    palette, glyphs = look.palette, look.glyphs
+    if length <= 0:
+        return
+    if color == REST:
+        row.add(letter if letter == "·" else letter[:length], palette.rest).add(" " * (length - 1), palette.rest)
+    elif palette.depth != "mono" and not glyphs.ascii:
+        row.add(letter + " " * (length - 1), palette.phase_bars[color])
+    else:
+        row.add(letter + glyphs.fills[color] * (length - 1), palette.phases[color])
 
 
 def listed(rank: Rank, shown: Sequence[Part]) -> list[Part]:
@@ -88,18 +130,17 @@ def bar(
     seconds = [part.seconds(clock) or 0.0 for part in shown]
     cells = split(seconds, total, width)
     filled = palette.depth != "mono" and not glyphs.ascii
+    known = letters([part.phase.name for part in shown])
     for part, length, spent in zip(shown, cells, seconds, strict=True):
         if length <= 0:
             continue
-        pattern = glyphs.fills[part.color]
-        share = fmt.percent(100 * spent / total)
-        label = _label(part.phase.name, share, length) if names else ""
-        if filled:
+        label = _label(part.phase.name, fmt.percent(100 * spent / total), length) if names else ""
+        if not label:
+            block(row, known[part.phase.name], length, part.color, look)
+        elif filled:
             row.add(label.center(length), palette.phase_bars[part.color])
         else:
-            row.add(
-                f" {label} ".center(length, pattern) if label else pattern * length, palette.phases[part.color]
-            )
+            row.add(f" {label} ".center(length, glyphs.fills[part.color]), palette.phases[part.color])
     rest = max(width - sum(cells), 0)
     label = _label(OUTSIDE, fmt.percent(100 * outside / total), rest) if names and outside else ""
     shade = glyphs.shade if names else " "

@@ -7,11 +7,11 @@ from typing import TypeVar, cast
 
 from rich.style import Style
 
+from llmtop import config, ownership
 from llmtop import format as fmt
-from llmtop import ownership
 from llmtop.snapshot import Process, Snapshot
 from tui import gpu_names
-from tui.columns import Around, Column, Comparable, fitting
+from tui.columns import Around, Column, Comparable, fitting, wanted
 from tui.paint.rows import Look, Row, elapsed, frame, pad
 from tui.view import View
 
@@ -70,6 +70,8 @@ COLUMNS: tuple[Column[Process], ...] = (
 )
 BY_MEMORY = next(i for i, column in enumerate(COLUMNS) if column.title == "GPU mem")
 _USER = next(column for column in COLUMNS if column.title == "user")
+_COMMAND = COLUMNS[-1]
+"""Takes the room that is left."""
 _LEAST_COMMAND = 24
 
 
@@ -96,6 +98,11 @@ def rows_of(snapshot: Snapshot, column: int, *, reverse: bool, wanted: str) -> l
 
 def plan(width: int, sorted_by: int, snapshot: Snapshot | None = None) -> list[Column[Process]]:
     """The columns that fit; the one sorted by and the command always do, and the user where there are others."""
+    chosen = wanted(COLUMNS, config.current().columns.processes)
+    if len(chosen) < len(COLUMNS):
+        ends = [column for column in chosen if column is _COMMAND]
+        columns = [*(column for column in chosen if column is not _COMMAND), *ends]
+        return fitting(columns, width - 1 - _LEAST_COMMAND * len(ends), 2, always=ends)
     always = list(dict.fromkeys([COLUMNS[-1], COLUMNS[sorted_by]]))
     if snapshot is not None and any(ownership.stranger(one, snapshot) for one in snapshot.processes):
         always = list(dict.fromkeys([*always, _USER]))
@@ -111,8 +118,8 @@ def titles(columns: Sequence[Column[Process]], sorted_by: int, width: int, look:
         chosen = column is COLUMNS[sorted_by]
         sign = "" if not chosen else look.glyphs.more if reverse else look.glyphs.less
         style = palette.selected if chosen else palette.dim
-        last = column is columns[-1]
-        row.add(pad(f"{sign}{column.title}", row.left if last else column.width, right=column.numeric), style)
+        room = row.left if column is _COMMAND else column.width
+        row.add(pad(f"{sign}{column.title}", room, right=column.numeric), style)
         row.add("  ", palette.dim)
     return row.end(palette.text)
 
@@ -130,9 +137,8 @@ def line(
     style: Style = palette.cursor if chosen else palette.text
     row = Row(width).add(look.glyphs.selected if chosen else " ", style)
     for column in columns:
-        last = column is columns[-1]
-        text = column.text(process, beside)
-        row.add(pad(text, row.left if last else column.width, right=column.numeric), style).add("  ", style)
+        room = row.left if column is _COMMAND else column.width
+        row.add(pad(column.text(process, beside), room, right=column.numeric), style).add("  ", style)
     return row.end(style)
 
 

@@ -56,7 +56,12 @@ def findings(
     palette = look.palette
     rows = [Row(width), Row(width).add(" Findings", palette.strong)]
     if not report.findings:
-        return [*rows, Row(width).add("   none: nothing is lost that is worth a word", palette.dim)], []
+        none = (
+            "none: nothing is lost that is worth a word"
+            if report.verdict != "unknown"
+            else "none can be made of this capture; the sentence above says why"
+        )
+        return [*rows, *_wrapped(none, width, palette.dim, 3)], []
     places = []
     for index, finding in enumerate(report.findings):
         places.append(len(rows))

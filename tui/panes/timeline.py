@@ -13,6 +13,7 @@ from llmtop.report.model import Span, Timeline
 from llmtop.report.model import TimelineRow as Lane
 from tui.layout import Rect
 from tui.paint.rows import Look, Row, clip, pad
+from tui.panes.phase_bars import colors_of
 
 LABEL = 14
 """Cells at the left for the name of a row."""
@@ -146,7 +147,7 @@ def _phases(lane: Lane, window: ShownStretch, width: int, look: Look) -> Row:
     """The row of bars with the phases' names in them."""
     palette, glyphs = look.palette, look.glyphs
     row = Row(LABEL + 1 + width).add(pad(f" {fmt.printable(lane.label)}", LABEL) + " ", palette.text)
-    names = list(dict.fromkeys(span.kind for span in lane.spans))
+    colors = colors_of([span.kind for span in lane.spans])
     filled = palette.depth != "mono" and not glyphs.ascii
     for span in lane.spans:
         begin, end = max(span.start, window.start), min(span.start + span.seconds, window.end)
@@ -157,7 +158,7 @@ def _phases(lane: Lane, window: ShownStretch, width: int, look: Look) -> Row:
         row.to(first, palette.text)
         length = max(last - row.used, 1 if row.used <= first else 0)
         name = clip(fmt.printable(span.text), length - 2).center(length) if length >= 4 else " " * length
-        color = names.index(span.kind) % len(palette.phases)
+        color = colors[span.kind]
         if filled:
             row.add(name, palette.phase_bars[color])
         else:

@@ -1,7 +1,8 @@
-"""The alerts that hold: what the rule is, the numbers that made it hold, how they went, and what to do next."""
+"""The alerts that hold: rule, numbers, how they went, what to do next; and how long those held that have gone."""
 
 from __future__ import annotations
 
+import time
 from textwrap import wrap
 
 from llmtop import format as fmt
@@ -11,6 +12,7 @@ from tui.paint import alert_style
 from tui.paint.charts import spark
 from tui.paint.gpu_metrics import METRICS
 from tui.paint.rows import Row, pad
+from tui.panes import alert_rows
 from tui.screens.scrolling import ScrollingScreen
 
 _CHART = 40
@@ -18,35 +20,103 @@ _CHART = 40
 
 
 class AlertScreen(ScrollingScreen):
-    """All alerts, the worst first, each with its rule in words; scrolls."""
+    """All alerts, the gravest first, the chosen one in full; below, those that have gone."""
 
     NAME = keys.ALERTS
     CSS_PATH = "help.tcss"
     MARGIN = 1
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._all = False
+        """Whether all are unfolded."""
+        self._chosen_line: int | None = None
+        """The line to bring into sight."""
+        self._follow = False
+
+    def alert(self) -> Alert | None:
+        """The chosen one, else the gravest."""
+        return self.view.alerts.shown(self.view.alerts.all(self.view.snapshot))
+
     def lines(self, width: int) -> list[Row]:
-        """Paint every alert with all there is to say of it."""
+        """Paint the alerts that hold, then those that did."""
         snapshot = self.view.snapshot
-        if snapshot is None or not snapshot.alerts:
-            rows = [Row(width).add("No alert holds now.", self.look.palette.strong)]
+        rows: list[Row] = []
+        self._chosen_line = None
+        present = self.view.alerts.all(snapshot)
+        if snapshot is None or not present:
+            rows.append(Row(width).add("No alert holds now.", self.look.palette.strong))
             self._text(rows, "An alert appears here with its rule, its numbers and what to do next.", width)
-            return rows
-        rows = []
-        for alert in alert_style.ordered(snapshot.alerts):
-            self._alert(rows, alert, snapshot, width)
+        else:
+            chosen = self.alert()
+            for alert in present:
+                if alert is chosen:
+                    self._chosen_line = len(rows)
+                self._alert(rows, alert, snapshot, width, chosen=alert is chosen)
+        self._past(rows, width)
         return rows
 
-    def _alert(self, rows: list[Row], alert: Alert, snapshot: Snapshot, width: int) -> None:
-        from llmtop.rules.engine import explain
+    def keep_in_sight(self, room: int, count: int) -> None:
+        """Scroll to the alert that was just chosen."""
+        if self._follow and self._chosen_line is not None:
+            self.top = self._chosen_line
+        self._follow = False
 
-        palette = self.look.palette
-        head = Row(width).add(
+    def labels(self) -> dict[str, str]:
+        """Whom the keys are about."""
+        name = self.whom().name if self.alert() is not None else ""
+        return {"stacks": f"stacks of {name}", "capture": f"capture {name}"} if name else {}
+
+    def action_next_alert(self) -> None:
+        """Choose the next alert."""
+        present = self.view.alerts.all(self.view.snapshot)
+        if len(present) < 2:
+            self.notify("There is no other alert." if present else "No alert holds now.")
+        self.view.alerts.advance(present)
+        self._follow = True
+        self.redraw()
+
+    def action_unfold_all(self) -> None:
+        """Show the evidence of all alerts, or of the chosen one alone."""
+        self._all, self._follow = not self._all, True
+        self.redraw()
+
+    def _past(self, rows: list[Row], width: int) -> None:
+        past, snapshot = self.view.alerts.past(), self.view.snapshot
+        if not past or snapshot is None:
+            return
+        palette, look = self.look.palette, self.look
+        said = f"Alerts that have gone: {len(past)}, the last to go first"
+        rows += [Row(width), Row(width).add(said, palette.strong)]
+        for one in past:
+            alert, until = one.alert, one.until or snapshot.time
+            row = Row(width).add(f"  {_moment(alert.since, snapshot.time)}", palette.text)
+            row.add(f"  for {pad(alert_style.lasted(alert, until), 8)}", palette.text)
+            row.add(f"{alert_style.mark(alert, look)} ", alert_style.ink(alert, look))
+            row.add(f"{alert_style.word(alert)} ", palette.strong)
+            row.add(f"{alert_style.subject(alert, snapshot)}  ", palette.text)
+            rows.append(row.add(alert_rows.fitting(alert_rows.points(alert), row.left), palette.dim))
+
+    def _alert(self, rows: list[Row], alert: Alert, snapshot: Snapshot, width: int, *, chosen: bool) -> None:
+        palette, glyphs = self.look.palette, self.look.glyphs
+        head = Row(width).add(f"{glyphs.selected if chosen else ' '} ", palette.selected)
+        head.add(
             f" {alert_style.mark(alert, self.look)} {alert_style.word(alert)} ",
             alert_style.badge(alert, self.look),
         )
         where = f"  {alert_style.subject(alert, snapshot)} for {alert_style.age(alert, snapshot.time)}"
-        rows.append(head.add(where, palette.strong).add(alert_style.title(alert), palette.dim))
+        head.add(where, palette.strong)
+        if self.view.alerts.is_muted(alert):
+            head.add("  muted", palette.info)
+        rows.append(head.add(alert_style.title(alert), palette.dim))
         self._text(rows, alert.summary, width)
+        if chosen or self._all:
+            self._evidence(rows, alert, width)
+        rows.append(Row(width))
+
+    def _evidence(self, rows: list[Row], alert: Alert, width: int) -> None:
+        from llmtop.rules.engine import explain
+
         try:
             rule = explain(alert.id)
         except KeyError:  # a recording by a newer version
@@ -60,7 +130,6 @@ class AlertScreen(ScrollingScreen):
         if rule is not None and alert.gpu is not None:
             self._histories(rows, alert.gpu, rule.fields, width)
         self._entry(rows, "next", alert.next, width)
-        rows.append(Row(width))
 
     def _histories(self, rows: list[Row], uuid: str, fields: tuple[str, ...], width: int) -> None:
         """The GPU's values that decide the rule, over time, on their fixed axes."""
@@ -85,6 +154,13 @@ class AlertScreen(ScrollingScreen):
             row = Row(width).add("  ", self.look.palette.text)
             row.add(pad(name if index == 0 else "", 9), self.look.palette.dim)
             rows.append(row.add(line, self.look.palette.text))
+
+
+def _moment(since: float, now: float) -> str:
+    """When something began: the time of the day, with the day before it where that is another."""
+    then = time.localtime(since)
+    same_day = time.strftime("%F", then) == time.strftime("%F", time.localtime(now))
+    return time.strftime("%H:%M:%S" if same_day else "%m-%d %H:%M:%S", then)
 
 
 def _held(seconds: float) -> str:

@@ -10,13 +10,16 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from tui import keys
+from llmtop.snapshot import Alert
+from tui import keys, whom
 from tui.canvas import Board, Placed
 from tui.context import ScreenContext
 from tui.layout import Rect
+from tui.paint import alert_style
 from tui.paint.rows import Look, Row
 from tui.panes import header_footer
 from tui.view import View
+from tui.whom import Whom
 
 Result = TypeVar("Result")
 
@@ -89,6 +92,54 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
 
         threading.Thread(target=run, name=name, daemon=True).start()
 
+    def alert(self) -> Alert | None:
+        """The alert that keys act on here."""
+        return None
+
+    def whom(self) -> Whom:
+        """The process that keys are about here: the alert's, else the one whose steps are shown."""
+        alert, snapshot = self.alert(), self.view.snapshot
+        if alert is None or snapshot is None:
+            return whom.of_rank(self.view.rank())
+        return whom.of_alert(alert, snapshot)
+
+    def command(self) -> str:
+        """The command or line that is shown here, for the key that copies it; empty where there is none."""
+        alert, about = self.alert(), self.whom()
+        if about.pid is None:
+            return "" if alert is None else alert.next
+        return f"llmtop capture --pid {about.pid}"
+
+    def picture(self) -> str:
+        """What is drawn, as lines of text."""
+        boards = self.query(Board)
+        return "".join(
+            f"{board.render_line(y).text.rstrip()}\n" for board in boards for y in range(board.size.height)
+        )
+
+    def action_mute(self) -> None:
+        """Mute the alert for as long as it holds, or hear it again."""
+        alert, snapshot = self.alert(), self.view.snapshot
+        if alert is None or snapshot is None:
+            self.notify("No alert is shown that could be muted.")
+            return
+        muted = self.view.alerts.mute(alert)
+        about = f"{alert_style.word(alert)} {alert_style.subject(alert, snapshot)}"
+        self.notify(
+            f"{about} is muted while it holds; a, z: hear it again" if muted else f"{about} is heard again"
+        )
+        self.redraw()
+
+    def select_gpu(self, number: str) -> bool:
+        """Select the GPU that is shown under this number; where there is none, say which there are."""
+        gpus = self.view.gpus()
+        labels = [self.view.gpu_label(gpu) for gpu in gpus]
+        if number in labels:
+            self.view.selected = gpus[labels.index(number)].uuid
+            return True
+        self.notify(f"There is no GPU {number}: {', '.join(labels)}." if labels else "There is no GPU to show.")
+        return False
+
     def around(self, width: int, height: int) -> tuple[list[Placed], Rect]:
         """Paint header and footer.
 
@@ -105,4 +156,8 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
     def footer(self, width: int) -> Row:
         """Paint the line of keys that work here."""
         here = keys.for_screen(self.NAME, replaying=self.llmtop.replaying)
-        return header_footer.footer([key for key in here if key.label], width, self.look)
+        return header_footer.footer([key for key in here if key.label], width, self.look, self.labels())
+
+    def labels(self) -> dict[str, str]:
+        """Other words for the footer's, by those: of what a key does now, and to whom."""
+        return {}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from llmtop import procfs
 from llmtop.capture.job import Plan
-from tui import keys
+from tui import keys, whom
 from tui.capture import session
 from tui.capture.form import Form, Prospect, prospects
 from tui.capture.session import Capturing
 from tui.paint.rows import Row
 from tui.panes import capture
 from tui.screens.scrolling import ScrollingScreen
+from tui.whom import Whom
 
 _last: dict[str, Plan] = {}
 """The plan of the capture before, for the key that repeats it."""
@@ -21,8 +23,14 @@ class CaptureScreen(ScrollingScreen):
     NAME = keys.CAPTURE
     CSS_PATH = "capture.tcss"
 
-    def __init__(self) -> None:
+    def __init__(self, about: Whom | None = None) -> None:
+        """Ask what to capture, or show the capture that runs.
+
+        Args:
+            about: the process to propose; None: the one whose steps are shown.
+        """
         super().__init__()
+        self._about = about
         self._form: Form | None = None
         self._looking = False
         self._asks = False
@@ -51,9 +59,14 @@ class CaptureScreen(ScrollingScreen):
 
     def _fill(self, found: tuple[Prospect, ...]) -> None:
         self._looking = False
-        rank = self.view.rank()
-        self._form = Form(found, pid=None if rank is None else rank.pid)
+        about = self._about or whom.of_rank(self.view.rank())
+        self._form = Form(found, pid=about.pid, alone=about.by_alert)
         self.redraw()
+
+    def command(self) -> str:
+        """The line that brings the capture that was taken to another machine."""
+        taken = self._capturing.result
+        return super().command() if taken is None else taken.copy
 
     def _changed(self) -> None:
         self.redraw()
@@ -127,13 +140,13 @@ class CaptureScreen(ScrollingScreen):
 
 
 class RepeatScreen(CaptureScreen):
-    """A capture without the dialog: repeats the last one at once, or asks when there was none."""
+    """A capture without the dialog: repeats the last one at once, or asks where that is not possible."""
 
     def on_mount(self) -> None:
-        """Begin the last capture again; ask what to capture where there was none."""
+        """Begin the last capture again; ask what to capture where there was none, or its process has ended."""
         plan = _last.get("plan")
         self._capturing.watching = self._changed
-        if plan is None:
-            self._ask()
+        if plan is None or not all(procfs.is_alive(target.pid) for target in plan.targets):
+            self._ask()  # a training that was started anew is another process
         elif not self._capturing.busy:
             self._capturing.begin(plan)

@@ -19,9 +19,14 @@ class ComparisonScreen(ScrollingScreen):
 
     def __init__(self, before: Loaded, after: Loaded) -> None:
         super().__init__()
+        self._command = f"llmtop compare {before.folder} {after.folder}"
         self.comparison = compare_reports(before.report, after.report)
         self._width = 0
         self._text: list[tuple[str, str]] = []
+
+    def command(self) -> str:
+        """What shows the same in a shell."""
+        return self._command
 
     def lines(self, width: int) -> list[Row]:
         """Paint what moved, line by line."""

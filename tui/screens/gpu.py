@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from textwrap import wrap
 
+from msgspec.structs import replace
+
 from llmtop import format as fmt
-from llmtop.snapshot import Gpu
+from llmtop.snapshot import Alert, Gpu
 from tui import keys
 from tui.canvas import Placed
 from tui.layout import Rect
 from tui.paint import alert_style
 from tui.paint.rows import Look, Row
-from tui.panes import gpu_charts
-from tui.panes.gpu_card import users
+from tui.panes import alert_rows, gpu_charts
+from tui.panes.words import users
 from tui.screens.base import LlmtopScreen
 
 
@@ -28,6 +30,14 @@ class GpuScreen(LlmtopScreen):
 
     def _gpu(self) -> Gpu | None:
         return next((gpu for gpu in self.view.gpus() if gpu.uuid == self.view.selected), None)
+
+    def alert(self) -> Alert | None:
+        """The gravest alert of this GPU, or of a training on it."""
+        snapshot = self.view.snapshot
+        if snapshot is None or self.view.selected is None:
+            return None
+        heard = tuple(self.view.alerts.heard(snapshot))
+        return alert_style.by_gpu(replace(snapshot, alerts=heard)).get(self.view.selected)
 
     def parts(self, width: int, height: int) -> list[Placed]:
         """Paint facts above, and charts in the room below."""
@@ -59,7 +69,7 @@ class GpuScreen(LlmtopScreen):
         if timed and not hidden:
             bottom = area.y + area.height
             for x, width in sorted({(rect.x, rect.width) for rect in places}):
-                axis = gpu_charts.time_axis(self.view, width, look, self._marker)
+                axis = gpu_charts.time_axis(self.view, width, look)
                 placed.append(Placed(Rect(x, bottom, width, 1), [axis]))
         for metric, rect in zip(metrics, places, strict=False):
             if rect.height > 1:
@@ -84,20 +94,29 @@ class GpuScreen(LlmtopScreen):
             if text and len(text) + 3 <= first.left:
                 first.add(f" {dot} {text}", palette.dim)
         rows = [first.end(palette.text)]
-        snapshot = self.view.snapshot
-        alert = None if snapshot is None else alert_style.by_gpu(snapshot).get(gpu.uuid)
+        snapshot, alert = self.view.snapshot, self.alert()
         if gpu.error:
             rows.append(Row(width).add(f" {fmt.printable(gpu.error)}", palette.critical).end(palette.text))
         if alert is not None and snapshot is not None:
             age = alert_style.age(alert, snapshot.time)
             said = f" {alert_style.mark(alert, look)} {alert_style.word(alert)} {age} "
             bar = Row(width).add(" ", palette.text).add(said, alert_style.badge(alert, look))
-            bar.add(f"  {keys.alert_words(replaying=bool(self.view.replay))}", palette.info)
+            bar.add("  ", palette.text)
+            words = alert_rows.key_words(alert, snapshot, replaying=bool(self.view.replay))
+            alert_rows.add_keys(bar, words, bar.left, look)
             rows.append(bar.end(palette.text))
             following = f" {look.glyphs.arrow} {alert.next}" if alert.next else ""
             lines = wrap(fmt.printable(alert.summary + following), max(width - 4, 10))
             rows += [Row(width).add(f"   {line}", palette.text).end(palette.text) for line in lines]
         return rows
+
+    def on_mouse_scroll_up(self) -> None:
+        """Look closer: a shorter span."""
+        self.llmtop.action_span(-1)
+
+    def on_mouse_scroll_down(self) -> None:
+        """Look at more: a longer span."""
+        self.llmtop.action_span(1)
 
     def action_marker(self) -> None:
         """Change between braille and blocks: some fonts have no braille."""
@@ -112,9 +131,7 @@ class GpuScreen(LlmtopScreen):
             self.view.selected = gpus[0 if position is None else (position + step) % len(gpus)].uuid
             self.redraw()
 
-    def action_gpu_number(self, number: int) -> None:
-        """Go to the GPU at that place."""
-        gpus = self.view.gpus()
-        if 1 <= number <= len(gpus):
-            self.view.selected = gpus[number - 1].uuid
+    def action_gpu_number(self, number: str) -> None:
+        """Go to the GPU of that number."""
+        if self.select_gpu(number):
             self.redraw()

@@ -7,8 +7,10 @@ from textwrap import wrap
 from rich.style import Style
 
 from llmtop import format as fmt
+from llmtop.whole_steps import OUTSIDE
 from tui import keys
 from tui.paint.rows import Row, pad
+from tui.panes import phase_bars
 from tui.screens.scrolling import ScrollingScreen
 
 _READING = (
@@ -35,32 +37,100 @@ _READING = (
 )
 
 
+_SIGNS = (
+    (
+        "critical",
+        "A critical alert or a warning; the word beside it says which, and the frame of its GPU is heavy.",
+    ),
+    ("info", "A note: worth a word, nothing to do."),
+    ("selected", "What the keys act on: the selected GPU, rank, process, finding or alert."),
+    ("more", "There is more below; less above."),
+    ("arrow", "What to do next; before it and after it where something changed."),
+    ("capture", "A capture, on the time line."),
+    ("gauge_full", "For how long an alert held, on the time line; how far a capture is."),
+    ("shade", "Time in which the GPU had nothing to do."),
+)
+_MARKS = (
+    ("~", "An estimate."),
+    ("≥ ≤", "At least, at most: only a bound is known."),
+    ("…", "Cut here for want of room; a larger window, or enter, shows all of it."),
+)
+_PHASES = ("forward", "backward", "h2d", "optimizer", "dataload", "allreduce", "sync", "checkpoint", OUTSIDE)
+"""Phases that most trainings have: each has its colour, pattern and letter wherever it is drawn."""
+_TWO_COLUMNS = 110
+"""Columns from which on the text stands in two."""
+
+
 class HelpScreen(ScrollingScreen):
-    """Keys and reading, in columns as the width allows; scrolls."""
+    """Keys, signs and how to read the screen, in two columns where there is room; pgup and pgdn go by pages."""
 
     NAME = keys.HELP
     CSS_PATH = "help.tcss"
     MARGIN = 1
 
     def lines(self, width: int) -> list[Row]:
-        """Paint the keys, then how to read the screen."""
-        palette = self.look.palette
-        rows: list[Row] = []
-        notes = () if self.view.snapshot is None else self.view.snapshot.host.notes
-        if notes:
-            rows.append(Row(width).add("What this machine does not show", palette.strong))
-            for note in notes:
-                self._entry(rows, "", fmt.printable(note), width, palette.text)
-            rows.append(Row(width))
-        for title, group in keys.groups(replaying=self.llmtop.replaying):
-            rows.append(Row(width).add(f"Keys {title}", palette.strong))
-            for key in group:
-                self._entry(rows, key.shown, key.help, width, palette.key)
-            rows.append(Row(width))
-        rows.append(Row(width).add("Reading the screen", palette.strong))
-        for name, text in _READING:
-            self._entry(rows, name, text, width, palette.text)
+        """Paint the keys, the signs, then how to read the screen."""
+        if width < _TWO_COLUMNS:
+            return [row for block in self._blocks(width) for row in block]
+        each = (width - 3) // 2
+        blocks = self._blocks(each)
+        total, left, count = sum(map(len, blocks)), [], 0
+        while blocks and count + len(blocks[0]) / 2 <= total / 2:
+            count += len(blocks[0])
+            left += blocks.pop(0)
+        right = [row for block in blocks for row in block]
+        rows = []
+        for index in range(max(len(left), len(right))):
+            row = Row(width)
+            if index < len(left):
+                row.join(left[index])
+            row.to(each + 3, self.look.palette.text)
+            rows.append(row.join(right[index]) if index < len(right) else row)
         return rows
+
+    def _blocks(self, width: int) -> list[list[Row]]:
+        """Every part of the help, each with its title and a blank line below it."""
+        palette = self.look.palette
+        notes = () if self.view.snapshot is None else self.view.snapshot.host.notes
+        parts: list[tuple[str, list[tuple[str, str, Style]]]] = []
+        if notes:
+            said = [("", fmt.printable(note), palette.text) for note in notes]
+            parts.append(("What this machine does not show", said))
+        groups = [
+            (f"Keys {title}", [(key.shown, key.help, palette.key) for key in group])
+            for title, group in keys.groups(replaying=self.llmtop.replaying)
+        ]
+        parts += groups[:2]
+        parts.append(("Signs", self._signs()))
+        blocks = [self._block(title, entries, width) for title, entries in parts]
+        blocks.append(self._phases(width))
+        parts = [("Reading the screen", [(name, text, palette.text) for name, text in _READING]), *groups[2:]]
+        return [*blocks, *(self._block(title, entries, width) for title, entries in parts)]
+
+    def _block(self, title: str, entries: list[tuple[str, str, Style]], width: int) -> list[Row]:
+        rows = [Row(width).add(title, self.look.palette.strong)]
+        for name, text, style in entries:
+            self._entry(rows, name, text, width, style)
+        return [*rows, Row(width)]
+
+    def _signs(self) -> list[tuple[str, str, Style]]:
+        look = self.look
+        styles = {"critical": look.palette.critical, "info": look.palette.info}
+        signs = [(getattr(look.glyphs, name), text, styles.get(name, look.palette.text)) for name, text in _SIGNS]
+        return [*signs, *((mark, text, look.palette.text) for mark, text in _MARKS)]
+
+    def _phases(self, width: int) -> list[Row]:
+        """A stretch of a bar for each of the usual phases; others take the colours and letters that are free."""
+        look, palette = self.look, self.look.palette
+        colors = phase_bars.colors_of(_PHASES[:-1])
+        letters = phase_bars.letters(_PHASES)
+        rows = [Row(width).add("Phases of a step, by colour, pattern and letter", palette.strong)]
+        for name in _PHASES:
+            row = Row(width).add("  ", palette.text)
+            phase_bars.block(row, letters[name], 6, colors.get(name, phase_bars.REST), look)
+            text = f"{name}: in no phase" if name == OUTSIDE else name
+            rows.append(row.to(16, palette.text).add(text, palette.text))
+        return [*rows, Row(width)]
 
     def _entry(self, rows: list[Row], name: str, text: str, width: int, style: Style) -> None:
         palette = self.look.palette

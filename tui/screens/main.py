@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
 
 from textual.events import Click
 
+from llmtop.snapshot import Alert, Snapshot
 from tui import keys
 from tui.canvas import Placed
-from tui.layout import Layout, arrange
+from tui.layout import ONE_ALERT_ROW, Layout, Rect, arrange
 from tui.paint import alert_style
 from tui.paint.rows import Row
-from tui.panes import gpu_card, gpu_lines, header_footer, rank_table, steps
+from tui.panes import alert_rows, header_footer, node_table, phase_bars, steps, time_line
+from tui.panes.node_table import Entry
 from tui.screens.base import LlmtopScreen
+
+_PROCESSES_SECONDS = 3.0
+_CAPTURES_SECONDS = 10.0
+_CAPTURES = "llmtop-captures"  # llmtop.capture.folder.PARENT, which is not loaded where there is no such folder
+
+
+def _captures() -> tuple[tuple[float, str], ...]:
+    """Read which captures there are; in a thread."""
+    from tui.capture import marks
+
+    return marks.found(Path(_CAPTURES))
 
 
 class MainScreen(LlmtopScreen):
@@ -21,32 +37,50 @@ class MainScreen(LlmtopScreen):
     NAME = keys.MAIN
     CSS_PATH = "main.tcss"
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._drawn_processes: tuple[object, list[Row]] | None = None
+        self._looked_at = -_CAPTURES_SECONDS
+
+    def redraw(self) -> None:
+        """Show the view; now and then look which captures there are."""
+        super().redraw()
+        now = monotonic()
+        if now - self._looked_at > _CAPTURES_SECONDS and os.path.isdir(_CAPTURES):
+            self._looked_at = now
+            self.in_background(_captures, self._marked, "llmtop-captures")
+
+    def _marked(self, captures: tuple[tuple[float, str], ...]) -> None:
+        if captures != self.view.captures:
+            self.view.captures = captures
+            super().redraw()
+
     def layout_now(self, width: int, height: int) -> Layout:
         """Where everything goes at this size."""
+        return self._arranged(width, height, node_table.entries(self.view))
+
+    def _arranged(self, width: int, height: int, lines: list[Entry]) -> Layout:
         view = self.view
         snapshot = view.snapshot
-        gpus = view.gpus()
-        loud = {} if snapshot is None else alert_style.by_gpu(snapshot)
-        urgent = sorted(
-            (i for i, gpu in enumerate(gpus) if gpu.uuid in loud and alert_style.weight(loud[gpu.uuid]) > 0),
-            key=lambda i: -alert_style.weight(loud[gpus[i].uuid]),
-        )
+        rank = view.rank()
         return arrange(
             width,
             height,
-            gpus=len(gpus),
-            ranks=len(rank_table.lines(view)),
-            alerting=urgent,
-            selected=view.position(),
-            alerts=0 if snapshot is None else len(snapshot.alerts),
+            lines=len(lines),
+            phases=0 if rank is None else len(phase_bars.listed(rank, phase_bars.parts(rank))),
+            trains=rank is not None,
+            rows=time_line.rows_wanted(view),
+            alerting=() if snapshot is None else _urgent(lines, snapshot),
+            selected=next((i for i, one in enumerate(lines) if one.gpu and one.gpu.uuid == view.selected), None),
             notes=0 if snapshot is None else len(snapshot.host.notes),
             processes=0 if snapshot is None else len(snapshot.processes),
         )
 
     def parts(self, width: int, height: int) -> list[Placed]:
         """Paint every part where the layout puts it."""
-        plan = self.layout_now(width, height)
-        return [*self._bars(plan), *self._gpus(plan), *self._training(plan)]
+        lines = node_table.entries(self.view)
+        plan = self._arranged(width, height, lines)
+        return [*self._bars(plan), *self._table(plan, lines), *self._training(plan)]
 
     def _bars(self, plan: Layout) -> Iterator[Placed]:
         view, look = self.view, self.look
@@ -59,67 +93,100 @@ class MainScreen(LlmtopScreen):
         if plan.alerts:
             yield Placed(
                 plan.alerts,
-                header_footer.alert_strip(
-                    view, *plan.alerts[2:], look, keys.alert_words(replaying=bool(self.view.replay))
-                ),
+                alert_rows.paint(view, *plan.alerts[2:], look),
             )
         if plan.footer:
             yield Placed(plan.footer, [self.footer(plan.footer.width)])
 
-    def _gpus(self, plan: Layout) -> Iterator[Placed]:
+    def _table(self, plan: Layout, lines: list[Entry]) -> Iterator[Placed]:
         view, look = self.view, self.look
-        gpus = view.gpus()
-        loud = {} if view.snapshot is None else alert_style.by_gpu(view.snapshot)
         if plan.empty:
             yield Placed(plan.empty, header_footer.no_gpu(view, *plan.empty[2:], look))
+        made = node_table.table(view, lines, plan.width)
+        if made is None:
+            return
         if plan.titles:
-            yield Placed(plan.titles, [self._titles(plan)])
-        for position, rect in plan.cards:
-            gpu = gpus[position]
-            alert = loud.get(gpu.uuid)
-            if plan.form == "full":
-                rows = gpu_card.paint(gpu, view, rect.width, rect.height, look, alert)
-            elif plan.form == "compact":
-                rows = gpu_lines.paint_compact(gpu, view, rect.width, look, alert)
-            else:
-                rows = [gpu_lines.paint_line(gpu, view, rect.width, look, alert)]
-            yield Placed(rect, rows)
-        if plan.more:
-            shown = {position for position, _ in plan.cards}
-            hidden = [gpu for i, gpu in enumerate(gpus) if i not in shown]
-            calling = sum(gpu.uuid in loud and alert_style.weight(loud[gpu.uuid]) > 0 for gpu in hidden)
-            yield Placed(plan.more, [gpu_lines.more(hidden, calling, plan.more.width, look)])
-
-    def _titles(self, plan: Layout) -> Row:
-        assert plan.titles is not None
-        row = Row(plan.titles.width)
-        for x, width in sorted({(rect.x, rect.width) for _, rect in plan.cards}):
-            row.to(x, self.look.palette.text)
-            row.join(gpu_lines.titles(width, self.look))
-        return row.end(self.look.palette.text)
+            span = time_line.span_words(view.history)
+            yield Placed(plan.titles, [node_table.titles(made, plan.width, span, look)])
+        for position, rect in plan.entries:
+            yield Placed(rect, [node_table.line(made, lines[position], view, rect.width, look)])
+        if plan.more and view.snapshot is not None:
+            shown = {position for position, _ in plan.entries}
+            calling = sum(position not in shown for position in _urgent(lines, view.snapshot))
+            hidden = [line for position, line in enumerate(lines) if position not in shown]
+            yield Placed(plan.more, [node_table.more(hidden, calling, plan.more.width, look)])
 
     def _training(self, plan: Layout) -> Iterator[Placed]:
         if plan.steps:
             yield Placed(plan.steps, steps.paint(self.view, *plan.steps[2:], self.look))
-        if plan.ranks:
-            yield Placed(
-                plan.ranks, rank_table.paint(self.view, *plan.ranks[2:], self.look, framed=plan.ranks_framed)
-            )
+        if plan.timeline:
+            yield Placed(plan.timeline, time_line.paint(self.view, *plan.timeline[2:], self.look))
         if plan.processes:
-            from tui.panes import process_table
+            yield Placed(plan.processes, self._processes(plan.processes))
 
-            yield Placed(plan.processes, process_table.paint(self.view, *plan.processes[2:], self.look))
+    def _processes(self, rect: Rect) -> list[Row]:
+        """The processes, whose figures are the least telling and the dearest to draw: anew every few seconds."""
+        from tui.panes import process_table
+
+        snapshot = self.view.snapshot
+        key = (rect, self.look, None if snapshot is None else int(snapshot.time / _PROCESSES_SECONDS))
+        if self._drawn_processes is None or self._drawn_processes[0] != key:
+            self._drawn_processes = key, process_table.paint(self.view, *rect[2:], self.look)
+        return self._drawn_processes[1]
+
+    def alert(self) -> Alert | None:
+        """The alert that is shown: the gravest one, or the one that was chosen."""
+        return self.view.alerts.shown(self.view.alerts.heard(self.view.snapshot))
+
+    def labels(self) -> dict[str, str]:
+        """Whom the keys are about, where only one row tells the alert."""
+        alert, snapshot = self.alert(), self.view.snapshot
+        if alert is None or snapshot is None or self.size.height > ONE_ALERT_ROW:
+            return {}
+        name = self.whom().name
+        return {"stacks": f"stacks {name}", "capture": f"capture {name}"} if name else {}
+
+    def action_next_alert(self) -> None:
+        """Show the next alert."""
+        heard = self.view.alerts.heard(self.view.snapshot)
+        if len(heard) < 2:
+            self.notify("There is no other alert." if heard else "No alert holds now.")
+        self.view.alerts.advance(heard)
+        self.redraw()
 
     def on_click(self, event: Click) -> None:
         """Select the GPU under the pointer; a second click opens it."""
-        gpus = self.view.gpus()
-        for position, (x, y, width, height) in self.layout_now(*self.size).cards:
+        lines = node_table.entries(self.view)
+        for position, (x, y, width, height) in self._arranged(*self.size, lines).entries:
             if x <= event.screen_x < x + width and y <= event.screen_y < y + height:
-                again = gpus[position].uuid == self.view.selected
-                self.view.selected = gpus[position].uuid
-                if again:
+                gpu, rank = lines[position].gpu, lines[position].rank
+                if gpu is None:
+                    self.view.rank_pid = None if rank is None else rank.pid
+                elif gpu.uuid == self.view.selected:
                     self.action_open_gpu()
+                else:
+                    self.view.selected, self.view.rank_pid = gpu.uuid, None
                 self.redraw()
+
+    def on_mouse_scroll_up(self) -> None:
+        """Look closer: a shorter span."""
+        self.llmtop.action_span(-1)
+
+    def on_mouse_scroll_down(self) -> None:
+        """Look at more: a longer span."""
+        self.llmtop.action_span(1)
+
+    def action_next_job(self) -> None:
+        """Show the job that attached next."""
+        jobs, job = self.view.jobs(), self.view.job()
+        if len(jobs) < 2 or job is None:
+            self.notify("There is one job." if jobs else "No training is attached.")
+            return
+        following = jobs[(jobs.index(job) + 1) % len(jobs)]
+        first = next((rank for rank in self.view.ranks() if rank.job == following.name), None)
+        if first is not None:
+            self.view.rank_pid, self.view.selected = first.pid, None
+        self.redraw()
 
     def action_select(self, step: int) -> None:
         """Move the selection by `step` GPUs."""
@@ -136,7 +203,9 @@ class MainScreen(LlmtopScreen):
         """Show the steps of the training process that is `step` places further."""
         ranks_now = self.view.ranks()
         shown = self.view.rank()
-        if shown is not None:
+        if shown is None or len(ranks_now) < 2:
+            self.notify("There is one training process." if ranks_now else "No training is attached.")
+        else:
             self.view.rank_pid = ranks_now[(ranks_now.index(shown) + step) % len(ranks_now)].pid
             self.redraw()
 
@@ -144,6 +213,7 @@ class MainScreen(LlmtopScreen):
         """Open the selected GPU, else the one with the worst alert, else the first."""
         gpus = self.view.gpus()
         if not gpus:
+            self.notify("There is no GPU to show.")
             return
         if self.view.position() is None:
             loud = {} if self.view.snapshot is None else alert_style.by_gpu(self.view.snapshot)
@@ -152,9 +222,22 @@ class MainScreen(LlmtopScreen):
             ).uuid
         self.llmtop.open_screen("tui.screens.gpu:GpuScreen")
 
-    def action_gpu_number(self, number: int) -> None:
-        """Open the GPU at that place."""
-        gpus = self.view.gpus()
-        if 1 <= number <= len(gpus):
-            self.view.selected = gpus[number - 1].uuid
+    def action_gpu_number(self, number: str) -> None:
+        """Open the GPU of that number."""
+        if self.select_gpu(number):
             self.llmtop.open_screen("tui.screens.gpu:GpuScreen")
+
+
+def _urgent(lines: list[Entry], snapshot: Snapshot) -> list[int]:
+    """The places of the lines with a warning or worse, the gravest first."""
+    worst = alert_style.by_gpu(snapshot)
+    of_pid = {alert.pid: alert for alert in reversed(alert_style.ordered(snapshot.alerts))}
+    found: list[tuple[int, int]] = []
+    for place, line in enumerate(lines):
+        alert = None if line.gpu is None or line.again else worst.get(line.gpu.uuid)
+        alert = alert or (None if line.rank is None else of_pid.get(line.rank.pid))
+        if alert is not None and alert_style.weight(alert) > 0:
+            found.append((-alert_style.weight(alert), place))
+        elif line.rank is not None and line.rank.state in ("stalled", "stopped"):
+            found.append((0, place))
+    return [place for _, place in sorted(found)]

@@ -13,6 +13,7 @@ from tui.paint.rows import Row
 from tui.panes import process_table as table
 from tui.screens.base import LlmtopScreen
 from tui.screens.signal import SignalScreen
+from tui.whom import Whom
 
 _Name = tuple[int, str | None]
 
@@ -81,6 +82,14 @@ class ProcessesScreen(LlmtopScreen):
             row.add(f" {self.look.glyphs.dot} {why}", palette.dim)
         return row.end(palette.text)
 
+    def whom(self) -> Whom:
+        """The chosen process."""
+        rows = self._rows()
+        if not rows:
+            return super().whom()
+        chosen = rows[self._position(rows)]
+        return Whom(chosen.pid, f"pid {chosen.pid}", by_alert=True)
+
     def action_move(self, step: int) -> None:
         """Choose the process that is `step` lines further."""
         rows = self._rows()
@@ -133,6 +142,8 @@ class ProcessesScreen(LlmtopScreen):
         rows = self._rows()
         if rows:
             self.app.push_screen(SignalScreen(rows[self._position(rows)]))
+        else:
+            self.notify("There is no process here to send a signal to.")
 
 
 def _name(process: Process) -> _Name:

@@ -30,17 +30,14 @@ class ReportScreen(ScrollingScreen):
     NAME = keys.REPORT
     CSS_PATH = "report.tcss"
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         """Show the report of a capture.
 
         Args:
-            path: a capture's folder or file; None: the newest under llmtop-captures.
-
-        Raises:
-            UnusableInput: no path is given and there is no capture.
+            path: a capture's folder or file.
         """
         super().__init__()
-        self.path = path or report_picker.newest()
+        self.path = path
         self._loaded: Loaded | None = None
         self._compared: tuple[Loaded, Comparison] | None = None
         """With which baseline, and what came of it."""
@@ -112,6 +109,12 @@ class ReportScreen(ScrollingScreen):
         self._follow = True
         self.redraw()
 
+    def command(self) -> str:
+        """What the chosen finding says to run next; else what shows this report in a shell."""
+        findings = () if self._loaded is None else self._loaded.report.findings
+        following = findings[self._chosen].next if self._chosen < len(findings) else ""
+        return following or f"llmtop report {self.path}"
+
     def action_scroll(self, step: int) -> None:
         """Scroll by `step` lines, and follow the chosen finding no longer."""
         self._follow = False
@@ -122,8 +125,17 @@ class ReportScreen(ScrollingScreen):
         before = report_picker.baseline()
         if self._loaded is not None:
             same = before is not None and before.path == self._loaded.path
-            report_picker.mark(None if same else self._loaded)
+            self._mark(None if same else self._loaded)
             self.redraw()
+
+    def _mark(self, loaded: Loaded | None) -> None:
+        folder = self.path if self.path.is_dir() else None
+        try:
+            if folder is not None:
+                report_picker.mark_path(folder.parent, None if loaded is None else folder)
+        except LlmtopError as error:
+            self.notify(str(error), severity="warning", markup=False)
+        report_picker.mark(loaded)
 
     def action_timeline(self) -> None:
         """Show one step of the capture, drawn."""
@@ -142,6 +154,6 @@ class ReportScreen(ScrollingScreen):
 
         before = report_picker.baseline()
         if before is None or self._loaded is None or before.path == self._loaded.path:
-            self.notify("Mark another capture as baseline first: open its report and press b.", severity="warning")
+            self.notify("Mark another capture as the baseline first: b on its report, or in the list.")
             return
         self.app.push_screen(ComparisonScreen(before, self._loaded))

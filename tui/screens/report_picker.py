@@ -1,4 +1,4 @@
-"""Which capture's report a screen shows, read in a thread, and which one is marked as baseline."""
+"""Reports of captures, read in threads, and which capture is marked as the baseline."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from llmtop.errors import LlmtopError, UnusableInput
+from llmtop.errors import LlmtopError
 
 if TYPE_CHECKING:
     from llmtop.report.model import Report
@@ -22,13 +22,18 @@ class Loaded(Struct, frozen=True):
     report: Report
 
     @property
+    def folder(self) -> Path:
+        """The capture's folder, or the file that was read."""
+        return self.path.parent if self.path.name == "report.json" else self.path
+
+    @property
     def name(self) -> str:
         """What the capture is called: its folder, or the file."""
-        return self.path.parent.name if self.path.name == "report.json" else self.path.name
+        return self.folder.name
 
 
 _baseline: list[Loaded] = []
-"""The marked one, if any; it outlives the screens."""
+"""The marked one, if it has been read; it outlives the screens."""
 
 
 def baseline() -> Loaded | None:
@@ -37,38 +42,66 @@ def baseline() -> Loaded | None:
 
 
 def mark(loaded: Loaded | None) -> None:
-    """Hold other reports against this one from now on; None: against none."""
+    """Hold other reports against this one from now on, for as long as this program runs; None: against none."""
     _baseline[:] = [] if loaded is None else [loaded]
 
 
-def newest(parent: Path | None = None) -> Path:
-    """The newest capture here that says something: its folder.
+def mark_path(parent: Path, capture: Path | None) -> None:
+    """Mark a capture of a folder as its baseline, until another one is; None: none.
 
     Raises:
-        UnusableInput: there is none.
+        NotPossibleHere: the folder cannot be written.
     """
-    from llmtop.capture.folder import PARENT
+    from llmtop.capture import shelf
 
-    folder = parent or Path(PARENT)
-    found = sorted(folder.glob("*/report.json"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        raise UnusableInput(
-            f"there is no capture with a report in {folder.absolute()}: press c, or run llmtop capture there"
-        )
-    return found[-1].parent
+    shelf.mark(parent, capture)
+    loaded = baseline()
+    if loaded is not None and loaded.folder != capture:
+        mark(None)  # the other one is read when a report is next held against it
+
+
+def load(path: Path) -> Loaded:
+    """Read or make the report of a capture; numpy and a big trace take a while.
+
+    Raises:
+        LlmtopError: it cannot be read.
+    """
+    from llmtop.analysis.load_report import load_report
+
+    written = path / "report.json"
+    source = written if written.is_file() else path
+    return Loaded(source, load_report(source))
+
+
+def both(before: Path, after: Path) -> tuple[Loaded, Loaded] | LlmtopError:
+    """Two reports to compare, or the sentence why one of them cannot be read."""
+    try:
+        return load(before), load(after)
+    except LlmtopError as error:
+        return error
 
 
 def read(path: Path, done: Callable[[Loaded | LlmtopError], None]) -> None:
-    """Read or make the report of a capture in a thread, which calls `done`: numpy and a big trace take a while."""
+    """Read the report of a capture in a thread, which calls `done`; and the baseline of its folder, if any."""
 
     def work() -> None:
-        from llmtop.analysis.load_report import load_report
-
-        written = path / "report.json"
-        source = written if written.is_file() else path
         try:
-            done(Loaded(source, load_report(source)))
+            _recall(path.parent)
+            done(load(path))
         except LlmtopError as error:
             done(error)
 
     threading.Thread(target=work, name="llmtop-report", daemon=True).start()
+
+
+def _recall(parent: Path) -> None:
+    """Read the baseline that was marked in an earlier run of the program."""
+    from llmtop.capture import shelf
+
+    marked = shelf.baseline(parent)
+    if marked is None or baseline() is not None:
+        return
+    try:
+        mark(load(marked))
+    except LlmtopError:
+        return  # its own report says why; this one is shown all the same

@@ -20,6 +20,8 @@ class ScrollingScreen(LlmtopScreen):
         super().__init__()
         self.top = 0
         """The first line shown."""
+        self._page = 1
+        """Lines that one page goes on by."""
 
     def lines(self, width: int) -> list[Row]:
         """Paint all of the text, as many lines as it takes at that width."""
@@ -32,6 +34,7 @@ class ScrollingScreen(LlmtopScreen):
         """Header, the part of the text that is scrolled to, footer."""
         placed, body = self.around(width, height)
         room = max(body.width - 2 * self.MARGIN, 0)
+        self._page = max(body.height - 1, 1)  # the last line may say how much more there is
         rows = self.lines(room)
         self.keep_in_sight(body.height, len(rows))
         self.top = max(min(self.top, len(rows) - body.height), 0)
@@ -43,6 +46,10 @@ class ScrollingScreen(LlmtopScreen):
         shown += [Row(room) for _ in range(body.height - len(shown))]
         ended = [row.end(self.look.palette.text) for row in shown]
         return [*placed, Placed(Rect(self.MARGIN, body.y, room, body.height), ended)]
+
+    def action_page(self, step: int) -> None:
+        """Scroll by `step` pages."""
+        self.action_scroll(step * self._page)
 
     def action_scroll(self, step: int) -> None:
         """Scroll by `step` lines."""

@@ -10,9 +10,10 @@ from llmtop import format as fmt
 from llmtop.capture.py_spy import engine as py_spy
 from llmtop.capture.py_spy.stacks import ThreadStack
 from llmtop.errors import LlmtopError
-from tui import keys
+from tui import keys, whom
 from tui.paint.rows import Look, Row
 from tui.screens.scrolling import ScrollingScreen
+from tui.whom import Whom
 
 REFRESH_SECONDS = 1.0
 """py-spy takes 0.05 s of another core for each look and does not pause the training; one that it cannot read is
@@ -25,8 +26,14 @@ class StacksScreen(ScrollingScreen):
     NAME = keys.STACKS
     CSS_PATH = "stacks.tcss"
 
-    def __init__(self) -> None:
+    def __init__(self, about: Whom | None = None) -> None:
+        """Show the stacks of a process.
+
+        Args:
+            about: the process; None: the one whose steps are shown.
+        """
         super().__init__()
+        self._about = about
         self._pid: int | None = None
         self._threads: tuple[ThreadStack, ...] | None = None
         self._error = ""
@@ -36,8 +43,8 @@ class StacksScreen(ScrollingScreen):
 
     def on_mount(self) -> None:
         """Look at the rank whose steps were shown, and again every second while nothing is frozen."""
-        rank = self.view.rank()
-        self._pid = None if rank is None else rank.pid
+        self._about = self._about or whom.of_rank(self.view.rank())
+        self._pid = self._about.pid
         self.set_interval(REFRESH_SECONDS, self._refresh)
         self._refresh()
 
@@ -60,8 +67,13 @@ class StacksScreen(ScrollingScreen):
         palette = look.palette
         title = Row(width).add(" Python stacks", palette.strong)
         if self._pid is None:
-            why = "   no training is attached; py-spy dump --pid PID shows any Python process"
-            return [title, Row(width), Row(width).add(why, palette.text)]
+            why = self._about.why if self._about is not None else ""
+            text = f"{why or 'no training is attached'}; py-spy dump --pid PID shows any Python process"
+            return [
+                title,
+                Row(width),
+                *(Row(width).add(f"   {line}", palette.text) for line in wrap(text, max(width - 6, 20))),
+            ]
         rank = next((one for one in self.view.ranks() if one.pid == self._pid), None)
         name = "" if rank is None or rank.rank is None else f"rank {rank.rank}, "
         title.add(f" {look.glyphs.dot} {name}pid {self._pid}", palette.text)
@@ -80,6 +92,14 @@ class StacksScreen(ScrollingScreen):
         if hidden:
             rows.append(Row(width).add(f"   and {hidden} waiting threads; w shows them", palette.dim))
         return rows
+
+    def whom(self) -> Whom:
+        """The process whose stacks are shown."""
+        return Whom() if self._pid is None else Whom(self._pid, f"pid {self._pid}", by_alert=True)
+
+    def command(self) -> str:
+        """What shows the same in a shell."""
+        return "" if self._pid is None else f"py-spy dump --pid {self._pid}"
 
     def action_waiting(self) -> None:
         """Show or hide the threads that wait."""

@@ -1,0 +1,64 @@
+"""One to three lines to copy for each command, below its --help."""
+
+from __future__ import annotations
+
+from typing import Final
+
+EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "live": (
+        ("llmtop", "the screen"),
+        ("llmtop --gpus attached -i 2", "only GPUs that trainings use, every 2 s"),
+        ("llmtop --json | jq .alerts", "the alerts, for a program"),
+    ),
+    "run": (
+        ("llmtop run -- python train.py", "attached, with nothing else changed"),
+        ("llmtop run --nsys -- torchrun --nproc-per-node 8 train.py", "so that nsys can capture it"),
+    ),
+    "capture": (
+        ("llmtop capture", "five steps of the one training there is"),
+        ("llmtop capture --rank 3 --steps 10", "ten steps of one rank"),
+        ("llmtop capture --when 'step > 2x' --max 3", "the next three slow steps, by themselves"),
+    ),
+    "captures": (
+        ("llmtop captures", "what there is, and what it takes"),
+        ("llmtop captures --keep 5", "delete all but the newest five"),
+    ),
+    "report": (
+        ("llmtop report llmtop-captures/NAME", "verdict, what to do, where the step goes"),
+        ("llmtop report trace.json.gz --full", "everything, of a trace of torch.profiler"),
+    ),
+    "compare": (
+        ("llmtop compare BEFORE AFTER", "what moved by more than the noise"),
+        ("llmtop compare BEFORE AFTER --fail-over 5", "for CI: exit 1 where steps got 5 % longer"),
+    ),
+    "record": (
+        ("llmtop record night.llmtop.gz --seconds 28800", "eight hours, without a screen"),
+        ("llmtop record run.llmtop.gz --on-alert 'mail -s llmtop me'", "and a mail for each alert"),
+    ),
+    "replay": (
+        ("llmtop replay night.llmtop.gz", "the same screen; < and > go back and on"),
+        ("llmtop replay night.llmtop.gz --json | jq .time", "for a program, as fast as it reads"),
+    ),
+    "demo": (("llmtop demo", "a recorded run of a real H200"),),
+    "doctor": (
+        ("llmtop doctor", "what this machine allows, and what would change it"),
+        ("llmtop doctor --json", "for a program"),
+    ),
+    "completion": (
+        ('eval "$(llmtop completion bash)"', "in this shell; as a line of ~/.bashrc, in all"),
+        ("llmtop completion fish > ~/.config/fish/completions/llmtop.fish", "for fish"),
+    ),
+}
+
+
+def epilog(command: str) -> str:
+    """The examples of a command as click shows them below its options; empty for one that has none."""
+    lines = EXAMPLES.get(command, ())
+    if not lines:
+        return ""
+    widest = max(len(line) for line, _ in lines)
+    if widest > 60:  # side by side they would be wider than a terminal
+        shown = [f"  {line}\n      {what}" for line, what in lines]
+    else:
+        shown = [f"  {line:<{widest}}  {what}" for line, what in lines]
+    return "\n".join(["\b", "Examples:", *shown])

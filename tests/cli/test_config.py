@@ -1,0 +1,208 @@
+"""The configuration: read by real commands, wrong ones refused with file, line and word; flags win."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from llmtop import config
+from llmtop.bottlenecks import AlertId
+from llmtop.errors import UnusableInput
+from tests.support.processes import REPOSITORY, environment, wait_for
+from tests.support.terminal import Terminal
+from tui.paint.palette import THEMES
+from tui.panes import capture_list, node_table, process_table
+from tui.theme_memory import ThemeMemory
+
+DEMO = REPOSITORY / "llmtop" / "data" / "demo.llmtop.gz"
+
+
+def home(tmp_path: Path, text: str) -> dict[str, str]:
+    """An environment in which the configuration has this text."""
+    place = tmp_path / "config" / "llmtop"
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "config.toml").write_text(text)
+    return environment(XDG_CONFIG_HOME=str(tmp_path / "config"), XDG_STATE_HOME=str(tmp_path / "state"))
+
+
+def llmtop(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "llmtop", *arguments]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+WRONG = (
+    ('theme = "dark"\nintervall = 2\n', 2, '"intervall" is no setting: did you mean "interval"?'),
+    ('theme = "drak"\n', 1, 'theme = "drak"'),
+    ('\n\ninterval = "fast"\n', 3, 'interval = "fast": a number of seconds from 0.1 to 3600 is wanted'),
+    ("interval = 0\n", 1, "interval = 0"),
+    ("interval = nan\n", 1, "a number of seconds"),
+    ("theme = dark\n", 1, '"theme = dark" is no TOML'),
+    ('gpus = "0\n', 1, "is no TOML"),
+    ('[alerts]\noff = [\n  "slower",\n  "strangler",\n]\n', 4, 'off = "strangler"'),
+    ("[alerts.slower]\n# more\nfactor = 1.0\n", 3, "factor = 1.0: a factor from 1.1 to 100 is wanted"),
+    ("[alerts.outside]\nshare = 2\n", 2, '"share" is no setting of [alerts.outside]: there are step_pct'),
+    ("[alrets]\noff = []\n", 1, '"alrets" is no setting: did you mean "alerts"?'),
+    ("[alerts]\noutside = {step_pct = 200}\n", 2, "step_pct = 200"),
+    ("alerts = 3\n", 1, "alerts = 3: a table of settings is wanted"),
+    ("[[alerts]]\noff = []\n", 1, "a table of settings is wanted"),
+    ("[capture]\nsteps = 3\nseconds = 2.0\n", 3, "exclude each other"),
+    ("capture.steps = true\n", 1, "steps = true"),
+    ('[columns]\nprocesses = ["pid", "nope"]\n', 2, 'processes = "nope"'),
+)
+
+
+@pytest.mark.parametrize(("text", "line", "said"), WRONG)
+def test_what_is_wrong_is_named_with_its_file_and_line(text: str, line: int, said: str) -> None:
+    with pytest.raises(UnusableInput) as refused:
+        config.parse(text, Path("/home/mira/config.toml"))
+    assert str(refused.value).startswith(f"/home/mira/config.toml, line {line}: ")
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+COMMANDS = (
+    ["--once"],
+    ["--json"],
+    ["captures"],
+    ["doctor"],
+    ["demo", "--json"],
+    ["run", "--", "true"],
+    ["report", "x"],
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_wrong_one_ends_every_command(command: list[str], tmp_path: Path) -> None:
+    done = llmtop(home(tmp_path, "[alerts]\noff = 3\n"), *command)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    [line] = done.stderr.splitlines()
+    assert line == (
+        f"llmtop: {tmp_path}/config/llmtop/config.toml, line 2: off = 3: a list of alert ids "
+        "(docs/configuration.md has them) is wanted"
+    )
+
+
+def alert_ids(env: dict[str, str]) -> dict[str, set[float]]:
+    """What the demo's recording raises, and since when."""
+    done = llmtop(env, "replay", str(DEMO), "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, set[float]] = {}
+    for line in done.stdout.splitlines():
+        for alert in json.loads(line)["alerts"]:
+            found.setdefault(alert["id"], set()).add(alert["since"])
+    return found
+
+
+def test_alerts_that_are_off_are_not_told_and_the_others_are(tmp_path: Path) -> None:
+    usual = alert_ids(home(tmp_path, ""))
+    assert {"input_bound", "low_power_full_util"} <= set(usual)
+    less = alert_ids(home(tmp_path, '[alerts]\noff = ["input_bound"]\n'))
+    assert set(less) == set(usual) - {"input_bound"}
+
+
+def test_another_threshold_holds_and_the_rule_says_so(tmp_path: Path) -> None:
+    env = home(tmp_path, "[alerts.input_bound]\nstep_pct = 99\n[alerts.outside]\nstep_pct = 42\n")
+    assert "input_bound" not in alert_ids(env)
+    program = (
+        "from llmtop import config; config.load()\n"
+        "from llmtop.rules.engine import explain\nprint(explain('outside').condition)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "42 %" in done.stdout
+
+
+def test_flags_win(tmp_path: Path) -> None:
+    env = home(tmp_path, 'interval = 30.0\n[capture]\nsteps = 9\nengine = "memory"\n')
+    assert "[default: 30.0]" in " ".join(llmtop(env, "live", "--help").stdout.split())
+    gone = llmtop(env, "capture", "--pid", "999999999", "--seconds", "2")
+    assert "not both" not in gone.stderr, "a length of the configuration yields to one on the command line"
+    assert gone.returncode in (2, 3)
+    command = [sys.executable, "-m", "llmtop", "--json", "-i", "0.1"]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as streaming:
+        assert streaming.stdout is not None
+        first, second = (json.loads(streaming.stdout.readline())["monotonic"] for _ in range(2))
+        streaming.terminate()
+    assert second - first < 30.0
+
+
+def test_without_a_file_and_with_an_empty_one_nothing_changes(tmp_path: Path) -> None:
+    assert config.load(tmp_path / "none.toml") == config.Config() == config.parse("", tmp_path)
+
+
+def test_words_that_the_configuration_knows_are_those_of_the_program() -> None:
+    hints = str(config.Theme) + str(config.Columns.__annotations__)
+    assert [theme.name.removeprefix("llmtop-") for theme in THEMES] == list(get_args(get_args(config.Theme)[0])), (
+        hints
+    )
+    for name, columns in (
+        ("gpus", node_table.COLUMNS[1:]),
+        ("processes", process_table.COLUMNS),
+        ("captures", (*capture_list.COLUMNS, capture_list.PROGRAM)),
+    ):
+        titles = [column.title for column in columns]
+        chosen = config.parse(f"[columns]\n{name} = {json.dumps(titles)}", Path("x")).columns
+        assert getattr(chosen, name) == titles
+    ids = list(get_args(AlertId))
+    assert len(ids) > 10
+    document = (REPOSITORY / "docs" / "configuration.md").read_text()
+    shown = document.split("```toml")[1].split("```")[0]
+    config.parse(shown, Path("x"))
+    for known in (
+        *config.Config.__struct_fields__,
+        *config.Alerts.__struct_fields__,
+        *config.Capture.__struct_fields__,
+    ):
+        assert re.search(rf"\b{known}\b", document), known
+
+
+def test_columns_are_those_asked_for_in_their_order(tmp_path: Path) -> None:
+    env = home(tmp_path, '[columns]\nprocesses = ["user", "pid", "command"]\n')
+    with Terminal([sys.executable, "-m", "llmtop", "demo"], (120, 30), **env) as terminal:
+        terminal.shows("REPLAY")
+        wait_for(lambda: "GPU" in terminal.text(), what="a frame")
+        terminal.keys("p")
+        wait_for(lambda: re.search(r"user +pid +command", terminal.text()), what="the columns")
+        terminal.keys("q")
+        terminal.keys("q")
+        assert terminal.ends() == 0
+
+
+def test_the_theme_is_remembered_and_yields_to_the_configuration(tmp_path: Path) -> None:
+    env = home(tmp_path, "")
+    remembered = tmp_path / "state" / "llmtop" / "theme"
+    with Terminal([sys.executable, "-m", "llmtop", "demo"], (120, 30), **env) as terminal:
+        terminal.shows("REPLAY")
+        terminal.keys("t")
+        wait_for(lambda: remembered.is_file() and remembered.read_text() == "llmtop-light\n", what="the theme")
+        terminal.keys("q")
+        assert terminal.ends() == 0
+    assert ThemeMemory(remembered).read() == "llmtop-light"
+    light = b"250;251;252"  # the background of the light theme
+    for text, flags, expected in (
+        ("", [], True),
+        ('theme = "dark"\n', [], False),
+        ("", ["--theme", "dark"], False),
+    ):
+        with Terminal(
+            [sys.executable, "-m", "llmtop", "demo", *flags], (120, 30), **home(tmp_path, text)
+        ) as again:
+            again.shows("REPLAY")
+            assert (light in again.raw) is expected
+            again.keys("q")
+            assert again.ends() == 0
+
+
+def test_a_theme_that_cannot_be_remembered_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    memory = ThemeMemory(tmp_path / "file" / "theme")
+    memory.write("llmtop-light")
+    assert memory.read() == ""

@@ -1,0 +1,40 @@
+"""The captures in the folder here as marks on the time line: when, by which engine, and what each said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from llmtop.capture import folder
+from llmtop.errors import LlmtopError
+from llmtop.inputs import read_input
+
+MOST = 200
+
+
+class _Verdict(msgspec.Struct):
+    verdict: str = ""
+
+
+def found(parent: Path) -> tuple[tuple[float, str], ...]:
+    """Unix time and words of each capture, oldest first. What cannot be read is left out.
+
+    Args:
+        parent: the folder that captures are made in.
+    """
+    listed = folder.listed(parent)[-MOST:]
+    return tuple((info.started_at, _words(path, info)) for path, info in listed)
+
+
+def _words(path: Path, info: folder.Info) -> str:
+    steps = "" if info.steps is None else f", {info.steps} step{'' if info.steps == 1 else 's'}"
+    said = _verdict(path) if info.state == "done" else info.state
+    return f"{info.engine}{steps}" + (f": {said}" if said else "")
+
+
+def _verdict(path: Path) -> str:
+    try:
+        return msgspec.json.decode(read_input(path / "report.json"), type=_Verdict).verdict
+    except (LlmtopError, OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return ""

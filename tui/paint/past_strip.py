@@ -1,0 +1,50 @@
+"""Histories as cells: one figure over the time line, in one row or several."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import groupby
+
+from rich.style import Style
+
+from tui.heights import SPIKE, Past
+from tui.paint.glyphs import Glyphs
+from tui.paint.gpu_metrics import Hue
+from tui.paint.rows import Look, Row
+
+
+def add_strip(row: Row, past: Past, hue: Hue, look: Look, style: Style | None = None) -> Row:
+    """Append a history in one row of eighth blocks; what stands out far from its cell's mean is brighter."""
+    usual = look.hues[hue] if style is None else style
+    return _add(row, past.heights, 0, usual, look.spikes[hue], look.glyphs)
+
+
+def add_chart(rows: list[Row], past: Past, hue: Hue, look: Look) -> None:
+    """Append a history to several rows, the top one first; it was made for as many."""
+    for place, row in enumerate(rows):
+        base = 8 * (len(rows) - 1 - place)
+        usual = look.hues[hue] if len(rows) == 1 else look.areas[hue]
+        _add(row, past.heights, base, usual, look.spikes[hue], look.glyphs)
+
+
+def _add(row: Row, heights: bytes, base: int, usual: Style, spike: Style, glyphs: Glyphs) -> Row:
+    for text, high in _runs(heights, base, glyphs.levels):
+        row.put(text, spike if high else usual, len(text))
+    return row
+
+
+@lru_cache(maxsize=256)
+def _runs(heights: bytes, base: int, levels: str) -> tuple[tuple[str, bool], ...]:
+    """The characters of a row, and whether they stand out; most rows are the same for some frames."""
+    table = _table(base, levels)
+    if not heights or max(heights) < SPIKE:
+        return ((heights.decode("latin-1").translate(table), False),)
+    return tuple(
+        (bytes(run).decode("latin-1").translate(table), high) for high, run in groupby(heights, SPIKE.__le__)
+    )
+
+
+@lru_cache(maxsize=64)
+def _table(base: int, levels: str) -> dict[int, str]:
+    """The character for each height in a row that begins `base` eighths above the axis."""
+    return {value + spike: levels[min(max(value - base, 0), 8)] for value in range(SPIKE) for spike in (0, SPIKE)}

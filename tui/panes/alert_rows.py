@@ -1,0 +1,159 @@
+"""The rows of the shown alert: what is wrong, since when, why, and which keys go on from there, about whom.
+
+A row says as much as it has room for, in whole clauses: a reason that is cut in its middle is none.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+from rich.style import Style
+
+from llmtop import format as fmt
+from llmtop.snapshot import Alert, Snapshot
+from tui import keys, whom
+from tui.paint import alert_style
+from tui.paint.rows import Look, Row, clip
+from tui.view import View
+
+_CLAUSE = re.compile(r"[;:,] |\. ")
+
+
+def paint(view: View, width: int, height: int, look: Look) -> list[Row]:
+    """The gravest alert, or the chosen one; with a second row, the keys that act on it and the next one."""
+    snapshot = view.snapshot
+    heard = view.alerts.heard(snapshot)
+    alert = view.alerts.shown(heard)
+    if snapshot is None or alert is None:
+        rows = _none(view, width, look)
+    else:
+        rows = [_alert(alert, len(heard) - 1, snapshot, width, look)]
+        if height > 1:
+            rows.append(_keys(alert, heard, snapshot, width, look, replaying=bool(view.replay)))
+    rows += [Row(width) for _ in range(height - len(rows))]
+    return [row.end(look.palette.text) for row in rows[:height]]
+
+
+def points(alert: Alert) -> list[str]:
+    """The reason in clauses, the cause first; of an alert without any, its sentence taken apart."""
+    said = alert.points or tuple(_CLAUSE.split(alert.summary.rstrip(".")))
+    return [fmt.printable(text) for text in said]
+
+
+def fitting(clauses: Sequence[str], room: int, gap: str = ", ") -> str:
+    """As many clauses as fit, each of them whole; of the first, its beginning where not even that fits."""
+    said = clip(clauses[0], room) if clauses else ""
+    for clause in clauses[1:]:
+        if cell_len(said) + len(gap) + cell_len(clause) > room:
+            break
+        said += gap + clause
+    return said
+
+
+def _none(view: View, width: int, look: Look) -> list[Row]:
+    palette = look.palette
+    muted = 0 if view.snapshot is None else len(view.snapshot.alerts)
+    text = f" {look.glyphs.info} no alerts" + (f" but {fmt.counted(muted, 'muted one')} (a)" if muted else "")
+    if not muted and view.alerts.since is not None and view.alerts.last_gone() is None:
+        text += time.strftime(" since %H:%M:%S", time.localtime(view.alerts.since))
+    rows = [Row(width).add(text, palette.dim)]
+    last = view.alerts.last_gone()
+    if last is not None and view.snapshot is not None:
+        ended = last.until or 0.0
+        told = [
+            f"last: {alert_style.word(last.alert)} {alert_style.subject(last.alert, view.snapshot)}",
+            f"for {alert_style.lasted(last.alert, ended)}",
+            *points(last.alert)[:1],
+        ]
+        when = f"ended {alert_style.age_of(view.snapshot.time - ended)} ago (a: all {view.alerts.gone_count()})"
+        rows.append(Row(width).add("   " + fitting([*told[:2], when, *told[2:]], width - 4), palette.dim))
+    return rows
+
+
+def _alert(alert: Alert, others: int, snapshot: Snapshot, width: int, look: Look) -> Row:
+    """Badge, age, subject, reason, what to do next: the less it is worth, the earlier it is left out."""
+    palette = look.palette
+    badge = f" {alert_style.mark(alert, look)} {alert_style.word(alert)} "
+    said = points(alert)
+    row = Row(width).add(badge, alert_style.badge(alert, look))
+    age, least = alert_style.age(alert, snapshot.time), cell_len(said[0]) if said else 0
+    tail = _others(others, row.left - 2 - least)
+    room = row.left - len(tail) - 2
+    for about in alert_style.subjects(alert, snapshot):
+        for shown in (age, ""):
+            words = " ".join(text for text in (shown, about) if text)
+            if cell_len(words) + 3 + least <= room:
+                row.add(f" {shown}" if shown else "", palette.text)
+                row.add(f" {about}" if about else "", palette.strong)
+                row.add("  " if words else " ", palette.text)
+                return _reason(row, said, alert, tail, look)
+    return _reason(row.add(" ", palette.text), said, alert, tail, look)
+
+
+def _others(count: int, room: int) -> str:
+    """How many alerts there are besides; the reason comes first, so in fewer words where that needs the room."""
+    if not count:
+        return ""
+    return f"+{count} more (n) " if len(f"+{count} more (n) ") <= room else f"+{count} (n) "
+
+
+def _reason(row: Row, said: list[str], alert: Alert, tail: str, look: Look) -> Row:
+    palette = look.palette
+    row.add(fitting(said, max(row.left - len(tail) - 1, 0)), palette.text)
+    following = fmt.printable(alert.next).split("; ") if alert.next else []
+    arrow = f"  {look.glyphs.arrow} "
+    if following and cell_len(following[0]) + len(arrow) + len(tail) + 1 <= row.left:
+        row.add(arrow, palette.dim)
+        row.add(fitting(following, row.left - len(tail) - 1, "; "), palette.text)
+    return row.right(tail, palette.info, palette.text) if tail else row
+
+
+def key_words(alert: Alert, snapshot: Snapshot, *, replaying: bool) -> list[tuple[str, str]]:
+    """The keys that act on an alert, each with what it does and to whom."""
+    about = whom.of_alert(alert, snapshot)
+    return [
+        (key.shown, key.alert.format(whom=about.name))
+        for key in keys.alert_keys(replaying=replaying)
+        if "{whom}" not in key.alert or about.name
+    ]
+
+
+def add_keys(row: Row, words: Sequence[tuple[str, str]], room: int, look: Look) -> Row:
+    """Append as many keys as fit into `room` cells, each of them whole."""
+    palette = look.palette
+    for key, does in words:
+        needed = cell_len(key) + cell_len(does) + 4
+        if needed > room:
+            break
+        room -= needed
+        row.add(f"{key} ", _bold(palette.info)).add(f"{does}   ", palette.dim)
+    return row
+
+
+def _keys(alert: Alert, heard: list[Alert], snapshot: Snapshot, width: int, look: Look, *, replaying: bool) -> Row:
+    palette = look.palette
+    row = Row(width).add("   ", palette.text)
+    words = key_words(alert, snapshot, replaying=replaying)
+    needed = sum(cell_len(key) + cell_len(does) + 4 for key, does in words)
+    tail = _next(alert, heard, snapshot, max(row.left - needed - 1, 0))
+    add_keys(row, words, row.left - cell_len(tail), look)
+    return row.right(f"{tail} ", palette.dim, palette.text) if tail else row
+
+
+def _next(alert: Alert, heard: list[Alert], snapshot: Snapshot, room: int) -> str:
+    """Which alert the key for the next one shows; with fewer words where there is less room."""
+    if len(heard) < 2:
+        return ""
+    following = heard[(heard.index(alert) + 1) % len(heard)]
+    for about in alert_style.subjects(following, snapshot):
+        text = f"n next: {alert_style.word(following)} {about}".rstrip()
+        if cell_len(text) <= room:
+            return text
+    return ""
+
+
+def _bold(style: Style) -> Style:
+    return style + Style(bold=True)

@@ -1,0 +1,112 @@
+"""The list of captures as rows: columns as data, and what there is to say of the chosen one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.style import Style
+
+from llmtop import bottlenecks, config
+from llmtop import format as fmt
+from llmtop.capture.shelf import Shelved, when
+from tui.columns import Around, Column, fitting, wanted
+from tui.paint.rows import Look, Row, clip, elapsed, pad
+
+_GAP = 2
+_LEAST_COMMAND = 10
+
+
+def _verdict(capture: Shelved) -> str:
+    """What it says: the verdict, else what kind of capture it is, else why it says nothing."""
+    if capture.state != "done":
+        return capture.state
+    if capture.verdict:
+        known = bottlenecks.find(capture.verdict)
+        return known.badge.lower() if known else fmt.printable(capture.verdict)
+    return "stacks" if capture.has_report else "no report"
+
+
+COLUMNS: tuple[Column[Shelved], ...] = (
+    Column("taken", 11, 0, lambda one, _: when(one.taken_at), numeric=False),
+    Column("ago", 8, 5, lambda one, around: elapsed(around.now - one.taken_at)),
+    Column("engine", 14, 2, lambda one, _: fmt.printable(one.engine, 14), numeric=False),
+    Column("whom", 12, 4, lambda one, _: fmt.printable(one.whom, 12), numeric=False),
+    Column("verdict", 12, 0, lambda one, _: _verdict(one), numeric=False, strong=True),
+    Column("step", 8, 1, lambda one, _: fmt.duration(one.step_seconds)),
+    Column("steps", 5, 6, lambda one, _: fmt.DASH if one.info is None else fmt.number(one.info.steps)),
+    Column("size", 8, 1, lambda one, _: fmt.size(one.bytes)),
+)
+PROGRAM = Column[Shelved](
+    "command",
+    0,
+    9,
+    lambda one, _: fmt.printable((one.info.command if one.info else None) or one.name),
+    numeric=False,
+)
+
+
+def plan(width: int) -> list[Column[Shelved]]:
+    """The columns that fit, and the command where there is room for some of it."""
+    room, titles_wanted = width - 4, config.current().columns.captures
+    columns = fitting(wanted(COLUMNS, titles_wanted), room, _GAP)
+    used = sum(column.width + _GAP for column in columns)
+    shown = titles_wanted is None or PROGRAM.title in titles_wanted
+    return [*columns, PROGRAM] if shown and room - used >= _LEAST_COMMAND else columns
+
+
+def titles(columns: Sequence[Column[Shelved]], width: int, look: Look) -> Row:
+    """The titles of the columns."""
+    row = Row(width).add("    ", look.palette.dim)
+    for column in columns:
+        row.add(pad(column.title, column.width or row.left, right=column.numeric), look.palette.dim)
+        row.add(" " * _GAP, look.palette.dim)
+    return row.end(look.palette.text)
+
+
+def line(
+    capture: Shelved,
+    columns: Sequence[Column[Shelved]],
+    now: float,
+    width: int,
+    look: Look,
+    *,
+    chosen: bool,
+    sign: str,
+) -> Row:
+    """One capture.
+
+    Args:
+        sign: "B" for the baseline, "1" for the one that the next is compared with; else a blank.
+    """
+    palette = look.palette
+    style: Style = palette.cursor if chosen else palette.text
+    around = Around({}, now)
+    row = Row(width).add(look.glyphs.selected if chosen else " ", style).add(f" {sign} ", palette.info)
+    for column in columns:
+        text = column.text(capture, around)
+        row.add(pad(text, column.width or row.left, right=column.numeric), style).add(" " * _GAP, style)
+    return row.end(style)
+
+
+def about(capture: Shelved, width: int, look: Look) -> list[Row]:
+    """The chosen capture: its folder, how to get it to one's own machine, and what opens it there."""
+    palette = look.palette
+    rows = []
+    for label, text, style in (
+        ("folder", str(capture.path), palette.text),
+        ("copy", f"{capture.copy}   (y copies this line)", palette.code),
+        ("open", capture.open, palette.code),
+    ):
+        row = Row(width).add(f"    {pad(label, 8)}", palette.dim)
+        rows.append(row.add(clip(fmt.printable(text), row.left), style).end(palette.text))
+    return rows
+
+
+def nothing(parent: Path, width: int, look: Look) -> list[Row]:
+    """What to say where there is no capture yet."""
+    said = (
+        f"No captures in {fmt.printable(str(parent))} yet.",
+        "c takes one of a running training, or from a shell: llmtop capture",
+    )
+    return [Row(width).add(f"    {text}", look.palette.dim) for text in said]

@@ -1,0 +1,428 @@
+"""The one table of GPUs and ranks: a line each, its history on the time line, its state in a column of its own.
+
+A GPU and the training process on it share a line. What is not of the job that is shown is there too and said to be
+so: other jobs, other users, free GPUs, MIG instances, processes without a GPU.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+from msgspec import Struct
+from rich.cells import cell_len
+from rich.style import Style
+
+from llmtop import config, gpu_busy, ownership
+from llmtop import format as fmt
+from llmtop.snapshot import Alert, Gpu, Rank, Snapshot
+from tui import gpu_names
+from tui.columns import Around, Column, fitting
+from tui.history import key_of
+from tui.paint import alert_style
+from tui.paint.gpu_metrics import BY_KEY, GIB, Hue
+from tui.paint.past_strip import add_strip
+from tui.paint.rows import Look, Row, clip, pad
+from tui.panes.words import short_command
+from tui.view import View
+
+LEAST_STATE = 14
+_LEAST_STRIP = 10
+_MOST_STATE = 34
+_HEAD = 2
+"""Cells for the mark at the left."""
+
+
+class Entry(Struct, frozen=True):
+    """One line of the table."""
+
+    gpu: Gpu | None
+    rank: Rank | None
+    again: bool = False
+    """A further process on the GPU of the line above: the GPU's figures are not told twice."""
+
+
+def entries(view: View) -> list[Entry]:
+    """The lines: GPUs in the driver's order with the ranks on them, then the ranks without a GPU that is shown."""
+    ranks = view.ranks()
+    job = view.job()
+    if job is not None:  # the job that is shown comes first where two share a GPU
+        ranks.sort(key=lambda rank: rank.job != job.name)
+    found: list[Entry] = []
+    for gpu in view.gpus():
+        on_it = [rank for rank in ranks if rank.gpu_uuid == gpu.uuid]
+        found.append(Entry(gpu, on_it[0] if on_it else None))
+        found += [Entry(gpu, rank, again=True) for rank in on_it[1:]]
+    shown = {entry.rank.pid for entry in found if entry.rank is not None}
+    rest = [rank for rank in ranks if rank.pid not in shown]
+    return found + [Entry(None, rank) for rank in sorted(rest, key=ranks.index)]
+
+
+def _gpu_column(title: str, width: int, weight: int, key: str, *, strong: bool = False) -> Column[Entry]:
+    def text(entry: Entry, _around: Around) -> str:
+        if entry.gpu is None or entry.again:
+            return ""
+        return cell_text(entry.gpu, key)
+
+    return Column(title, width, weight, text, strong=strong, key=key)
+
+
+def _both(one: float | None, other: float | None) -> float | None:
+    return None if one is None and other is None else (one or 0.0) + (other or 0.0)
+
+
+def _per_s(value: float | None) -> str:
+    return fmt.DASH if value is None else fmt.size(value).replace(" ", "").removesuffix("iB").removesuffix("B")
+
+
+def cell_text(gpu: Gpu, key: str) -> str:
+    """A figure of a GPU in the fixed unit that its column's title names."""
+    if key == "power":
+        limit = "" if gpu.power_limit_watts is None else f"/{fmt.number(gpu.power_limit_watts)}"
+        return fmt.number(gpu.power_watts) + limit
+    if key == "memory":
+        total, used = gpu.mem_total_bytes, gpu.mem_used_bytes
+        digits = 0 if total is None or total >= 16 * GIB else 1
+        of = "" if total is None else f"/{total / GIB:.{digits}f}"
+        return fmt.number(None if used is None else used / GIB, digits) + of
+    return _TEXTS[key](gpu) if key in _TEXTS else BY_KEY[key].text(gpu)
+
+
+_TEXTS: dict[str, Callable[[Gpu], str]] = {
+    "temperature": lambda gpu: fmt.number(gpu.temperature_c, 0, "°"),
+    "clock": lambda gpu: fmt.number(gpu.sm_clock_mhz),
+    "pcie": lambda gpu: _per_s(_both(gpu.pcie_rx_bytes_per_s, gpu.pcie_tx_bytes_per_s)),
+    "nvlink": lambda gpu: _per_s(_both(gpu.nvlink_rx_bytes_per_s, gpu.nvlink_tx_bytes_per_s)),
+}
+
+
+def _rank_column(title: str, width: int, weight: int, key: str, *, strong: bool = False) -> Column[Entry]:
+    def text(entry: Entry, _around: Around) -> str:
+        rank = entry.rank
+        if rank is None:
+            return ""
+        if key == "rank":
+            return fmt.number(rank.rank)
+        if key == "step":
+            return fmt.duration(rank.step_seconds_p50 or rank.step_seconds)
+        if key == "idle":
+            return gpu_busy.idle_text(rank)
+        return fmt.count(rank.tokens_per_s) if key == "tokens" else str(rank.pid)
+
+    return Column(title, width, weight, text, strong=strong, key=key)
+
+
+COLUMNS: tuple[Column[Entry], ...] = (
+    Column(
+        "GPU", 3, 0, lambda e, a: "" if e.gpu is None or e.again else a.gpus.get(e.gpu.uuid, fmt.DASH), strong=True
+    ),
+    _rank_column("rk", 3, 1, "rank", strong=True),
+    _gpu_column("power W", 7, 2, "power", strong=True),
+    _gpu_column("util", 4, 9, "util"),
+    _gpu_column("SM", 4, 4, "sm"),
+    _gpu_column("tens", 4, 8, "tensor"),
+    _gpu_column("DRAM", 4, 13, "dram"),
+    _gpu_column("mem GiB", 7, 6, "memory"),
+    _gpu_column("temp", 4, 7, "temperature"),
+    _gpu_column("MHz", 5, 14, "clock"),
+    _gpu_column("PCIe/s", 6, 11, "pcie"),
+    _gpu_column("NVL/s", 5, 10, "nvlink"),
+    _rank_column("step", 7, 3, "step", strong=True),
+    _rank_column("idle", 6, 5, "idle"),
+    _rank_column("tok/s", 6, 15, "tokens"),
+    _rank_column("pid", 7, 16, "pid"),
+)
+_BEFORE_STRIP = ("", "rank", "power")
+
+
+class _Plan(Struct, frozen=True):
+    """Which columns fit, and the cells of the strips and of the state."""
+
+    columns: tuple[Column[Entry], ...]
+    strip: int
+    second: int
+    state: int
+    gap: int
+    strip_at: int
+    """Before which column the strip stands; the number of columns: after the last."""
+
+
+@lru_cache(maxsize=16)
+def _plan(width: int, absent: frozenset[str]) -> _Plan:
+    """The columns that fit beside a strip and the state; those without a value anywhere are left out."""
+    titles = config.current().columns.gpus
+    wanted = [
+        column
+        for column in COLUMNS
+        if column.key not in absent and (titles is None or not column.key or column.title in titles)
+    ]
+    gap = 1 if width < 100 else 2
+    room = width - _HEAD - LEAST_STATE
+    strip = 0 if width < 70 else max(_LEAST_STRIP, min(width * 3 // 10, 70))
+    second = 20 if width >= 180 and "sm" not in absent else 0
+    strips = sum(cells + gap for cells in (strip, second) if cells)
+    chosen = fitting(wanted, room - strips, gap)
+    spare = room - strips - sum(column.width + gap for column in chosen)
+    state = LEAST_STATE + (min(spare // 2, _MOST_STATE - LEAST_STATE) if strip else spare)
+    strip = strip + LEAST_STATE + spare - state if strip else 0
+    at = next((n for n, column in enumerate(chosen) if column.key not in _BEFORE_STRIP), len(chosen))
+    return _Plan(tuple(chosen), strip, second, state, gap, at if strip else -1)
+
+
+def _absent(shown: Sequence[Entry]) -> frozenset[str]:
+    """The columns in which no line has a value: a dash each says nothing. The telling ones stay."""
+    found: set[str] = set()
+    gpus = [entry.gpu for entry in shown if entry.gpu is not None]
+    if all(gpu.nvlink_rx_bytes_per_s is None and gpu.nvlink_tx_bytes_per_s is None for gpu in gpus):
+        found.add("nvlink")
+    if all(gpu.sm_active_pct is None for gpu in gpus):
+        found |= {"sm", "tensor", "dram"}
+    if not gpus:
+        found |= {"power", "util", "sm", "memory", "temperature", "clock", "pcie"}
+    if all(entry.rank is None for entry in shown):
+        found |= {"rank", "step", "idle", "tokens", "pid"}
+    elif all(entry.rank is None or entry.rank.rank is None for entry in shown):
+        found.add("rank")
+    if all(entry.rank is None or entry.rank.tokens_per_s is None for entry in shown):
+        found.add("tokens")
+    return frozenset(found)
+
+
+def _figure(shown: Sequence[Entry]) -> tuple[str, str, Hue]:
+    """What the strip is of: power against its limit, else how much of the time a kernel ran, else the steps."""
+    gpus = [entry.gpu for entry in shown if entry.gpu is not None]
+    limits = {gpu.power_limit_watts for gpu in gpus if gpu.power_limit_watts}
+    if limits:
+        of = f" of {limits.pop():.0f} W" if len(limits) == 1 else " of its limit"
+        return "power", "power" + of, "energy"
+    if gpus:
+        return "util", "util", "compute"
+    return "step", "step", "compute"
+
+
+class Table(Struct, frozen=True):
+    """What all lines have in common; made once a frame."""
+
+    plan: _Plan
+    figure: tuple[str, str, Hue]
+    around: Around
+    snapshot: Snapshot
+    worst: dict[str, Alert]
+    """By GPU."""
+    of_pid: dict[int, Alert]
+    alerts: Counter[str]
+    """How many there are, by GPU and by pid in words."""
+    job: str | None
+    several: bool
+    chosen: int | None
+    selected: str | None
+
+
+def table(view: View, shown: Sequence[Entry], width: int) -> Table | None:
+    """Prepare the table for this width; None before the first snapshot."""
+    snapshot = view.snapshot
+    if snapshot is None:
+        return None
+    gpu_of = {rank.pid: rank.gpu_uuid for rank in snapshot.ranks}
+    count: Counter[str] = Counter()
+    of_pid: dict[int, Alert] = {}
+    for alert in alert_style.ordered(snapshot.alerts):
+        uuid = alert.gpu or (gpu_of.get(alert.pid) if alert.pid is not None else None)
+        count[uuid or f"pid {alert.pid}"] += 1
+        if alert.pid is not None:
+            of_pid.setdefault(alert.pid, alert)
+    rank, job = view.rank(), view.job()
+    return Table(
+        plan=_plan(width, _absent(shown)),
+        figure=_figure(shown),
+        around=Around(gpu_names.labels(snapshot.gpus), snapshot.time),
+        snapshot=snapshot,
+        worst=alert_style.by_gpu(snapshot),
+        of_pid=of_pid,
+        alerts=count,
+        job=None if job is None else job.name,
+        several=len(snapshot.jobs) > 1,
+        chosen=None if rank is None else rank.pid,
+        selected=view.selected,
+    )
+
+
+def titles(made: Table, width: int, span: str, look: Look) -> Row:
+    """The line above the table.
+
+    Args:
+        made: what `table` made.
+        width: of the line.
+        span: what the strips cover, in words.
+        look: how to draw.
+    """
+    plan, dim = made.plan, look.palette.dim
+    row = Row(width).add(" " * _HEAD, dim)
+    gap = " " * plan.gap
+    for place, column in enumerate(plan.columns):
+        if place == plan.strip_at:
+            row.add(_strip_title(made, plan.strip, span) + gap, dim)
+        if plan.second and column.key == "sm":
+            row.add(pad("SM", plan.second) + gap, dim)
+        row.add(pad(column.title, column.width, right=True) + gap, dim)
+    if plan.strip_at == len(plan.columns):
+        row.add(_strip_title(made, plan.strip, span) + gap, dim)
+    return row.add(pad("state", min(plan.state, row.left)), dim).end(look.palette.text)
+
+
+def _strip_title(made: Table, room: int, span: str) -> str:
+    name = made.figure[1]
+    full = f"{name}, {span}"
+    return pad(full if len(full) <= room else name, room)
+
+
+def line(made: Table, entry: Entry, view: View, width: int, look: Look) -> Row:
+    """One GPU and the rank on it."""
+    palette, plan = look.palette, made.plan
+    alert = _alert(made, entry)
+    loud = alert if alert is not None and alert_style.weight(alert) > 0 else None
+    text, style = _state(made, entry, loud, look)
+    foreign = entry.rank is None or (made.several and entry.rank.job != made.job)
+    plain = palette.dim if foreign and loud is None else palette.text
+    strong = palette.dim if foreign and loud is None else palette.strong
+    row = Row(width)
+    picked = entry.gpu is not None and entry.gpu.uuid == made.selected and not entry.again
+    if loud is not None:
+        row.add(alert_style.mark(loud, look), alert_style.badge(loud, look))
+    else:
+        mark = look.glyphs.selected if picked or (entry.rank and entry.rank.pid == made.chosen) else " "
+        row.add(mark, palette.selected if picked else palette.dim)
+    gap = " " * plan.gap
+    waiting, style_of = [" "], palette.text  # cells of one style are put into the row together
+
+    def flush() -> None:
+        if waiting:
+            row.add("".join(waiting), style_of)
+            waiting.clear()
+
+    for place, column in enumerate(plan.columns):
+        if place == plan.strip_at:
+            flush()
+            _strip(row, made, entry, view, look)
+        if plan.second and column.key == "sm":
+            flush()
+            _second(row, entry, view, plan.second, look)
+            waiting.append(gap)
+        wanted = strong if column.strong else plain
+        if column.key == "" and (picked or loud is not None):
+            wanted = palette.selected if loud is None else alert_style.ink(loud, look)
+        if wanted is not style_of:
+            flush()
+            style_of = wanted
+        waiting.append(pad(column.text(entry, made.around), column.width, right=True) + gap)
+    flush()
+    if plan.strip_at == len(plan.columns):
+        _strip(row, made, entry, view, look)
+    said = whole(text, min(plan.state, row.left), f" {look.glyphs.dot} ")
+    return row.add(said, style).end(palette.text)
+
+
+def whole(text: str, room: int, between: str) -> str:
+    """As many of the parts of a text as fit, each whole; of the first, its beginning where not even that fits."""
+    first, *others = text.split(between)
+    said = clip(first, room)
+    for part in others:
+        if cell_len(said) + len(between) + cell_len(part) > room:
+            break
+        said += between + part
+    return said
+
+
+def _strip(row: Row, made: Table, entry: Entry, view: View, look: Look) -> None:
+    """The history of the figure that the table shows, or why there is none."""
+    key, _, hue = made.figure
+    room = made.plan.strip
+    if entry.gpu is None and entry.rank is not None:
+        past = view.history.past_from_zero((key_of(entry.rank), "step"), room)
+        add_strip(row, past, "compute", look)
+    elif entry.gpu is None or entry.again:
+        row.add(pad("  the same GPU", room), look.palette.dim)
+    else:
+        past = view.history.past((entry.gpu.uuid, key), room, BY_KEY[key].limit(entry.gpu))
+        if entry.gpu.mig_parent_uuid is not None and not any(past.heights):
+            row.add(pad(f"  part of GPU {entry.gpu.index}: power is told of all of it", room), look.palette.dim)
+        else:
+            add_strip(row, past, hue, look)
+    row.add(" " * made.plan.gap, look.palette.text)
+
+
+def _second(row: Row, entry: Entry, view: View, room: int, look: Look) -> None:
+    if entry.gpu is None or entry.again:
+        row.add(" " * room, look.palette.text)
+        return
+    add_strip(row, view.history.past((entry.gpu.uuid, "sm"), room, 100.0), "compute", look)
+
+
+def _alert(made: Table, entry: Entry) -> Alert | None:
+    """The worst alert of a line: of its rank, or of its GPU where that is told here."""
+    own = None if entry.rank is None else made.of_pid.get(entry.rank.pid)
+    if entry.gpu is None or entry.again:
+        return own
+    return made.worst.get(entry.gpu.uuid, own)
+
+
+def _state(made: Table, entry: Entry, loud: Alert | None, look: Look) -> tuple[str, Style]:
+    """The word for how it goes, and why: an alert, a rank's state, whose GPU it is."""
+    palette, rank, gpu = look.palette, entry.rank, entry.gpu
+    if loud is not None:
+        count = _count(made, entry) - 1
+        word, more = alert_style.word(loud), f" +{count}" if count > 0 else ""
+        forms = (f" {word}{more} ", f"{word}{more}", f" {word} ", word)
+        return next((text for text in forms if len(text) <= made.plan.state), word), alert_style.badge(loud, look)
+    if gpu is not None and gpu.error and not entry.again:
+        return f"ERROR {look.glyphs.dot} {fmt.printable(gpu.error)}", palette.critical
+    if rank is None:
+        return _unattached(made, gpu, look), palette.dim
+    if rank.state != "running":
+        inks = {"stalled": palette.critical, "paused": palette.dim, "gone": palette.dim}
+        return rank.state.upper(), inks.get(rank.state, palette.warning)
+    whose = "" if gpu is None else fmt.printable(ownership.owners(gpu.uuid, made.snapshot))
+    if whose:
+        return f"ok {look.glyphs.dot} {whose}", palette.warning
+    return _running(made, rank), palette.dim
+
+
+def _running(made: Table, rank: Rank) -> str:
+    if rank.lost:
+        return f"lost {fmt.count(rank.lost)} steps"
+    other_job = made.several and rank.job != made.job
+    return f"another job: {fmt.printable(rank.job).replace(' · ', ' ')}" if other_job else "ok"
+
+
+def _count(made: Table, entry: Entry) -> int:
+    if entry.gpu is not None and not entry.again:
+        return made.alerts[entry.gpu.uuid]
+    return 0 if entry.rank is None else made.alerts[f"pid {entry.rank.pid}"]
+
+
+def _unattached(made: Table, gpu: Gpu | None, look: Look) -> str:
+    """Who has a GPU on which no training is attached."""
+    if gpu is None:
+        return ""
+    parts = sum(one.mig_parent_uuid == gpu.uuid for one in made.snapshot.gpus)
+    if parts:
+        return f"split into {fmt.counted(parts, 'MIG instance')}"
+    dot = f" {look.glyphs.dot} "
+    processes = [one for one in made.snapshot.processes if one.gpu_uuid == gpu.uuid]
+    kind = f"MIG{dot}" if gpu.mig_parent_uuid is not None else ""
+    if not processes:
+        return f"{kind}no process"
+    named = short_command(processes[0].command) or f"pid {processes[0].pid}"
+    named += f" +{len(processes) - 1} more" if len(processes) > 1 else ""
+    whose = fmt.printable(ownership.owners(gpu.uuid, made.snapshot))
+    return kind + (whose or "not attached") + dot + named
+
+
+def more(hidden: Sequence[Entry], loud: int, width: int, look: Look) -> Row:
+    """The line that counts those for which there is no room."""
+    palette = look.palette
+    text = f"   +{len(hidden)} more {look.glyphs.more} r shows all ranks"
+    if loud:
+        text += f", {loud} of them with an alert"
+    return Row(width).add(text, palette.warning if loud else palette.dim).end(palette.text)

@@ -1,0 +1,43 @@
+"""What panes call processes and GPUs."""
+
+from __future__ import annotations
+
+from llmtop import format as fmt
+from llmtop import ownership
+from llmtop.snapshot import Gpu, Rank
+from tui.paint.rows import Look
+from tui.view import View
+
+
+def users(gpu: Gpu, view: View, look: Look) -> str:
+    """The attached training on this GPU, else how many processes use it, and whose; why its clock is low."""
+    if view.snapshot is None:
+        return ""
+    dot = f" {look.glyphs.dot} "
+    parts = [_rank(rank, dot) for rank in view.snapshot.ranks if rank.gpu_uuid == gpu.uuid][:1]
+    if not parts:
+        pids = [process for process in view.snapshot.processes if process.gpu_uuid == gpu.uuid]
+        command = (short_command(pids[0].command) or f"pid {pids[0].pid}") if pids else ""
+        others = f" +{len(pids) - 1} more" if len(pids) > 1 else ""
+        parts = [command + others] if pids else ["no process"]
+    whose = ownership.owners(gpu.uuid, view.snapshot)
+    if whose:
+        parts.insert(0 if whose.endswith("alone") else 1, fmt.printable(whose))
+    reasons = [reason for reason in gpu.clock_event_reasons or () if "idle" not in reason.lower()]
+    if reasons:
+        parts.append(fmt.printable(", ".join(reasons)).replace("_", " "))
+    return dot.join(parts)
+
+
+def short_command(command: str | None) -> str:
+    """What runs, without the interpreter and the folders: "train.py --lr 3e-4"."""
+    words = (command or "").split()
+    if len(words) > 1 and words[0].rpartition("/")[2].startswith("python") and not words[1].startswith("-"):
+        words = words[1:]
+    return fmt.printable(" ".join([word.rpartition("/")[2] or word for word in words[:1]] + words[1:]))
+
+
+def _rank(rank: Rank, dot: str) -> str:
+    name = f"pid {rank.pid}" if rank.rank is None else f"rank {rank.rank}"
+    step = "" if rank.step is None else f"{dot}step {rank.step:,}"
+    return f"{name}{step}{dot}{short_command(rank.command)}".rstrip(dot)

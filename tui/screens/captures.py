@@ -1,0 +1,281 @@
+"""The captures of this folder: open one, compare any two, mark a baseline, delete, keep the newest."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from llmtop import format as fmt
+from llmtop.capture import folder, shelf
+from llmtop.capture.shelf import Shelved
+from llmtop.errors import LlmtopError
+from tui import keys
+from tui.canvas import Placed
+from tui.layout import Rect
+from tui.paint.rows import Row
+from tui.panes import capture_list
+from tui.screens import report_picker
+from tui.screens.base import LlmtopScreen
+from tui.screens.report_picker import Loaded
+
+KEPT_AT_FIRST = 5
+"""How many captures are proposed to be kept."""
+_OPENED_BY = {"py-spy": "tui.screens.flame:FlameScreen"}
+"""What shows captures that are no report with steps; all else is one."""
+
+
+class CapturesScreen(LlmtopScreen):
+    """One line a capture, the newest first; below, what there is to say of the chosen one."""
+
+    NAME = keys.CAPTURES
+    CSS_PATH = "report.tcss"
+
+    def __init__(self, parent: Path | None = None) -> None:
+        """Show the captures of a folder.
+
+        Args:
+            parent: the folder; None: llmtop-captures here.
+        """
+        super().__init__()
+        self._place = parent or shelf.default_parent()
+        self._captures: list[Shelved] | None = None
+        self._baseline: Path | None = None
+        self._chosen: Path | None = None
+        self._first: Path | None = None
+        """The one that another is to be compared with."""
+        self._asks: Literal["", "delete", "keep"] = ""
+        self._keep = KEPT_AT_FIRST
+        self._top = 0
+
+    def on_mount(self) -> None:
+        """Look what there is; reading a hundred folders takes a moment."""
+        self._look()
+
+    def on_screen_resume(self) -> None:
+        """Look again: a report may have marked a baseline, a capture may have ended."""
+        self._look()
+        self.redraw()
+
+    def _look(self) -> None:
+        self.in_background(partial(_all, self._place), self._show, "llmtop-captures")
+
+    def _show(self, found: tuple[list[Shelved], Path | None]) -> None:
+        self._captures, self._baseline = found
+        self.redraw()
+
+    # --- painting ---------------------------------------------------------------------------------------------
+
+    def parts(self, width: int, height: int) -> list[Placed]:
+        """A title, the list, and below it the chosen one or what is asked."""
+        placed, body = self.around(width, height)
+        captures, palette = self._captures, self.look.palette
+        rows = [self._title(width)]
+        chosen = self._at()
+        below: list[Row] = []
+        if captures is None:
+            rows.append(Row(width).add(f"    reading {self._place} …", palette.dim))
+        elif not captures:
+            rows += capture_list.nothing(self._place, width, self.look)
+        else:
+            assert chosen is not None
+            columns = capture_list.plan(width)
+            below = self._question(width) or capture_list.about(captures[chosen], width, self.look)
+            rows.append(capture_list.titles(columns, width, self.look))
+            room = max(body.height - len(rows) - len(below) - 1, 1)
+            self._top = max(min(self._top, chosen, len(captures) - room), chosen - room + 1, 0)
+            shown = captures[self._top : self._top + room]
+            rows += [
+                capture_list.line(
+                    one,
+                    columns,
+                    time.time(),
+                    width,
+                    self.look,
+                    chosen=one is captures[chosen],
+                    sign=self._sign(one),
+                )
+                for one in shown
+            ]
+        rows = rows[: max(body.height - len(below), 1)]
+        rows += [Row(width).end(palette.text) for _ in range(body.height - len(rows) - len(below))]
+        painted = [row.end(palette.text) for row in [*rows, *below]][: body.height]
+        return [*placed, Placed(Rect(0, body.y, width, body.height), painted)]
+
+    def _title(self, width: int) -> Row:
+        palette, captures = self.look.palette, self._captures or []
+        row = Row(width).add(" captures", palette.strong)
+        total = fmt.size(sum(one.bytes for one in captures))
+        said = f" {self.look.glyphs.dot} {len(captures)}, {total} in {fmt.printable(str(self._place))}"
+        row.add(said if captures else "", palette.dim)
+        signs = [("B baseline", self._baseline), ("1 compared with v", self._first)]
+        for text, path in signs:
+            if path is not None and len(text) + 3 <= row.left:
+                row.add(f" {self.look.glyphs.dot} ", palette.dim).add(text, palette.info)
+        return row
+
+    def _sign(self, capture: Shelved) -> str:
+        return "1" if capture.path == self._first else "B" if capture.path == self._baseline else " "
+
+    def _question(self, width: int) -> list[Row]:
+        """What is asked before something is deleted."""
+        palette, capture = self.look.palette, self._capture()
+        if not self._asks or capture is None:
+            return []
+        if self._asks == "delete":
+            asked = f"Delete {fmt.printable(capture.name)}, {fmt.size(capture.bytes)}?"
+            keys_now = "enter deletes it for good, q keeps it"
+        else:
+            gone = self._beyond()
+            asked = f"Keep the newest ‹ {self._keep} ›"
+            much = f"{fmt.counted(len(gone), 'capture')}, {fmt.size(sum(one.bytes for one in gone))}"
+            keys_now = f"left and right change it; enter deletes {much} for good, q keeps all"
+        return [
+            Row(width).add(f"    {asked}", palette.warning),
+            Row(width).add(f"    {keys_now}", palette.text),
+        ]
+
+    # --- choosing ---------------------------------------------------------------------------------------------
+
+    def _at(self) -> int | None:
+        """Where the chosen capture stands; the newest where it is gone."""
+        paths = [one.path for one in self._captures or []]
+        if not paths:
+            return None
+        return paths.index(self._chosen) if self._chosen in paths else 0
+
+    def _capture(self) -> Shelved | None:
+        at = self._at()
+        return None if at is None or self._captures is None else self._captures[at]
+
+    def _beyond(self) -> list[Shelved]:
+        return shelf.beyond(self._captures or [], self._keep, self._baseline)
+
+    def command(self) -> str:
+        """The line that brings the chosen capture to another machine."""
+        capture = self._capture()
+        return "" if capture is None else capture.copy
+
+    def action_move(self, step: int) -> None:
+        """Choose the capture that is `step` lines further."""
+        at = self._at()
+        if at is not None and self._captures is not None:
+            self._asks = ""
+            self._chosen = self._captures[min(max(at + step, 0), len(self._captures) - 1)].path
+            self.redraw()
+
+    def action_keep_more(self, step: int) -> None:
+        """Keep more or fewer, where it is asked how many."""
+        if self._asks == "keep":
+            self._keep = min(max(self._keep + step, 0), max(len(self._captures or []), 0))
+            self.redraw()
+
+    # --- what keys do -----------------------------------------------------------------------------------------
+
+    def action_go(self) -> None:
+        """Open the chosen capture; where something is asked, do it."""
+        capture = self._capture()
+        if self._asks:
+            self._delete([capture] if self._asks == "delete" and capture else self._beyond())
+        elif capture is not None:
+            self._open(capture)
+
+    def _open(self, capture: Shelved) -> None:
+        if capture.state == "running":
+            self.notify("This capture is still under way.")
+        elif not capture.has_report:
+            why = capture.info.error if capture.info and capture.info.error else "it has no report"
+            self.notify(f"{capture.name}: {fmt.printable(why)}. To look at it: {capture.open}", markup=False)
+        else:
+            screen = _OPENED_BY.get(capture.engine, "tui.screens.report:ReportScreen")
+            self.llmtop.open_screen(screen, capture.path)
+
+    def action_baseline(self) -> None:
+        """Mark the chosen capture as the baseline; at the second press, none."""
+        capture = self._capture()
+        if capture is None:
+            return
+        try:
+            report_picker.mark_path(self._place, None if capture.path == self._baseline else capture.path)
+        except LlmtopError as error:
+            self.notify(str(error), severity="warning", markup=False)
+        self._baseline = shelf.baseline(self._place)
+        self.redraw()
+
+    def action_mark_first(self) -> None:
+        """Take the chosen capture as the one that another is compared with."""
+        capture = self._capture()
+        self._first = None if capture is None or capture.path == self._first else capture.path
+        self.redraw()
+
+    def action_compare(self) -> None:
+        """Compare the chosen capture with the one marked, else with the baseline."""
+        capture, first = self._capture(), self._first or self._baseline
+        if capture is None:
+            return
+        if first is None or first == capture.path:
+            self.notify("Mark another one first: m for this comparison, b as the baseline; then v on this one.")
+            return
+        for one in self._captures or []:
+            if one.path in (first, capture.path) and not one.verdict:
+                self.notify(
+                    f"{one.name} ({one.engine}) has no steps: only reports with a verdict can be compared."
+                )
+                return
+        self.in_background(partial(report_picker.both, first, capture.path), self._compare, "llmtop-compare")
+
+    def _compare(self, found: tuple[Loaded, Loaded] | LlmtopError) -> None:
+        from tui.screens.comparison import ComparisonScreen
+
+        if isinstance(found, LlmtopError):
+            self.notify(str(found), severity="warning", markup=False)
+        else:
+            self.app.push_screen(ComparisonScreen(*found))
+
+    def action_delete(self) -> None:
+        """Ask whether to delete the chosen capture."""
+        capture = self._capture()
+        if capture is not None and capture.state == "running":
+            self.notify("This capture is still under way; x in its dialog calls it off.")
+        elif capture is not None:
+            self._asks = "delete"
+            self.redraw()
+
+    def action_keep(self) -> None:
+        """Ask how many of the newest captures to keep."""
+        if self._captures:
+            self._asks = "keep"
+            self.redraw()
+
+    def _delete(self, captures: list[Shelved]) -> None:
+        self._asks = ""
+        outcomes = [_removed(capture.path) for capture in captures]
+        freed = [outcome for outcome in outcomes if isinstance(outcome, int)]
+        for outcome in outcomes:
+            if isinstance(outcome, LlmtopError):
+                self.notify(str(outcome), severity="warning", markup=False)
+        if freed:
+            self.notify(f"Deleted {fmt.counted(len(freed), 'capture')}, {fmt.size(sum(freed))}.")
+        self._look()
+        self.redraw()
+
+    async def action_back(self) -> None:
+        """Leave what is asked; where nothing is, the screen."""
+        if self._asks:
+            self._asks = ""
+            self.redraw()
+        else:
+            await self.llmtop.action_back()
+
+
+def _removed(path: Path) -> int | LlmtopError:
+    """The bytes that are free now, or the sentence why the capture could not be deleted."""
+    try:
+        return folder.remove(path)
+    except LlmtopError as error:
+        return error
+
+
+def _all(parent: Path) -> tuple[list[Shelved], Path | None]:
+    return shelf.shelf(parent), shelf.baseline(parent)

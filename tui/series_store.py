@@ -1,0 +1,262 @@
+"""Numbers of the last two hours, in room that is taken once: buckets in two resolutions for each figure.
+
+A bucket keeps the lowest, the highest and the mean of what fell into it, and how many those were, so that a spike
+is there at any zoom. The arrays are the standard library's: numpy would cost the monitor 6 MiB and 60 ms to load,
+and a snapshot writes a few hundred numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Hashable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+INF = math.inf
+FINE_SECONDS, FINE_BUCKETS = 1.0, 400
+COARSE_SECONDS, COARSE_BUCKETS = 5.0, 1440
+"""The last 400 s second by second, the last two hours by five seconds."""
+SERIES = 208
+"""At 26 KB each they take 5.1 MiB."""
+MOST_COUNTED = 65_535
+RECENT_SECONDS = 8.0
+"""What is younger is drawn anew each time, because values of the last seconds still come."""
+_LARGEST = 3.4e38
+"""Beyond it a 32-bit float is infinite, and so cannot be drawn."""
+
+
+class Spread(NamedTuple):
+    """What a stretch of time came to."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class Cells(NamedTuple):
+    """A stretch of time cut into cells of a screen: cell n covers [n * seconds, (n + 1) * seconds) of unix time.
+
+    The cuts stay where they are while time goes on, so that a history moves by whole cells and what it has drawn
+    stays as it is.
+    """
+
+    first: int
+    number: int
+    seconds: float
+
+    @classmethod
+    def until(cls, end: float, span_seconds: float, count: int) -> Cells:
+        """So many cells for a span, the last of which has the instant `end` in it."""
+        seconds = span_seconds / max(count, 1)
+        return cls(math.floor(end / seconds) - count + 1, count, seconds)
+
+    def of(self, time: float) -> int:
+        """The cell that an instant lies in, counted from the first; negative before it."""
+        return math.floor(time / self.seconds) - self.first
+
+
+class _Level:
+    """All series in one resolution: a ring of buckets for each, one behind the other."""
+
+    __slots__ = ("count", "high", "keep", "low", "mean", "newest", "seconds")
+
+    def __init__(self, seconds: float, keep: int, series: int) -> None:
+        self.seconds, self.keep = seconds, keep
+        self.mean = array("f", [0.0]) * (keep * series)
+        self.low = array("f", [INF]) * (keep * series)
+        self.high = array("f", [-INF]) * (keep * series)
+        self.count = array("H", [0]) * (keep * series)
+        self.newest: int | None = None
+        """The number of the newest bucket: unix time over `seconds`."""
+
+    def advance(self, bucket: int) -> None:
+        """Make room up to this bucket; the oldest ones are emptied for it."""
+        newest = self.newest
+        if newest is not None and bucket <= newest:
+            return
+        first = bucket if newest is None else max(newest + 1, bucket - self.keep + 1)
+        rings = len(self.mean) // self.keep
+        for number in range(first, bucket + 1):
+            place = number % self.keep
+            self.mean[place :: self.keep] = array("f", [0.0]) * rings
+            self.low[place :: self.keep] = array("f", [INF]) * rings
+            self.high[place :: self.keep] = array("f", [-INF]) * rings
+            self.count[place :: self.keep] = array("H", [0]) * rings
+        self.newest = bucket
+
+    def clear(self, slot: int) -> None:
+        """Empty one series."""
+        span = slice(slot * self.keep, (slot + 1) * self.keep)
+        self.mean[span] = array("f", [0.0]) * self.keep
+        self.low[span] = array("f", [INF]) * self.keep
+        self.high[span] = array("f", [-INF]) * self.keep
+        self.count[span] = array("H", [0]) * self.keep
+
+    def merge(self, slot: int, bucket: int, number: int, total: float, low: float, high: float) -> None:
+        """Add `number` values, of which sum and extremes are given, to a bucket that is still there."""
+        place = slot * self.keep + bucket % self.keep
+        known = self.count[place]
+        if not known:
+            self.mean[place], self.low[place], self.high[place] = total / number, low, high
+            self.count[place] = min(number, MOST_COUNTED)
+            return
+        self.mean[place] = (self.mean[place] * known + total) / (known + number)
+        self.low[place] = min(self.low[place], low)
+        self.high[place] = max(self.high[place], high)
+        self.count[place] = min(known + number, MOST_COUNTED)
+
+    def reaches(self, time: float) -> bool:
+        """Whether the bucket that this instant lies in is still there, or nothing was ever older."""
+        return self.newest is not None and math.floor(time / self.seconds) > self.newest - self.keep
+
+    def read(self, slot: int, first: int, end: int) -> tuple[array[float], array[float], array[float], array[int]]:
+        """Mean, lowest, highest and number of the buckets from `first` to before `end`, which are all there."""
+        start, stop = slot * self.keep + first % self.keep, slot * self.keep + (end - 1) % self.keep + 1
+        if start < stop:
+            return self.mean[start:stop], self.low[start:stop], self.high[start:stop], self.count[start:stop]
+        ring, back = slice(start, (slot + 1) * self.keep), slice(slot * self.keep, stop)
+        return (
+            self.mean[ring] + self.mean[back],
+            self.low[ring] + self.low[back],
+            self.high[ring] + self.high[back],
+            self.count[ring] + self.count[back],
+        )
+
+
+class SeriesStore:
+    """Series by name. All the room is taken at once, so that a monitor does not grow while its histories fill."""
+
+    def __init__(self, series: int = SERIES) -> None:
+        self._levels = (
+            _Level(FINE_SECONDS, FINE_BUCKETS, series),
+            _Level(COARSE_SECONDS, COARSE_BUCKETS, series),
+        )
+        self._slots: dict[Hashable, int] = {}
+        self._written = [-INF] * series
+        """When each was written last, so that the one that nobody writes any more makes room."""
+        self._free = list(range(series - 1, -1, -1))
+        self.rewritten = [0] * series
+        """Grows when what may have been drawn of a series was changed."""
+        self.newest = -INF
+        """Unix time of the newest value."""
+
+    @property
+    def room_bytes(self) -> int:
+        """What the arrays take."""
+        return sum(
+            len(one) * one.itemsize
+            for level in self._levels
+            for one in (level.mean, level.low, level.high, level.count)
+        )
+
+    def slot(self, name: Hashable) -> int | None:
+        """Where a series is; None if there is none of that name."""
+        return self._slots.get(name)
+
+    def make(self, name: Hashable, idle_since: float = -INF) -> int | None:
+        """Where a series is, made if it is new.
+
+        Args:
+            name: of the series.
+            idle_since: one that was written last before this instant may be forgotten to make room.
+
+        Returns:
+            None where there is no room.
+        """
+        known = self._slots.get(name)
+        if known is not None:
+            return known
+        if not self._free:
+            oldest = min(self._slots, key=lambda other: self._written[self._slots[other]], default=None)
+            if oldest is None or self._written[self._slots[oldest]] >= idle_since:
+                return None
+            self._free.append(self._slots.pop(oldest))
+        slot = self._slots[name] = self._free.pop()
+        self._written[slot] = -INF
+        self.rewritten[slot] += 1
+        for level in self._levels:
+            level.clear(slot)
+        return slot
+
+    def advance(self, time: float) -> None:
+        """Let time go on to this instant."""
+        self.newest = max(self.newest, time)
+        for level in self._levels:
+            level.advance(math.floor(time / level.seconds))
+
+    def put(self, slots: Sequence[int], values: Sequence[float], since: float, until: float) -> None:
+        """Put one value into each of some series, for the time from `since` on up to `until`."""
+        for level in self._levels:
+            last = math.floor(until / level.seconds)
+            first = min(math.floor(since / level.seconds) + 1, last)
+            keep, merge = level.keep, level.merge
+            mean, low, high, count = level.mean, level.low, level.high, level.count
+            for bucket in range(max(first, last - keep + 1), last + 1):
+                ring = bucket % keep
+                for slot, value in zip(slots, values, strict=True):
+                    place = slot * keep + ring
+                    if not -_LARGEST < value < _LARGEST:
+                        continue
+                    if count[place]:
+                        merge(slot, bucket, 1, value, value, value)
+                    else:  # as most are, where they are as long as the interval
+                        mean[place] = low[place] = high[place] = value
+                        count[place] = 1
+        for slot in slots:
+            self._written[slot] = until
+
+    def put_one(self, slot: int, values: Sequence[tuple[float, float, float]]) -> None:
+        """Put values into one series, each (since, until, value) of a stretch that may lie in the past."""
+        earliest = INF
+        for level in self._levels:
+            newest = level.newest
+            if newest is None:
+                return
+            gathered: dict[int, tuple[int, float, float, float]] = {}
+            for since, until, value in values:
+                last = min(math.floor(until / level.seconds), newest)
+                first = min(math.floor(since / level.seconds) + 1, last)
+                earliest = min(earliest, first * level.seconds)
+                for bucket in range(max(first, newest - level.keep + 1), last + 1):
+                    number, total, low, high = gathered.get(bucket, (0, 0.0, INF, -INF))
+                    gathered[bucket] = (number + 1, total + value, min(low, value), max(high, value))
+            for bucket, (number, total, low, high) in gathered.items():
+                level.merge(slot, bucket, number, total, low, high)
+        self._written[slot] = self.newest
+        if earliest < self.newest - RECENT_SECONDS / 2:
+            self.rewritten[slot] += 1
+
+    def spreads(self, slot: int, cells: Cells, start: int, until: float) -> list[Spread | None]:
+        """What a series came to in each cell from the one counted `start` on; nothing after `until`."""
+        level = next((one for one in self._levels if one.reaches(cells.first * cells.seconds)), self._levels[-1])
+        newest = level.newest
+        if newest is None:
+            return [None] * (cells.number - start)
+        oldest, seconds = newest - level.keep + 1, level.seconds
+        end = min(math.floor(until / seconds), newest) + 1
+        ratio = cells.seconds / seconds
+        # A bucket is of the cell in which it begins; a cell in which none begins shows the one that it lies in.
+        edges = [math.ceil((cells.first + n) * ratio) for n in range(start, cells.number + 1)]
+        bottom = max(math.floor((cells.first + start) * ratio), oldest)
+        top = min(edges[-1] + 1, end)
+        if top <= bottom:
+            return [None] * (cells.number - start)
+        mean, low, high, count = level.read(slot, bottom, top)
+        found: list[Spread | None] = []
+        for n, (begin, until_bucket) in enumerate(pairwise(edges)):
+            one, other = begin - bottom, min(until_bucket, end) - bottom
+            if other <= one:
+                one = math.floor((cells.first + start + n) * ratio) - bottom
+                other = one + 1
+            if other == one + 1 and 0 <= one < len(mean):
+                found.append(Spread(mean[one], low[one], high[one]) if count[one] else None)
+                continue
+            one, other = max(one, 0), min(other, len(mean))
+            number = sum(count[one:other]) if one < other else 0
+            if not number:
+                found.append(None)
+                continue
+            total = sum([mean[i] * count[i] for i in range(one, other)])
+            found.append(Spread(total / number, min(low[one:other]), max(high[one:other])))
+        return found
