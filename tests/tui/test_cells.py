@@ -131,6 +131,18 @@ def test_who_shares_a_gpu_has_a_line_of_his_own() -> None:
     assert "41201" in lines[place + 1] or re.match(r" +1 ", lines[place + 1])
 
 
+def test_a_training_that_does_not_say_its_gpu_stands_on_the_one_that_the_driver_lists_it_on() -> None:
+    moment = scene(gpus=3, ranks=3, seconds=3)[-1]
+    silent = tuple(replace(one, gpu_uuid=None) for one in moment.ranks)
+    on_two = replace(moment.processes[2], gpu_uuid=moment.gpus[0].uuid)
+    odd = replace(moment, ranks=silent, processes=(*moment.processes, on_two))
+    lines = painted(viewed(odd), LOOKS["dark"], 120, 30)
+    assert any(re.match(r"[▸ ] +0 +0 ", line) for line in lines)
+    assert any(re.match(r"[▸ ] +1 +1 ", line) for line in lines)
+    assert not any(re.match(r"[▸ ] +[02] +2 ", line) for line in lines), "on two of them: on which, nobody says"
+    assert any(re.match(r"[▸ ] +2 +▇|[▸ ] +2 ", line) for line in lines)
+
+
 def test_ranks_without_a_gpu_have_their_steps_as_the_strip() -> None:
     lines = painted(viewed(*scene(gpus=0, ranks=2, seconds=60)), LOOKS["dark"], 120, 30)
     titles = next(line for line in lines if "step, 5 min" in line)

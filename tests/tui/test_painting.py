@@ -301,8 +301,16 @@ def test_ranks_that_stopped_or_lost_steps_say_so() -> None:
 @given(st.lists(st.floats(0, 100), max_size=300), st.integers(1, 80), st.integers(1, 6))
 def test_charts_are_as_wide_and_high_as_asked(values: list[float], width: int, height: int) -> None:
     glyphs = LOOKS["dark"].glyphs
-    for lines in (area(values, width, height, 100.0, glyphs), braille(values, width, height, 100.0)):
+    spreads = [(value, value / 2, value * 2) for value in values]
+    for lines in (area(values, width, height, 100.0, glyphs), braille(spreads, width, height, 100.0)):
         assert [len(line) for line in lines] == [width] * height
+
+
+def test_a_line_chart_has_a_stroke_where_a_sample_has_an_extreme() -> None:
+    flat, spike = (10.0, 10.0, 10.0), (10.0, 10.0, 90.0)
+    low, high = braille([flat] * 8, 4, 4, 100.0), braille([flat, flat, spike, flat] * 2, 4, 4, 100.0)
+    assert low[0] == "⠀" * 4, "nothing above"
+    assert [cell != "⠀" for cell in high[0]] == [False, True, False, True]
 
 
 def test_the_axis_is_fixed_so_that_a_flat_99_is_flat() -> None:

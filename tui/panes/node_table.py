@@ -49,14 +49,25 @@ def entries(view: View) -> list[Entry]:
     job = view.job()
     if job is not None:  # the job that is shown comes first where two share a GPU
         ranks.sort(key=lambda rank: rank.job != job.name)
+    where = _places(view.snapshot)
     found: list[Entry] = []
     for gpu in view.gpus():
-        on_it = [rank for rank in ranks if rank.gpu_uuid == gpu.uuid]
+        on_it = [rank for rank in ranks if (rank.gpu_uuid or where.get(rank.pid)) == gpu.uuid]
         found.append(Entry(gpu, on_it[0] if on_it else None))
         found += [Entry(gpu, rank, again=True) for rank in on_it[1:]]
     shown = {entry.rank.pid for entry in found if entry.rank is not None}
     rest = [rank for rank in ranks if rank.pid not in shown]
     return found + [Entry(None, rank) for rank in sorted(rest, key=ranks.index)]
+
+
+def _places(snapshot: Snapshot | None) -> dict[int, str]:
+    """The GPU of each process that the driver lists on one only: a training that does not say which it uses."""
+    found: dict[int, str] = {}
+    several: set[int] = set()
+    for process in () if snapshot is None else snapshot.processes:
+        if process.gpu_uuid is not None and found.setdefault(process.pid, process.gpu_uuid) != process.gpu_uuid:
+            several.add(process.pid)
+    return {pid: uuid for pid, uuid in found.items() if pid not in several}
 
 
 def _gpu_column(title: str, width: int, weight: int, key: str, *, strong: bool = False) -> Column[Entry]:
