@@ -14,17 +14,21 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
+from llmtop.analysis.analyze import analyze
 from llmtop.capture.engines import ENGINES
+from llmtop.capture.job import Job, Recorded
 from llmtop.nsys_cli import tool as nsys
-from llmtop.snapshot import Rank, Snapshot
+from llmtop.snapshot import Alert, Rank, Snapshot
 from screenshots import captures as pictured
 from screenshots.draw import Still
 from screenshots.scenes import scene
 from tests.capture.conftest import NVTX, TRAINING, Start, Training, captures, llmtop_run, real_nsys, start
+from tests.support.data import HEALTHY, LAUNCH_BOUND
 from tests.support.made_up_engine import MadeUpEngine
 from tests.support.processes import REPOSITORY, environment, wait_for
 from tests.support.terminal import Terminal
@@ -112,6 +116,46 @@ async def test_an_engine_more_in_the_registry_is_in_the_dialog_and_captures(
         await pilot.press("enter")
         await shows(app, pilot, "made-up: ", "# hello from 1", "copy  scp -r")
     training.wait_for_steps(2)
+
+
+class Recorded200(MadeUpEngine):
+    """Has two captures of a real H200 to give, one after the other: before a fix and after it."""
+
+    def record(self, job: Job) -> Recorded:
+        """See `Engine.record`."""
+        source = (LAUNCH_BOUND, HEALTHY)[len(list(job.folder.parent.iterdir())) > 1]
+        return Recorded(report=("# a report", msgspec.to_builtins(analyze(source))))
+
+
+async def test_from_an_alert_to_a_compared_fix_in_eight_keys(
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in list(ENGINES):
+        monkeypatch.delitem(ENGINES, name)
+    monkeypatch.setitem(ENGINES, "made-up", Recorded200())
+    training = start()
+    training.wait_attached()
+    *before, last = beside(training)
+    slow = Alert(
+        id="launch_bound", severity="warning", pid=training.pid, since=last.time - 9, summary="it launches"
+    )
+    pressed: list[str] = []
+    async with running([*before, replace(last, alerts=(slow,))]) as (app, pilot):
+
+        async def press(key: str, *words: str) -> None:
+            pressed.append(key)
+            await pilot.press(key)
+            await shows(app, pilot, *words)
+
+        await press("c", "‹ pid", "made-up")
+        await press("enter", "copy  scp")
+        await press("o", "launch-bound")
+        await press("b", "B baseline")
+        # here the person mends the script
+        await press("C", "copy  scp")
+        await press("o", "gpu-bound", "B baseline")
+        await press("v", "59.6 ms to 113 ms")
+    assert len(pressed) <= 8
 
 
 async def test_capital_c_repeats_the_last_capture_without_asking(start: Start, tmp_path: Path) -> None:

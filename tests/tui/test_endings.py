@@ -49,7 +49,7 @@ def draws(terminal: Terminal, words: str, keys: str) -> None:
 
 def screen_lives(terminal: Terminal) -> None:
     """It shows another screen when asked, and comes back."""
-    draws(terminal, "Keys everywhere", "?")
+    draws(terminal, "Keys on the main screen", "?")
     draws(terminal, "tokens/s", "q")
 
 
@@ -238,7 +238,7 @@ def test_a_key_pressed_before_it_has_come_back_is_not_lost(by: signal.Signals) -
         terminal.change_settings("sane")  # as shells do: of an unfinished line nothing can be read
         terminal.keys("?")
         terminal.process.send_signal(signal.SIGCONT)
-        terminal.shows("Keys everywhere")
+        terminal.shows("Keys on the main screen")
         draws(terminal, "tokens/s", "q")
 
 

@@ -82,7 +82,7 @@ def test_a_terminal_that_reads_again_shows_the_present() -> None:
         time.sleep(3)
         terminal.go_on_reading()
         terminal.keys("?")
-        terminal.shows("Keys everywhere")
+        terminal.shows("Keys on the main screen")
         terminal.keys("q")
         terminal.shows("tokens/s")
         terminal.keys("q")
@@ -141,9 +141,9 @@ def test_in_tmux_keys_open_screens_and_q_leaves(tmux: list[str]) -> None:
     for key, words in (
         ("p", "GPU mem"),
         ("q", "backward"),
-        ("?", "Keys everywhere"),
+        ("?", "Keys on the main screen"),
         ("q", "backward"),
-        ("3", "GPU 2"),
+        ("2", "GPU 2"),
     ):
         subprocess.run([*tmux, "send-keys", key], check=True)
         wait_for(lambda words=words: words in pane(tmux), what=f"{words!r} after {key}")
