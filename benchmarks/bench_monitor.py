@@ -142,7 +142,7 @@ def _running(env: dict[str, str], seconds: float) -> Iterator[Result]:
         twice = start("2hz", [*_LLMTOP, "--interval", "0.5"])
         all_three = (nvitop, once_a_second, twice)
         time.sleep(SETTLE_SECONDS)
-        for pane, mark in zip(all_three, ("NVITOP", "ranks", "ranks"), strict=True):
+        for pane, mark in zip(all_three, ("NVITOP", "time line", "time line"), strict=True):
             if mark not in pane.text():
                 raise SkipBenchmark(
                     f"{mark} is not on the screen of {pane.process.cmdline()}: {pane.text()[:300]}"
