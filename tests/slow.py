@@ -104,6 +104,15 @@ THINNED: dict[str, tuple[str, ...]] = {
         "2025.3.1.90-1-True-False-nsys 2025.3.1 has crashed trainings on GPUs",
         "2025.3.1.90-1-False-True-",
     ),
+    "test_equal_ranks_are_never_accused": ("2-host-ddp", "8-gpu-fsdp"),
+    "test_the_planted_rank_is_named_within_thirty_steps": (
+        "slow clock-2-gpu-fsdp",
+        "extra compute-8-gpu-ddp",
+        "memory-bound neighbour-2-host-ddp",
+    ),
+    "test_the_rank_that_comes_last_is_named": ("fsdp2",),
+    "test_nobody_is_accused_among_equal_ranks": ("ddp",),
+    "test_sampling_takes_no_hook_and_changes_no_bit": ("power",),
     "test_any_snapshot_is_painted_at_any_size_in_exactly_its_place": ("dark", "ascii"),
 }
 """By the name of the test, wherever it stands, the parameters that `make test` runs."""

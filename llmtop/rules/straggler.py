@@ -12,7 +12,7 @@ part of the step, holds the others up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -92,9 +92,17 @@ def _is_stamped(job: JobState) -> bool:
 
 
 def find_last(job: JobState, up: bool) -> Last | None:
-    """The rank that comes last in nearly all steps and by enough; None without one."""
+    """The rank that comes last in nearly all steps and by enough; None without one.
+
+    The easier thresholds are for the rank that the alert names already; no other is accused by them.
+    """
+    named = job.memo.state.key if up and isinstance(job.memo, Last) else None
+    return _latest([state for state in job.ranks if state.key == named], True) or _latest(job.ranks, False)
+
+
+def _latest(states: Iterable[RankState], up: bool) -> Last | None:
     found: list[Last] = []
-    for state in job.ranks:
+    for state in states:
         step = finite(state.rank.step_seconds_p50) or finite(state.rank.step_seconds)
         if step is None or step <= 0 or not state.stepping:
             continue
@@ -102,7 +110,7 @@ def find_last(job: JobState, up: bool) -> Last | None:
             late = _late_seconds(arrival, step, up)
             if late is not None:
                 found.append(Last(state, arrival, late, step))
-    return max(found, key=lambda last: last.late_seconds, default=None)
+    return max(found, key=lambda last: last.late_seconds / last.arrival.error_seconds, default=None)
 
 
 def _late_seconds(arrival: Arrival, step: float, up: bool) -> float | None:

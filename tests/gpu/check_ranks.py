@@ -143,7 +143,7 @@ def main() -> int:
         name if ":" in name else f"{kind}:{name}" for name in told.names or USUAL for kind in ("ddp", "fsdp2")
     ]
     fine, table, begun = True, [], time.monotonic()
-    for name in dict.fromkeys(wanted * told.times if told.times == 1 else wanted):
+    for name in dict.fromkeys(wanted):
         for _ in range(told.times):
             kind, _, plant = name.partition(":")
             said = run(kind, plant, told.seconds, told.backend, told.interval)

@@ -46,6 +46,7 @@ LOOKS = 25
 """At whether it has been; one takes a microsecond."""
 BUDGET = 0.001
 """Share of the time that may go into events around waits."""
+MOST_ROLES = 256
 MISSES = 8
 """Sampled steps without one of the two gradients, after which it is not looked for any more."""
 ARRIVALS = "when this rank reaches the collectives"
@@ -111,6 +112,7 @@ class Sampler:
         self._chosen: tuple[int, ...] | None = None
         """Places of the candidates that are ready first and last; None while it is being found out."""
         self._misses = 0
+        self._roles: dict[str, str] = {}
         self._knows_backward = False
         """Whether backward passes are seen, so that hooks need not be there for longer than one."""
         self._in_backward = self._in_forward = self._had_backward = self._listened = False
@@ -306,7 +308,7 @@ class Sampler:
 
     def begins(self, node: Node) -> None:
         """A phase begins, in the training thread."""
-        role = role_of(node.name)
+        role = self._roles.get(node.name) or self._role_of(node.name)
         if role == "backward":
             self._in_backward, self._in_forward = True, False
             self._had_backward = self._knows_backward = True
@@ -321,7 +323,7 @@ class Sampler:
 
     def ends(self, node: Node) -> None:
         """A phase ends, in the training thread."""
-        role = role_of(node.name)
+        role = self._roles.get(node.name) or self._role_of(node.name)
         if role == "backward":
             self._in_backward = False
             self._listen_no_more()
@@ -333,6 +335,12 @@ class Sampler:
                 self._waiting_since = None
             if self._had_backward and not self._in_backward and not self._in_forward:
                 self._stamp(END)
+
+    def _role_of(self, name: str) -> str:
+        role = role_of(name)
+        if len(self._roles) < MOST_ROLES:
+            self._roles[name] = role
+        return role
 
     def _gradient_is_ready(self, place: int) -> None:
         """A parameter's gradient is accumulated; for a GPU, in a thread of autograd's."""

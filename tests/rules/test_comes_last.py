@@ -1,0 +1,83 @@
+"""Who is accused of holding the others up, by how the ranks come to the collectives of their steps."""
+
+from __future__ import annotations
+
+from llmtop.rules.engine import Rules
+from llmtop.snapshot import Alert, Arrival, Host, Phase, Rank, Snapshot, Step
+
+STEP_S = 0.2
+
+
+def arrival(
+    late: float, error: float, last_pct: float = 100.0, point: str = "forward", **fields: object
+) -> Arrival:
+    """Of a rank, late by so many seconds."""
+    told = {"clock": "host", "steps": 24, "ranks": 2, **fields}
+    return Arrival(point=point, last_pct=last_pct, late_seconds=late, error_seconds=error, **told)
+
+
+class Monitor:
+    """Two ranks that train together, seen twice a second."""
+
+    def __init__(self) -> None:
+        self.rules, self.time = Rules(), 1000.0
+
+    def told(self, *arrivals: tuple[Arrival, ...] | None, steps: tuple[Step, ...] = ()) -> list[Alert]:
+        """The accusations when the ranks come like that."""
+        self.time += 0.5
+        ranks = tuple(
+            Rank(
+                pid=100 + place, host="node", job="run", rank=place, world_size=2, step=7, step_seconds=STEP_S,
+                step_seconds_p50=STEP_S, last_step_at=self.time, arrivals=one, new_steps=steps[place : place + 1],
+            )
+            for place, one in enumerate(arrivals)
+        )  # fmt: skip
+        snapshot = Snapshot(time=self.time, host=Host(name="node"), ranks=ranks)
+        return [alert for alert in self.rules.apply(snapshot).alerts if alert.id == "straggler"]
+
+
+LATE, EARLY = (arrival(0.05, 0.002),), (arrival(-0.05, 0.002, 0.0),)
+
+
+def test_the_alert_is_about_the_rank_that_comes_last() -> None:
+    (alert,) = Monitor().told(EARLY, LATE)
+    assert (alert.pid, alert.evidence["rank"], alert.severity) == (101, 1, "critical")
+    assert alert.evidence["share_of_step_pct"] == 25.0
+    assert alert.evidence["last_in_steps_pct"] == 100.0
+
+
+def test_while_one_rank_is_named_no_other_is_by_the_easier_thresholds() -> None:
+    monitor = Monitor()
+    monitor.told(EARLY, LATE)
+    chance = (arrival(0.08, 0.02, 83.0, "waits"), *EARLY)
+    (alert,) = monitor.told(chance, LATE)
+    assert alert.pid == 101
+    (alert,) = monitor.told((chance[0],), (arrival(0.03, 0.008, 80.0),))
+    assert alert.pid == 101, "it stays named, by the easier thresholds"
+
+
+def test_neither_a_share_of_steps_nor_a_distance_is_enough_alone() -> None:
+    for one in (
+        arrival(0.05, 0.002, last_pct=86.0),  # by enough, but not nearly always
+        arrival(0.007, 0.0005),  # nearly always, but by under 4 % of the step
+        arrival(0.05, 0.01),  # both, but no more than chance
+    ):
+        assert Monitor().told(EARLY, (one,)) == []
+    (alert,) = Monitor().told(EARLY, (arrival(0.007, 0.0005, clock="GPU"),))
+    assert alert.pid == 101, "events show less chance"
+
+
+def test_phases_accuse_nobody_where_ranks_stamp_when_they_come() -> None:
+    def step(index: int, forward: float) -> Step:
+        phases = (Phase(name="forward", host_seconds=forward), Phase(name="backward", host_seconds=0.1))
+        return Step(index=index, started_at=0.0, seconds=STEP_S, interval_seconds=STEP_S, phases=phases)
+
+    def accused(arrivals: tuple[Arrival, ...] | None) -> set[int | None]:
+        monitor, found = Monitor(), set()
+        for index in range(40):
+            steps = step(index, 0.09), step(index, 0.02)
+            found |= {alert.pid for alert in monitor.told(arrivals, arrivals, steps=steps)}
+        return found
+
+    assert accused(None) == {100}, "of an old version nothing else is known"
+    assert accused(()) == set(), "the one whose host is busy longest may well be the one that waits"
