@@ -211,6 +211,39 @@ with torch.inference_mode():
     assert len(shapes) > 3
 
 
+def test_loops_of_two_threads_are_told_apart_call_by_call(zygote: Zygote, tmp_path: Path) -> None:
+    source = """
+import threading
+from llmtop.instrument.record.recorder import get
+def decode():
+    with torch.no_grad():
+        while now() < end:
+            logits, cache = model(torch.randint(0, 64, (3, 16)))
+            for _ in range(9):
+                logits, cache = model(logits[:, -1:].argmax(-1), cache=cache)
+decode()
+for _ in range(3):  # a thread for each, one after the other
+    end = now() + 0.2
+    thread = threading.Thread(target=decode)
+    thread.start()
+    thread.join()
+print("before:", json.dumps(dict(get().left_out)))
+end = now() + 2
+threads = [threading.Thread(target=decode) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+    found = zygote.train(tmp_path / "threads.py", LASTS + DECODES + source)
+    assert (found["kind"], found["inference"]) == ("request", True)
+    assert "before: {}" in found["stdout"], "threads that follow each other do not overlap"
+    assert set(found["left_out"]) == {"requests that were under way when others came beside them"}
+    assert {"forward"} == set(found["steps"][-1].phases)
+    assert sum("decode" in step.phases for step in found["steps"]) >= 2, "before the second thread came"
+    assert sum("forward" in step.phases for step in found["steps"]) >= 10
+
+
 def test_a_script_that_evaluates_first_and_then_trains_is_a_training(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 net.eval()

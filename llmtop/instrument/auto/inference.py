@@ -93,6 +93,8 @@ class Inference:
         self._since = 0
         self._sequences = Sequences()
         self._by_hand: Request | None = None
+        self._computing = False
+        """Whether a forward pass of a request by hand is under way."""
         self._computed = 0
         """When the last forward pass of a request by hand ended."""
 
@@ -158,7 +160,8 @@ class Inference:
         """
         here, r = self._here, self.recorder
         step: OpenStep | None = here.step if here.request is None else here.request.step
-        here.inside, here.request, here.step, self._by_hand = False, None, None, None
+        here.inside = self._computing = False
+        here.request, here.step, self._by_hand = None, None, None
         if step is not None and r.open_step is step:
             r.step_failed(step)
         met(what, error)
@@ -183,9 +186,9 @@ class Inference:
             return self._ends
         goes_on = self._sequences.go_on(module, args, kwargs)
         with self._beginning:
-            if (not self._records and not self._shows()) or not self._is_free():
+            if (not self._records and not self._shows()) or not self._is_free(goes_on):
                 return self._ends
-            if self._records == "forwards" and not goes_on and self._sequences.decode:
+            if self._records == "forwards" and not goes_on and self._sequences.decode and r.tracks is None:
                 self._attach("tokens")  # too slow a model to show it within a second
             if self._records == "tokens":
                 self._token(module, goes_on)
@@ -219,6 +222,7 @@ class Inference:
     # --- tokens that the script decodes by itself -------------------------------------------------
 
     def _token(self, module: Any, goes_on: bool) -> None:
+        self._computing = True
         request = self._by_hand
         if goes_on:
             if request is not None:  # else the prompt was before all this was known
@@ -235,7 +239,7 @@ class Inference:
         request.begin(perf_counter_ns())
 
     def _token_ends(self) -> None:
-        self._here.inside = False
+        self._here.inside = self._computing = False
         self._computed = perf_counter_ns()
         self.recorder.saw_work()
 
@@ -260,12 +264,12 @@ class Inference:
         if here.request is not None:
             here.request.drafts()
             return None
-        self._answered()
         if here.inside:
             return None
         with self._beginning:
             if not self._is_free():
                 return None
+            self._answered()
             if self._records != "generate":
                 if not self._may_be():
                     return None
@@ -310,16 +314,25 @@ class Inference:
         """Whether nothing but what happens here says that this process trains."""
         return not is_data_worker() and not _is_below_training()
 
-    def _is_free(self) -> bool:
-        """Whether a step may begin in the calling thread. Steps of two threads at once overlap from then on."""
+    def _is_free(self, goes_on: bool = False) -> bool:
+        """Whether a step may begin in the calling thread. Steps of two threads at once overlap from then on.
+
+        Args:
+            goes_on: whether it is one more token of sequences that are decoded by hand.
+        """
         r = self.recorder
         if r.tracks is not None or r.open_step is None:
             return True
         if self._by_hand is not None and r.open_step is self._by_hand.step:
-            return r.thread == get_ident()
-        if r.thread == get_ident():
+            if r.thread != get_ident() and not goes_on and not self._computing:
+                r.thread = get_ident()  # the next prompt comes in another thread
+            if r.thread == get_ident():
+                return True
+        elif r.thread == get_ident():
             return False  # an integration's, or one that the script has begun
         self._by_hand = None
+        if self._records == "tokens":
+            self._records = "forwards"  # whose tokens come one after another cannot be told any more
         r.count_left_out("requests that were under way when others came beside them")
         r.facts.set_kind("request")
         r.go_concurrent()
