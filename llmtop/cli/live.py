@@ -26,7 +26,7 @@ MIN_INTERVAL, MAX_INTERVAL = 0.1, 3600.0
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _between(low: float, high: float) -> Callable[[click.Context, click.Parameter, float | None], float | None]:
+def between(low: float, high: float) -> Callable[[click.Context, click.Parameter, float | None], float | None]:
     """A check that click calls with the option's value. click.FloatRange lets NaN through."""
 
     def check(_ctx: click.Context, _param: click.Parameter, value: float | None) -> float | None:
@@ -41,7 +41,7 @@ _interval = click.option(
     "--interval",
     "-i",
     type=float,
-    callback=_between(MIN_INTERVAL, MAX_INTERVAL),
+    callback=between(MIN_INTERVAL, MAX_INTERVAL),
     default=1.0,
     show_default=True,
     metavar="S",
@@ -120,7 +120,7 @@ def live(
     "--seconds",
     "-s",
     type=float,
-    callback=_between(0.1, 366 * 86400.0),
+    callback=between(0.1, 366 * 86400.0),
     metavar="S",
     help="End after so many seconds.",
 )
@@ -180,7 +180,7 @@ def record(
 _speed = click.option(
     "--speed",
     type=float,
-    callback=_between(0.25, 16.0),
+    callback=between(0.25, 16.0),
     metavar="X",
     help="Times the speed at which it was recorded, 0.25 to 16. With --json, as fast as possible unless given.",
 )
