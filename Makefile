@@ -43,13 +43,18 @@ $(VENV)/browser: tests/fetch_browser.sh $(VENV)/app
 	@tests/fetch_browser.sh
 	@touch $@
 
+# A real Prometheus for the tests of what is told to one, likewise.
+$(VENV)/prometheus: tests/fetch_prometheus.sh $(VENV)/app
+	@tests/fetch_prometheus.sh
+	@touch $@
+
 demo: $(VENV)/app
 	$(BIN)/llmtop demo
 
-test: $(VENV)/dev $(VENV)/nsys $(VENV)/browser
+test: $(VENV)/dev $(VENV)/nsys $(VENV)/browser $(VENV)/prometheus
 	$(PYTEST) -m "not slow"
 
-test-all: $(VENV)/dev $(VENV)/nsys $(VENV)/browser
+test-all: $(VENV)/dev $(VENV)/nsys $(VENV)/browser $(VENV)/prometheus
 	$(PYTEST) -m "slow or not slow"
 
 # For .ci/run, which wants pytest's exit code.

@@ -1,7 +1,7 @@
 """GPUs under the names and labels of dcgm-exporter, so that what reads those reads ours.
 
-`Hostname` became `hostname` in dcgm-exporter of May 2026: both are given. Its labels `device` and `pci_bus_id`, which
-no snapshot has, are left out.
+`Hostname` became `hostname` in dcgm-exporter of May 2026: both are given. Its labels `device` and `pci_bus_id`
+are in no snapshot, and left out.
 """
 
 from __future__ import annotations

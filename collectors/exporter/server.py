@@ -1,7 +1,7 @@
 """What Prometheus fetches over HTTP: one page, for whoever reaches the port.
 
-A connection has a thread and ten seconds. Of more than `MOST_CONNECTIONS` at once the oldest is dropped: many that say
-nothing do not keep out who comes to fetch. What is told is made once for each snapshot.
+A connection has a thread and ten seconds. Of more than `MOST_CONNECTIONS` at once the oldest is dropped: many that
+say nothing do not keep out who comes to fetch. What is told is made once for each snapshot.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ipaddress import ip_address
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-from prometheus_client.exposition import ThreadingWSGIServer, choose_encoder, gzip_accepted
+from prometheus_client.exposition import ThreadingWSGIServer, generate_latest, gzip_accepted
 
 from collectors.exporter.stage import ExportStage
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
@@ -26,6 +26,8 @@ MOST_CONNECTIONS = 16
 LIMIT_SECONDS = 10.0
 """How long a connection may say, or take, nothing."""
 PATH = "/metrics"
+_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
+"""The one that everything reads, and that node_exporter's textfile collector wants."""
 _StartResponse = Callable[[str, list[tuple[str, str]]], object]
 
 
@@ -36,7 +38,8 @@ class App:
         self._stage = stage
         self._lock = threading.Lock()
         self._made_of: tuple[int, bool] | None = None
-        self._made: dict[tuple[str, bool], bytes] = {}
+        self._made: dict[bool, bytes] = {}
+        """Of that: plain, and packed."""
 
     def __call__(self, environ: dict[str, Any], start_response: _StartResponse) -> Iterable[bytes]:
         """Answer one request."""
@@ -44,27 +47,22 @@ class App:
             return _say(start_response, "405 Method Not Allowed", "GET it", ("Allow", "GET, HEAD"))
         if environ["PATH_INFO"] not in (PATH, "/"):
             return _say(start_response, "404 Not Found", f"what there is, is at {PATH}")
-        encoder, content_type = choose_encoder(environ.get("HTTP_ACCEPT", ""))
         packed = gzip_accepted(environ.get("HTTP_ACCEPT_ENCODING", ""))
-        body = self._body(encoder, content_type, packed)
-        headers = [("Content-Type", content_type), ("Content-Length", str(len(body)))]
+        body = self._body(packed)
+        headers = [("Content-Type", _FORMAT), ("Content-Length", str(len(body)))]
         start_response("200 OK", [*headers, ("Content-Encoding", "gzip")] if packed else headers)
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 
-    def _body(self, encoder: Callable[[Any], bytes], content_type: str, packed: bool) -> bytes:
+    def _body(self, packed: bool) -> bytes:
         with self._lock:
             state = self._stage.number, self._stage.is_old
             if state != self._made_of:
                 self._made_of, self._made = state, {}
-            plain = self._made.get((content_type, False))
-            if plain is None:
-                plain = self._made[content_type, False] = encoder(self._stage)
-            if not packed:
-                return plain
-            body = self._made.get((content_type, True))
-            if body is None:
-                body = self._made[content_type, True] = gzip.compress(plain, 1)
-            return body
+            if False not in self._made:
+                self._made[False] = generate_latest(self._stage)
+            if packed not in self._made:
+                self._made[packed] = gzip.compress(self._made[False], 1)
+            return self._made[packed]
 
 
 def _say(start_response: _StartResponse, status: str, words: str, *headers: tuple[str, str]) -> Iterable[bytes]:
