@@ -69,7 +69,7 @@ def of(page: list[Sample], name: str, **labels: str) -> list[Sample]:
 
 
 class Exporter:
-    """`llmtop export` as a process (a context manager), over a stand-in of the driver where a scenario is given."""
+    """`llmtop export` as a process (a context manager), over the driver's stand-in where a scenario is given."""
 
     def __init__(
         self,

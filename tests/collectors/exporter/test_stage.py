@@ -130,8 +130,14 @@ def test_a_rank_s_counters_have_rank_and_pid_and_the_rest_is_in_its_info() -> No
     (info,) = of(page, "llmtop_rank_info")
     assert info[1] == {
         "run": "train.py · slurm 4711",
-        **{"rank": "3", "local_rank": "1", "world_size": "8", "pid": "100", "uid": "1000"},
-        **{"gpu": "1", "UUID": "GPU-00000001", "kind": "step"},
+        "rank": "3",
+        "local_rank": "1",
+        "world_size": "8",
+        "pid": "100",
+        "uid": "1000",
+        "gpu": "1",
+        "UUID": "GPU-00000001",
+        "kind": "step",
     }
     for name, labels, _ in page:
         if name.startswith("llmtop_") and name not in ("llmtop_node_info", "llmtop_snapshot_timestamp_seconds"):
