@@ -93,7 +93,7 @@ def live(
 
     selection = GpuSelection.parse(gpus) if gpus is not None else None
     if not (once or as_json):
-        _need_terminal("llmtop --json or llmtop --once")
+        need_terminal("llmtop --json or llmtop --once")
     code = EXIT_DONE
     with ExitStack() as closing:
         recorder = _recorder(record_to, force) if record_to else None
@@ -229,7 +229,7 @@ def _replay(
     from llmtop.rules.engine import Rules
 
     if not as_json:
-        _need_terminal("--json")
+        need_terminal("--json")
     unpaced = as_json and speed is None
     reader = Reader(path, Limits(lifted=True) if no_limits else None)
     feed = ReplayFeed(reader, lambda: Rules().apply, math.inf if unpaced else speed or 1.0)
@@ -250,7 +250,7 @@ def _teller(command: str | None, closing: ExitStack) -> OnAlert | None:
     return teller
 
 
-def _need_terminal(instead: str) -> None:
+def need_terminal(instead: str) -> None:
     """Refuse to draw where nobody would see it.
 
     Raises:

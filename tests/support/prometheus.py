@@ -149,7 +149,13 @@ class Prometheus:
     """A server with its data in a folder (a context manager)."""
 
     def __init__(
-        self, folder: Path, targets: Sequence[str], *, interval: str = "1s", rules: Path | None = None
+        self,
+        folder: Path,
+        targets: Sequence[str],
+        *,
+        interval: str = "1s",
+        rules: Path | None = None,
+        scrape_configs: list[dict[str, object]] | None = None,
     ) -> None:
         binary = find("prometheus")
         assert binary is not None, NO_PROMETHEUS
@@ -157,7 +163,8 @@ class Prometheus:
         config = {
             "global": {"scrape_interval": interval, "evaluation_interval": interval, "scrape_timeout": interval},
             "rule_files": [str(rules)] if rules else [],
-            "scrape_configs": [{"job_name": "llmtop", "static_configs": [{"targets": list(targets)}]}],
+            "scrape_configs": scrape_configs
+            or [{"job_name": "llmtop", "static_configs": [{"targets": list(targets)}]}],
         }
         (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
         self.port = free_port()
