@@ -32,11 +32,11 @@ def state_words(view: ClusterView, now: float | None = None) -> Iterator[str]:
     yield from view.problems
     if view.pinned:
         yield f"as it was at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(view.time))}"
-    behind = 0.0 if now is None or view.pinned else max(0.0, now - view.asked_at)
-    if behind > max(10.0, 2.5 * (view.every_seconds or 0.0)):
-        yield f"no answer for {fmt.duration(float(round(behind)))}: this is what was known then"
+    if now is not None and is_late(view, now):
+        yield f"no answer for {fmt.duration(float(round(now - view.asked_at)))}: this is what was known then"
     if view.data_age_seconds is not None and view.data_age_seconds > OLD_SECONDS:
-        yield f"the newest values are {fmt.duration(float(round(view.data_age_seconds)))} old: are targets fetched?"
+        age = fmt.duration(float(round(view.data_age_seconds)))
+        yield f"the newest values are {age} old: are targets fetched?"
     if view.clock_ahead_seconds is not None:
         direction = "ahead of" if view.clock_ahead_seconds > 0 else "behind"
         yield f"the server's clock is {fmt.duration(abs(view.clock_ahead_seconds))} {direction} this machine's"
@@ -47,6 +47,11 @@ def state_words(view: ClusterView, now: float | None = None) -> Iterator[str]:
         yield f"without the recording rules each question is dear{every}: llmtop export --rules prints them"
     elif view.every_seconds is not None and view.took_seconds > view.every_seconds / 2:
         yield f"the server takes {fmt.duration(view.took_seconds)} to answer"
+
+
+def is_late(view: ClusterView, now: float) -> bool:
+    """Whether the next answer should have been there long before `now` (unix time)."""
+    return not view.pinned and now - view.asked_at > max(10.0, 2.5 * (view.every_seconds or 0.0))
 
 
 def run_words(run: Run) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -207,10 +208,8 @@ def test_garbage_and_many_connections_leave_the_training_its_steps() -> None:
         for number in range(150):
             one = socket.create_connection((host, int(port)), timeout=10)
             held.append(one)
-            try:
+            with contextlib.suppress(OSError):  # the oldest are dropped
                 one.sendall((b"\xff" * 2000, b"GET / HTTP/1.1\r\n", b"")[number % 3])
-            except OSError:
-                pass  # the oldest are dropped
         before = of(exporter.page(), "llmtop_steps_total")[0][2]
         wait_for(lambda: of(exporter.page(), "llmtop_steps_total")[0][2] > before + 50)
         assert of(exporter.page(), "llmtop_steps_lost_total")[0][2] == 0

@@ -74,17 +74,18 @@ def test_promtool_accepts_the_configuration() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+OPERATOR = "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1"
 TYPES = {
     "grafana-dashboard.json": (
         'import type { Dashboard } from "./node_modules/@grafana/schema/dist/types/raw/dashboard/x/types.gen.js";',
         "Partial<Dashboard>",
     ),
     "servicemonitor.yaml": (
-        'import type { IServiceMonitor } from "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1/ServiceMonitor";',
+        f'import type {{ IServiceMonitor }} from "{OPERATOR}/ServiceMonitor";',
         "IServiceMonitor",
     ),
     "podmonitor.yaml": (
-        'import type { IPodMonitor } from "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1/PodMonitor";',
+        f'import type {{ IPodMonitor }} from "{OPERATOR}/PodMonitor";',
         "IPodMonitor",
     ),
 }

@@ -85,13 +85,13 @@ class Nodes:
             f"{names.SNAPSHOT.name} {time.time():.3f}",
         ]
         steps = (time.time() - self._began) / STEP_SECONDS
-        for gpu in range(self.gpus):
-            lines += self._gpu(node, gpu)
-            lines += self._rank(node * self.gpus + gpu, node, gpu, steps)
+        for number in range(self.gpus):
+            lines += self._gpu(node, number)
+            lines += self._rank(node * self.gpus + number, node, number, steps)
         if self.idle is not None and self.idle[0] == node:
-            uuid = f"GPU-{node}-{self.idle[1]}"
+            gpu, uuid = self.idle[1], f"GPU-{node}-{self.idle[1]}"
             lines.append(
-                f'llmtop_alert{{id="low_power_full_util",severity="critical",gpu="{self.idle[1]}",UUID="{uuid}"}} 1'
+                f'llmtop_alert{{id="low_power_full_util",severity="critical",gpu="{gpu}",UUID="{uuid}"}} 1'
             )
         return "\n".join(lines) + "\n"
 
@@ -139,7 +139,7 @@ class Nodes:
             lines.append(f"llmtop_collective_enqueued{{{pg}}} {39 if rank == self.behind else 40}")
             lines.append(f"llmtop_collective_completed{{{pg}}} 39")
         lines.append(
-            f'llmtop_rank_info{{run="train.py · slurm 4711",{who},local_rank="{gpu}",world_size="{self.count * self.gpus}",'
-            f'gpu="{gpu}",UUID="GPU-{node}-{gpu}",uid="1000",kind="step"}} 1'
+            f'llmtop_rank_info{{run="train.py · slurm 4711",{who},local_rank="{gpu}",'
+            f'world_size="{self.count * self.gpus}",gpu="{gpu}",UUID="GPU-{node}-{gpu}",uid="1000",kind="step"}} 1'
         )
         return lines

@@ -17,7 +17,7 @@ LABELS = 'pci_bus_id="00000000:1B:00.0",device="nvidia0",modelName="NVIDIA H100 
 TEXT = "".join(
     f"# HELP {name} {help}\n# TYPE {name} gauge\n"
     + "".join(
-        f'{name}{{gpu="{i}",UUID="GPU-604ac76c-000{i}",{LABELS},{host}="node7",DCGM_FI_DRIVER_VERSION="580.65"}} {value}\n'
+        f'{name}{{gpu="{i}",UUID="GPU-604ac76c-000{i}",{LABELS},{host}="node7"}} {value}\n'
         for i, host in ((0, "Hostname"), (1, "hostname"))
     )
     for name, help, value in (
