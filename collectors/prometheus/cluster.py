@@ -73,7 +73,7 @@ class Cluster:
         self._problems, self._mute = [], False
         queries = Queries(rules=self._rules is not False, run=self._run)
         overview = _by_tag(self._ask(queries.overview, at))
-        if overview:
+        if overview.get("raw"):
             rules = bool(overview.get("rules"))
             if not rules and self._rules is not False:
                 queries = Queries(rules=False, run=self._run)
@@ -147,7 +147,7 @@ class Cluster:
             pinned=at is not None,
             clock_ahead_seconds=ahead if ahead is not None and abs(ahead) > _CLOCK_SECONDS else None,
             data_age_seconds=None if newest is None or now is None else now - newest,
-            rules=self._rules if found.overview else None,
+            rules=self._rules if found.overview.get("raw") else None,
             nodes_up=sum(up) if found.nodes else None,
             nodes_down=len(up) - sum(up) if found.nodes else None,
             alerts={
@@ -304,7 +304,7 @@ def _nodes(
             Node(
                 name=name,
                 up=up.get(name),
-                badness=sum(weight for weight, _ in mine),
+                badness=_together([weight for weight, _ in mine]),
                 reasons=tuple(dict.fromkeys(words for _, words in mine)),
                 power_ratio=mean.get(name),
                 power_ratio_least=least.get(name),
@@ -312,6 +312,11 @@ def _nodes(
             )
         )
     return sorted(nodes, key=lambda node: (-node.badness, node.power_ratio_least or 0.0, node.name))
+
+
+def _together(weights: list[float]) -> float:
+    """The gravest counts; the others, which often tell of the same, only among equals."""
+    return max(weights, default=0.0) + sum(weights) / 1000
 
 
 def _weighed(alert: NodeAlert) -> tuple[float, str]:

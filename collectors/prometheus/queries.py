@@ -53,7 +53,7 @@ class Queries:
 
     @property
     def overview(self) -> str:
-        """The server's clock, the newest snapshot, alerts by id, and the runs."""
+        """The server's clock, the newest snapshot, whether there are rules, alerts by id, and the runs."""
         by_run = {
             "tokens": "run:llmtop_tokens:rate1m",
             "steps": "run:llmtop_steps:rate1m",
@@ -66,6 +66,7 @@ class Queries:
             ("now", "vector(time())"),
             ("newest", "max(llmtop_snapshot_timestamp_seconds)"),
             ("rules", 'count({__name__="pid:llmtop_rank:info"})'),
+            ("raw", "count(llmtop_rank_info)"),
             ("alerts", "count by (id) (llmtop_alert)"),
             *((tag, self._mine(self.of(name))) for tag, name in by_run.items()),
             ("quiet", self._mine(quiet)),

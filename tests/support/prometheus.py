@@ -208,3 +208,39 @@ class Prometheus:
         return (
             wait_for(lambda: found if len(found := self.query(promql)) >= least else None, seconds, promql) or []
         )
+
+
+class VictoriaMetrics:
+    """The other server that speaks the API (a context manager); it has no rules."""
+
+    def __init__(self, folder: Path, scrape_configs: list[dict[str, object]], interval: str = "1s") -> None:
+        binary = find("victoria-metrics")
+        assert binary is not None, NO_PROMETHEUS
+        folder.mkdir(parents=True, exist_ok=True)
+        config = {"global": {"scrape_interval": interval}, "scrape_configs": scrape_configs}
+        (folder / "scrape.yml").write_text(json.dumps(config))
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        self.process = subprocess.Popen(
+            [
+                *(binary, f"-storageDataPath={folder / 'data'}", f"-promscrape.config={folder / 'scrape.yml'}"),
+                *(f"-httpListenAddr=127.0.0.1:{port}", "-search.latencyOffset=0s", "-memory.allowedPercent=5"),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=(folder / "log").open("w"),
+            env={**os.environ, "GOMAXPROCS": "1"},
+        )
+
+    def __enter__(self) -> VictoriaMetrics:
+        wait_for(self._is_ready, 60, "VictoriaMetrics to be ready")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def _is_ready(self) -> bool:
+        try:
+            return bool(fetch(f"{self.url}/health"))
+        except OSError:
+            return False
