@@ -64,7 +64,7 @@ _RULES = "prometheus-rules.yml"
     "-i",
     type=float,
     callback=between(MIN_INTERVAL, MAX_INTERVAL),
-    default=2.0,
+    default=3.0,
     show_default=True,
     metavar="S",
     help="Seconds between two looks, 0.1 to 3600.",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -61,6 +63,33 @@ def test_gpus_and_a_training_are_told_and_no_command_line(scenario: Path) -> Non
         assert exporter.end() == 0
         assert exporter.process.stdout is not None
         assert exporter.process.stdout.read() == ""
+
+
+@pytest.mark.usefixtures("runtime_dir")
+def test_what_a_dcgm_exporter_on_the_node_tells_is_left_to_it(scenario: Path) -> None:
+    """By its own text; of a GPU that it does not know, and of what its list lacks, ours is the only word."""
+    text = "".join(
+        f'DCGM_FI_DEV_GPU_UTIL{{gpu="{n}",UUID="{nvml_stub.gpu_uuid(n)}",pci_bus_id="00000000:1B:00.0",'
+        f'device="nvidia{n}",modelName="NVIDIA H200",Hostname="node7"}} 97\n'
+        for n in range(7)
+    )
+
+    class Dcgm(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Dcgm) as dcgm:
+        threading.Thread(target=dcgm.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{dcgm.server_port}/metrics"
+        with Exporter("-i", "0.2", "--dcgm-exporter", url, scenario=scenario) as exporter:
+            page = exporter.when("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", least=8)
+            assert [one[1]["gpu"] for one in of(page, "DCGM_FI_DEV_GPU_UTIL")] == ["7"]
+        dcgm.shutdown()
 
 
 @pytest.mark.usefixtures("runtime_dir")

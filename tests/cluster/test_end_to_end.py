@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.support import nvml_stub
 from tests.support.gloo_ranks import GlooRanks
 from tests.support.processes import REPOSITORY, wait_for
 from tests.support.prometheus import NO_PROMETHEUS, Exporter, Prometheus, find
+from tests.support.terminal import Terminal
 
 pytestmark = [
     pytest.mark.torch,
@@ -59,6 +61,14 @@ def test_the_slow_rank_the_idle_gpu_and_then_the_hung_rank_are_named(nodes: list
             assert count == 4
             assert run["run"] == late["run"]
             assert 0.02 < seconds < 1.0
+            with Terminal(
+                [sys.executable, "-m", "llmtop", "cluster", "--prometheus", server.url, "-i", "1"], (140, 40)
+            ) as pane:
+                pane.shows("2 nodes up, 0 down", 60)
+                pane.shows(f"LATE rank {SLOW} on", 60)
+                pane.shows("train.py", 60)
+                pane.keys("q")
+                assert pane.ends() == 0
             ((idle, _),) = server.finds("gpu:llmtop_busy_but_idle:bool")
             assert idle["gpu"] == "3"
             job.hang()

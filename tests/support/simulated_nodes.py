@@ -29,6 +29,8 @@ class Nodes:
         """Labels put to every series."""
         self.xid: tuple[int, int] | None = None
         self._began = time.time()
+        self._pages: dict[int, tuple[object, str, list[float | None]]] = {}
+        """By node: what was planted when it was written, the text, and what its numbers are made of."""
         nodes = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -80,20 +82,30 @@ class Nodes:
 
     def page(self, node: int) -> str:
         """What that node tells now."""
+        planted = self.slow, self.idle, self.behind, self.extra, self.xid
+        if self._pages.get(node, (None,))[0] != planted:
+            self._pages[node] = (planted, *self._written(node))
+        _, text, factors = self._pages[node]
+        now = time.time()
+        steps = (now - self._began) / STEP_SECONDS
+        return text % tuple(now if factor is None else factor * steps for factor in factors)
+
+    def _written(self, node: int) -> tuple[str, list[float | None]]:
+        """The page, with places for numbers: each a factor of the steps so far, or None for the time."""
+        factors: list[float | None] = [None]
         lines = [
             f'{names.NODE_INFO.name}{{hostname="node{node:03d}",version="0.1.0"{self.extra}}} 1',
-            f"{names.SNAPSHOT.name} {time.time():.3f}",
+            f"{names.SNAPSHOT.name} %.3f",
         ]
-        steps = (time.time() - self._began) / STEP_SECONDS
         for number in range(self.gpus):
             lines += self._gpu(node, number)
-            lines += self._rank(node * self.gpus + number, node, number, steps)
+            lines += self._rank(node * self.gpus + number, node, number, factors)
         if self.idle is not None and self.idle[0] == node:
             gpu, uuid = self.idle[1], f"GPU-{node}-{self.idle[1]}"
             lines.append(
                 f'llmtop_alert{{id="low_power_full_util",severity="critical",gpu="{gpu}",UUID="{uuid}"}} 1'
             )
-        return "\n".join(lines) + "\n"
+        return "\n".join(lines) + "\n", factors
 
     def _gpu(self, node: int, gpu: int) -> list[str]:
         idle = self.idle == (node, gpu)
@@ -116,22 +128,22 @@ class Nodes:
         }
         return [f"DCGM_FI_{name}{{{labels}}} {value}" for name, value in values.items()]
 
-    def _rank(self, rank: int, node: int, gpu: int, steps: float) -> list[str]:
+    def _rank(self, rank: int, node: int, gpu: int, factors: list[float | None]) -> list[str]:
         who = f'rank="{rank}",pid="{1000 + gpu}"{self.extra}'
         wait = WAIT_SECONDS - (SLOW_BY if rank == self.slow else 0)
-        totals = {
-            "llmtop_steps_total": steps,
-            "llmtop_step_seconds_total": steps * STEP_SECONDS,
-            "llmtop_outside_seconds_total": steps * 0.01,
-            "llmtop_comm_wait_seconds_total": steps * wait,
-            "llmtop_tokens_total": steps * 4096,
-            "llmtop_last_step_timestamp_seconds": time.time(),
+        totals: dict[str, float | None] = {
+            "llmtop_steps_total": 1.0,
+            "llmtop_step_seconds_total": STEP_SECONDS,
+            "llmtop_outside_seconds_total": 0.01,
+            "llmtop_comm_wait_seconds_total": wait,
+            "llmtop_tokens_total": 4096.0,
+            "llmtop_last_step_timestamp_seconds": None,
         }
-        lines = [f"{name}{{{who}}} {value:.6f}" for name, value in totals.items()]
+        lines = [f"{name}{{{who}}} %.6f" for name in totals]
+        factors += totals.values()
         for phase, share in (("dataload", 0.05), ("forward", 0.3), ("backward", 0.5), ("optimizer", 0.1)):
-            lines.append(
-                f'llmtop_phase_host_seconds_total{{{who},phase="{phase}"}} {steps * share * STEP_SECONDS:.6f}'
-            )
+            lines.append(f'llmtop_phase_host_seconds_total{{{who},phase="{phase}"}} %.6f')
+            factors.append(share * STEP_SECONDS)
         for quantile, seconds in (("0.5", STEP_SECONDS), ("0.99", STEP_SECONDS * 1.1)):
             lines.append(f'llmtop_recent_step_seconds{{{who},quantile="{quantile}"}} {seconds}')
         if self.behind is not None:
