@@ -262,7 +262,7 @@ def _grave(found: Mapping[str, list[Sample]], hosts: Callable[[str], str]) -> It
             rank=_or_none(one, "rank"),
             pid=_or_none(one, "pid"),
         )
-    for tag in ("xid", "hot"):
+    for tag in ("xid", "ecc", "hot"):
         for one in found.get(tag, ()):
             yield NodeAlert(id=tag, node=_text(one, "node"), gpu=_or_none(one, "gpu"), value=one.value)
 
@@ -323,6 +323,8 @@ def _weighed(alert: NodeAlert) -> tuple[float, str]:
     gpu = f" GPU {alert.gpu}" if alert.gpu else ""
     if alert.id == "xid":
         return _XID, f"Xid {alert.value:.0f}{gpu}"
+    if alert.id == "ecc":
+        return _XID, f"memory errors{gpu}"
     if alert.id == "hot":
         return _HOT, f"{alert.value:.0f} C{gpu}"
     return _GRAVE, f"{alert.id}{gpu}"

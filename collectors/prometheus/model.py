@@ -48,7 +48,7 @@ class HungRank(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeAlert(msgspec.Struct, frozen=True, kw_only=True):
-    """Something grave on a node: an alert of llmtop there, an Xid, a GPU much hotter than the others."""
+    """Something grave on a node: an alert of llmtop there, "xid", "ecc", or "hot": much hotter than the others."""
 
     id: str
     node: str
@@ -56,7 +56,7 @@ class NodeAlert(msgspec.Struct, frozen=True, kw_only=True):
     rank: str | None = None
     pid: str | None = None
     value: float | None = None
-    """The number of the Xid; the temperature in Celsius."""
+    """The number of the Xid; how many errors; the temperature in Celsius."""
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):

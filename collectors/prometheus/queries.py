@@ -96,15 +96,17 @@ class Queries:
 
     @property
     def grave(self) -> str:
-        """Critical alerts of the nodes, Xids of the last minutes, GPUs that are much hotter than the others."""
+        """Critical alerts of the nodes, recent Xids and memory errors, GPUs much hotter than the others."""
         alerts = 'max by (instance, id, gpu, rank, pid) (llmtop_alert{severity="critical"})'
         last = "DCGM_FI_DEV_XID_ERRORS"
         xids = f"({last} > 0) and (changes({last}[10m]) > 0 or ({last} unless {last} offset 10m))"
+        errors = "increase(DCGM_FI_DEV_ECC_DBE_VOL_TOTAL[10m]) > 0 or DCGM_FI_DEV_ROW_REMAP_FAILURE > 0"
         heat = f"max by (UUID, gpu, node) ({named('DCGM_FI_DEV_GPU_TEMP')})"
         hot = f"{heat} > {HOTTER_C} + scalar(quantile(0.5, DCGM_FI_DEV_GPU_TEMP))"
         return union(
             ("alert", f"topk({GRAVE_MOST}, {alerts})"),
             ("xid", f"topk({GRAVE_MOST}, max by (gpu, node) ({named(xids)}))"),
+            ("ecc", f"topk({GRAVE_MOST}, max by (gpu, node) ({named(errors)}))"),
             ("hot", f"topk({GRAVE_MOST}, {hot})"),
         )
 

@@ -88,6 +88,8 @@ def grave_words(one: NodeAlert) -> str:
     )
     if one.id == "xid":
         return f"Xid {one.value:.0f} on {one.node}{where}"
+    if one.id == "ecc":
+        return f"uncorrectable memory errors on {one.node}{where}"
     if one.id == "hot":
         return f"{one.value:.0f} C on {one.node}{where}"
     return f"{one.id} on {one.node}{where}"

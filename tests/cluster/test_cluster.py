@@ -67,16 +67,19 @@ def test_what_is_planted_among_64_nodes_is_named(tmp_path: Path, rules: bool) ->
         assert [(run.name, run.ranks) for run in view.runs] == [("train.py · slurm 4711", 512)]
         assert view.problems == ()
         assert fetched >= 2, "a rate is of two"
-        nodes.behind, nodes.down, nodes.xid = 200, {5}, (7, 1)
+        nodes.behind, nodes.down = 200, {5}
+        nodes.xid, nodes.ecc, nodes.hot = (7, 1), (8, 2), (9, 3)
         gone = seen_when(
             cluster,
             lambda view: (
-                view.nodes_down == 1 and any(one.rank == "200" for one in view.hung) and len(view.grave) > 1
+                view.nodes_down == 1 and any(one.rank == "200" for one in view.hung) and len(view.grave) > 3
             ),
         )
         assert gone.nodes[0].name == "node005"
         assert "down" in gone.nodes[0].reasons
-        assert {"xid", "low_power_full_util"} == {one.id for one in gone.grave}
+        assert {("xid", "node007", "1"), ("ecc", "node008", "2"), ("hot", "node009", "3")} <= {
+            (one.id, one.node, one.gpu) for one in gone.grave
+        }
         hung = next(one for one in gone.hung if one.rank == "200")
         assert (hung.node, hung.behind, hung.process_group) == ("node025", 1, "0 default_pg")
         assert hung.waiting > 400

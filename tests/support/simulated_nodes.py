@@ -28,6 +28,9 @@ class Nodes:
         self.extra = ""
         """Labels put to every series."""
         self.xid: tuple[int, int] | None = None
+        self.ecc: tuple[int, int] | None = None
+        self.hot: tuple[int, int] | None = None
+        """Node and number of a GPU with one of these."""
         self._began = time.time()
         self._pages: dict[int, tuple[object, str, list[float | None]]] = {}
         """By node: what was planted when it was written, the text, and what its numbers are made of."""
@@ -82,7 +85,7 @@ class Nodes:
 
     def page(self, node: int) -> str:
         """What that node tells now."""
-        planted = self.slow, self.idle, self.behind, self.extra, self.xid
+        planted = self.slow, self.idle, self.behind, self.extra, self.xid, self.ecc, self.hot
         if self._pages.get(node, (None,))[0] != planted:
             self._pages[node] = (planted, *self._written(node))
         _, text, factors = self._pages[node]
@@ -120,7 +123,8 @@ class Nodes:
             "DEV_FB_USED": 90_000,
             "DEV_FB_FREE": 50_000,
             "DEV_SM_CLOCK": 1755,
-            "DEV_GPU_TEMP": 60,
+            "DEV_GPU_TEMP": 91 if self.hot == (node, gpu) else 60,
+            "DEV_ROW_REMAP_FAILURE": 1 if self.ecc == (node, gpu) else 0,
             "DEV_MEMORY_TEMP": 70,
             "DEV_XID_ERRORS": 79 if self.xid == (node, gpu) else 0,
             "PROF_SM_ACTIVE": 0.01 if idle else 0.9,
