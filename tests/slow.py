@@ -95,6 +95,8 @@ THINNED: dict[str, tuple[str, ...]] = {
         "2025.3.1.90-1-False-True-",
     ),
     "test_any_snapshot_is_painted_at_any_size_in_exactly_its_place": ("dark", "ascii"),
+    "test_it_ends_with_0_and_takes_its_entry_along": ("2", "15"),
+    "test_what_is_planted_among_64_nodes_is_named": ("rules",),
 }
 """By the name of the test, wherever it stands, the parameters that `make test` runs."""
 
