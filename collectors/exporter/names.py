@@ -66,8 +66,8 @@ STEPS_LOST: Final = Series(
 RECENT_STEP_SECONDS: Final = Series(
     "llmtop_recent_step_seconds",
     "gauge",
-    (*RANK, "quantile"),
-    "Quantiles of the steps of the last 15 s, at least five, from the start of each to the next",
+    (*RANK, "percentile"),
+    "Percentiles of the steps of the last 15 s, at least five, from the start of each to the next",
 )
 LAST_STEP: Final = Series(
     "llmtop_last_step_timestamp_seconds", "gauge", RANK, "When the last step ended, in unix time"

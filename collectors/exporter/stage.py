@@ -103,7 +103,11 @@ class ExportStage:
             )
         yield from _known(
             names.RECENT_STEP_SECONDS,
-            (((*_who(rank), quantile), getattr(rank, field)) for rank in ranks for quantile, field in _QUANTILES),
+            (
+                ((*_who(rank), percentile), getattr(rank, field))
+                for rank in ranks
+                for percentile, field in _PERCENTILES
+            ),
         )
         yield from _known(names.LAST_STEP, ((_who(rank), rank.last_step_at) for rank in ranks))
         for series, field in _COLLECTIVES:
@@ -129,7 +133,7 @@ _TOTALS = (
 )
 _BY_PHASE = ((names.PHASE_HOST_SECONDS, "host_phases"), (names.PHASE_GPU_SECONDS, "gpu_phases"))
 _COLLECTIVES = ((names.COLLECTIVE_ENQUEUED, "enqueued"), (names.COLLECTIVE_COMPLETED, "completed"))
-_QUANTILES = (("0.5", "step_seconds_p50"), ("0.95", "step_seconds_p95"), ("0.99", "step_seconds_p99"))
+_PERCENTILES = (("50", "step_seconds_p50"), ("95", "step_seconds_p95"), ("99", "step_seconds_p99"))
 
 
 def _key(rank: Rank) -> tuple[int, float | None]:

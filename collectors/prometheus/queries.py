@@ -15,8 +15,6 @@ from typing import Final
 TAG: Final = "is"
 """The label by which one query's parts are told apart."""
 LATE_MOST, BEHIND_MOST, GRAVE_MOST = 8, 20, 40
-HOTTER_C: Final = 15
-"""Above the median of all GPUs."""
 _RANKS: Final = "* on (instance, job, pid) group_left (run, uid)"
 _RECORD: Final = re.compile(r"^ {6}- record: (\S+)\n {8}expr: (.*(?:\n {9,}.*)*)", re.MULTILINE)
 """As our own file has them: what an expression goes on with is further in."""
@@ -60,16 +58,15 @@ class Queries:
             "p50": "run:llmtop_recent_step_seconds:p50",
             "p99": "run:llmtop_recent_step_seconds:p99",
             "ranks": "run:llmtop_ranks:count",
+            "quiet": "run:llmtop_ranks_without_step:count",
         }
-        quiet = f"count by (run, uid) ((time() - llmtop_last_step_timestamp_seconds > 60) {_RANKS} {self._info})"
         return union(
             ("now", "vector(time())"),
             ("newest", "max(llmtop_snapshot_timestamp_seconds)"),
-            ("rules", 'count({__name__="pid:llmtop_rank:info"})'),
-            ("raw", "count(llmtop_rank_info)"),
+            ("rules", "cluster:llmtop_nodes:count"),
+            ("raw", "count(llmtop_node_info)"),
             ("alerts", "count by (id) (llmtop_alert)"),
             *((tag, self._mine(self.of(name))) for tag, name in by_run.items()),
-            ("quiet", self._mine(quiet)),
         )
 
     @property
@@ -98,27 +95,25 @@ class Queries:
     def grave(self) -> str:
         """Critical alerts of the nodes, recent Xids and memory errors, GPUs much hotter than the others."""
         alerts = 'max by (instance, id, gpu, rank, pid) (llmtop_alert{severity="critical"})'
-        last = "DCGM_FI_DEV_XID_ERRORS"
-        xids = f"({last} > 0) and (changes({last}[10m]) > 0 or ({last} unless {last} offset 10m))"
-        errors = "increase(DCGM_FI_DEV_ECC_DBE_VOL_TOTAL[10m]) > 0 or DCGM_FI_DEV_ROW_REMAP_FAILURE > 0"
-        heat = f"max by (UUID, gpu, node) ({named('DCGM_FI_DEV_GPU_TEMP')})"
-        hot = f"{heat} > {HOTTER_C} + scalar(quantile(0.5, DCGM_FI_DEV_GPU_TEMP))"
+        gpus = {
+            "xid": "gpu:llmtop_xid:recent",
+            "ecc": "gpu:llmtop_memory_errors:recent",
+            "hot": "gpu:llmtop_hot:celsius",
+        }
         return union(
             ("alert", f"topk({GRAVE_MOST}, {alerts})"),
-            ("xid", f"topk({GRAVE_MOST}, max by (gpu, node) ({named(xids)}))"),
-            ("ecc", f"topk({GRAVE_MOST}, max by (gpu, node) ({named(errors)}))"),
-            ("hot", f"topk({GRAVE_MOST}, {hot})"),
+            *((tag, f"topk({GRAVE_MOST}, {self.of(name)})") for tag, name in gpus.items()),
         )
 
     @property
     def power(self) -> str:
         """Per node: mean and least power of the limit, and GPUs that look busy and are not."""
-        ratio = self.of("gpu:llmtop_power:ratio")
-        return union(
-            ("mean", f"avg by (node) ({ratio})"),
-            ("least", f"min by (node) ({ratio})"),
-            ("idle", f"count by (node) ({self.of('gpu:llmtop_busy_but_idle:bool')})"),
-        )
+        by_node = {
+            "mean": "node:llmtop_power:ratio",
+            "least": "node:llmtop_power_least:ratio",
+            "idle": "node:llmtop_busy_but_idle:count",
+        }
+        return union(*((tag, self.of(name)) for tag, name in by_node.items()))
 
     def cells(self, nodes: Collection[str]) -> str:
         """Each GPU of these nodes."""
@@ -146,15 +141,8 @@ def charts(node: str, instances: Collection[str]) -> tuple[tuple[str, str, str],
         ("power of the limit, least", "%", f"100 * min({power}) / min({limit})"),
         ("SM active, mean", "%", f"100 * avg({gpus('DCGM_FI_PROF_SM_ACTIVE')})"),
         ("hottest GPU", " C", f"max({gpus('DCGM_FI_DEV_GPU_TEMP')})"),
-        ("step, slowest rank", " s", f'max(llmtop_recent_step_seconds{{quantile="0.5",{there}}})'),
+        ("step, slowest rank", " s", f'max(llmtop_recent_step_seconds{{percentile="50",{there}}})'),
         ("wait for other ranks", " s/s", f"avg(rate(llmtop_comm_wait_seconds_total{{{there}}}[1m]))"),
-    )
-
-
-def named(expr: str) -> str:
-    """With the node's name as `node`: dcgm-exporter calls it Hostname, and hostname since May 2026."""
-    return (
-        f'label_replace(label_replace({expr}, "node", "$1", "Hostname", "(.+)"), "node", "$1", "hostname", "(.+)")'
     )
 
 

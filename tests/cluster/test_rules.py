@@ -9,9 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
+from collectors.exporter import names
+from collectors.exporter.stage import ExportStage
+from llmtop.snapshot import Alert, CollectiveCount
+from tests.collectors.exporter.test_stage import now, training
 from tests.support.processes import REPOSITORY
 from tests.support.prometheus import NO_PROMETHEUS, find
+from tests.support.snapshots import gpu as made_up_gpu
 
 PROMTOOL = find("promtool")
 pytestmark = [
@@ -73,6 +79,34 @@ def test_they_are_well_formed() -> None:
     assert PROMTOOL is not None
     done = subprocess.run([PROMTOOL, "check", "rules", str(RULES)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_promtool_finds_no_fault_with_what_is_exported() -> None:
+    """DCGM's names aside, which are DCGM's."""
+    stage = ExportStage(interval=3600.0)
+    stage(
+        now(
+            gpus=(made_up_gpu(1),),
+            ranks=(
+                training(
+                    gpu_uuid="GPU-00000001",
+                    last_step_at=1.0,
+                    step_seconds_p50=0.5,
+                    step_seconds_p99=0.6,
+                    collectives=(CollectiveCount(group="0", enqueued=2, completed=1),),
+                ),
+            ),
+            alerts=(Alert(id="stalled", severity="critical", pid=100, since=1.0, summary="x"),),
+        )
+    )
+    page = generate_latest(stage).decode()
+    mine = "".join(f"{line}\n" for line in page.splitlines() if "DCGM" not in line)
+    told = {line.split()[2] for line in mine.splitlines() if line.startswith("# TYPE")}
+    gpu_times = {one.name for one in names.ALL if "gpu" in one.name and one.kind == "counter"}
+    assert told == {one.name for one in names.ALL} - gpu_times
+    assert PROMTOOL is not None
+    done = subprocess.run([PROMTOOL, "check", "metrics"], input=mine, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def waiting(slow: int | None, *, by: str = "", ranks: int = 16) -> list[dict[str, str]]:
@@ -230,13 +264,13 @@ def test_two_exporters_that_tell_of_one_gpu_are_one(tmp_path: Path) -> None:
 
 
 def test_an_xid_is_told_when_it_comes_and_not_for_ever(tmp_path: Path) -> None:
-    labels = {"instance": "node0:9400", "gpu": "0", "UUID": "GPU-0"}
+    labels = {"instance": "node0:9400", "hostname": "node0", "gpu": "0", "UUID": "GPU-0"}
     given = [
         series("DCGM_FI_DEV_XID_ERRORS", "0x8 79x80", **labels),
         series("DCGM_FI_DEV_XID_ERRORS", "_x8 13x80", **{**labels, "gpu": "1"}),
         series("DCGM_FI_DEV_XID_ERRORS", "0x90", **{**labels, "gpu": "2"}),
     ]
-    told = {"severity": "warning", **labels}
+    told = {"severity": "warning", "node": "node0", "UUID": "GPU-0"}
     check(
         tmp_path,
         given,
@@ -247,7 +281,7 @@ def test_an_xid_is_told_when_it_comes_and_not_for_ever(tmp_path: Path) -> None:
                 "exp_alerts": [
                     {
                         "exp_labels": {**told, "gpu": number},
-                        "exp_annotations": {"summary": f"Xid {xid} on GPU {number} of node0:9400"},
+                        "exp_annotations": {"summary": f"Xid {xid} on GPU {number} of node0"},
                     }
                     for number, xid in (("0", 79), ("1", 13))
                 ],

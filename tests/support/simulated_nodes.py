@@ -148,8 +148,8 @@ class Nodes:
         for phase, share in (("dataload", 0.05), ("forward", 0.3), ("backward", 0.5), ("optimizer", 0.1)):
             lines.append(f'llmtop_phase_host_seconds_total{{{who},phase="{phase}"}} %.6f')
             factors.append(share * STEP_SECONDS)
-        for quantile, seconds in (("0.5", STEP_SECONDS), ("0.99", STEP_SECONDS * 1.1)):
-            lines.append(f'llmtop_recent_step_seconds{{{who},quantile="{quantile}"}} {seconds}')
+        for percentile, seconds in (("50", STEP_SECONDS), ("99", STEP_SECONDS * 1.1)):
+            lines.append(f'llmtop_recent_step_seconds{{{who},percentile="{percentile}"}} {seconds}')
         if self.behind is not None:
             pg = f'{who},pg="0 default_pg"'
             lines.append(f"llmtop_collective_enqueued{{{pg}}} {39 if rank == self.behind else 40}")
