@@ -23,7 +23,7 @@ def test_there_are_many() -> None:
     assert len(NAMED) > 100
 
 
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/design.md", "docs/measurements.md")
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/design.md", "docs/measurements.md", "docs/cluster.md")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
