@@ -7,6 +7,9 @@ WORKERS ?= $(shell echo $$((5 * $$(nproc 2>/dev/null || echo 2) / 2)))
 # Tests start processes by the hundred: each would compile anew what it imports where no bytecode may be kept.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
+# Real programs for the tests, where they can be had.
+FETCHED := $(VENV)/nsys $(VENV)/browser $(VENV)/prometheus $(VENV)/schemas
+
 .PHONY: help demo test test-all print-pytest lint format bench screenshots clean
 
 help:
@@ -48,13 +51,23 @@ $(VENV)/hta: tests/fetch_hta.sh $(VENV)/app
 	@PYTHON=$(abspath $(BIN))/python tests/fetch_hta.sh
 	@touch $@
 
+# A real Prometheus for the tests of what is told to one, likewise.
+$(VENV)/prometheus: tests/fetch_prometheus.sh $(VENV)/app
+	@tests/fetch_prometheus.sh
+	@touch $@
+
+# What the files in deploy/ are checked against, likewise.
+$(VENV)/schemas: tests/fetch_schemas.sh $(VENV)/app
+	@tests/fetch_schemas.sh
+	@touch $@
+
 demo: $(VENV)/app
 	$(BIN)/llmtop demo
 
-test: $(VENV)/dev $(VENV)/nsys $(VENV)/browser
+test: $(VENV)/dev $(FETCHED)
 	$(PYTEST) -m "not slow"
 
-test-all: $(VENV)/dev $(VENV)/nsys $(VENV)/browser $(VENV)/hta
+test-all: $(VENV)/dev $(FETCHED) $(VENV)/hta
 	$(PYTEST) -m "slow or not slow"
 
 # For .ci/run, which wants pytest's exit code.

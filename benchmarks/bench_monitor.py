@@ -54,7 +54,7 @@ def run() -> Iterator[Result]:
     with tempfile.TemporaryDirectory(prefix="lt-") as directory:
         scenario = nvml_stub.Scenario.eight_gpus()
         env = environment(scenario, Path(directory))
-        with _trainings(env) as pids:
+        with trainings(env) as pids:
             for gpu, pid in enumerate(pids):
                 scenario.process(gpu, pid, 90 << 30, sm=95)
             scenario.write(Path(directory) / "scenario")
@@ -74,7 +74,7 @@ def environment(scenario: nvml_stub.Scenario, directory: Path) -> dict[str, str]
 
 
 @contextmanager
-def _trainings(env: dict[str, str]) -> Iterator[list[int]]:
+def trainings(env: dict[str, str]) -> Iterator[list[int]]:
     """One training a GPU; their pids."""
     pids = []
     with ExitStack() as running:

@@ -51,12 +51,17 @@ class Sources(NamedTuple):
     """What adds to a snapshot that is put together."""
 
 
-def live_sources(interval: float, directory: Path | None = None) -> Sources:
+def live_sources(
+    interval: float, directory: Path | None = None, *, all_users: bool = False, engines: bool = True
+) -> Sources:
     """The sources of this machine: its GPUs, the host, the processes and the attached trainings.
 
     Args:
         interval: seconds between snapshots.
         directory: of the trainings' sockets, `llmtop.socket_dir.runtime_dir()` by default.
+        all_users: root listens to the trainings of every user, each in his own folder. NCCL is not asked then:
+            where to ask stands in a process's environment, which is another user's word.
+        engines: whether to find out what can capture each training.
     """
     # psutil and the rules take some 40 ms to import: a screen paints its first frame before.
     from collectors.gpu_busy import GpuBusy
@@ -64,18 +69,20 @@ def live_sources(interval: float, directory: Path | None = None) -> Sources:
     from collectors.machine.processes import ProcessSource
     from collectors.nccl_ras.stage import NcclRas
     from collectors.nvml.driver_source import DriverSource
+    from collectors.trainings.all_users import AllUsersSource
     from collectors.trainings.source import StepsSource
     from llmtop.rules.engine import Rules
 
     gpu = DriverSource(interval)
-    ranks = StepsSource(directory, _GpuNames(gpu))
+    names = _GpuNames(gpu)
+    ranks: RankSource = AllUsersSource(names) if all_users else StepsSource(directory, names, engines=engines)
     return Sources(
         gpu=gpu,
         host=HostSource(interval),
         processes=ProcessSource(lambda: gpu.latest().uses, ranks.pids, interval),
         ranks=ranks,
         rules=Rules().apply,
-        before_rules=(NcclRas(), GpuBusy()),
+        before_rules=(*(() if all_users else (NcclRas(),)), GpuBusy()),
     )
 
 
@@ -85,10 +92,11 @@ def live_hub(
     selection: GpuSelection | None = None,
     taps: Sequence[Stage] = (),
     whole: bool = False,
+    make_sources: Callable[[float], Sources] = live_sources,
 ) -> Hub:
     """A hub over this machine; arguments as of `Hub`."""
     share_one_heap()
-    return Hub(live_sources, interval=interval, selection=selection, taps=taps, whole=whole)
+    return Hub(make_sources, interval=interval, selection=selection, taps=taps, whole=whole)
 
 
 class _GpuNames:

@@ -36,6 +36,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "record": ("llmtop.cli.live:record", "Write a recording without a screen."),
     "replay": ("llmtop.cli.live:replay", "Show a recording as if it were live."),
     "demo": ("llmtop.cli.live:demo", "Show a recorded run of a real H200."),
+    "export": ("llmtop.cli.export:export", "Give what this node does to Prometheus."),
+    "cluster": ("llmtop.cli.cluster:cluster", "Watch all nodes, through the site's Prometheus."),
     "doctor": ("llmtop.cli.doctor:doctor", "What this machine allows, and the command that would change it."),
     "completion": (
         "llmtop.cli.completion:completion",

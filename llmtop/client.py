@@ -16,7 +16,9 @@ import errno
 import os
 import select
 import socket
+import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -55,16 +57,17 @@ class NoAnswer(NotPossibleHere):
         """From SO_PEERCRED; 0 when it is not known."""
 
 
-def discover(directory: Path) -> list[SocketFile]:
+def discover(directory: Path, owner: int | None = None) -> list[SocketFile]:
     """The sockets of training processes, stale ones included, by pid.
 
     Args:
         directory: usually `socket_dir.runtime_dir()`.
+        owner: uid to whom it must belong; by default this user or root.
 
     Raises:
         NotPossibleHere: the directory is missing (no training has attached) or not to be trusted.
     """
-    socket_dir.check_dir(directory)
+    socket_dir.check_dir(directory, owner)
     found = []
     try:
         for entry in os.scandir(directory):
@@ -132,8 +135,10 @@ class Connection:
     """The latest that the training said about itself."""
     host_pid: int
     """The training's pid as this process sees it, from SO_PEERCRED; 0 when it is in a namespace out of sight."""
+    uid: int | None
+    """Whose process it is, from there as well."""
 
-    def __init__(self, channel: socket.socket, path: Path, host_pid: int) -> None:
+    def __init__(self, channel: socket.socket, path: Path, host_pid: int, uid: int | None = None) -> None:
         self._socket = channel
         self._framer = wire.Framer()
         self._early: list[wire.FromTraining] = []
@@ -142,15 +147,18 @@ class Connection:
         self._poll.register(channel, select.POLLIN)
         self.path = path
         self.host_pid = host_pid
+        self.uid = uid
 
     @classmethod
-    def open(cls, path: Path, history: int = 512, timeout_s: float = 2.0) -> Connection:
+    def open(cls, path: Path, history: int = 512, timeout_s: float = 2.0, owner: int | None = None) -> Connection:
         """Connect, check who is there, read its Hello and subscribe.
 
         Args:
             path: the socket.
             history: how many finished steps to be sent at once.
             timeout_s: seconds that all of it may take, by the monotonic clock.
+            owner: uid to whom the socket, its folder and the process must belong, no link being followed, for
+                root who looks at another user's; by default a process of this user or of root answers.
 
         Raises:
             Closed: nothing listens there, or it hung up.
@@ -162,11 +170,15 @@ class Connection:
         channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             channel.settimeout(timeout_s)
-            _connect(channel, path, deadline)
+            with contextlib.ExitStack() as opened:
+                held = path if owner is None else opened.enter_context(_held(path, owner))
+                _connect(channel, held, path.name, deadline)
             pid, uid = wire.peer_credentials(channel)
-            if not wire.peer_allowed(uid):
+            if not (wire.peer_allowed(uid) if owner is None else uid == owner):
                 raise NotPossibleHere(f"{path} belongs to a process of uid {uid}: run llmtop as that user")
-            connection = cls(channel, path, pid)
+            if owner is not None and pid == 0:
+                raise NotPossibleHere(f"{path} belongs to a process that cannot be seen from here")
+            connection = cls(channel, path, pid, uid)
             connection._greet(deadline)
             channel.settimeout(_SEND_TIMEOUT_S)
             connection.send(wire.Subscribe(version=__version__, history=history))
@@ -278,6 +290,33 @@ class Connection:
         return message
 
 
+@contextlib.contextmanager
+def _held(path: Path, owner: int) -> Iterator[Path]:
+    """Another name of a socket, by which no link is followed, nor another file put in its place meanwhile.
+
+    Raises:
+        Closed: there is no such file any more.
+        NotPossibleHere: it or its folder is a link or belongs to somebody else, or it is no socket.
+    """
+    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+    with contextlib.ExitStack() as opened:
+        try:
+            folder = os.open(path.parent, flags | os.O_DIRECTORY)
+            opened.callback(os.close, folder)
+            file = os.open(path.name, flags, dir_fd=folder)
+            opened.callback(os.close, file)
+        except FileNotFoundError:
+            raise Closed(f"nothing listens at {path.name}") from None
+        except OSError as error:
+            raise NotPossibleHere(f"{path} is left alone: {error.strerror}") from None
+        info = os.fstat(file)
+        if not stat.S_ISSOCK(info.st_mode) or (info.st_uid, os.fstat(folder).st_uid) != (owner, owner):
+            raise NotPossibleHere(
+                f"{path} is left alone: it is no socket that uid {owner} made in a folder of his"
+            )
+        yield Path(f"/proc/self/fd/{file}")
+
+
 def _other_protocol(protocol: int, version: str) -> str:
     named = f" (llmtop {version})" if version else ""
     if protocol > wire.PROTOCOL:
@@ -288,7 +327,7 @@ def _other_protocol(protocol: int, version: str) -> str:
     )
 
 
-def _connect(channel: socket.socket, path: Path, deadline: float) -> None:
+def _connect(channel: socket.socket, path: Path, name: str, deadline: float) -> None:
     try:
         while True:
             try:
@@ -300,8 +339,8 @@ def _connect(channel: socket.socket, path: Path, deadline: float) -> None:
                     raise
                 time.sleep(_QUEUE_POLL_S)
     except (BlockingIOError, TimeoutError):
-        raise NoAnswer(f"nobody accepts connections at {path.name}: is the process stopped?", 0) from None
+        raise NoAnswer(f"nobody accepts connections at {name}: is the process stopped?", 0) from None
     except (ConnectionRefusedError, FileNotFoundError, ConnectionResetError):
-        raise Closed(f"nothing listens at {path.name}") from None
+        raise Closed(f"nothing listens at {name}") from None
     except OSError as error:
-        raise NotPossibleHere(f"cannot connect to {path}: {error.strerror or error}") from None
+        raise NotPossibleHere(f"cannot connect to {name}: {error.strerror or error}") from None

@@ -87,6 +87,12 @@ def xid_text(number: int) -> str:
     return f"Xid {number}: {XIDS.get(number, _UNKNOWN)[1]}"
 
 
+def xids_in(error: str) -> list[int]:
+    """The numbers of the Xids that an error text names, in its order: the one heard last is the last."""
+    found = (_XID.match(sentence) for sentence in error.split(JOINT))
+    return [int(one[1]) for one in found if one]
+
+
 def severity_of(error: str) -> Severity:
     """The severity of a GPU's error text: that of its gravest sentence.
 

@@ -287,6 +287,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     """On this host."""
     host: str
+    uid: int | None = None
+    """Whose process it is, as this host's kernel says; None in what older versions recorded."""
     job: str = ""
     """The name of the run that this process is a rank of, the same on all its nodes; a process without a launcher
     is a job of its own. Empty in what schema 1 recorded."""

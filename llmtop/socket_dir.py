@@ -33,15 +33,24 @@ def runtime_dir(uid: int | None = None) -> Path:
             raise NotPossibleHere(
                 f"LLMTOP_DIR is {override}, which is relative to a folder that is gone: give it a whole path"
             ) from None
-    return Path("/tmp") / f"llmtop-{os.geteuid() if uid is None else uid}"
+    return folder_of(os.geteuid() if uid is None else uid)
 
 
-def check_dir(directory: Path) -> None:
+def folder_of(uid: int) -> Path:
+    """A user's own, where no `$LLMTOP_DIR` says otherwise."""
+    return Path("/tmp") / f"llmtop-{uid}"
+
+
+def check_dir(directory: Path, owner: int | None = None) -> None:
     """Refuse a directory in which another user could put a socket of his own.
+
+    Args:
+        directory: where the sockets are.
+        owner: uid to whom it must belong; by default this user or root.
 
     Raises:
         NotPossibleHere: missing, too long for a socket, a symbolic link, not a directory, not owned by this user
-            or root, or writable by others.
+            or root (by `owner`), or writable by others.
     """
     length = len(os.fsencode(directory))
     if length > MAX_DIRECTORY_BYTES:
@@ -59,7 +68,7 @@ def check_dir(directory: Path) -> None:
         raise NotPossibleHere(f"{directory} is a symbolic link; remove it or set LLMTOP_DIR to a folder of yours")
     if not stat.S_ISDIR(info.st_mode):
         raise NotPossibleHere(f"{directory} is not a folder; remove it or set LLMTOP_DIR to a folder of yours")
-    if info.st_uid not in (os.geteuid(), 0):
+    if info.st_uid not in ((os.geteuid(), 0) if owner is None else (owner,)):
         raise NotPossibleHere(f"{directory} belongs to uid {info.st_uid}; set LLMTOP_DIR to a folder of yours")
     if info.st_mode & 0o022:
         raise NotPossibleHere(f"{directory} is writable by others; run: chmod 700 {directory}")

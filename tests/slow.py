@@ -114,6 +114,8 @@ THINNED: dict[str, tuple[str, ...]] = {
     "test_nobody_is_accused_among_equal_ranks": ("ddp",),
     "test_sampling_takes_no_hook_and_changes_no_bit": ("power",),
     "test_any_snapshot_is_painted_at_any_size_in_exactly_its_place": ("dark", "ascii"),
+    "test_it_ends_with_0_and_takes_its_entry_along": ("2", "15"),
+    "test_what_is_planted_among_64_nodes_is_named": ("rules",),
 }
 """By the name of the test, wherever it stands, the parameters that `make test` runs."""
 

@@ -23,7 +23,14 @@ def test_there_are_many() -> None:
     assert len(NAMED) > 100
 
 
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/design.md", "docs/measurements.md", "docs/configuration.md")
+DOCUMENTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/design.md",
+    "docs/measurements.md",
+    "docs/configuration.md",
+    "docs/cluster.md",
+)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -15,21 +15,18 @@ from rich.cells import cached_cell_len
 from textual.app import SystemCommand
 from textual.message import Message
 from textual.screen import Screen
-from textual.theme import Theme
 
 from collectors.base import Feed, GpuChoice, ReplayControls
 from llmtop.alerts import Raised
-from llmtop.errors import EXIT_DONE, LlmtopError, UnusableInput
+from llmtop.errors import EXIT_DONE, LlmtopError
 from llmtop.format import printable
 from llmtop.snapshot import Alert, Snapshot
 from tui import keys
 from tui.context import ScreenContext
-from tui.driver import TerminalDriver
 from tui.history import SPANS
 from tui.paint import alert_style
 from tui.paint.glyphs import to_ascii
-from tui.paint.palette import TERMINAL_THEME, THEMES, Depth, Palette
-from tui.paint.rows import Look
+from tui.paint.palette import THEMES
 from tui.picture import saved
 from tui.screens.base import LlmtopScreen
 from tui.screens.main import MainScreen
@@ -47,8 +44,6 @@ MAX_PENDING = 600
 """Snapshots kept for a screen that does not get to them (a terminal that has stopped reading); older ones go."""
 STALE_SECONDS, STALE_TIMES = 4.0, 3.0
 """Without a snapshot for longer than both (so many times the interval) the screen is not live."""
-_DEPTHS: dict[str, Depth] = {"standard": "16", "256": "256"}
-_FRAMES_QUEUED = 2
 _BEHIND_SECONDS = 0.25
 _WIDTHS_KEPT = 1024
 """Texts of which rich remembers the width: what is drawn anew every second is many times fewer."""
@@ -78,13 +73,8 @@ class LlmtopApp(ScreenContext):
         Raises:
             UnusableInput: there is no such theme.
         """
-        if os.environ.get("TERM", "") in ("", "dumb", "unknown"):
-            os.environ.setdefault("NO_COLOR", "1")  # Textual would take it for a terminal of 16 million colours
-        super().__init__(driver_class=TerminalDriver)
-        for own in THEMES:
-            self.register_theme(own)
+        super().__init__(ascii=ascii, theme=theme, memory=memory)
         self._feed = feed
-        self._ascii = ascii
         self._lock = threading.Lock()
         self._pending: deque[Snapshot | list[Snapshot]] = deque(maxlen=MAX_PENDING)
         self._told = False
@@ -94,49 +84,11 @@ class LlmtopApp(ScreenContext):
         self._silence: asyncio.TimerHandle | None = None
         self._waiting = False
         self._ringing: Raised | None = None
-        self._on_failure: Callable[[BaseException], None] = lambda _error: None
         self.view = View(interval=feed.interval)
         if isinstance(feed, GpuChoice):
             self.view.selection = feed.selection
         # Round which the key for GPUs goes: what was asked for at the start, all, those in use by trainings.
         self._selections = [*dict.fromkeys((self.view.selection, "all", "attached"))]
-        self._memory = memory
-        self.theme = self._first_theme(theme)
-        self.look = self._make_look()
-
-    # --- appearance -------------------------------------------------------------------------------------------
-
-    @property
-    def depth(self) -> Depth:
-        """How many colours the terminal can show."""
-        if self.no_color or self.console.color_system is None:
-            return "mono"
-        return _DEPTHS.get(self.console.color_system, "full")
-
-    def _first_theme(self, name: str | None) -> str:
-        """The theme that is asked for, else the one chosen last, else the usual one for this terminal."""
-        if name is not None:
-            return self._theme_named(name)
-        if self.depth not in ("full", "256"):
-            return TERMINAL_THEME
-        last = self._memory.read() if self._memory is not None else ""
-        return last if last in self.available_themes else THEMES[0].name
-
-    def _theme_named(self, name: str) -> str:
-        for candidate in (name, f"llmtop-{name}"):
-            if candidate in self.available_themes:
-                return candidate
-        own = ", ".join(theme.name.removeprefix("llmtop-") for theme in THEMES)
-        raise UnusableInput(f'there is no theme "{name}"; llmtop has {own}, and ctrl+p lists more')
-
-    def _make_look(self) -> Look:
-        return Look.of(Palette.build(self.current_theme, self.depth), ascii_only=self._ascii)
-
-    def _theme_changed(self, theme: Theme) -> None:
-        self.look = self._make_look()
-        if self._memory is not None:
-            self._memory.write(theme.name)
-        self.redraw()
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -146,7 +98,7 @@ class LlmtopApp(ScreenContext):
 
     def on_mount(self) -> None:
         """Start the feed once the first frame is drawn."""
-        self.theme_changed_signal.subscribe(self, self._theme_changed)
+        self.follow_theme()
         if isinstance(self._feed, ReplayControls):
             self._feed.on_jump(self._jumped)
         # Not before the first frame is out: the live feed imports its sources when it starts.
@@ -159,40 +111,6 @@ class LlmtopApp(ScreenContext):
             self._silence.cancel()
         if self._past is not None:
             self._past.close()
-
-    def leave(self, code: int) -> None:
-        """End the app with this exit code; may be called in any thread and in a signal handler."""
-        loop = self._loop
-        if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self.exit, code, code)
-
-    @property
-    def failure(self) -> BaseException | None:
-        """The error that nobody expected and that ended the app; None without one."""
-        return self._exception
-
-    def on_failure(self, callback: Callable[[BaseException], None]) -> None:
-        """Have `callback` called at the first error that ends the app."""
-        self._on_failure = callback
-
-    def fail(self, error: BaseException) -> bool:
-        """End the app for an error in another thread; False if it has ended already."""
-        loop = self._loop
-        if loop is None or loop.is_closed():
-            return False
-        loop.call_soon_threadsafe(self._fail, error)
-        return True
-
-    def _fail(self, error: BaseException) -> None:
-        if self._exception is None and isinstance(error, Exception):
-            self._exception = error
-        self._fatal_error()
-
-    def _fatal_error(self) -> None:
-        """Leave; `tui.show` says why when the terminal is given back, where Textual would draw a traceback."""
-        if self._exception is not None:
-            self._on_failure(self._exception)
-        self._close_messages_no_wait()
 
     # --- snapshots --------------------------------------------------------------------------------------------
 
@@ -267,7 +185,7 @@ class LlmtopApp(ScreenContext):
 
     def redraw(self) -> None:
         """Have the screen on top show the view as it is; later, if the terminal is busy with earlier frames."""
-        if self._terminal_is_behind():
+        if self.terminal_is_behind():
             if not self._waiting:
                 self._waiting = True
                 self.set_timer(_BEHIND_SECONDS, self._draw_late)
@@ -283,11 +201,6 @@ class LlmtopApp(ScreenContext):
     def _draw_late(self) -> None:
         self._waiting = False
         self.redraw()
-
-    def _terminal_is_behind(self) -> bool:
-        """Whether frames queue up: writing more would block the event loop until the terminal reads again."""
-        writer = getattr(self._driver, "_writer_thread", None)
-        return writer is not None and writer._queue.qsize() > _FRAMES_QUEUED
 
     def _describe_replay(self) -> None:
         feed = self._feed

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from textual.app import App
-
-from tui.paint.rows import Look
+from tui.base_app import TerminalApp
 from tui.view import View
 
 
-class ScreenContext(App[int]):
+class ScreenContext(TerminalApp):
     """The app as its screens know it; `tui.app.LlmtopApp` is the one there is."""
 
     view: View
     """Newest snapshot, history, and what the person chose."""
-    look: Look
-    """Colours and characters."""
 
     @property
     def replaying(self) -> bool:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from collectors.base import Feed
 from llmtop.crash import own_error
 from llmtop.errors import EXIT_DONE, OwnError
-from tui.app import LlmtopApp
+from tui.base_app import TerminalApp
 from tui.terminal import TerminalGuard
 from tui.theme_memory import ThemeMemory
 
@@ -32,8 +32,14 @@ def show(feed: Feed, *, ascii: bool = False, theme: str | None = None, remember:
         UnusableInput: there is no such theme.
         OwnError: something went wrong that nobody expected; its traceback is in a log.
     """
+    from tui.app import LlmtopApp
+
     memory = ThemeMemory() if remember else None
-    app = LlmtopApp(feed, ascii=ascii or not _unicode(), theme=theme, memory=memory)
+    return run(LlmtopApp(feed, ascii=ascii or not has_unicode(), theme=theme, memory=memory))
+
+
+def run(app: TerminalApp) -> int:
+    """Run an app until it is left, and give the terminal back whatever ends it; returns and raises as `show`."""
     told: list[OwnError] = []
     with TerminalGuard(app.leave) as guard, _thread_errors_to(app):
 
@@ -52,7 +58,7 @@ def show(feed: Feed, *, ascii: bool = False, theme: str | None = None, remember:
 
 
 @contextmanager
-def _thread_errors_to(app: LlmtopApp) -> Iterator[None]:
+def _thread_errors_to(app: TerminalApp) -> Iterator[None]:
     """An error that ends a thread ends the screen as well: it would go on with what no longer moves."""
     before = threading.excepthook
 
@@ -69,7 +75,7 @@ def _thread_errors_to(app: LlmtopApp) -> Iterator[None]:
         threading.excepthook = before
 
 
-def _unicode() -> bool:
+def has_unicode() -> bool:
     """Whether there is more than ASCII to draw with.
 
     The bare C locale of containers says nothing either way; the Linux console's fonts lack most of the blocks.

@@ -34,9 +34,12 @@ GONE_SECONDS = 300.0
 """A training that has ended is still shown for so long."""
 REFUSED_RETRY_SECONDS = 30.0
 SILENT_RETRY_SECONDS = 5.0
+MOST_OF_A_USER = 128
+"""Processes of one other user that root listens to: an eight-GPU node has eight ranks."""
 MAX_OPENING = 64
 """First contacts at once."""
 _READS = 8  # from one training in a row, before the others get their turn
+_LATEST_SECONDS = 0.5  # from all of them, before those are told who have spoken
 _DRAIN_SECONDS = 0.1  # the same for one that sends more than can be taken in
 
 GpuName = Callable[[str], str | None]
@@ -46,14 +49,26 @@ _Opened = tuple[Path, "client.Connection | LlmtopError | client.Closed"]
 class StepsSource:
     """The trainings that publish on sockets in a directory (a `RankSource`)."""
 
-    def __init__(self, directory: Path | None = None, gpu_name: GpuName = lambda _uuid: None) -> None:
+    def __init__(
+        self,
+        directory: Path | None = None,
+        gpu_name: GpuName = lambda _uuid: None,
+        *,
+        owner: int | None = None,
+        engines: bool = True,
+    ) -> None:
         """Watch `directory`.
 
         Args:
             directory: `socket_dir.runtime_dir()` if not given.
             gpu_name: the name of a GPU by UUID, for MFU.
+            owner: uid of the other user whose folder it is: then no link in it is followed, nothing in it is
+                removed, and no more than `MOST_OF_A_USER` of his processes are listened to.
+            engines: whether to find out what can capture each process.
         """
         self._directory = socket_dir.runtime_dir() if directory is None else directory
+        self._owner = owner
+        self._engines = engines
         self._gpu_name = gpu_name
         self._lock = threading.Lock()
         self._trainings: dict[Path, Training] = {}
@@ -90,8 +105,11 @@ class StepsSource:
     def latest(self) -> RanksReading:
         """All trainings by rank, with the steps since the last call: each is handed over once."""
         with self._lock:
+            until = time.monotonic() + _LATEST_SECONDS
             for known in self._trainings.values():
                 self._drain(known, 1)
+                if time.monotonic() > until:
+                    break  # what is left comes with the next round
             names = self._job_names.named(
                 Member(path, one.pid, one.stats.hello, live=one.connection is not None or one.silent)
                 for path, one in self._trainings.items()
@@ -150,7 +168,11 @@ class StepsSource:
     def _discover(self) -> list[Path]:
         note = None
         try:
-            return [file.path for file in client.discover(self._directory)]
+            found = [file.path for file in client.discover(self._directory, self._owner)]
+            if self._owner is not None and len(found) > MOST_OF_A_USER:
+                note = f"uid {self._owner} has {len(found)} sockets: the first {MOST_OF_A_USER} are looked at"
+                return found[:MOST_OF_A_USER]
+            return found
         except NotPossibleHere as error:
             # A folder that is not there is the usual state before the first training, not a fault.
             note = str(error) if self._directory.exists() or self._directory.is_symlink() else None
@@ -177,9 +199,9 @@ class StepsSource:
         """Make the first contact; in a thread of its own."""
         outcome: client.Connection | LlmtopError | client.Closed
         try:
-            outcome = client.Connection.open(path, history=HISTORY_STEPS)
+            outcome = client.Connection.open(path, history=HISTORY_STEPS, owner=self._owner)
         except client.Closed as error:
-            client.remove_stale(path)
+            self._remove_stale(path)
             outcome = error
         except LlmtopError as error:
             outcome = error
@@ -203,7 +225,7 @@ class StepsSource:
     def _welcome(self, path: Path, connection: client.Connection) -> None:
         training = self._trainings.get(path)
         if training is None:
-            training = self._trainings[path] = Training(connection.host_pid)
+            training = self._trainings[path] = Training(connection.host_pid, self._engines)
         training.connected(connection)
         # One process may attach again after exec: what it was before is over.
         for other in [p for p, t in self._trainings.items() if t.pid == training.pid and p != path]:
@@ -220,7 +242,7 @@ class StepsSource:
                 known.end()
         elif isinstance(error, client.NoAnswer):
             self._retry_at[path] = now + SILENT_RETRY_SECONDS
-            training = known or Training(error.host_pid or _pid_of(path))
+            training = known or Training(error.host_pid or _pid_of(path), self._engines)
             if known is None and training.is_stopped():
                 self._trainings[path] = training
             elif known is None:
@@ -262,7 +284,11 @@ class StepsSource:
         training.hang_up()
         if not training.is_alive():
             training.end()
-            client.remove_stale(connection.path)
+            self._remove_stale(connection.path)
+
+    def _remove_stale(self, path: Path) -> None:
+        if self._owner is None:
+            client.remove_stale(path)
 
 
 def _pid_of(path: Path) -> int:

@@ -34,9 +34,15 @@ _HISTORY_SECONDS = 0.5  # a process that has no step to tell sends no history: i
 class Training:
     """State of one training process. Its owner sees to it that only one thread is in here at a time."""
 
-    def __init__(self, pid: int) -> None:
-        """Remember the process of that pid (this host's), as it is now."""
+    def __init__(self, pid: int, engines: bool = True) -> None:
+        """Remember the process as it is now.
+
+        Args:
+            pid: this host's.
+            engines: whether to find out what can capture it.
+        """
         self.pid = pid
+        self.uid: int | None = None
         self.connection: client.Connection | None = None
         self.stats = RankStats()
         self.overhead_seconds: float | None = None
@@ -58,7 +64,8 @@ class Training:
         self._collectives: list[wire.CollectiveCount] = []
         self._wall_clock = WallClock()
         self._capturable: tuple[str, ...] = ()
-        self._asked_engines = False
+        self._engines = engines
+        self._asked_engines = not engines
         self._ask_engines_at = 0.0
         self._seen = 0
 
@@ -81,6 +88,7 @@ class Training:
         if self._connected_at is not None:
             self.stats.reconnected()
         self.connection = connection
+        self.uid = connection.uid
         self._collectives = []
         self._standstill = ""
         self._connected_at = time.monotonic()
@@ -150,7 +158,7 @@ class Training:
     def look_at_engines(self) -> None:
         """Find out, now and then, how it can be captured; takes up to 0.1 s where nsys must be asked."""
         now = time.monotonic()
-        if now < self._ask_engines_at:
+        if not self._engines or now < self._ask_engines_at:
             return
         self._ask_engines_at = now + ENGINES_SECONDS
         # Here and not above: a monitor without a training is spared the engines.
@@ -190,6 +198,7 @@ class Training:
         return Rank(
             pid=self.pid,
             host=hello.host or _HOST,
+            uid=self.uid,
             rank=hello.rank,
             local_rank=hello.local_rank,
             world_size=hello.world_size,

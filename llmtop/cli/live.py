@@ -26,7 +26,7 @@ MIN_INTERVAL, MAX_INTERVAL = 0.1, 3600.0
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _between(low: float, high: float) -> Callable[[click.Context, click.Parameter, float | None], float | None]:
+def between(low: float, high: float) -> Callable[[click.Context, click.Parameter, float | None], float | None]:
     """A check that click calls with the option's value. click.FloatRange lets NaN through."""
 
     def check(_ctx: click.Context, _param: click.Parameter, value: float | None) -> float | None:
@@ -41,7 +41,7 @@ _interval = click.option(
     "--interval",
     "-i",
     type=float,
-    callback=_between(MIN_INTERVAL, MAX_INTERVAL),
+    callback=between(MIN_INTERVAL, MAX_INTERVAL),
     default=1.0,
     show_default=True,
     metavar="S",
@@ -93,7 +93,7 @@ def live(
 
     selection = GpuSelection.parse(gpus) if gpus is not None else None
     if not (once or as_json):
-        _need_terminal("llmtop --json or llmtop --once")
+        need_terminal("llmtop --json or llmtop --once")
     code = EXIT_DONE
     with ExitStack() as closing:
         recorder = _recorder(record_to, force) if record_to else None
@@ -120,7 +120,7 @@ def live(
     "--seconds",
     "-s",
     type=float,
-    callback=_between(0.1, 366 * 86400.0),
+    callback=between(0.1, 366 * 86400.0),
     metavar="S",
     help="End after so many seconds.",
 )
@@ -180,7 +180,7 @@ def record(
 _speed = click.option(
     "--speed",
     type=float,
-    callback=_between(0.25, 16.0),
+    callback=between(0.25, 16.0),
     metavar="X",
     help="Times the speed at which it was recorded, 0.25 to 16. With --json, as fast as possible unless given.",
 )
@@ -229,7 +229,7 @@ def _replay(
     from llmtop.rules.engine import Rules
 
     if not as_json:
-        _need_terminal("--json")
+        need_terminal("--json")
     unpaced = as_json and speed is None
     reader = Reader(path, Limits(lifted=True) if no_limits else None)
     feed = ReplayFeed(reader, lambda: Rules().apply, math.inf if unpaced else speed or 1.0)
@@ -250,7 +250,7 @@ def _teller(command: str | None, closing: ExitStack) -> OnAlert | None:
     return teller
 
 
-def _need_terminal(instead: str) -> None:
+def need_terminal(instead: str) -> None:
     """Refuse to draw where nobody would see it.
 
     Raises:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from collectors.alarm import Alarm
 from llmtop.errors import NotPossibleHere
@@ -23,8 +23,12 @@ ENDING = (
 """Signals that end a stream or a recording as if it were at its end: whole, and with exit code 0."""
 
 
-class _Feed(Protocol):
-    def start(self, on_snapshot: Callable[[Snapshot], None]) -> None: ...
+Item = TypeVar("Item")
+Item_co = TypeVar("Item_co", covariant=True)
+
+
+class _Feed(Protocol[Item_co]):
+    def start(self, on_snapshot: Callable[[Item_co], None], /) -> None: ...
 
     def close(self) -> None: ...
 
@@ -49,14 +53,14 @@ class SnapshotStream:
         self._finished = True
         self._wake.set()
 
-    def run(self, feed: _Feed, consume: Callable[[Snapshot], None], seconds: float | None = None) -> None:
+    def run(self, feed: _Feed[Item], consume: Callable[[Item], None], seconds: float | None = None) -> None:
         """Give each snapshot to `consume` until `finish()`, a signal of `ENDING`, or `seconds` have passed.
 
         Raises:
             Exception: what `consume` raised, or what ended a thread; both end it.
         """
 
-        def guarded(snapshot: Snapshot) -> None:
+        def guarded(snapshot: Item) -> None:
             if self._finished:
                 return
             try:
@@ -75,7 +79,7 @@ class SnapshotStream:
         self._error = self._error or error
         self.finish()
 
-    def _run(self, feed: _Feed, guarded: Callable[[Snapshot], None], seconds: float | None) -> None:
+    def _run(self, feed: _Feed[Item], guarded: Callable[[Item], None], seconds: float | None) -> None:
         with _signals_raise():
             try:
                 feed.start(guarded)

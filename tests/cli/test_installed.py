@@ -110,6 +110,7 @@ def test_the_wheel_takes_no_name_but_its_own(wheel: Path) -> None:
     assert "llmtop/_app/tui/app.py" in names
     assert "llmtop/_app/collectors/hub.py" in names
     assert "llmtop/data/demo.llmtop.gz" in names
+    assert "llmtop/data/prometheus-rules.yml" in names
     assert any(name.startswith("llmtop/_app/tui/") and name.endswith(".tcss") for name in names)
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests")]
 

@@ -1,0 +1,110 @@
+"""What `llmtop export` calls its series. The names and labels are a contract (docs/design.md).
+
+Every series of a rank has the labels `rank` and `pid` alone, and its own where it needs one more. All else that is
+known of the process is in `llmtop_rank_info`, to be joined: what changes must not cut a counter in two.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+Kind = Literal["counter", "gauge"]
+OTHER: Final = "other"
+"""The phase that stands for all beyond `MOST_PHASES`."""
+MOST_PHASES: Final = 32
+"""Names of phases of one rank."""
+RANK: Final = ("rank", "pid")
+
+
+class Series(NamedTuple):
+    """One name, and what is behind it."""
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    help: str
+
+
+STEPS: Final = Series("llmtop_steps_total", "counter", RANK, "Finished steps (of a server: requests)")
+STEP_SECONDS: Final = Series(
+    "llmtop_step_seconds_total", "counter", RANK, "Seconds of these steps, from the start of each to the next"
+)
+OUTSIDE_SECONDS: Final = Series(
+    "llmtop_outside_seconds_total", "counter", RANK, "Seconds of these steps in no phase, by the host's clock"
+)
+PHASE_HOST_SECONDS: Final = Series(
+    "llmtop_phase_host_seconds_total",
+    "counter",
+    (*RANK, "phase"),
+    "Seconds of these steps in a phase, by the host's clock; a nested one (a/b) is in its parent's as well",
+)
+PHASE_GPU_SECONDS: Final = Series(
+    "llmtop_phase_gpu_seconds_total",
+    "counter",
+    (*RANK, "phase"),
+    "Seconds in a phase by CUDA events, of the steps in llmtop_gpu_timed_steps_total alone",
+)
+GPU_TIMED_STEPS: Final = Series(
+    "llmtop_gpu_timed_steps_total", "counter", RANK, "Steps that CUDA events have timed: some of them, not all"
+)
+COMM_WAIT_SECONDS: Final = Series(
+    "llmtop_comm_wait_seconds_total",
+    "counter",
+    RANK,
+    "Seconds of these steps in phases that wait for other ranks, by the host's clock",
+)
+COMM_WAIT_GPU_SECONDS: Final = Series(
+    "llmtop_comm_wait_gpu_seconds_total",
+    "counter",
+    RANK,
+    "The same by CUDA events, of the steps in llmtop_gpu_timed_steps_total alone",
+)
+TOKENS: Final = Series("llmtop_tokens_total", "counter", RANK, "Tokens that this process worked on")
+STEPS_LOST: Final = Series(
+    "llmtop_steps_lost_total", "counter", RANK, "Steps that were never heard of, and are in no other counter"
+)
+RECENT_STEP_SECONDS: Final = Series(
+    "llmtop_recent_step_seconds",
+    "gauge",
+    (*RANK, "percentile"),
+    "Percentiles of the steps of the last 15 s, at least five, from the start of each to the next",
+)
+LAST_STEP: Final = Series(
+    "llmtop_last_step_timestamp_seconds", "gauge", RANK, "When the last step ended, in unix time"
+)
+COLLECTIVE_ENQUEUED: Final = Series(
+    "llmtop_collective_enqueued",
+    "gauge",
+    (*RANK, "pg"),
+    "Number of the last collective called in a process group; told only while it stands still and no step ends",
+)
+COLLECTIVE_COMPLETED: Final = Series(
+    "llmtop_collective_completed",
+    "gauge",
+    (*RANK, "pg"),
+    "Number of the last collective that has ended there; told only while it stands still and no step ends",
+)
+RANK_INFO: Final = Series(
+    "llmtop_rank_info",
+    "gauge",
+    ("run", "rank", "local_rank", "world_size", "gpu", "UUID", "pid", "uid", "kind"),
+    "1 for each attached process: what it is a part of, and the GPU that it uses",
+)
+ALERT: Final = Series(
+    "llmtop_alert",
+    "gauge",
+    ("id", "severity", "gpu", "UUID", "rank", "pid"),
+    "1 for each alert that holds now",
+)
+NODE_INFO: Final = Series(
+    "llmtop_node_info", "gauge", ("hostname", "version", "driver_version"), "1: llmtop export watches this node"
+)
+SNAPSHOT: Final = Series(
+    "llmtop_snapshot_timestamp_seconds",
+    "gauge",
+    (),
+    "When all the other values were taken, in unix time; old: they are left out",
+)
+
+ALL: Final = tuple(value for value in list(globals().values()) if isinstance(value, Series))
+"""Every name of llmtop's own. GPUs have DCGM's names (`collectors.exporter.gpu_series`)."""

@@ -1,0 +1,198 @@
+"""The stage that keeps what Prometheus is told: the last snapshot, and what all before it have come to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from collectors.exporter import gpu_series, names
+from collectors.exporter.names import Series
+from collectors.exporter.totals import RankTotals, label
+from llmtop.snapshot import Alert, Rank, Snapshot
+from llmtop.version import __version__
+
+OLD_SECONDS = 10.0
+OLD_INTERVALS = 3.0
+"""A snapshot older than max(OLD_SECONDS, OLD_INTERVALS times the interval) is not told any more: what stands still
+must not look alive."""
+_Who = tuple[str, str]
+_Others = Callable[[], Collection[tuple[str, str]] | None]
+
+
+class ExportStage:
+    """A stage for the hub, and a collector for Prometheus' client: any thread may call `collect`."""
+
+    def __init__(self, *, interval: float, others: _Others = lambda: ()) -> None:
+        """Begin to count.
+
+        Args:
+            interval: seconds between snapshots.
+            others: which series of GPUs a dcgm-exporter gives, as pairs of UUID and name; None while that is not
+                known.
+        """
+        self._old = max(OLD_SECONDS, OLD_INTERVALS * interval)
+        self._others = others
+        self._started = time.monotonic()
+        self._lock = threading.Lock()
+        self._snapshot: Snapshot | None = None
+        self._totals: dict[tuple[int, float | None], RankTotals] = {}
+        self._xids = gpu_series.LastXids()
+        self.number = 0
+        """How many snapshots have come: what is told stays the same until it grows, or they stop."""
+
+    def __repr__(self) -> str:
+        return "the exporter"
+
+    def __call__(self, snapshot: Snapshot) -> Snapshot:
+        """Take in what is new, and hand the snapshot on as it is."""
+        with self._lock:
+            elapsed = (snapshot.monotonic or time.monotonic()) - self._started
+            since = snapshot.time - elapsed  # when this stage began, by the wall clock as it is now
+            known = self._totals
+            self._totals = {}
+            for rank in _one_each(snapshot.ranks):
+                mine = known.get(_key(rank)) or RankTotals(since)
+                mine.add(rank)
+                self._totals[_key(rank)] = mine
+            self._xids.take(snapshot.gpus)
+            self._snapshot = snapshot
+            self.number += 1
+        return snapshot
+
+    @property
+    def is_old(self) -> bool:
+        """Whether the snapshots have stopped coming."""
+        snapshot = self._snapshot
+        return snapshot is not None and time.monotonic() - (snapshot.monotonic or 0.0) > self._old
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything that is told now; of a snapshot that is old, only how old it is."""
+        with self._lock:
+            found = list(self._collect())
+        yield from found
+
+    def _collect(self) -> Iterator[Metric]:
+        snapshot = self._snapshot
+        if snapshot is None:
+            return
+        yield _family(names.SNAPSHOT, [((), snapshot.time)])
+        host = snapshot.host
+        yield _family(names.NODE_INFO, [((host.name, __version__, host.driver_version or ""), 1)])
+        if self.is_old:
+            return
+        others = self._others()
+        if others is not None:
+            yield from gpu_series.families(snapshot.gpus, host.name, self._xids, others)
+        ranks = [rank for rank in _one_each(snapshot.ranks) if rank.state != "gone"]
+        yield from self._of_ranks(ranks, {gpu.uuid: gpu.number for gpu in snapshot.gpus})
+        yield from _alerts(snapshot)
+
+    def _of_ranks(self, ranks: list[Rank], gpus: dict[str, str]) -> Iterator[Metric]:
+        pairs = [(_who(rank), self._totals[_key(rank)]) for rank in ranks]
+        for series, field in _TOTALS:
+            yield from _known(series, ((who, getattr(of, field)) for who, of in pairs))
+        yield from _known(names.STEPS_LOST, ((_who(rank), rank.lost) for rank in ranks))
+        for series, field in _BY_PHASE:
+            yield from _known(
+                series,
+                (((*who, phase), seconds) for who, of in pairs for phase, seconds in getattr(of, field).items()),
+            )
+        yield from _known(
+            names.RECENT_STEP_SECONDS,
+            (
+                ((*_who(rank), percentile), getattr(rank, field))
+                for rank in ranks
+                for percentile, field in _PERCENTILES
+            ),
+        )
+        yield from _known(names.LAST_STEP, ((_who(rank), rank.last_step_at) for rank in ranks))
+        for series, field in _COLLECTIVES:
+            yield from _known(
+                series,
+                (
+                    ((*_who(rank), label(count.group)), getattr(count, field))
+                    for rank in ranks
+                    for count in rank.collectives
+                ),
+            )
+        yield from _known(names.RANK_INFO, ((_info(rank, gpus), 1) for rank in ranks))
+
+
+_TOTALS = (
+    (names.STEPS, "steps"),
+    (names.STEP_SECONDS, "step_seconds"),
+    (names.OUTSIDE_SECONDS, "outside_seconds"),
+    (names.GPU_TIMED_STEPS, "gpu_timed_steps"),
+    (names.COMM_WAIT_SECONDS, "comm_wait_seconds"),
+    (names.COMM_WAIT_GPU_SECONDS, "comm_wait_gpu_seconds"),
+    (names.TOKENS, "tokens"),
+)
+_BY_PHASE = ((names.PHASE_HOST_SECONDS, "host_phases"), (names.PHASE_GPU_SECONDS, "gpu_phases"))
+_COLLECTIVES = ((names.COLLECTIVE_ENQUEUED, "enqueued"), (names.COLLECTIVE_COMPLETED, "completed"))
+_PERCENTILES = (("50", "step_seconds_p50"), ("95", "step_seconds_p95"), ("99", "step_seconds_p99"))
+
+
+def _key(rank: Rank) -> tuple[int, float | None]:
+    return rank.pid, rank.attached_at
+
+
+def _who(rank: Rank) -> _Who:
+    return "" if rank.rank is None else str(rank.rank), str(rank.pid)
+
+
+def _one_each(ranks: Iterable[Rank]) -> list[Rank]:
+    """One of each process: a series that stands twice in an answer makes it void for those who fetch it."""
+    found: dict[int, Rank] = {}
+    for rank in ranks:
+        known = found.get(rank.pid)
+        if known is None or (known.state == "gone" and rank.state != "gone"):
+            found[rank.pid] = rank
+    return list(found.values())
+
+
+def _info(rank: Rank, gpus: dict[str, str]) -> tuple[str, ...]:
+    def text(value: object) -> str:
+        return "" if value is None else label(str(value))
+
+    return (
+        *(text(rank.job), text(rank.rank), text(rank.local_rank), text(rank.world_size)),
+        *(gpus.get(rank.gpu_uuid or "", ""), text(rank.gpu_uuid), text(rank.pid), text(rank.uid), rank.kind),
+    )
+
+
+def _alerts(snapshot: Snapshot) -> Iterator[Metric]:
+    numbers = {gpu.uuid: gpu.number for gpu in snapshot.gpus}
+    ranks = {rank.pid: rank for rank in snapshot.ranks}
+
+    def labels(alert: Alert) -> tuple[str, ...]:
+        rank = ranks.get(alert.pid) if alert.pid is not None else None
+        number = alert.evidence.get("rank") if rank is None else rank.rank
+        return (
+            *(alert.id, alert.severity, numbers.get(alert.gpu or "", ""), label(alert.gpu or "")),
+            *(str(number) if isinstance(number, int) else "", "" if alert.pid is None else str(alert.pid)),
+        )
+
+    yield from _known(names.ALERT, ((one, 1) for one in dict.fromkeys(map(labels, snapshot.alerts))))
+
+
+def _known(
+    series: Series, values: Iterable[tuple[tuple[str, ...], float | None]]
+) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+    """The family, if there is anything in it: what is absent is left out."""
+    known = {labels: value for labels, value in values if value is not None}
+    if known:
+        yield _family(series, known.items())
+
+
+def _family(
+    series: Series, values: Iterable[tuple[tuple[str, ...], float]]
+) -> CounterMetricFamily | GaugeMetricFamily:
+    kind = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
+    family = kind(series.name, series.help, labels=series.labels)
+    for labels, value in values:
+        family.add_metric(labels, value)
+    return family

@@ -1,0 +1,126 @@
+"""What the steps of one training have come to since the exporter came: counters, of which any window can be made.
+
+Steps that had ended before are not counted, though a training tells its history. Else a restarted exporter would
+tell them twice: to Prometheus a counter that falls has begun anew, and all that it shows then is new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from collectors.exporter.names import MOST_PHASES, OTHER
+from llmtop.format import printable
+from llmtop.rules.state.step_costs import StepCosts
+from llmtop.snapshot import Rank, Step
+from llmtop.whole_steps import Following
+
+_LATE_STEPS = 1024
+"""How many steps back GPU times may come."""
+_LONGEST = 200
+"""Characters of a name."""
+
+_Key = tuple[int, float]
+
+
+@lru_cache(maxsize=4096)
+def label(text: str) -> str:
+    """A text that somebody else made up, as the value of a label: a line that harms no terminal."""
+    return printable(text, _LONGEST)
+
+
+class PhaseNames:
+    """The first so many names of one rank's phases; the rest are one."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def of(self, name: str) -> str | None:
+        """What a phase is called here; None for one whose time is told with its parent's."""
+        known = label(name)
+        if known in self._known:
+            return known
+        if len(self._known) < MOST_PHASES:
+            self._known.add(known)
+            return known
+        return None if "/" in known else OTHER
+
+
+class RankTotals:
+    """Counters of one process. None is what nobody has told yet."""
+
+    def __init__(self, since: float) -> None:
+        """Begin at zero.
+
+        Args:
+            since: unix time; steps that ended before are not counted.
+        """
+        self.steps = 0
+        self.step_seconds = 0.0
+        self.outside_seconds: float | None = None
+        self.tokens: float | None = None
+        self.comm_wait_seconds: float | None = None
+        self.comm_wait_gpu_seconds: float | None = None
+        self.gpu_timed_steps: int | None = None
+        self.host_phases: dict[str, float] = {}
+        self.gpu_phases: dict[str, float] = {}
+        """Seconds by phase."""
+        self._names = PhaseNames()
+        self._since: float | None = since
+        self._following = Following()
+        self._gpu_counted: dict[_Key, bool] = {}
+        """Of the last steps, whether their GPU times are in the counters."""
+
+    def add(self, rank: Rank) -> None:
+        """Take in what is new since the snapshot before."""
+        for step in rank.new_steps:
+            self._add(step)
+        self._add_gpu_times(rank.new_steps)
+        self._add_gpu_times(rank.gpu_updates)
+
+    def _add(self, step: Step) -> None:
+        whole = self._following.add(step)
+        if self._since is not None:
+            if step.started_at + step.seconds < self._since:
+                return
+            self._since = None  # what comes after a step that counts does, wherever the wall clock is set to
+        self._gpu_counted[step.index, step.started_at] = False
+        if len(self._gpu_counted) > _LATE_STEPS:
+            del self._gpu_counted[next(iter(self._gpu_counted))]
+        if step.kind == "request":
+            self._count(step, step.seconds, None)
+        elif whole is not None and (whole.step.index, whole.step.started_at) in self._gpu_counted:
+            self._count(whole.step, whole.seconds, whole.outside if whole.step.phases else None)
+
+    def _count(self, step: Step, seconds: float, outside: float | None) -> None:
+        self.steps += 1
+        self.step_seconds += seconds
+        self.outside_seconds = _sum(self.outside_seconds, outside)
+        self.tokens = _sum(self.tokens, step.tokens)
+        if not step.phases:
+            return
+        self.comm_wait_seconds = _sum(self.comm_wait_seconds, StepCosts(step, 0.0).host.get("comm"))
+        for phase in step.phases:
+            self._count_phase(self.host_phases, phase.name, phase.host_seconds)
+
+    def _count_phase(self, into: dict[str, float], name: str, seconds: float | None) -> None:
+        known = None if seconds is None else self._names.of(name)
+        if known is not None and seconds is not None:
+            into[known] = into.get(known, 0.0) + max(0.0, seconds)
+
+    def _add_gpu_times(self, steps: Iterable[Step]) -> None:
+        for step in steps:
+            key = step.index, step.started_at
+            if step.gpu_seconds is None or self._gpu_counted.get(key, True):
+                continue
+            self._gpu_counted[key] = True
+            self.gpu_timed_steps = (self.gpu_timed_steps or 0) + 1
+            self.comm_wait_gpu_seconds = _sum(
+                self.comm_wait_gpu_seconds, (StepCosts(step, 0.0).gpu or {}).get("comm")
+            )
+            for phase in step.phases:
+                self._count_phase(self.gpu_phases, phase.name, phase.gpu_seconds)
+
+
+def _sum(total: float | None, more: float | None) -> float | None:
+    return total if more is None else (total or 0.0) + max(0.0, more)

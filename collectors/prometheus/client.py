@@ -1,0 +1,251 @@
+"""Asks a server that speaks Prometheus' API. Whatever it answers, or does not, becomes one sentence."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit, urlunsplit
+
+import httpx
+import msgspec
+
+from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.format import printable
+from llmtop.version import __version__
+
+LIMIT_SECONDS = 8.0
+"""For one answer, from the connection to the last byte."""
+MOST_BYTES = 32 << 20
+"""Of one answer: six figures of each of 4,096 GPUs are 5 MiB."""
+_WORDS = 200
+_OK = 200
+
+
+class Unanswered(Exception):
+    """One sentence: why there is no answer to a question."""
+
+    def __init__(self, sentence: str, *, whole: bool) -> None:
+        super().__init__(sentence)
+        self.whole = whole
+        """Whether the server did not answer at all, so that it is no use to ask it more now."""
+
+
+class Access(NamedTuple):
+    """Who asks; nothing of it is ever shown."""
+
+    token: str | None = None
+    user: str | None = None
+    password: str = ""
+    ca: str | None = None
+    org: str | None = None
+    """Of Mimir and its like: X-Scope-OrgID."""
+
+
+class Sample(NamedTuple):
+    """One series at an instant."""
+
+    labels: Mapping[str, str]
+    value: float
+
+
+class Line(NamedTuple):
+    """One series over time."""
+
+    labels: Mapping[str, str]
+    points: tuple[tuple[float, float], ...]
+    """Unix seconds, and the value."""
+
+
+class Answer(NamedTuple):
+    """What a query found, and what the server says besides: it may be a part only."""
+
+    samples: tuple[Sample, ...]
+    warnings: tuple[str, ...] = ()
+
+
+class _Series(msgspec.Struct):
+    metric: dict[str, str] = {}
+    value: tuple[float, str] | None = None
+    values: list[tuple[float, str]] = []
+
+
+class _Data(msgspec.Struct):
+    result: list[_Series] = []
+
+
+class _Reply(msgspec.Struct):
+    status: str
+    data: _Data | None = None
+    error: str = ""
+    warnings: list[str] = []
+
+
+_decoder = msgspec.json.Decoder(_Reply)
+
+
+class Client:
+    """One server. For one thread."""
+
+    def __init__(self, url: str, access: Access | None = None, limit: float = LIMIT_SECONDS) -> None:
+        """Prepare; nothing is asked yet.
+
+        Args:
+            url: of the server, with the path before /api/v1 where it has one.
+            access: who asks.
+            limit: seconds that one answer may take.
+
+        Raises:
+            UnusableInput: no URL of http or https, or a certificate that cannot be read.
+        """
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UnusableInput(f"{printable(shown(url), _WORDS)!r} is no URL of a Prometheus: http://node:9090")
+        access = access or Access(user=parts.username, password=parts.password or "")
+        headers = {"User-Agent": f"llmtop/{__version__}", "Accept": "application/json"}
+        if access.token is not None:
+            headers["Authorization"] = f"Bearer {access.token}"
+        if access.org is not None:
+            headers["X-Scope-OrgID"] = access.org
+        netloc = parts.netloc.rpartition("@")[2]
+        self._base = urlunsplit((parts.scheme, netloc, parts.path.rstrip("/"), "", ""))
+        self.name = printable(netloc + parts.path.rstrip("/"), 60)
+        """For people, without what it takes to get in."""
+        self._limit = limit
+        try:
+            self._http = httpx.Client(
+                headers=headers,
+                auth=None if access.user is None or access.token is not None else (access.user, access.password),
+                verify=True if access.ca is None else ssl.create_default_context(cafile=access.ca),
+                timeout=httpx.Timeout(limit, connect=min(3.0, limit)),
+                follow_redirects=False,
+            )
+        except (OSError, ValueError) as error:
+            raise UnusableInput(f"--ca {access.ca}: no certificate can be read there ({error})") from None
+
+    def close(self) -> None:
+        """Hang up."""
+        self._http.close()
+
+    def query(self, promql: str, at: float | None = None) -> Answer:
+        """What a query finds at an instant (unix seconds), or now.
+
+        Raises:
+            Unanswered: there is no answer, and why.
+        """
+        asked = {"query": promql} if at is None else {"query": promql, "time": f"{at:.3f}"}
+        reply = self._ask("query", asked)
+        found = [
+            Sample(one.metric, value)
+            for one in _series(reply)
+            if one.value is not None and (value := _number(one.value[1])) is not None
+        ]
+        return Answer(tuple(found), tuple(printable(words, _WORDS) for words in reply.warnings[:4]))
+
+    def range(self, promql: str, start: float, end: float, step: float) -> tuple[Line, ...]:
+        """What it finds from one instant to another, each so many seconds.
+
+        Raises:
+            Unanswered: there is no answer, and why.
+        """
+        reply = self._ask(
+            "query_range",
+            {"query": promql, "start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{max(step, 1.0):.3f}"},
+        )
+        return tuple(
+            Line(one.metric, tuple((at, value) for at, text in one.values if (value := _number(text)) is not None))
+            for one in _series(reply)
+        )
+
+    def _ask(self, what: str, asked: dict[str, str]) -> _Reply:
+        until = time.monotonic() + self._limit
+        body = bytearray()
+        try:
+            with self._http.stream("POST", f"{self._base}/api/v1/{what}", data=asked) as answer:
+                for piece in answer.iter_bytes(1 << 16):
+                    body += piece
+                    if len(body) > MOST_BYTES:
+                        raise Unanswered(f"{self.name} sends more than {MOST_BYTES >> 20} MiB", whole=False)
+                    if time.monotonic() > until:
+                        raise self._late()
+                kind = answer.headers.get("Content-Type", "").partition(";")[0]
+                status = answer.status_code
+        except httpx.TimeoutException:
+            raise self._late() from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise Unanswered(f"{self.name} cannot be reached: {_why(error)}", whole=True) from None
+        return self._judged(bytes(body), status, printable(kind, 40))
+
+    def _late(self) -> Unanswered:
+        return Unanswered(f"{self.name} has not answered within {self._limit:.0f} s", whole=True)
+
+    def _judged(self, body: bytes, status: int, kind: str) -> _Reply:
+        try:
+            reply = _decoder.decode(body)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            reply = None
+        if status in (401, 403):
+            raise Unanswered(
+                f"{self.name} does not let us in ({status}): see --token-file, --user, --org", whole=True
+            )
+        if reply is None:
+            what = (
+                "half an answer"
+                if status == _OK and "json" in kind
+                else f"no answer of a Prometheus ({kind or status})"
+            )
+            raise Unanswered(f"{self.name} gives {what}", whole="json" not in kind)
+        if status != _OK or reply.status != "success":
+            words = printable(reply.error, _WORDS) or "no reason given"
+            raise Unanswered(f"{self.name} refuses a query ({status}): {words}", whole=False)
+        return reply
+
+
+def shown(url: str) -> str:
+    """A URL without the name and the password in it."""
+    head, at, tail = url.rpartition("@")
+    return f"{head.partition('://')[0]}://{tail}" if at and "://" in head else url
+
+
+def token_from(path: Path) -> str:
+    """The token in a file.
+
+    Raises:
+        NotPossibleHere: it cannot be read.
+        UnusableInput: it is empty, or no token.
+    """
+    try:
+        token = path.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise NotPossibleHere(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        token = ""
+    if not token or not token.isprintable():
+        raise UnusableInput(f"{path} has no token in it")
+    return token
+
+
+def _series(reply: _Reply) -> list[_Series]:
+    return reply.data.result if reply.data is not None else []
+
+
+def _number(text: str) -> float | None:
+    """The value; None for what is no number (NaN, an infinity), which nothing is drawn of."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if abs(value) < float("inf") else None
+
+
+def _why(error: Exception) -> str:
+    """In a few words, which httpx has in many forms."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno is not None and cause.errno > 0:
+            return printable(os.strerror(cause.errno), _WORDS)
+        cause = cause.__cause__ or cause.__context__
+    return printable(str(error) or type(error).__name__, _WORDS)

@@ -1,0 +1,134 @@
+"""A cluster at one instant, as the pane and `llmtop cluster --json` have it. What is not known is None."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One run: all its ranks on all nodes."""
+
+    name: str
+    uid: str = ""
+    ranks: int | None = None
+    tokens_per_s: float | None = None
+    steps_per_s: float | None = None
+    step_seconds_p50: float | None = None
+    step_seconds_p99: float | None = None
+    """Of the rank with the longest."""
+    ranks_without_step: int = 0
+    """For a minute and more."""
+
+
+class LateRank(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank for which the others wait."""
+
+    run: str
+    rank: str
+    node: str
+    pid: str
+    seconds: float
+    """A step, that it waits less than the median rank."""
+    step_share: float | None = None
+    """Of the run's step."""
+
+
+class HungRank(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank that is behind in a collective, or, without a rank, a group in which all wait."""
+
+    run: str
+    process_group: str
+    rank: str | None = None
+    node: str | None = None
+    pid: str | None = None
+    behind: int | None = None
+    """Collectives."""
+    waiting: int = 0
+    """Ranks of the group that wait in one."""
+
+
+class NodeAlert(msgspec.Struct, frozen=True, kw_only=True):
+    """Something grave on a node: an alert of llmtop there, "xid", "ecc", or "hot": much hotter than the others."""
+
+    id: str
+    node: str
+    gpu: str | None = None
+    rank: str | None = None
+    pid: str | None = None
+    value: float | None = None
+    """The number of the Xid; how many errors; the temperature in Celsius."""
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU of a node that is shown."""
+
+    gpu: str
+    power_ratio: float
+    """Power of its limit; by it a cell is drawn, never by utilisation, which says nothing of work."""
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """One node; the worst come first."""
+
+    name: str
+    up: bool | None = None
+    """Whether its exporter answers; None for a node that only a dcgm-exporter tells of."""
+    badness: float = 0.0
+    reasons: tuple[str, ...] = ()
+    power_ratio: float | None = None
+    """Mean over its GPUs."""
+    power_ratio_least: float | None = None
+    busy_but_idle: int = 0
+    cells: tuple[Cell, ...] = ()
+    """Only of nodes on the visible page."""
+
+
+class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that one round of queries has found."""
+
+    server: str
+    time: float
+    """Unix time by the server's clock to which it holds."""
+    asked_at: float
+    """Unix time by this machine's clock."""
+    took_seconds: float
+    pinned: bool = False
+    """Whether it is of an instant that was asked for, and not of now."""
+    clock_ahead_seconds: float | None = None
+    """By how much the server's clock is ahead of this machine's, where that is more than the question took."""
+    data_age_seconds: float | None = None
+    """How long before that instant the newest of all snapshots was taken."""
+    rules: bool | None = None
+    """Whether the recording rules are there; without them the same is asked for at a higher price."""
+    every_seconds: float | None = None
+    """How often it is asked now."""
+    problems: tuple[str, ...] = ()
+    """What could not be had, in sentences."""
+    nodes_up: int | None = None
+    nodes_down: int | None = None
+    alerts: dict[str, int] = {}
+    """How many hold, by id."""
+    runs: tuple[Run, ...] = ()
+    late: tuple[LateRank, ...] = ()
+    hung: tuple[HungRank, ...] = ()
+    grave: tuple[NodeAlert, ...] = ()
+    nodes: tuple[Node, ...] = ()
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True):
+    """One chart of a node."""
+
+    title: str
+    unit: str
+    values: tuple[float | None, ...]
+    """Each of the same length of time, oldest first; None: a gap."""
+
+
+class NodeCharts(msgspec.Struct, frozen=True, kw_only=True):
+    """One node over a span of time."""
+
+    node: str
+    start: float
+    end: float
+    series: tuple[Series, ...] = ()
+    problems: tuple[str, ...] = ()

@@ -1,0 +1,164 @@
+"""The queries of the pane: six a refresh. Recorded series are asked for by name, or by what they are made of.
+
+Without the recording rules on the server the same is asked for in full: right, and dearer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+TAG: Final = "is"
+"""The label by which one query's parts are told apart."""
+LATE_MOST, BEHIND_MOST, GRAVE_MOST = 8, 20, 40
+_RANKS: Final = "* on (instance, job, pid) group_left (run, uid)"
+_RECORD: Final = re.compile(r"^ {6}- record: (\S+)\n {8}expr: (.*(?:\n {9,}.*)*)", re.MULTILINE)
+"""As our own file has them: what an expression goes on with is further in."""
+
+
+@cache
+def recorded() -> dict[str, str]:
+    """What each recorded series of the rules that ship is made of, down to series that are scraped."""
+    text = (files("llmtop") / "data" / "prometheus-rules.yml").read_text(encoding="utf-8")
+    found: dict[str, str] = {}
+    for name, expr in _RECORD.findall(text):
+        flat = " ".join(expr.removeprefix(">-").split())
+        found[name] = re.sub(r"\w+:[\w:]+", lambda one: f"({found[one[0]]})" if one[0] in found else one[0], flat)
+    return found
+
+
+class Queries:
+    """What is asked, with the server's rules or without, of one run or of all."""
+
+    def __init__(self, *, rules: bool, run: str | None = None) -> None:
+        self._rules = rules
+        self._run = run
+
+    def of(self, name: str) -> str:
+        """A recorded series."""
+        return name if self._rules else f"({recorded()[name]})"
+
+    def _mine(self, expr: str) -> str:
+        """Of the run that was asked for."""
+        if self._run is None:
+            return expr
+        chosen = f"max by (run, uid) (llmtop_rank_info{{run={quoted(self._run)}}})"
+        return f"({expr}) and on (run, uid) {chosen}"
+
+    @property
+    def overview(self) -> str:
+        """The server's clock, the newest snapshot, whether there are rules, alerts by id, and the runs."""
+        by_run = {
+            "tokens": "run:llmtop_tokens:rate1m",
+            "steps": "run:llmtop_steps:rate1m",
+            "p50": "run:llmtop_recent_step_seconds:p50",
+            "p99": "run:llmtop_recent_step_seconds:p99",
+            "ranks": "run:llmtop_ranks:count",
+            "quiet": "run:llmtop_ranks_without_step:count",
+        }
+        return union(
+            ("now", "vector(time())"),
+            ("newest", "max(llmtop_snapshot_timestamp_seconds)"),
+            ("rules", "cluster:llmtop_nodes:count"),
+            ("raw", "count(llmtop_node_info)"),
+            ("alerts", "count by (id) (llmtop_alert)"),
+            *((tag, self._mine(self.of(name))) for tag, name in by_run.items()),
+        )
+
+    @property
+    def _info(self) -> str:
+        return self.of("pid:llmtop_rank:info")
+
+    @property
+    def nodes(self) -> str:
+        """Each exporter of the last hour, and whether it answers now."""
+        info = "max by (instance, job, hostname) (last_over_time(llmtop_node_info[1h]))"
+        return f"{info} * on (instance, job) group_left () max by (instance, job) (up)"
+
+    @property
+    def ranks(self) -> str:
+        """Who is late, who is behind in a collective, and how many wait there."""
+        late = self._mine(self.of("rank:llmtop_late_seconds:mean1m"))
+        behind = self._mine(self.of("rank:llmtop_collectives_behind:count"))
+        waiting = "(llmtop_collective_enqueued - llmtop_collective_completed > 0)"
+        return union(
+            ("late", f"topk({LATE_MOST}, ({late}) > 0)"),
+            ("behind", f"topk({BEHIND_MOST}, ({behind}) > 0)"),
+            ("waiting", self._mine(f"count by (run, uid, pg) ({waiting} {_RANKS} {self._info})")),
+        )
+
+    @property
+    def grave(self) -> str:
+        """Critical alerts of the nodes, recent Xids and memory errors, GPUs much hotter than the others."""
+        alerts = 'max by (instance, id, gpu, rank, pid) (llmtop_alert{severity="critical"})'
+        gpus = {
+            "xid": "gpu:llmtop_xid:recent",
+            "ecc": "gpu:llmtop_memory_errors:recent",
+            "hot": "gpu:llmtop_hot:celsius",
+        }
+        return union(
+            ("alert", f"topk({GRAVE_MOST}, {alerts})"),
+            *((tag, f"topk({GRAVE_MOST}, {self.of(name)})") for tag, name in gpus.items()),
+        )
+
+    @property
+    def power(self) -> str:
+        """Per node: mean and least power of the limit, and GPUs that look busy and are not."""
+        by_node = {
+            "mean": "node:llmtop_power:ratio",
+            "least": "node:llmtop_power_least:ratio",
+            "idle": "node:llmtop_busy_but_idle:count",
+        }
+        return union(*((tag, self.of(name)) for tag, name in by_node.items()))
+
+    def cells(self, nodes: Collection[str]) -> str:
+        """Each GPU of these nodes."""
+        if not self._rules:
+            return self.of("gpu:llmtop_power:ratio")  # a label that is made cannot be selected by
+        return f"gpu:llmtop_power:ratio{{node=~{quoted('|'.join(re.escape(node) for node in nodes))}}}"
+
+
+def charts(node: str, instances: Collection[str]) -> tuple[tuple[str, str, str], ...]:
+    """Title, unit and query of each chart of one node.
+
+    Args:
+        node: its name.
+        instances: of its exporters, as Prometheus calls them.
+    """
+    mine = quoted(node)
+    there = f"instance=~{quoted('|'.join(re.escape(one) for one in instances))}"
+
+    def gpus(name: str) -> str:
+        return f'({name}{{hostname={mine}}} or {name}{{Hostname={mine},hostname=""}})'
+
+    power, limit = gpus("DCGM_FI_DEV_POWER_USAGE"), gpus("DCGM_FI_DEV_ENFORCED_POWER_LIMIT")
+    return (
+        ("power of the limit, mean", "%", f"100 * avg({power}) / avg({limit})"),
+        ("power of the limit, least", "%", f"100 * min({power}) / min({limit})"),
+        ("SM active, mean", "%", f"100 * avg({gpus('DCGM_FI_PROF_SM_ACTIVE')})"),
+        ("hottest GPU", " C", f"max({gpus('DCGM_FI_DEV_GPU_TEMP')})"),
+        ("step, slowest rank", " s", f'max(llmtop_recent_step_seconds{{percentile="50",{there}}})'),
+        ("wait for other ranks", " s/s", f"avg(rate(llmtop_comm_wait_seconds_total{{{there}}}[1m]))"),
+    )
+
+
+def union(*parts: tuple[str, str]) -> str:
+    """Several questions as one."""
+    return " or ".join(f'label_replace({expr}, "{TAG}", "{tag}", "", "")' for tag, expr in parts)
+
+
+def quoted(text: str) -> str:
+    """A text as PromQL writes it."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def listed(queries: Queries, nodes: Iterable[str]) -> list[str]:
+    """All that one refresh asks."""
+    return [
+        *(queries.overview, queries.nodes, queries.ranks, queries.grave, queries.power),
+        queries.cells(list(nodes)),
+    ]

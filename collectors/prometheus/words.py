@@ -1,0 +1,95 @@
+"""What a `ClusterView` says, in sentences: the same on the screen and in text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from collectors.prometheus.model import ClusterView, HungRank, LateRank, NodeAlert, Run
+from llmtop import format as fmt
+
+OLD_SECONDS = 60.0
+"""From which on values are called old, where targets are fetched every 15 or 30 s."""
+
+
+def counts(view: ClusterView) -> str:
+    """Nodes up and down, and alerts by id."""
+    if view.nodes_up is None:
+        nodes = f"nodes {fmt.DASH}"
+    else:
+        nodes = f"{fmt.counted(view.nodes_up, 'node')} up, {view.nodes_down} down"
+    alerts = ", ".join(f"{count} {name}" for name, count in view.alerts.items())
+    return f"{nodes}; {alerts or 'no alerts' if view.nodes_up is not None else 'alerts ' + fmt.DASH}"
+
+
+def state_words(view: ClusterView, now: float | None = None) -> Iterator[str]:
+    """What must be known of the answer itself: parts that are missing, that it is old, whose clock is wrong.
+
+    Args:
+        view: the answer.
+        now: unix time; by default that of the question.
+    """
+    yield from view.problems
+    if view.pinned:
+        yield f"as it was at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(view.time))}"
+    if now is not None and is_late(view, now):
+        yield f"no answer for {fmt.duration(float(round(now - view.asked_at)))}: this is what was known then"
+    if view.data_age_seconds is not None and view.data_age_seconds > OLD_SECONDS:
+        age = fmt.duration(float(round(view.data_age_seconds)))
+        yield f"the newest values are {age} old: are targets fetched?"
+    if view.clock_ahead_seconds is not None:
+        direction = "ahead of" if view.clock_ahead_seconds > 0 else "behind"
+        yield f"the server's clock is {fmt.duration(abs(view.clock_ahead_seconds))} {direction} this machine's"
+    if not view.problems and view.nodes_up is None:
+        yield "no llmtop export is known there; on each node: llmtop export --bind ADDRESS"
+    elif view.rules is False:
+        every = "" if view.every_seconds is None else f", so only every {fmt.duration(view.every_seconds)}"
+        yield f"without the recording rules each question is dear{every}: llmtop export --rules prints them"
+    elif view.every_seconds is not None and view.took_seconds > view.every_seconds / 2:
+        yield f"the server takes {fmt.duration(view.took_seconds)} to answer"
+
+
+def is_late(view: ClusterView, now: float) -> bool:
+    """Whether the next answer should have been there long before `now` (unix time)."""
+    return not view.pinned and now - view.asked_at > max(10.0, 2.5 * (view.every_seconds or 0.0))
+
+
+def run_words(run: Run) -> str:
+    """One run in a line."""
+    parts = [
+        f"{run.ranks} ranks" if run.ranks is not None else "",
+        f"{fmt.count(run.tokens_per_s)} tokens/s" if run.tokens_per_s is not None else "",
+        f"step p50 {fmt.duration(run.step_seconds_p50)}, p99 {fmt.duration(run.step_seconds_p99)}",
+        f"{run.ranks_without_step} without a step for a minute" if run.ranks_without_step else "",
+    ]
+    return f"{run.name}: {', '.join(part for part in parts if part)}"
+
+
+def late_words(one: LateRank) -> str:
+    """Who is late and what that costs."""
+    share = "" if one.step_share is None else f" ({one.step_share:.0%} of it)"
+    return f"rank {one.rank} on {one.node} (pid {one.pid}) costs {fmt.duration(one.seconds)} a step{share}"
+
+
+def hung_words(one: HungRank) -> str:
+    """Who has not called a collective, and how many wait."""
+    waiting = f"{one.waiting} rank{'' if one.waiting == 1 else 's'} wait{'s' if one.waiting == 1 else ''}"
+    if one.rank is None:
+        return f"{waiting} in a collective of {one.process_group} that does not end ({one.run})"
+    return (
+        f"rank {one.rank} on {one.node} (pid {one.pid}) is {one.behind} behind in {one.process_group}; {waiting}"
+    )
+
+
+def grave_words(one: NodeAlert) -> str:
+    """What is wrong where."""
+    where = "".join(
+        f", {what} {value}" for what, value in (("GPU", one.gpu), ("rank", one.rank), ("pid", one.pid)) if value
+    )
+    if one.id == "xid":
+        return f"Xid {one.value:.0f} on {one.node}{where}"
+    if one.id == "ecc":
+        return f"uncorrectable memory errors on {one.node}{where}"
+    if one.id == "hot":
+        return f"{one.value:.0f} C on {one.node}{where}"
+    return f"{one.id} on {one.node}{where}"

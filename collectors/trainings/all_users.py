@@ -1,0 +1,113 @@
+"""The trainings of all users of this machine, for root: each user's own folder, and nothing beyond it.
+
+What another user's processes say is hostile until shown otherwise. Each user has a source of his own, so that one
+who keeps it busy keeps nobody else's trainings from being heard.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import threading
+from pathlib import Path
+
+from collectors.alarm import Alarm
+from collectors.base import RanksReading
+from collectors.trainings.source import GpuName, StepsSource
+from llmtop import socket_dir
+
+LOOK_SECONDS = 5.0
+"""How often it is looked for users who have come or gone."""
+MOST_USERS = 1024
+_FOLDER = re.compile(r"^llmtop-(0|[1-9]\d{0,9})$")
+
+
+class AllUsersSource:
+    """A `RankSource` over every ``/tmp/llmtop-<uid>`` that belongs to that uid and to nobody else."""
+
+    def __init__(self, gpu_name: GpuName = lambda _uuid: None, parent: Path | None = None) -> None:
+        """Prepare to look.
+
+        Args:
+            gpu_name: the name of a GPU by UUID, for MFU.
+            parent: where the users' folders are, /tmp by default; no `$LLMTOP_DIR` says.
+        """
+        self._gpu_name = gpu_name
+        self._parent = socket_dir.folder_of(0).parent if parent is None else parent
+        self._sources: dict[int, StepsSource] = {}
+        self._lock = threading.Lock()
+        self._wake = Alarm()
+        self._closed = False
+        self._looked = False
+        self._thread = threading.Thread(target=self._run, name="llmtop-users", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look for users' folders."""
+        self._thread.start()
+
+    def set_interval(self, seconds: float) -> None:
+        """Nothing to change, as of `StepsSource`."""
+
+    def settled(self) -> bool:
+        """Whether the trainings that were there at the start have been heard, or have had their chance."""
+        return self._looked and all(source.settled() for source in self._known().values())
+
+    def latest(self) -> RanksReading:
+        """The trainings of all users, by uid."""
+        readings = [source.latest() for _, source in sorted(self._known().items())]
+        return RanksReading(
+            ranks=tuple(rank for reading in readings for rank in reading.ranks),
+            notes=tuple(dict.fromkeys(note for reading in readings for note in reading.notes)),
+        )
+
+    def pids(self) -> tuple[int, ...]:
+        """This host's pids of the trainings that have not ended."""
+        return tuple(pid for source in self._known().values() for pid in source.pids())
+
+    def close(self) -> None:
+        """Hang up on all trainings, and end the threads that look for them."""
+        self._closed = True
+        self._wake.set()
+        for source in self._known().values():
+            source.close()
+
+    def _known(self) -> dict[int, StepsSource]:
+        with self._lock:
+            return dict(self._sources)
+
+    def _run(self) -> None:
+        while not self._closed:
+            there = users(self._parent)
+            for uid in [uid for uid in self._known() if uid not in there]:
+                with self._lock:
+                    gone = self._sources.pop(uid)
+                gone.close()
+            for uid in sorted(there - set(self._known()))[: max(0, MOST_USERS - len(self._sources))]:
+                folder = self._parent / f"llmtop-{uid}"
+                source = StepsSource(folder, self._gpu_name, owner=uid, engines=False)
+                source.start()
+                with self._lock:
+                    self._sources[uid] = source
+            self._looked = True
+            self._wake.wait(LOOK_SECONDS)
+            self._wake.clear()
+
+
+def users(parent: Path) -> set[int]:
+    """The uids that have a folder of their own there: no link, theirs, and writable by nobody else."""
+    try:
+        names = os.listdir(parent)
+    except OSError:
+        return set()
+    return {
+        int(found[1]) for name in names if (found := _FOLDER.match(name)) and _is_own(parent / name, int(found[1]))
+    }
+
+
+def _is_own(folder: Path, uid: int) -> bool:
+    try:
+        info = os.lstat(folder)
+    except OSError:
+        return False
+    return stat.S_ISDIR(info.st_mode) and info.st_uid == uid and not info.st_mode & 0o022

@@ -1,0 +1,37 @@
+"""A cluster as text: what `llmtop cluster --once` prints. The pane says the same things by the same sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from collectors.prometheus.model import ClusterView
+from collectors.prometheus.words import counts, grave_words, hung_words, late_words, run_words, state_words
+
+MOST_NODES = 20
+
+
+def render(view: ClusterView) -> str:
+    """Some lines, the worst first."""
+    return "\n".join(_lines(view)) + "\n"
+
+
+def _lines(view: ClusterView) -> Iterator[str]:
+    yield f"llmtop cluster, {view.server}: {counts(view)}"
+    yield from (f"! {sentence}" for sentence in state_words(view))
+    yield from map(run_words, view.runs)
+    for title, found in (
+        ("hung", [hung_words(one) for one in view.hung]),
+        ("waited for", [late_words(one) for one in view.late]),
+        ("grave", [grave_words(one) for one in view.grave]),
+    ):
+        if found:
+            yield ""
+            yield title
+            yield from (f"  {words}" for words in found)
+    bad = [node for node in view.nodes if node.badness > 0]
+    if bad:
+        yield ""
+        yield "nodes, the worst first"
+        yield from (f"  {node.name}: {', '.join(node.reasons)}" for node in bad[:MOST_NODES])
+        if len(bad) > MOST_NODES:
+            yield f"  and {len(bad) - MOST_NODES} more"

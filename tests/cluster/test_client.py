@@ -1,0 +1,224 @@
+"""A server that answers in odd ways, over a real socket: each is a sentence, and the next question is answered."""
+
+from __future__ import annotations
+
+import base64
+import http.server
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collectors.prometheus.client import Access, Client, Unanswered, shown, token_from
+from collectors.prometheus.cluster import Cluster
+from llmtop.errors import NotPossibleHere, UnusableInput
+
+Handler = http.server.BaseHTTPRequestHandler
+Serve = Callable[[Callable[[Handler], None]], str]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Start a server that answers so, and say where."""
+    servers = []
+
+    def start(answer: Callable[[Handler], None]) -> str:
+        class Own(Handler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                answer(self)
+
+            def log_message(self, *_args: object) -> None:
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Own)
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def reply(body: bytes, status: int = 200, kind: str = "application/json") -> Callable[[Handler], None]:
+    def answer(handler: Handler) -> None:
+        handler.send_response(status)
+        handler.send_header("Content-Type", kind)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    return answer
+
+
+def found(*series: dict[str, str], value: str = "1", **more: Any) -> bytes:
+    result = [{"metric": labels, "value": [1000.5, value]} for labels in series]
+    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}, **more}).encode()
+
+
+GOOD = found({"a": "b"})
+
+
+def slow(handler: Handler) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Type", "application/json")
+    handler.end_headers()
+    for _ in range(400):
+        handler.wfile.write(b" ")
+        handler.wfile.flush()
+        time.sleep(0.05)
+
+
+def silent(_handler: Handler) -> None:
+    time.sleep(20)
+
+
+def endless(handler: Handler) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Type", "application/json")
+    handler.end_headers()
+    while True:
+        handler.wfile.write(b" " * 65536)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words", "whole"),
+    [
+        (
+            reply(b'{"status":"error","errorType":"execution","error":"many-to-many"}', 422),
+            r"refuses.*422.*many-to",
+            False,
+        ),
+        (
+            reply(b"<html>\x1b]0;x\x07 502</html>", 502, "text/html"),
+            r"no answer of a Prometheus \(text/html\)",
+            True,
+        ),
+        (reply(b"<html>login</html>", 200, "text/html"), "no answer of a Prometheus", True),
+        (reply(GOOD[: len(GOOD) // 2]), "half an answer", False),
+        (reply(b"[" * 100_000), "half an answer", False),
+        (
+            reply(b'{"status":"success","data":{"result":[{"metric":{},"value":["x",1]}]}}'),
+            "half an answer",
+            False,
+        ),
+        (reply(b"\xff\xfe"), "half an answer", False),
+        (reply(b"", 401), "does not let us in.*--token-file", True),
+        (reply(b"", 302), "no answer of a Prometheus", False),
+        (slow, "not answered within 1 s", True),
+        (silent, "not answered within 1 s", True),
+        (endless, "sends more than|not answered", None),
+    ],
+    ids=["422", "502", "html", "half", "nested", "other json", "bytes", "401", "302", "slow", "silent", "endless"],
+)
+def test_an_odd_answer_is_a_sentence(
+    serve: Serve, answer: Callable[[Handler], None], words: str, whole: bool | None
+) -> None:
+    client = Client(serve(answer), limit=1.0)
+    with pytest.raises(Unanswered, match=words) as told:
+        client.query("up")
+    assert str(told.value).isprintable()
+    if whole is not None:
+        assert told.value.whole is whole
+    client.close()
+
+
+def test_nobody_there_is_a_sentence() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        client = Client(f"http://127.0.0.1:{taken.getsockname()[1]}")
+        with pytest.raises(Unanswered, match="cannot be reached: Connection refused"):
+            client.query("up")
+
+
+def test_labels_by_the_thousand_and_numbers_that_are_none_are_borne(serve: Serve) -> None:
+    many = {f"label_{number}": "x" * 50 for number in range(1000)}
+    (sample,) = Client(serve(reply(found({"rank": "3", **many})))).query("up").samples
+    assert sample.labels["rank"] == "3"
+    assert Client(serve(reply(found({}, value="NaN")))).query("up").samples == ()
+    assert Client(serve(reply(found({}, value="+Inf")))).query("up").samples == ()
+
+
+def test_what_a_server_says_of_its_own_answer_is_told(serve: Serve) -> None:
+    view = Cluster(Client(serve(reply(found({"is": "raw"}, warnings=["partial response\x1b[2J"]))))).look()
+    assert any("says: partial response" in sentence for sentence in view.problems)
+    assert all(sentence.isprintable() for sentence in view.problems)
+
+
+def test_one_refused_question_costs_its_own_part_alone(serve: Serve) -> None:
+    def answer(handler: Handler) -> None:
+        nonlocal asked
+        asked += 1
+        node = found({"instance": "n1:9401", "job": "llmtop", "hostname": "n1"})
+        reply(node if asked == 2 else b'{"status":"error","error":"too many"}', 200 if asked == 2 else 422)(
+            handler
+        )
+
+    asked = 0
+    view = Cluster(Client(serve(answer))).look()
+    assert view.nodes_up == 1
+    assert [node.name for node in view.nodes] == ["n1"]
+    assert any("too many" in sentence for sentence in view.problems)
+
+
+def test_a_mute_server_is_asked_once_a_round(serve: Serve) -> None:
+    def answer(_handler: Handler) -> None:
+        nonlocal asked
+        asked += 1
+        time.sleep(3)
+
+    asked = 0
+    view = Cluster(Client(serve(answer), limit=0.5)).look()
+    assert len(view.problems) == 1
+    assert view.nodes_up is None
+    assert asked == 1
+
+
+def headers_of(serve: Serve, access: Access | None, secret: str = "") -> dict[str, str]:
+    heard: dict[str, str] = {}
+
+    def answer(handler: Handler) -> None:
+        heard.update(handler.headers.items())
+        reply(GOOD)(handler)
+
+    client = Client(serve(answer).replace("http://", f"http://{secret}"), access)
+    client.query("up")
+    assert "s3cret" not in client.name
+    return heard
+
+
+def test_who_asks_is_told_as_the_server_wants_it(serve: Serve) -> None:
+    assert headers_of(serve, Access(token="s3cret"))["Authorization"] == "Bearer s3cret"
+    basic = "Basic " + base64.b64encode(b"ann:s3cret").decode()
+    assert headers_of(serve, Access(user="ann", password="s3cret"))["Authorization"] == basic
+    assert headers_of(serve, None, "ann:s3cret@")["Authorization"] == basic
+    assert headers_of(serve, Access(org="team-7"))["X-Scope-OrgID"] == "team-7"
+    assert "Authorization" not in headers_of(serve, None)
+
+
+@pytest.mark.parametrize("url", ["9090", "ftp://node:9090", "http://", "node:9090", "http:///api"])
+def test_what_is_no_url_is_a_sentence(url: str) -> None:
+    with pytest.raises(UnusableInput, match="no URL of a Prometheus"):
+        Client(url)
+
+
+def test_secrets_stay_out_of_sentences(tmp_path: Path) -> None:
+    assert shown("ftp://ann:s3cret@node:1") == "ftp://node:1"
+    with pytest.raises(UnusableInput) as told:
+        Client("ftp://ann:s3cret@node:1")
+    assert "s3cret" not in str(told.value)
+    with pytest.raises(NotPossibleHere, match="cannot be read"):
+        token_from(tmp_path / "missing")
+    (tmp_path / "empty").write_text("\n")
+    with pytest.raises(UnusableInput, match="no token"):
+        token_from(tmp_path / "empty")
+    with pytest.raises(UnusableInput, match="--ca"):
+        Client("https://node:9090", Access(ca=str(tmp_path / "empty")))

@@ -1,0 +1,81 @@
+"""Two exporters on two made-up nodes, real gloo ranks, a real Prometheus with the rules that ship."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import nvml_stub
+from tests.support.gloo_ranks import GlooRanks
+from tests.support.processes import REPOSITORY, wait_for
+from tests.support.prometheus import NO_PROMETHEUS, Exporter, Prometheus, find
+from tests.support.terminal import Terminal
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.prometheus,
+    pytest.mark.skipif(find("prometheus") is None, reason=NO_PROMETHEUS),
+]
+RULES = REPOSITORY / "llmtop" / "data" / "prometheus-rules.yml"
+SLOW, HUNG = 2, 1
+
+
+@pytest.fixture
+def nodes() -> Iterator[list[Path]]:
+    """The folders of two nodes' sockets, with short paths."""
+    made = [Path(tempfile.mkdtemp(prefix="lt-")) for _ in range(2)]
+    yield made
+    for one in made:
+        shutil.rmtree(one, ignore_errors=True)
+
+
+def test_the_slow_rank_the_idle_gpu_and_then_the_hung_rank_are_named(nodes: list[Path], tmp_path: Path) -> None:
+    eight = nvml_stub.Scenario.eight_gpus()
+    eight.set(3, util=100, power_watts=120, sm_active=1, dram_active=0)
+    scenario = eight.write(tmp_path / "scenario")
+    with (
+        GlooRanks(tmp_path, nodes, a_node=2, slow=SLOW, hung=HUNG) as job,
+        Exporter("-i", "0.5", scenario=scenario, LLMTOP_DIR=str(nodes[0])) as first,
+        Exporter("-i", "0.5", LLMTOP_DIR=str(nodes[1])) as second,
+    ):
+        for node, exporter in enumerate((first, second)):
+            exporter.when("llmtop_comm_wait_seconds_total", least=2, seconds=110)
+            assert {
+                one[1]["rank"] for one in exporter.when("llmtop_rank_info") if one[0] == "llmtop_rank_info"
+            } == {
+                str(2 * node),
+                str(2 * node + 1),
+            }
+        with Prometheus(tmp_path / "prometheus", [first.target, second.target], rules=RULES) as server:
+            assert len(server.finds('up{job="llmtop"} == 1', 2)) == 2
+            server.finds("rank:llmtop_late_seconds:mean1m", 4)
+            ((late, seconds),) = server.finds("topk(1, rank:llmtop_late_seconds:mean1m) > 0.02")
+            assert (late["rank"], late["instance"]) == (str(SLOW), second.target)
+            assert len(server.query("count by (run, uid) (pid:llmtop_rank:info)")) == 1, "one run, on both nodes"
+            ((run, count),) = server.query("run:llmtop_ranks:count")
+            assert count == 4
+            assert run["run"] == late["run"]
+            assert 0.02 < seconds < 1.0
+            with Terminal(
+                [sys.executable, "-m", "llmtop", "cluster", "--prometheus", server.url, "-i", "1"], (140, 40)
+            ) as pane:
+                pane.shows("2 nodes up, 0 down", 60)
+                pane.shows(f"LATE rank {SLOW} on", 60)
+                pane.shows("train.py", 60)
+                pane.keys("q")
+                assert pane.ends() == 0
+            ((idle, _),) = server.finds("gpu:llmtop_busy_but_idle:bool")
+            assert idle["gpu"] == "3"
+            job.hang()
+            ((behind, by),) = server.finds("rank:llmtop_collectives_behind:count > 0", seconds=90)
+            assert (behind["rank"], behind["instance"], by) == (str(HUNG), first.target, 1)
+            # Exporters that end take what they told with them.
+            second.end()
+            wait_for(lambda: not server.query('llmtop_rank_info{rank="3"}'), 60)
+            assert server.query('llmtop_rank_info{rank="0"}')
+            assert "error" not in server.log.read_text().lower(), server.log.read_text()

@@ -1,0 +1,324 @@
+"""The rules that ship, by Prometheus' own promtool: they are well formed, and name who is late, hung or idle."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+
+from collectors.exporter import names
+from collectors.exporter.stage import ExportStage
+from llmtop.snapshot import Alert, CollectiveCount
+from tests.collectors.exporter.test_stage import now, training
+from tests.support.processes import REPOSITORY
+from tests.support.prometheus import NO_PROMETHEUS, find
+from tests.support.snapshots import gpu as made_up_gpu
+
+PROMTOOL = find("promtool")
+pytestmark = [
+    pytest.mark.prometheus,
+    pytest.mark.skipif(PROMTOOL is None, reason=NO_PROMETHEUS),
+]
+RULES = REPOSITORY / "llmtop" / "data" / "prometheus-rules.yml"
+RUN = 'run="train.py",uid="1000"'
+
+
+def series(name: str, values: str, **labels: str) -> dict[str, str]:
+    text = ",".join(f'{key}="{value}"' for key, value in labels.items())
+    return {"series": f"{name}{{{text}}}", "values": values}
+
+
+def rank(number: int, **more: str) -> dict[str, str]:
+    """The labels of a rank: eight on each node."""
+    return {
+        "instance": f"node{number // 8}:9401",
+        "job": "llmtop",
+        "rank": str(number),
+        "pid": str(100 + number),
+        **more,
+    }
+
+
+def info(ranks: Iterable[int], run: str = "train.py", uid: str = "1000") -> list[dict[str, str]]:
+    return [series("llmtop_rank_info", "1x40", run=run, uid=uid, **rank(one)) for one in ranks]
+
+
+def gpu(number: int, name: str, value: float, **more: str) -> dict[str, str]:
+    labels = {"instance": "node0:9401", "job": "llmtop", "gpu": str(number), "UUID": f"GPU-{number}", **more}
+    return series(name, f"{value}x40", **{"hostname": "node0", **labels})
+
+
+def check(tmp_path: Path, given: list[dict[str, str]], **tests: Any) -> None:
+    """Have promtool evaluate the rules each 15 s over these series, and compare."""
+    case = {
+        "rule_files": [str(RULES)],
+        "evaluation_interval": "15s",
+        "tests": [{"interval": "15s", "input_series": given, **tests}],
+    }
+    file = tmp_path / "case.yml"
+    file.write_text(json.dumps(case))
+    assert PROMTOOL is not None
+    done = subprocess.run([PROMTOOL, "test", "rules", str(file)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def query(expr: str, *samples: tuple[str, float], at: str = "5m") -> dict[str, Any]:
+    return {
+        "expr": expr,
+        "eval_time": at,
+        "exp_samples": [{"labels": labels, "value": value} for labels, value in samples],
+    }
+
+
+def test_they_are_well_formed() -> None:
+    assert PROMTOOL is not None
+    done = subprocess.run([PROMTOOL, "check", "rules", str(RULES)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_promtool_finds_no_fault_with_what_is_exported() -> None:
+    """DCGM's names aside, which are DCGM's."""
+    stage = ExportStage(interval=3600.0)
+    stage(
+        now(
+            gpus=(made_up_gpu(1),),
+            ranks=(
+                training(
+                    gpu_uuid="GPU-00000001",
+                    last_step_at=1.0,
+                    step_seconds_p50=0.5,
+                    step_seconds_p99=0.6,
+                    collectives=(CollectiveCount(group="0", enqueued=2, completed=1),),
+                ),
+            ),
+            alerts=(Alert(id="stalled", severity="critical", pid=100, since=1.0, summary="x"),),
+        )
+    )
+    page = generate_latest(stage).decode()
+    mine = "".join(f"{line}\n" for line in page.splitlines() if "DCGM" not in line)
+    told = {line.split()[2] for line in mine.splitlines() if line.startswith("# TYPE")}
+    gpu_times = {one.name for one in names.ALL if "gpu" in one.name and one.kind == "counter"}
+    assert told == {one.name for one in names.ALL} - gpu_times
+    assert PROMTOOL is not None
+    done = subprocess.run([PROMTOOL, "check", "metrics"], input=mine, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def waiting(slow: int | None, *, by: str = "", ranks: int = 16) -> list[dict[str, str]]:
+    """Ranks whose steps take a second, and which wait 0.3 s of it for others; the slow one 0.1 s."""
+    found = []
+    for one in range(ranks):
+        wait = 1.5 if one == slow else 4.5
+        found.append(series("llmtop_steps_total", "0+15x40", **rank(one)))
+        found.append(series("llmtop_step_seconds_total", "0+15x40", **rank(one)))
+        found.append(series(f"llmtop_comm_wait{by}_seconds_total", f"0+{wait}x40", **rank(one)))
+        if by:
+            found.append(series("llmtop_gpu_timed_steps_total", "0+15x40", **rank(one)))
+            found.append(series("llmtop_comm_wait_seconds_total", "0+1x40", **rank(one)))
+    return found
+
+
+@pytest.mark.parametrize("by", ["", "_gpu"])
+def test_the_rank_that_the_others_wait_for_is_named(tmp_path: Path, by: str) -> None:
+    late = f'{{instance="node1:9401",job="llmtop",pid="111",rank="11",{RUN}}}'
+    check(
+        tmp_path,
+        [*info(range(16)), *waiting(11, by=by)],
+        promql_expr_test=[query("round(rank:llmtop_late_seconds:mean1m > 0.05, 0.001)", (late, 0.2))],
+        alert_rule_test=[
+            {
+                "eval_time": "5m",
+                "alertname": "LlmtopRankLate",
+                "exp_alerts": [
+                    {
+                        "exp_labels": {**rank(11), "run": "train.py", "uid": "1000", "severity": "warning"},
+                        "exp_annotations": {
+                            "summary": "train.py waits for rank 11 on node1:9401: 20% of each step"
+                        },
+                    }
+                ],
+            }
+        ],
+    )
+
+
+def test_nobody_is_named_among_equals_nor_across_runs(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        [*info(range(8)), *info(range(8, 16), uid="1001"), *waiting(None)],
+        promql_expr_test=[query("rank:llmtop_late_seconds:mean1m > 0.01")],
+        alert_rule_test=[{"eval_time": "5m", "alertname": "LlmtopRankLate", "exp_alerts": []}],
+    )
+
+
+def test_two_users_runs_of_one_name_are_not_added_up(tmp_path: Path) -> None:
+    tokens = [series("llmtop_tokens_total", "0+1500x40", **rank(one)) for one in range(16)]
+    check(
+        tmp_path,
+        [*info(range(8)), *info(range(8, 16), uid="1001"), *tokens],
+        promql_expr_test=[
+            query(
+                "run:llmtop_tokens:rate1m",
+                (f"run:llmtop_tokens:rate1m{{{RUN}}}", 800),
+                ('run:llmtop_tokens:rate1m{run="train.py",uid="1001"}', 800),
+            )
+        ],
+    )
+
+
+def test_the_rank_behind_in_a_collective_is_named_across_nodes(tmp_path: Path) -> None:
+    counts = []
+    for one in range(16):
+        called = 39 if one == 13 else 40
+        counts.append(series("llmtop_collective_enqueued", f"{called}x40", pg="0 default_pg", **rank(one)))
+        counts.append(series("llmtop_collective_completed", "39x40", pg="0 default_pg", **rank(one)))
+    behind = {**rank(13), "run": "train.py", "uid": "1000", "pg": "0 default_pg", "severity": "critical"}
+    check(
+        tmp_path,
+        [*info(range(16)), *counts],
+        alert_rule_test=[
+            {
+                "eval_time": "3m",
+                "alertname": "LlmtopRankBehind",
+                "exp_alerts": [
+                    {
+                        "exp_labels": behind,
+                        "exp_annotations": {
+                            "summary": "train.py hangs: rank 13 on node1:9401 is 1 behind in 0 default_pg",
+                            "description": "On that node: py-spy dump --pid 113",
+                        },
+                    }
+                ],
+            },
+            {
+                "eval_time": "3m",
+                "alertname": "LlmtopCollectiveHangs",
+                "exp_alerts": [
+                    {
+                        "exp_labels": {
+                            "run": "train.py",
+                            "uid": "1000",
+                            "pg": "0 default_pg",
+                            "severity": "critical",
+                        },
+                        "exp_annotations": {
+                            "summary": "train.py hangs: 15 ranks wait in a collective of 0 default_pg"
+                        },
+                    }
+                ],
+            },
+        ],
+    )
+
+
+def card(
+    number: int, util: float, power: float, sm: float | None, mem: float = 40, **more: str
+) -> list[dict[str, str]]:
+    found = [
+        gpu(number, "DCGM_FI_DEV_GPU_UTIL", util, **more),
+        gpu(number, "DCGM_FI_DEV_POWER_USAGE", power, **more),
+        gpu(number, "DCGM_FI_DEV_ENFORCED_POWER_LIMIT", 700, **more),
+        gpu(number, "DCGM_FI_DEV_MEM_COPY_UTIL", mem, **more),
+    ]
+    return found if sm is None else [*found, gpu(number, "DCGM_FI_PROF_SM_ACTIVE", sm, **more)]
+
+
+def test_a_gpu_that_says_full_and_draws_idle_power_is_named_under_both_names_of_its_node(tmp_path: Path) -> None:
+    old = {"hostname": "", "Hostname": "node9"}
+    given = [
+        *card(0, 100, 640, 0.9),
+        *card(1, 100, 120, 0.01),
+        *card(2, 0, 80, 0.0),
+        *card(3, 100, 140, None, mem=0),
+        *card(4, 100, 140, None, mem=60),
+        *card(5, 100, 120, 0.01, **old),
+    ]
+    check(
+        tmp_path,
+        given,
+        promql_expr_test=[
+            query(
+                "gpu:llmtop_busy_but_idle:bool",
+                *(
+                    (f'gpu:llmtop_busy_but_idle:bool{{UUID="GPU-{n}",gpu="{n}",node="{node}"}}', 1)
+                    for n, node in ((1, "node0"), (3, "node0"), (5, "node9"))
+                ),
+            )
+        ],
+    )
+
+
+def test_two_exporters_that_tell_of_one_gpu_are_one(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        [*card(0, 100, 350, 0.9), *card(0, 100, 350, 0.9, job="another")],
+        promql_expr_test=[
+            query("gpu:llmtop_power:ratio", ('gpu:llmtop_power:ratio{UUID="GPU-0",gpu="0",node="node0"}', 0.5))
+        ],
+    )
+
+
+def test_an_xid_is_told_when_it_comes_and_not_for_ever(tmp_path: Path) -> None:
+    labels = {"instance": "node0:9400", "hostname": "node0", "gpu": "0", "UUID": "GPU-0"}
+    given = [
+        series("DCGM_FI_DEV_XID_ERRORS", "0x8 79x80", **labels),
+        series("DCGM_FI_DEV_XID_ERRORS", "_x8 13x80", **{**labels, "gpu": "1"}),
+        series("DCGM_FI_DEV_XID_ERRORS", "0x90", **{**labels, "gpu": "2"}),
+    ]
+    told = {"severity": "warning", "node": "node0", "UUID": "GPU-0"}
+    check(
+        tmp_path,
+        given,
+        alert_rule_test=[
+            {
+                "eval_time": "4m",
+                "alertname": "LlmtopXid",
+                "exp_alerts": [
+                    {
+                        "exp_labels": {**told, "gpu": number},
+                        "exp_annotations": {"summary": f"Xid {xid} on GPU {number} of node0"},
+                    }
+                    for number, xid in (("0", 79), ("1", 13))
+                ],
+            },
+            {"eval_time": "19m", "alertname": "LlmtopXid", "exp_alerts": []},
+        ],
+    )
+
+
+def test_a_node_that_no_longer_answers_and_one_that_tells_old_values(tmp_path: Path) -> None:
+    def node(number: int) -> dict[str, str]:
+        return {"instance": f"node{number}:9401", "job": "llmtop"}
+
+    given = [
+        series("up", "1x8 0x40", **node(0)),
+        series("llmtop_node_info", "1x8 stale", **node(0), hostname="node0"),
+        series("up", "0x40", instance="other:9100", job="node"),
+        series("llmtop_snapshot_timestamp_seconds", "0x40", **node(1)),
+    ]
+    check(
+        tmp_path,
+        given,
+        alert_rule_test=[
+            {
+                "eval_time": "5m",
+                "alertname": name,
+                "exp_alerts": [
+                    {"exp_labels": {**node(number), "severity": "warning"}, "exp_annotations": {"summary": words}}
+                ],
+            }
+            for name, number, words in (
+                (
+                    "LlmtopNodeGone",
+                    0,
+                    "llmtop export on node0:9401 does not answer: the node, or the job there, has ended",
+                ),
+                ("LlmtopOld", 1, "what node1:9401 tells is 5m 0s old"),
+            )
+        ],
+    )

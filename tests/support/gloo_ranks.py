@@ -1,0 +1,85 @@
+"""Real ranks of one job over gloo on made-up nodes: each node a folder of sockets of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.support.processes import environment
+from tests.support.prometheus import free_port
+
+SCRIPT = """
+import os, sys, time
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from torch import nn
+
+stop, slow, hung = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+net = nn.parallel.DistributedDataParallel(nn.Linear(32, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+while True:
+    if rank == hung and stop.exists():
+        time.sleep(1000)
+    time.sleep(0.1 if rank == slow else 0.02)
+    net(torch.randn(8, 32)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+class GlooRanks:
+    """A job of `llmtop run` ranks (a context manager); `hang` has one stop calling collectives."""
+
+    def __init__(
+        self, folder: Path, nodes: Sequence[Path], *, a_node: int = 1, slow: int = -1, hung: int = -1
+    ) -> None:
+        """Start them.
+
+        Args:
+            folder: for the script.
+            nodes: the folder of sockets of each node.
+            a_node: ranks on each.
+            slow: the rank that takes 80 ms a step longer.
+            hung: the rank that hangs when told to.
+        """
+        script, self._stop = folder / "train.py", folder / "stop"
+        script.write_text(SCRIPT)
+        world, port = len(nodes) * a_node, free_port()
+        self.processes = [
+            subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "llmtop", "run", "-q", "--"),
+                    *(sys.executable, str(script), str(self._stop), str(slow), str(hung)),
+                ],
+                env=environment(
+                    RANK=str(rank),
+                    LOCAL_RANK=str(rank % a_node),
+                    WORLD_SIZE=str(world),
+                    MASTER_ADDR="127.0.0.1",
+                    MASTER_PORT=str(port),
+                    OMP_NUM_THREADS="1",
+                    LLMTOP_DIR=str(nodes[rank // a_node]),
+                ),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            for rank in range(world)
+        ]
+
+    def hang(self) -> None:
+        """Have the rank that shall hang do so."""
+        self._stop.write_text("")
+
+    def __enter__(self) -> GlooRanks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in self.processes:
+            one.kill()
+        for one in self.processes:
+            one.wait()

@@ -1,0 +1,195 @@
+"""The app of `llmtop cluster`: one board, a source that asks, and a handful of keys."""
+
+from __future__ import annotations
+
+import time
+from typing import ClassVar, Protocol
+
+from msgspec.structs import replace
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from collectors.prometheus.model import ClusterView, NodeCharts
+from collectors.prometheus.source import OnView, Wanted
+from llmtop.errors import EXIT_DONE
+from tui.base_app import TerminalApp
+from tui.canvas import Board, Placed
+from tui.cluster import paint
+from tui.cluster.state import State
+from tui.layout import Rect
+from tui.paint.palette import THEMES
+
+TICK_SECONDS = 1.0
+"""How often it is looked whether what is shown has grown old."""
+
+
+class Source(Protocol):
+    """What the app wants of `collectors.prometheus.source.ClusterSource`."""
+
+    def start(self, on_view: OnView) -> None:
+        """Begin."""
+
+    def want(self, wanted: Wanted) -> None:
+        """Look at something else."""
+
+    def close(self) -> None:
+        """Stop."""
+
+
+class Seen(Message):
+    """An answer has come."""
+
+    def __init__(self, view: ClusterView, charts: NodeCharts | None) -> None:
+        super().__init__()
+        self.view, self.charts = view, charts
+
+
+class ClusterApp(TerminalApp):
+    """All nodes at one glance; one node's charts with enter."""
+
+    CSS = "Screen { overflow: hidden; layout: vertical; } Board { width: 100%; height: 100%; }"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q,ctrl+c", "leave_or_back", "quit", priority=True),
+        Binding("escape,backspace", "back", "back"),
+        Binding("enter", "open", "charts"),
+        Binding("up", "move(-1)"),
+        Binding("down", "move(1)"),
+        Binding("left", "column(-1)"),
+        Binding("right", "column(1)"),
+        Binding("pageup", "page(-1)"),
+        Binding("pagedown", "page(1)"),
+        Binding("home", "move(-100000)"),
+        Binding("end", "move(100000)"),
+        Binding("left_square_bracket", "span(-1)"),
+        Binding("right_square_bracket", "span(1)"),
+        Binding("less_than_sign", "instant(1)"),
+        Binding("greater_than_sign", "instant(-1)"),
+        Binding("l", "now"),
+        Binding("t", "next_theme"),
+        Binding("ctrl+z", "suspend_process"),
+    ]
+
+    def __init__(self, source: Source, *, ascii: bool = False, theme: str | None = None) -> None:
+        """Prepare; `run()` starts the source.
+
+        Args:
+            source: asks in a thread of its own; the app starts and closes it.
+            ascii: draw with ASCII characters only.
+            theme: a theme's name.
+
+        Raises:
+            UnusableInput: there is no such theme.
+        """
+        self.state = State()
+        self._source = source
+        self._asked = self.state.wanted()
+        super().__init__(ascii=ascii, theme=theme)
+
+    def compose(self) -> ComposeResult:
+        """One board."""
+        yield Board(self.redraw)
+
+    def on_mount(self) -> None:
+        """Begin to ask once the first frame is drawn."""
+        self.follow_theme()
+        self.set_interval(TICK_SECONDS, self.redraw)
+        self.call_after_refresh(self._source.start, self._receive)
+
+    def on_unmount(self) -> None:
+        """Stop asking."""
+        self._source.close()
+
+    def _receive(self, view: ClusterView, charts: NodeCharts | None) -> None:
+        """Called in the source's thread."""
+        self.post_message(Seen(view, charts))
+
+    def on_seen(self, message: Seen) -> None:
+        """Show it, unless another instant is asked for by now; what was known stays where nothing was answered."""
+        view, known = message.view, self.state.view
+        if view.pinned != (self.state.at is not None):
+            return
+        nothing = bool(view.problems) and view.nodes_up is None and not view.runs
+        self.state.failed = nothing
+        if nothing and known is not None and known.pinned == view.pinned:
+            # With its age; what went wrong is said.
+            self.state.view = replace(known, problems=view.problems, every_seconds=view.every_seconds)
+        else:
+            self.state.view = view
+        if message.charts is not None:
+            self.state.charts = message.charts
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Paint everything as it is now, and ask for what has come into sight."""
+        board = next(iter(self.query(Board)), None) if self._screen_stack else None
+        if board is None or self.terminal_is_behind():
+            return
+        width, height = board.size
+        if width and height:
+            self.state.now = time.time()
+            painted = paint.rows(self.state, width, height, self.look)
+            board.show([Placed(Rect(0, 0, width, height), painted)], self.look)
+        self._ask()
+
+    def _ask(self) -> None:
+        wanted = self.state.wanted()
+        if wanted != self._asked:
+            self._asked = wanted
+            self._source.want(wanted)
+
+    # --- keys -------------------------------------------------------------------------------------------------
+
+    async def action_leave_or_back(self) -> None:
+        """Quit; with charts open, go back."""
+        if self.state.opened is not None:
+            await self.action_back()
+        else:
+            self.exit(EXIT_DONE)
+
+    async def action_back(self) -> None:
+        """Go back to all nodes."""
+        self.state.opened = self.state.charts = None
+        self.redraw()
+
+    def action_open(self) -> None:
+        """Show the chosen node's charts."""
+        if self.state.nodes and self.state.opened is None:
+            self.state.opened = self.state.nodes[self.state.place].name
+            self.redraw()
+
+    def action_move(self, by: int) -> None:
+        """Choose another node."""
+        self.state.move(by)
+        self.redraw()
+
+    def action_column(self, by: int) -> None:
+        """Choose the node in the next column."""
+        self.action_move(by * max(1, self.state.columns))
+
+    def action_page(self, by: int) -> None:
+        """Show the next page of nodes."""
+        self.action_move(by * max(1, self.state.page_size))
+
+    def action_span(self, by: int) -> None:
+        """Draw charts over a shorter or a longer time."""
+        self.state.longer(by)
+        self.redraw()
+
+    def action_instant(self, by: int) -> None:
+        """Look at an earlier or a later instant."""
+        self.state.back(by)
+        self.redraw()
+
+    def action_now(self) -> None:
+        """Look at now again."""
+        self.state.at = None
+        self.redraw()
+
+    def action_next_theme(self) -> None:
+        """Take the next of llmtop's own themes."""
+        if self.depth not in ("full", "256"):
+            return
+        names = [theme.name for theme in THEMES]
+        self.theme = names[(names.index(self.theme) + 1) % len(names)] if self.theme in names else names[0]

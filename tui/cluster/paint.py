@@ -1,0 +1,233 @@
+"""The rows of the cluster's pane: what is wrong first, then a grid of nodes with one cell a GPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from math import nan
+
+from rich.style import Style
+
+from collectors.prometheus.cluster import LATE_SHARE
+from collectors.prometheus.model import ClusterView, Node, NodeCharts, Series
+from collectors.prometheus.words import (
+    counts,
+    grave_words,
+    hung_words,
+    is_late,
+    late_words,
+    run_words,
+    state_words,
+)
+from llmtop import format as fmt
+from tui.cluster.state import State
+from tui.paint.charts import area, nice_limit
+from tui.paint.rows import Look, Row, blank, clip
+
+MOST_RUNS, MOST_STATE, MOST_WRONG = 4, 4, 10
+NAME_CELLS = 14
+GAP = 2
+CHART_ROWS = 5
+LOW_POWER = 0.35
+"""Of the limit, below which a cell is marked: as the rule `low_power_full_util` has it."""
+KEYS = (
+    ("arrows", "node"),
+    ("enter", "charts"),
+    ("esc", "back"),
+    ("[ ]", "span"),
+    ("< >", "instant"),
+    ("l", "now"),
+    ("t", "theme"),
+    ("q", "quit"),
+)
+
+
+def rows(state: State, width: int, height: int, look: Look) -> list[Row]:
+    """The whole pane, exactly so large."""
+    view, body = state.view, max(0, height - 2)
+    painted = [_header(state, width, look)] if height > 0 else []
+    if view is None:
+        painted.append(_plain("asking …", width, look.palette.dim))
+    elif state.opened is not None:
+        painted += list(_charts(state, view, width, body, look))
+    else:
+        painted += list(_overview(state, view, width, body, look))
+    painted = painted[: max(0, height - 1)]
+    painted += [blank(width, look) for _ in range(height - 1 - len(painted))]
+    return [*painted, _footer(width, look)][:height]
+
+
+def _plain(text: str, width: int, style: Style) -> Row:
+    return Row(width).add(text, style)
+
+
+def is_stale(state: State) -> bool:
+    """Whether what is shown is not of now and was not meant to be: nothing of it is drawn as live then."""
+    view = state.view
+    return view is not None and not view.pinned and (state.failed or is_late(view, state.now))
+
+
+def _header(state: State, width: int, look: Look) -> Row:
+    palette, view = look.palette, state.view
+    row = Row(width).add(" llmtop cluster ", palette.header_strong)
+    if view is not None:
+        row.add(f" {view.server}  ", palette.header_dim)
+        row.add(counts(view), palette.header)
+        at = time.strftime("%H:%M:%S", time.localtime(view.time))
+        if view.pinned:
+            row.right(f" {at} ", palette.mark, palette.header)
+        elif is_stale(state):
+            row.right(f" {at} NOT LIVE ", palette.mark, palette.header)
+        else:
+            row.right(f"{at}  every {fmt.duration(view.every_seconds)} ", palette.header_dim, palette.header)
+    return row.end(palette.header)
+
+
+def _footer(width: int, look: Look) -> Row:
+    row = Row(width)
+    for key, label in KEYS:
+        row.add(f" {key}", look.palette.key).add(f" {label} ", look.palette.key_label)
+    return row.end(look.palette.key_label)
+
+
+def _overview(state: State, view: ClusterView, width: int, height: int, look: Look) -> Iterator[Row]:
+    stale = is_stale(state)
+    above = [*_state_rows(state, view, width, look), *_run_rows(view, width, look, stale)]
+    above += list(_wrong_rows(view, width, look, stale))
+    detail = _detail(state, width, look)
+    room = height - len(above) - len(detail)
+    yield from above
+    yield from _grid(state, view, width, max(0, room), look, stale)
+    yield from detail
+
+
+def _state_rows(state: State, view: ClusterView, width: int, look: Look) -> list[Row]:
+    sentences = list(state_words(view, state.now))
+    return [
+        _plain(f" {look.glyphs.warning} {sentence}", width, look.palette.warning)
+        for sentence in sentences[:MOST_STATE]
+    ]
+
+
+def _run_rows(view: ClusterView, width: int, look: Look, stale: bool) -> Iterator[Row]:
+    style = look.palette.dim if stale else look.palette.text
+    for run in view.runs[:MOST_RUNS]:
+        yield _plain(f" {run_words(run)}", width, style)
+    if len(view.runs) > MOST_RUNS:
+        yield _plain(f" and {len(view.runs) - MOST_RUNS} runs more", width, look.palette.dim)
+
+
+def _wrong_rows(view: ClusterView, width: int, look: Look, stale: bool) -> Iterator[Row]:
+    palette, glyphs = look.palette, look.glyphs
+    found = [(palette.critical, f"HUNG {hung_words(one)}") for one in view.hung]
+    found += [(palette.critical, f"GRAVE {grave_words(one)}") for one in view.grave]
+    found += [
+        (palette.warning if (one.step_share or 0) >= LATE_SHARE else palette.dim, f"LATE {late_words(one)}")
+        for one in view.late
+    ]
+    for style, words in found[:MOST_WRONG]:
+        yield _plain(f" {glyphs.critical} {words}", width, palette.dim if stale else style)
+    if len(found) > MOST_WRONG:
+        yield _plain(f"   and {len(found) - MOST_WRONG} more", width, palette.dim)
+
+
+def _detail(state: State, width: int, look: Look) -> list[Row]:
+    nodes = state.nodes
+    if not nodes:
+        return []
+    node = nodes[state.place]
+    power = "" if node.power_ratio is None else f", {node.power_ratio:.0%} of its power"
+    why = ", ".join(node.reasons) or ("no exporter of llmtop" if node.up is None else "well")
+    return [_plain(f" {look.glyphs.selected} {node.name}: {why}{power}", width, look.palette.strong)]
+
+
+def entry_width(view: ClusterView) -> int:
+    """Columns that a node takes."""
+    cells = max((len(node.cells) for node in view.nodes), default=0)
+    name = min(NAME_CELLS, max((fmt.width_of(node.name) for node in view.nodes), default=0))
+    return name + 3 + max(cells, 4) + GAP
+
+
+def _grid(state: State, view: ClusterView, width: int, height: int, look: Look, stale: bool) -> Iterator[Row]:
+    """Nodes down the columns, the worst first; of more than fit, one page."""
+    if height < 2 or not view.nodes:
+        state.page_size = max(1, height)
+        return
+    wide = entry_width(view)
+    columns = max(1, width // wide)
+    lines = height - 1
+    state.columns, state.page_size = lines, columns * lines
+    start, end = state.page
+    shown = view.nodes[start:end]
+    title = f"nodes {start + 1} to {start + len(shown)} of {len(view.nodes)}, the worst first"
+    yield _plain(f" {title}; a cell is a GPU's power of its limit", width, look.palette.dim)
+    for line in range(min(lines, len(shown))):
+        row = Row(width)
+        for place in range(line, len(shown), lines):
+            row.to((place // lines) * wide, look.palette.text)
+            _entry(row, shown[place], wide, look, stale=stale, chosen=start + place == state.place)
+        yield row
+
+
+def _entry(row: Row, node: Node, wide: int, look: Look, *, stale: bool, chosen: bool) -> None:
+    palette, glyphs = look.palette, look.glyphs
+    bad = node.badness > 0
+    style = palette.dim if stale else palette.critical if bad else palette.text
+    mark = glyphs.critical if bad else " "
+    name = clip(node.name, min(NAME_CELLS, max(1, wide - GAP - 4)))
+    row.add(f"{glyphs.selected if chosen else ' '}{mark}", style)
+    row.add(name, palette.cursor if chosen else style)
+    row.add(" ", palette.text)
+    if node.up is False:
+        row.add("down", palette.dim if stale else palette.critical)
+        return
+    for cell in node.cells:
+        level = 1 + min(7, max(0, int(cell.power_ratio * 8)))
+        low = cell.power_ratio < LOW_POWER
+        ink = palette.dim if stale else palette.warning if low else palette.energy
+        row.add(glyphs.levels[level], ink)
+
+
+def _charts(state: State, view: ClusterView, width: int, height: int, look: Look) -> Iterator[Row]:
+    charts = state.charts
+    yield from _state_rows(state, view, width, look)
+    title = f" {state.opened}, the last {fmt.duration(state.span)}"
+    if state.at is not None:
+        title += time.strftime(" before %H:%M:%S", time.localtime(state.at))
+    yield _plain(title, width, look.palette.strong)
+    if charts is None or charts.node != state.opened:
+        yield _plain(" asking …", width, look.palette.dim)
+        return
+    for sentence in charts.problems[:MOST_STATE]:
+        yield _plain(f" {look.glyphs.warning} {sentence}", width, look.palette.warning)
+    each = max(2, min(CHART_ROWS + 1, (height - 3) // max(1, len(charts.series))))
+    for series in charts.series:
+        yield from _chart(series, width, each - 1, look)
+    yield _plain(f" {_clock(charts, start=True)}", width, look.palette.dim).right(
+        f"{_clock(charts, start=False)} ", look.palette.dim, look.palette.text
+    )
+
+
+def _clock(charts: NodeCharts, *, start: bool) -> str:
+    form = "%m-%d %H:%M" if charts.end - charts.start > 86_400 else "%H:%M:%S"
+    return time.strftime(form, time.localtime(charts.start if start else charts.end))
+
+
+def _chart(series: Series, width: int, height: int, look: Look) -> Iterator[Row]:
+    known = [value for value in series.values if value is not None]
+    limit = 100.0 if series.unit == "%" else nice_limit(max(known, default=0.0))
+    last = fmt.figure(known[-1]) + series.unit if known else fmt.DASH
+    head = Row(width).add(f" {series.title} ", look.palette.dim).add(last, look.palette.strong)
+    yield head.right(f"0 to {fmt.figure(limit)}{series.unit} ", look.palette.faint, look.palette.text)
+    inner = max(1, width - 2)
+    values = stretched(series.values, inner)
+    for text in area(values, inner, height, limit, look.glyphs):
+        yield Row(width).add(" ", look.palette.text).add(text, look.palette.compute_area)
+
+
+def stretched(values: tuple[float | None, ...], width: int) -> list[float]:
+    """One value a column; NaN where there is a gap."""
+    if not values:
+        return [nan] * width
+    picked = (values[place * len(values) // width] for place in range(width))
+    return [nan if value is None else value for value in picked]

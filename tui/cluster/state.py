@@ -1,0 +1,69 @@
+"""What the pane of a cluster shows, and what the person chose."""
+
+from __future__ import annotations
+
+from collectors.prometheus.model import ClusterView, Node, NodeCharts
+from collectors.prometheus.source import Wanted
+
+SPANS = (300.0, 900.0, 3600.0, 6 * 3600.0, 24 * 3600.0, 7 * 24 * 3600.0)
+"""Seconds of a node's charts that the keys go through."""
+BACK_SHARE = 0.1
+LEAST_BACK_SECONDS = 60.0
+"""How far the instant moves with a key: that share of the span, and at least so much."""
+
+
+class State:
+    """The newest view and the person's choices. Belongs to the app."""
+
+    def __init__(self) -> None:
+        self.view: ClusterView | None = None
+        self.charts: NodeCharts | None = None
+        self.now = 0.0
+        """Unix time by this machine, for how old the view is."""
+        self.failed = False
+        """Whether the last round got no answer at all: the view is of one before."""
+        self.chosen: str | None = None
+        """The node under the cursor, by name: nodes change places."""
+        self.opened: str | None = None
+        """The node of which charts are shown."""
+        self.span = SPANS[1]
+        self.at: float | None = None
+        self.page_size = 64
+        self.columns = 1
+        self.help = False
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes, the worst first."""
+        return () if self.view is None else self.view.nodes
+
+    @property
+    def place(self) -> int:
+        """Where the chosen node is; the first where it is none of them."""
+        return next((place for place, node in enumerate(self.nodes) if node.name == self.chosen), 0)
+
+    @property
+    def page(self) -> tuple[int, int]:
+        """The visible nodes: from, to."""
+        start = self.place // max(1, self.page_size) * max(1, self.page_size)
+        return start, start + max(1, self.page_size)
+
+    def move(self, by: int) -> None:
+        """Choose another node, so many places on."""
+        if self.nodes:
+            self.chosen = self.nodes[min(max(self.place + by, 0), len(self.nodes) - 1)].name
+
+    def longer(self, by: int) -> None:
+        """Take a longer or a shorter span."""
+        place = SPANS.index(self.span) + by
+        self.span = SPANS[min(max(place, 0), len(SPANS) - 1)]
+
+    def back(self, by: int) -> None:
+        """Look at an earlier or a later instant; one in the future is now."""
+        step = max(LEAST_BACK_SECONDS, BACK_SHARE * self.span)
+        at = (self.now if self.at is None else self.at) - by * step
+        self.at = None if at >= self.now else at
+
+    def wanted(self) -> Wanted:
+        """What is to be asked for."""
+        return Wanted(page=self.page, at=self.at, node=self.opened, span=self.span)
