@@ -44,6 +44,14 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("llmtop doctor", "what this machine allows, and what would change it"),
         ("llmtop doctor --json", "for a program"),
     ),
+    "export": (
+        ("llmtop export", "this node's figures on 127.0.0.1:9401, for Prometheus"),
+        ("llmtop export --rules > llmtop-rules.yml", "recording and alerting rules for it"),
+    ),
+    "cluster": (
+        ("llmtop cluster --prometheus http://prometheus:9090", "all nodes, the worst first"),
+        ("llmtop cluster --once --json", "once, for a program; $LLMTOP_PROMETHEUS names the server"),
+    ),
     "completion": (
         ('eval "$(llmtop completion bash)"', "in this shell; as a line of ~/.bashrc, in all"),
         ("llmtop completion fish > ~/.config/fish/completions/llmtop.fish", "for fish"),

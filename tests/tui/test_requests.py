@@ -43,15 +43,15 @@ async def pane(one: Rank, width: int) -> str:
 @pytest.mark.parametrize("width", [80, 200])
 async def test_times_to_the_first_token_and_of_those_after_it_come_first(width: int) -> None:
     shown = await pane(ANSWERS, width)
-    assert "requests · inference" in shown
-    assert "TTFT 51.2 ms TPOT 10.2 ms" in shown
+    assert "request 59 · inference" in shown
+    assert "TTFT 51.2 ms · TPOT 10.2 ms" in shown
     assert "decode" in shown
     if width == 200:
-        assert "tokens/s out 105" in shown
+        assert "105 tokens/s out" in shown
         assert "TTFT p95, p99 80.0 ms, 310 ms" in shown
 
 
 async def test_a_loop_of_forward_passes_is_called_inference_and_a_training_is_not() -> None:
     loop = rank(100, inference=True, step=7, step_seconds_p50=0.02, samples_per_s=400.0)
-    assert "steps · inference" in await pane(loop, 160)
+    assert "step 7 · inference" in await pane(loop, 160)
     assert "inference" not in await pane(rank(100, step=7, step_seconds_p50=0.02), 160)
