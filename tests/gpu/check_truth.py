@@ -212,8 +212,10 @@ def main() -> int:
 
 
 def _prepare(prepare: Callable[[Path], None] | None, folder: Path) -> None:
-    done = folder / ".prepared"
-    if prepare is not None and not done.exists():
+    if prepare is None:
+        return
+    done = folder / f".prepared{prepare.__name__.strip('<>')}"
+    if not done.exists():
         prepare(folder)
         done.touch()
 
