@@ -242,6 +242,27 @@ print("left:", [hasattr(kind.__enter__, "__wrapped__") for kind in (torch.no_gra
     assert all(step.count("forward") == step.count("backward") == 1 for step in trained)
 
 
+def test_layers_that_a_training_has_evaluated_cost_it_nothing(zygote: Zygote, tmp_path: Path) -> None:
+    """Statistics that are not to change are often kept by calling `eval()` on each layer that has some."""
+    source = """
+for layer in net.modules():
+    layer.eval()
+print("before:", "__call__" in vars(torch.nn.Linear))
+net.train()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for turn in range(5):
+    net(torch.randn(8, 16)).sum().backward()
+    optimizer.step()
+print("left:", "__call__" in vars(torch.nn.Linear))
+"""
+    found = zygote.train(tmp_path / "both.py", LASTS + source)
+    assert "before: True" in found["stdout"]
+    assert "left: False" in found["stdout"]
+    assert (found["kind"], found["inference"], found["blind"]) == ("step", False, {})
+    assert [step.index for step in found["steps"]] == list(range(1, 5))
+    assert all(step.count("forward") == 1 for step in found["steps"])
+
+
 def test_a_short_look_before_training_is_nothing(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 net.eval()
