@@ -59,8 +59,10 @@ class Forwards:
         self._look_at = 0
         self._level = 0
         self._roots: list[weakref.ref[nn.Module]] = []
-        nn.Module.eval = self._listening(nn.Module.eval, self._evaluates, first=True)
         self._without = Replaced()
+        if inference.over:
+            return
+        nn.Module.eval = self._listening(nn.Module.eval, self._evaluates, first=True)
         for kind in (torch.no_grad, torch.inference_mode):
             self._without.put(kind, "__enter__", self._listening(vars(kind)["__enter__"], self._turned_off))
 
