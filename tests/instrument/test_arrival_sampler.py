@@ -281,12 +281,15 @@ def test_waits_on_a_device_that_fails_are_waited_for_and_not_told(
 
 def test_no_module_is_kept_alive() -> None:
     from llmtop.instrument.arrival.replicas import Replica as Found
+    from llmtop.instrument.auto.search import Held
 
     net = torch.nn.Linear(2, 2)
-    found = Found(net, "2-0", list(net.parameters()), gathers=False)
+    found = Found(net, "2-0", [Held(net, "weight"), Held(net, "bias")], gathers=False)
     assert found.is_there
-    assert len(found.candidates()) == 2
+    assert found.candidates() == list(net.parameters())
+    net.bias.requires_grad_(False)
+    assert found.candidates() == [net.weight, None]
     del net
     gc.collect()
     assert not found.is_there
-    assert found.candidates() == []
+    assert found.candidates() == [None, None]

@@ -87,9 +87,15 @@ os.wait()
         training.finish()
 
 
-def test_no_event_of_the_gpu_is_destroyed_in_a_forked_child(runtime_dir: Path) -> None:
-    script = """
+@pytest.mark.parametrize("told", ["nothing", "ctypes.c_void_p"])
+def test_no_event_of_the_gpu_is_destroyed_in_a_forked_child(told: str, runtime_dir: Path) -> None:
+    argument = "" if told == "nothing" else f"ctypes.pythonapi.Py_IncRef.argtypes = [{told}]"
+    script = (
+        f"""
 import ctypes, gc, os, sys
+{argument}
+"""
+        + """
 import llmtop
 from llmtop.instrument.gpu.clock import GpuClock
 from llmtop.instrument.gpu.events import CudaEvents
@@ -128,6 +134,7 @@ for end in ("sys.exit", "os._exit"):
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, end
 sys.stdin.readline()
 """
+    )
     with Training(script) as training:
         training.go()
         training.finish()

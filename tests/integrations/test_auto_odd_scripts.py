@@ -263,6 +263,31 @@ for epoch in range(3):
         assert step.seconds - step.time("evaluation") < 0.1
 
 
+@pytest.mark.parametrize("hidden", [False, True])
+def test_parameters_can_be_swapped_for_others(hidden: bool, zygote: Zygote, tmp_path: Path) -> None:
+    freeze = "gc.freeze()" if hidden else ""
+    found = zygote.train(
+        tmp_path / "train.py",
+        f"""
+{MODEL}
+{freeze}
+class Own:
+    def step(self):
+        with torch.no_grad():
+            for parameter in net.parameters():
+                parameter.sub_(0.1 * parameter.grad)
+        net.zero_grad(set_to_none=False)
+train(6, Own())
+torch.__future__.set_swap_module_params_on_conversion(True)
+net.double()  # raises where anybody has a weak reference to a parameter
+assert next(net.parameters()).dtype == torch.float64
+train(6, Own())
+""",
+    )
+    assert len(found["steps"]) >= 9
+    assert found["blind"] == {}
+
+
 @pytest.mark.parametrize("kept_in", ["globals", "a function"])
 def test_modules_that_gc_freeze_hides_are_found_by_their_classes(
     kept_in: str, zygote: Zygote, tmp_path: Path

@@ -4,12 +4,15 @@ the script's own."""
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.installed import needs
+from tests.support.processes import environment
 from tests.support.steps import Zygote, train
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("runtime_dir")]
@@ -273,6 +276,52 @@ print("left:", [hasattr(kind.__enter__, "__wrapped__") for kind in (torch.no_gra
     assert [step.index for step in trained] == list(range(1, 12))
     assert found["steps"][-11:] == trained
     assert all(step.count("forward") == step.count("backward") == 1 for step in trained)
+
+
+def test_layers_that_a_training_has_evaluated_cost_it_nothing(zygote: Zygote, tmp_path: Path) -> None:
+    """Statistics that are not to change are often kept by calling `eval()` on each layer that has some."""
+    source = """
+for layer in net.modules():
+    layer.eval()
+print("before:", "__call__" in vars(torch.nn.Linear))
+net.train()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for turn in range(5):
+    net(torch.randn(8, 16)).sum().backward()
+    optimizer.step()
+print("left:", "__call__" in vars(torch.nn.Linear))
+"""
+    found = zygote.train(tmp_path / "both.py", LASTS + source)
+    assert "before: True" in found["stdout"]
+    assert "left: False" in found["stdout"]
+    assert (found["kind"], found["inference"], found["blind"]) == ("step", False, {})
+    assert [step.index for step in found["steps"]] == list(range(1, 5))
+    assert all(step.count("forward") == 1 for step in found["steps"])
+
+
+def test_who_is_switched_off_listens_to_no_forward_pass(tmp_path: Path) -> None:
+    script = tmp_path / "off.py"
+    script.write_text("""
+import torch
+from torch import nn
+net = nn.Linear(2, 2).eval()
+with torch.no_grad():
+    net(torch.ones(1, 2))
+told = nn.Module.eval, torch.no_grad.__enter__, torch.inference_mode.__enter__
+print([hasattr(one, "__wrapped__") for one in told], "__call__" in vars(nn.Linear))
+""")
+    listens = {}
+    for off in ("", "1"):
+        done = subprocess.run(
+            [sys.executable, "-m", "llmtop", "run", "--", sys.executable, str(script)],
+            env=environment(LLMTOP_OFF=off),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        listens[off] = done.stdout.strip()
+    assert listens == {"": "[True, False, False] True", "1": "[False, False, False] False"}
 
 
 def test_a_short_look_before_training_is_nothing(zygote: Zygote, tmp_path: Path) -> None:

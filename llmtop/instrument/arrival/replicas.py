@@ -25,9 +25,9 @@ MOST_CANDIDATES = 4
 class Replica:
     """What of this process is trained together with other ranks."""
 
-    def __init__(self, module: Any, group: str, candidates: list[Any], gathers: bool) -> None:
+    def __init__(self, module: Any, group: str, candidates: list[search.Held], gathers: bool) -> None:
         self._module = weakref.ref(module)
-        self._candidates = [weakref.ref(parameter) for parameter in candidates]
+        self._candidates = candidates
         self.group = group
         """The same in all ranks that can be compared with each other, and in no others of the job."""
         self.gathers = gathers
@@ -40,8 +40,9 @@ class Replica:
 
     def candidates(self) -> list[Any]:
         """Parameters of which one's gradient is likely to be ready first, and one's last; none where hooks on
-        gradients do not show when a rank arrives."""
-        return [parameter for one in self._candidates if (parameter := one()) is not None]
+        gradients do not show when a rank arrives, and None in the place of one that can have no hook now."""
+        found = [one() for one in self._candidates]
+        return [parameter if _takes_a_hook(parameter) else None for parameter in found]
 
 
 def find(roots: Iterable[Any]) -> Replica | None:
@@ -78,14 +79,21 @@ def _modules(roots: Iterable[Any]) -> Iterator[Any]:
                 waiting.append(child)
 
 
-def _plain_parameters(module: Any) -> Iterator[Any]:
-    """The trained parameters in the order in which they were registered; those of other classes are left alone."""
-    nn = sys.modules["torch"].nn
-    seen: set[int] = set()
-    for one in _in_order(module, seen):
-        for parameter in search.held_by(one, "_parameters"):
-            if type(parameter) is nn.Parameter and parameter.requires_grad and parameter.is_leaf:
-                yield parameter
+def _plain_parameters(module: Any) -> Iterator[search.Held]:
+    """The trained parameters in the order in which they were registered."""
+    for one in _in_order(module, set()):
+        for name, parameter in search.named_by(one, "_parameters"):
+            if _takes_a_hook(parameter):
+                yield search.Held(one, name)
+
+
+def _takes_a_hook(parameter: Any) -> bool:
+    """Whether it is trained; those of other classes are left alone."""
+    torch = sys.modules["torch"]
+    if type(parameter) is not torch.nn.Parameter:
+        return False
+    with torch._C.DisableTorchFunction():
+        return bool(parameter.requires_grad and parameter.is_leaf)
 
 
 def _in_order(module: Any, seen: set[int]) -> Iterator[Any]:
@@ -97,9 +105,9 @@ def _in_order(module: Any, seen: set[int]) -> Iterator[Any]:
         yield from _in_order(child, seen)
 
 
-def _ends(parameters: list[Any]) -> list[Any]:
+def _ends(parameters: list[search.Held]) -> list[search.Held]:
     """Gradients are ready in about the reverse order of the parameters, so the first come last."""
-    found = {id(one): one for one in (*parameters[:MOST_CANDIDATES], *parameters[-MOST_CANDIDATES:])}
+    found = {id(one()): one for one in (*parameters[:MOST_CANDIDATES], *parameters[-MOST_CANDIDATES:])}
     return list(found.values())
 
 
@@ -111,9 +119,12 @@ def _ranks_of(process_group: Any) -> list[int]:
 
 def _ranks_of_mesh(module: Any) -> list[int]:
     """The global ranks over which a module's parameters are split or copied."""
+    native = sys.modules["torch"]._C
     for one in _modules([module]):
         for parameter in search.held_by(one, "_parameters"):
             mesh = getattr(getattr(parameter, "_spec", None), "mesh", None)
             if mesh is not None and type(parameter).__name__ == "DTensor":
-                return [int(rank) for rank in mesh.mesh.flatten().tolist()]
+                # A mesh makes a tensor of its ranks, of which no mode of the script's hears.
+                with native.DisableTorchFunction(), native._DisableTorchDispatch():
+                    return [int(rank) for rank in mesh.mesh.flatten().tolist()]
     return []

@@ -260,13 +260,13 @@ class Sampler:
         candidates = self.replica.candidates()
         places = range(len(candidates)) if self._chosen is None else self._chosen
         torch = _torch()
-        if not candidates or torch is None or _autograd_is_compiled():
+        if all(one is None for one in candidates) or torch is None or _autograd_is_compiled():
             return
         self._listened = True
         with torch._C.DisableTorchFunction():
             for place in places:
                 parameter = candidates[place] if place < len(candidates) else None
-                if parameter is not None and parameter.requires_grad:
+                if parameter is not None:
                     hook = self._hook(place)
                     self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))
 

@@ -40,6 +40,12 @@ class Paused:
         self._set(self._before)
 
 
+def has_compiled() -> bool:
+    """Whether compiled code may be there, which is compiled again when what it has looked into changes."""
+    compiler = sys.modules.get("torch._dynamo.convert_frame")
+    return compiler is not None and getattr(compiler, "FRAME_COUNTER", 1) > 0
+
+
 def _skip() -> Callable[[CodeType], Any] | None:
     """What `torch._dynamo.decorators.skip` does, without loading torch._dynamo for it (1 to 2 s)."""
     eval_frame: Any = sys.modules.get("torch._C._dynamo.eval_frame")

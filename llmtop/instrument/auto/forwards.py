@@ -59,8 +59,10 @@ class Forwards:
         self._look_at = 0
         self._level = 0
         self._roots: list[weakref.ref[nn.Module]] = []
-        nn.Module.eval = self._listening(nn.Module.eval, self._evaluates, first=True)
         self._without = Replaced()
+        if inference.over:
+            return
+        nn.Module.eval = self._listening(nn.Module.eval, self._evaluates, first=True)
         for kind in (torch.no_grad, torch.inference_mode):
             self._without.put(kind, "__enter__", self._listening(vars(kind)["__enter__"], self._turned_off))
 
@@ -75,16 +77,27 @@ class Forwards:
         self.seen()
 
     def hand_over(self) -> dict[type, TimedClass]:
-        """Listen no more; returns the timed classes, which rest from now on.
+        """Listen no more; returns the timed classes that keep their call, which rest from now on.
 
-        `Module.eval` stays as it is, since compiled code may have looked into it: it is called once an evaluation.
+        Those are the ones that compiled code may have looked into, and else none: a class of which a training
+        calls many modules, as a layer's, would have each of them pay for that call. `Module.eval` stays as it is
+        in any case: it is called once an evaluation.
         """
         self._without.give_back()
         timed, self._timed = self._timed, {}
-        for one in timed.values():
+        kept = timed if dynamo.has_compiled() else {}
+        for kind, one in timed.items():
             one.told.rest()
+            if kind not in kept:
+                self._restore(one)
         self._roots.clear()
-        return timed
+        return kept
+
+    def _restore(self, timed: TimedClass) -> None:
+        try:
+            timed.restore()
+        except BaseException as error:  # noqa: BLE001 - a metaclass of the script's may forbid it
+            met(MODULES, error)
 
     def _listening(self, run: Any, tell: Callable[[Any], None], *, first: bool = False) -> Any:
         """A function that does what `run` does, and has `tell` called with its first argument before or after."""

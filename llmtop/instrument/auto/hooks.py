@@ -43,12 +43,12 @@ def install(again: Callable[[], Loop]) -> Loop:
     inference = Inference(loop)
     loop.forget_too = inference.forget
 
-    def meet(loss: Any = None) -> None:
+    def meet() -> None:
         """Look for what this process trains, and publish it."""
         with dynamo.Paused():
             inferred = inference.trains(modules)
             if modules.unknown:
-                modules.look(loss)
+                modules.look()
             loop.attach(anew=inferred)
             loop.known.look()
             checkpoints.look(loop)
@@ -98,7 +98,7 @@ def _listen_to_dataloader(loop: Loop) -> None:
     _BaseDataLoaderIter.__next__ = __next__
 
 
-def _listen_to_autograd(loop: Loop, modules: Modules, meet: Callable[[Any], None]) -> None:
+def _listen_to_autograd(loop: Loop, modules: Modules, meet: Callable[[], None]) -> None:
     recorder = loop.recorder
     is_distributed = dist.is_initialized if dist.is_available() else _never
     run = torch.autograd.backward  # Tensor.backward calls it by this name
@@ -116,7 +116,7 @@ def _listen_to_autograd(loop: Loop, modules: Modules, meet: Callable[[Any], None
             ):
                 usual = recorder.attached and modules.called and loop.steps_without_forward < STEPS_WITHOUT
                 if not usual and (not recorder.attached or modules.unknown):
-                    meet(tensors)
+                    meet()
                 if loop.known.model.curious:
                     loop.known.model.sees_loss(tensors)
                 loop.backward_begins()

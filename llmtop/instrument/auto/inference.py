@@ -74,8 +74,8 @@ class Inference:
         self.recorder = loop.recorder
         self._phases = phase_of("prefill"), phase_of("decode"), phase_of("generate")
         self._forward = phase_of("forward")
-        self.over = False
-        """Whether the process trains: then nothing here is of any effect."""
+        self.over = self.recorder.off
+        """Whether the process trains, or is not to be looked at: then nothing here is of any effect."""
         self._begin()
         self._generation = Generation(self)
         self._forwards = Forwards(self)

@@ -365,7 +365,7 @@ class Loop(LoopState):
         """
         if self._unstepped and not self._torch_steps and not self.in_backward and self._stepping is None:
             version = _version_of(self.watched())
-            if version is not None and version != self._version:
+            if None not in (version, self._version) and version != self._version:
                 self._end_step()
 
     def _end_step(self) -> None:

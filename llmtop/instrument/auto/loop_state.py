@@ -24,7 +24,7 @@ FOREIGN_PASSES = 16
 
 
 def nothing() -> None:
-    """Stands for a reference to a parameter while none is known."""
+    """Stands for what gives a parameter while none is known."""
 
 
 class LoopState:
@@ -115,7 +115,7 @@ class LoopState:
         self._step: OpenStep | None = None
         self._begun_here = False
         self.watched: Callable[[], Any] = nothing
-        """Returns a parameter that is trained, or None: a weak reference."""
+        """Returns a parameter that is trained, or None; without any reference to it (see `search.Held`)."""
         self._version: tuple[int, int] | None = None
         self.steps_without_forward = 0
         self.closer = Closer()

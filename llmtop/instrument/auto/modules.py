@@ -77,24 +77,20 @@ class Modules:
         """The outermost modules with something to train, the one that was called last for the first time first."""
         return [root for reference in reversed(self._roots) if (root := reference()) is not None]
 
-    def look(self, loss: Any = None) -> None:
-        """Time the outermost modules; when none of those is called until the next time, look one level deeper.
-
-        Args:
-            loss: what the gradients are computed of, where that is known.
-        """
+    def look(self) -> None:
+        """Time the outermost modules; when none of those is called until the next time, look one level deeper."""
         try:
             if self._hidden and self._outermost:
                 self._thin_out()
             else:
-                self._look(loss)
+                self._look()
         except BaseException as error:  # noqa: BLE001
             self._level = MAX_LEVELS + 1
             self._candidates = None
             self._hidden = False
             met(MODULES, error)
 
-    def _look(self, loss: Any) -> None:
+    def _look(self) -> None:
         if self.called or self._level > MAX_LEVELS:
             self.called, self._level, self._candidates = False, 0, None
             self.loop.steps_without_forward = 0
@@ -109,7 +105,7 @@ class Modules:
         self._level += 1
         self._restore()
         if not found and self._level == 1 and gc.get_freeze_count():
-            self._look_at_classes(loss)
+            self._look_at_classes()
             return
         classes = {type(module) for module in found}
         few = 0 < len(classes) <= MAX_CLASSES and self._level <= MAX_LEVELS
@@ -123,10 +119,9 @@ class Modules:
             self._watch(search.watchable(found))
         self._time(classes)
 
-    def _look_at_classes(self, loss: Any) -> None:
+    def _look_at_classes(self) -> None:
         self._level = MAX_LEVELS + 1
         classes = search.unseen_classes()
-        self._watch(search.parameter_of(loss))
         self._hidden = bool(classes)
         self._outermost = set()
         if not classes:
@@ -139,9 +134,9 @@ class Modules:
         self.called = True
         self._restore(but=self._outermost)
 
-    def _watch(self, parameter: Any) -> None:
+    def _watch(self, parameter: Callable[[], Any] | None) -> None:
         if parameter is not None:
-            self.loop.watched = weakref.ref(parameter)
+            self.loop.watched = parameter
 
     def _time(self, classes: Iterable[type[nn.Module]]) -> None:
         for kind in classes:
@@ -198,6 +193,8 @@ class Modules:
         training = module.training
         if self._hidden:
             self._outermost.add(type(module))
+            if loop.watched() is None:
+                self._watch(search.watchable([module]))
         if loop.trained and not training:
             batch = loop.tentative_begins()
             guess(batch, args, kwargs, first=True)

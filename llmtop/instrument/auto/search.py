@@ -7,6 +7,7 @@ makes of `parameters`, of attributes or of tensors is never run.
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -14,11 +15,32 @@ import torch
 from torch import nn
 
 MAX_NODES = 10_000
-"""Of an autograd graph, until one of its parameters is found."""
+"""Of an autograd graph that are looked at."""
 MAX_UNSEEN_CLASSES = 512
 """Classes of modules whose instances nobody sees; more are not tried."""
 _plain: Any = torch._C._disabled_torch_function_impl
 own_dict = object.__getattribute__
+
+
+class Held:
+    """A parameter, told by the module that holds it: keeps neither alive.
+
+    torch swaps no tensor to which there is a weak reference: `Module.to` of a module with parameters of a class
+    like DTensor would raise.
+    """
+
+    __slots__ = ("_module", "_name")
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        self._module = weakref.ref(module)
+        self._name = name
+
+    def __call__(self) -> Any:
+        """What the module holds under that name now; None where it is there no more."""
+        module = self._module()
+        held: Any = None if module is None else own_dict(module, "__dict__").get("_parameters")
+        value = held.get(self._name) if issubclass(type(held), dict) else None
+        return value if issubclass(type(value), torch.Tensor) else None
 
 
 class FoundModules(NamedTuple):
@@ -79,27 +101,13 @@ def _is_wanted(module: nn.Module, trained: bool) -> bool:
     return next(_parameters(module) if not trained else _trained_parameters(module), None) is not None
 
 
-def watchable(modules: Iterable[nn.Module]) -> Any:
+def watchable(modules: Iterable[nn.Module]) -> Held | None:
     """A trained parameter that can be asked for its version without running code of its class; None for none."""
     for module in modules:
-        for parameter in _trained_parameters(module):
-            if _is_plain(parameter):
-                return parameter
-    return None
-
-
-def parameter_of(loss: Any) -> Any:
-    """A parameter that requires gradients among those that a loss was computed with; None without one."""
-    node = loss.grad_fn if type(loss) is torch.Tensor else None
-    waiting, seen = [node], {node}
-    for node in waiting:
-        parameter = getattr(node, "variable", None)
-        if parameter is not None and _is_plain(parameter):
-            return parameter
-        for following, _ in () if node is None or len(seen) > MAX_NODES else node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                waiting.append(following)
+        for one in _within(module):
+            for name, parameter in named_by(one, "_parameters"):
+                if _is_plain(parameter) and _requires_grad(parameter):
+                    return Held(one, name)
     return None
 
 
@@ -122,9 +130,15 @@ def _trained_parameters(module: nn.Module) -> Iterator[Any]:
 
 
 def _parameters(module: nn.Module) -> Iterator[Any]:
+    for one in _within(module):
+        yield from held_by(one, "_parameters")
+
+
+def _within(module: nn.Module) -> Iterator[nn.Module]:
+    """The module and all below it, each once."""
     waiting, seen = [module], {id(module)}
     for one in waiting:
-        yield from held_by(one, "_parameters")
+        yield one
         for child in held_by(one, "_modules"):
             if id(child) not in seen:
                 seen.add(id(child))
@@ -133,10 +147,15 @@ def _parameters(module: nn.Module) -> Iterator[Any]:
 
 def held_by(module: nn.Module, name: str) -> list[Any]:
     """The values of its `_parameters` or `_modules`; none where it has not got what torch puts there."""
+    return [value for _, value in named_by(module, name)]
+
+
+def named_by(module: nn.Module, name: str) -> list[tuple[str, Any]]:
+    """The same with the name that each is held under."""
     held = own_dict(module, "__dict__").get(name)
-    values = held.values() if issubclass(type(held), dict) else ()
+    values = held.items() if issubclass(type(held), dict) else ()
     wanted = torch.Tensor if name == "_parameters" else nn.Module
-    return [value for value in values if issubclass(type(value), wanted)]
+    return [(key, value) for key, value in values if issubclass(type(value), wanted)]
 
 
 def _requires_grad(parameter: Any) -> bool:

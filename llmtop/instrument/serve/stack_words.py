@@ -1,7 +1,8 @@
 """What a thread does, told from its Python frames: in words, and whether it waits for a person.
 
-No frame is kept past a look: it would keep alive all that its function holds, tensors too. Nothing of the script's
-is asked or changed, and no file is read into Python's own caches.
+No frame is kept past a look: it would keep alive all that its function holds, tensors too. For the same reason
+none is kept while a file is read, when the script runs on: on a file system that hangs that may take minutes.
+Nothing of the script's is asked or changed, and no file is read into Python's own caches.
 """
 
 from __future__ import annotations
@@ -87,6 +88,15 @@ class _Function(NamedTuple):
     """Whether it runs torch.compile's compiler."""
 
 
+class _Place(NamedTuple):
+    """Where a frame was, without the frame."""
+
+    function: _Function
+    code: CodeType
+    instruction: int
+    line: int
+
+
 class Seen(NamedTuple):
     """What one look at a thread has found."""
 
@@ -127,10 +137,11 @@ class Sight:
             while frame is not None and len(frames) < MAX_FRAMES:
                 frames.append(frame)
                 frame = frame.f_back
-            return self._told(frames, step)
+            place, waits_for = self._told(frames, step)
         finally:
             frames.clear()
             del frame
+        return Seen(self._shown(place) if isinstance(place, _Place) else place, waits_for)
 
     def waits_for_gpu(self, thread: int, step: int) -> str:
         """The line at which a thread waits for its GPU; "" where it does not. Arguments as of `look`.
@@ -138,15 +149,17 @@ class Sight:
         To be asked just when the thread gave up Python's lock, which all that waits does at once.
         """
         frame: FrameType | None = sys._current_frames().get(thread)
-        try:
-            if frame is None or not self._waiting.waits(frame):
-                return ""
-        finally:
-            del frame
+        if frame is None:
+            return ""
+        code, instruction, line = frame.f_code, frame.f_lasti, frame.f_lineno or 0
+        del frame
+        if not self._waiting.waits(code, instruction, line):
+            return ""
         seen = self.look(thread, step)
         return "" if seen is None else seen.words or "a call of a library"
 
-    def _told(self, frames: list[FrameType], step: int) -> Seen:
+    def _told(self, frames: list[FrameType], step: int) -> tuple[_Place | str, str]:
+        """What to say in words, or where to read it, and what the thread waits for. Reads no file."""
         known = self._functions
         functions = [known.get(frame.f_code) or self._meet(frame) for frame in frames]
         # An id() may be that of another call by now, seldom of one of the same function.
@@ -162,13 +175,13 @@ class Sight:
             self._before = calls
         waits_for = _waits_for(functions)
         if any(function.compiles for function in functions):
-            return Seen(COMPILES, waits_for)
+            return COMPILES, waits_for
         library = loop.package if loop is not None and loop.is_library else None
         named = _named(functions, library)
         if named is None:
-            return Seen("", waits_for)
+            return "", waits_for
         frame = frames[named]
-        return Seen(self._shown(functions[named], frame.f_code, frame.f_lasti, frame.f_lineno or 0), waits_for)
+        return _Place(functions[named], frame.f_code, frame.f_lasti, frame.f_lineno or 0), waits_for
 
     def _meet(self, frame: FrameType) -> _Function:
         if len(self._functions) >= _MAX_FUNCTIONS:
@@ -183,7 +196,8 @@ class Sight:
         self._functions[code] = found
         return found
 
-    def _shown(self, function: _Function, code: CodeType, instruction: int, line: int) -> str:
+    def _shown(self, place: _Place) -> str:
+        function, code, instruction, line = place
         key = code, instruction
         if key not in self._lines:
             if len(self._lines) >= _MAX_LINES:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dis
 import re
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Final
 
 from llmtop.instrument.serve.source_lines import columns, source
@@ -39,14 +39,14 @@ class WaitingCalls:
     def __init__(self) -> None:
         self._known: dict[tuple[CodeType, int], bool] = {}
 
-    def waits(self, frame: FrameType) -> bool:
-        """Whether the innermost frame of a thread, which gave up Python's lock there, waits for a GPU."""
-        key = frame.f_code, frame.f_lasti
+    def waits(self, code: CodeType, instruction: int, line: int) -> bool:
+        """Whether a thread waits for a GPU that has given up Python's lock there, in its innermost frame."""
+        key = code, instruction
         known = self._known.get(key)
         if known is None:
             if len(self._known) >= _MOST:
                 self._known.clear()
-            known = self._known[key] = _waits(*key, frame.f_lineno or 0)
+            known = self._known[key] = _waits(code, instruction, line)
         return known
 
 

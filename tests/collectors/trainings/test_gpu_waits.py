@@ -84,7 +84,7 @@ class Stand:
 
     def __call__(self, *_given: object, **_named: object) -> Stand:
         frame = sys._getframe(1)
-        self.waits.append(WaitingCalls().waits(frame))
+        self.waits.append(WaitingCalls().waits(frame.f_code, frame.f_lasti, frame.f_lineno or 0))
         return self
 
     def __getattr__(self, _name: str) -> Stand:
@@ -92,7 +92,8 @@ class Stand:
 
     def __bool__(self) -> bool:
         self()
-        self.waits[-1] = WaitingCalls().waits(sys._getframe(1))
+        caller = sys._getframe(1)
+        self.waits[-1] = WaitingCalls().waits(caller.f_code, caller.f_lasti, caller.f_lineno)
         return False
 
 
