@@ -10,7 +10,9 @@ from llmtop.errors import UnusableInput
 from llmtop.inputs import open_input
 from llmtop.trace.gunzip import Gunzip
 
-Kind: TypeAlias = Literal["nsys-sqlite", "nsys-report", "chrome-json", "recording", "json", "folder"]
+Kind: TypeAlias = Literal[
+    "nsys-sqlite", "nsys-report", "chrome-json", "recording", "json", "memory-snapshot", "folder"
+]
 """``json`` is a JSON file that is no trace: a report, perhaps."""
 
 _SQLITE = b"SQLite format 3\0"
@@ -18,6 +20,8 @@ _GZIP = b"\x1f\x8b"
 _RECORDING = b"\x1f\x8b\x08\x04"
 """gzip with an extra field: what llmtop.recording writes."""
 _NSYS_REPORT = b"NVIDIA Tegra Profiler Report"
+_PICKLE = re.compile(rb"\x80[\x02-\x05]")
+"""How a pickle begins, with the number of its protocol: a snapshot of PyTorch's allocator, perhaps."""
 _EVENT = re.compile(rb'\{\s*"ph"\s*:\s*"')
 """How an event of a Chrome trace begins: what is left to know one by where the beginning is damaged."""
 _HEAD_BYTES = 1 << 20
@@ -66,11 +70,14 @@ def _kind_of(path: Path, head: bytes) -> Kind:
         return "nsys-report"
     if path.suffix == ".qdstrm":
         raise UnusableInput(f"{path} is what nsys leaves when it cannot write its report; run: nsys import {path}")
+    if _PICKLE.match(head):
+        return "memory-snapshot"
     start = head.lstrip()[:1]
     if start == b"[" or b'"traceEvents"' in head or _EVENT.search(head):
         return "chrome-json"
     if start == b"{":
         return "json"
     raise UnusableInput(
-        f"{path} is neither a capture (.nsys-rep, .sqlite, trace .json or .json.gz), a recording nor a report"
+        f"{path} is neither a capture (.nsys-rep, .sqlite, trace .json or .json.gz, memory snapshot .pickle), a "
+        "recording nor a report"
     )
