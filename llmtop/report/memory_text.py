@@ -83,7 +83,7 @@ def render(report: MemoryReport, width: int = 100, style: Style | None = None) -
         for table in tables(device, width):
             if table.rows:
                 lines += _table(table, _ALL, paint)
-        lines += _stacks(device.lines, paint)
+        lines += _stacks(device, paint)
     if report.notes:
         lines += ["", paint("Notes", "title")]
         lines += [line for note in report.notes for line in _wrapped(printable(note, 600), width, "  ")]
@@ -226,12 +226,14 @@ def _held(one: Held, width: int) -> tuple[str, str, str, str]:
     return printable(one.name, width) if width else "", size(one.bytes), peak, str(one.blocks)
 
 
-def _stacks(lines: Sequence[Held], paint: Style) -> list[str]:
-    """The stacks of the largest lines, outermost frame last."""
-    found = [paint("", "dim"), paint("Stacks of the largest, the innermost frame first", "title")] if lines else []
-    for one in lines[:10]:
-        found.append(f"  {size(max(one.bytes, one.peak_bytes or 0))} {printable(one.name, 100)}")
-        found += [f"      {printable(frame, 120)}" for frame in one.stack]
+def _stacks(device: MemoryDevice, paint: Style) -> list[str]:
+    """The stacks of what grows and of the largest lines."""
+    told = [(f"{size(one.bytes_per_step)} a step {one.line}", one.stack) for one in device.growing[:10]]
+    told += [(f"{size(max(one.bytes, one.peak_bytes or 0))} {one.name}", one.stack) for one in device.lines[:10]]
+    found = ["", paint("Stacks, the innermost frame first", "title")] if told else []
+    for name, stack in told:
+        found.append(f"  {printable(name, 120)}")
+        found += [f"      {printable(frame, 120)}" for frame in stack]
     return found
 
 
