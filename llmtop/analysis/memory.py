@@ -76,7 +76,7 @@ def report_of(snapshots: Sequence[MemorySnapshot], environment_path: Path | None
 def living_of(snapshot: MemorySnapshot) -> list[Living]:
     """The devices of a snapshot on which there is anything, with what lives on them."""
     stacks, phases = Stacks(snapshot.stacks), PhasesInTime(snapshot)
-    used = [device for device in snapshot.devices if len(device.segment_bytes) or len(device.events)]
+    used = [one for one in snapshot.devices if len(one.segment_bytes) or len(one.events) or one.failed]
     return [Living(snapshot, device, stacks, phases) for device in used]
 
 
@@ -201,6 +201,16 @@ def _out_of_memory(living: Living) -> list[OutOfMemory]:
                 at_seconds=_since(living, row),
             )
         )
+    found += [
+        OutOfMemory(
+            wanted_bytes=one.wanted_bytes,
+            device_free_bytes=one.device_free_bytes if one.device_free_bytes >= 0 else None,
+            line=living.stacks.line(one.stack),
+            stack=living.stacks.told(one.stack),
+            at_seconds=None,
+        )
+        for one in living.device.failed
+    ]
     return found
 
 

@@ -102,6 +102,15 @@ class Events:
         return len(self.action)
 
 
+class Failed(NamedTuple):
+    """An allocation that failed."""
+
+    wanted_bytes: int
+    device_free_bytes: int
+    """What CUDA still had."""
+    stack: int
+
+
 @dataclass(frozen=True)
 class DeviceMemory:
     """The allocator of one device."""
@@ -112,6 +121,8 @@ class DeviceMemory:
     """Whether some segment can grow in place."""
     blocks: Blocks
     events: Events
+    failed: tuple[Failed, ...] = ()
+    """Allocations that failed, as the training noted them where no history was recorded."""
 
 
 @dataclass(frozen=True)
@@ -217,6 +228,7 @@ class _Reader:
         self._by_identity: dict[int, int] = {}
         """Stacks that torch shares between events are one list after unpickling, too; `read` holds them all."""
         self._frames: dict[int, Frame] = {}
+        self._failed: dict[int, list[Failed]] = {}
 
     def read(self, data: Any) -> MemorySnapshot:
         if not isinstance(data, dict) or not isinstance(data.get("segments"), list):
@@ -230,14 +242,19 @@ class _Reader:
         rows = sum(len(_listed(trace)) for trace in traces)
         rows += sum(len(_listed(segment.get("blocks"))) for all_of in segments.values() for segment in all_of)
         self._limits.check_events(self._source, rows, 0)
+        ours = data.get(OURS)
+        ours = ours if isinstance(ours, dict) else {}
+        for error in _listed(ours.get("out_of_memory")):
+            failed = Failed(
+                _whole(error["wanted_bytes"]), _whole(error["device_free_bytes"]), self._stack(error.get("frames"))
+            )
+            self._failed.setdefault(_whole(error["device"]), []).append(failed)
         devices = tuple(
             self._device(
                 number, segments.get(number, []), _listed(traces[number]) if 0 <= number < len(traces) else []
             )
             for number in numbers
         )
-        ours = data.get(OURS)
-        ours = ours if isinstance(ours, dict) else {}
         return MemorySnapshot(
             source=self._source,
             devices=devices,
@@ -265,7 +282,8 @@ class _Reader:
             if len(values) and not (int(values.min()) >= 0 and int(values.max()) < _LARGEST):
                 raise ValueError("a size in it is no size of device memory")
         expandable = any(segment.get("is_expandable") is True for segment in segments)
-        return DeviceMemory(number, sizes, expandable, blocks, events)
+        failed = () if (events.action == OOM).any() else tuple(self._failed.get(number, ()))
+        return DeviceMemory(number, sizes, expandable, blocks, events, failed)
 
     def _block(self, block: dict[str, Any], address: int, segment: int) -> tuple[int, int, int, int, int, int]:
         size = _whole(block["size"])

@@ -145,7 +145,7 @@ def _pretend_cuda() -> None:
     from llmtop.instrument.control.allocator_snapshot import Marks
 
     recordings.MemoryHistory.__init__ = lambda self, recorder, *_: self.__dict__.update(  # type: ignore[method-assign, misc]
-        _torch=types.SimpleNamespace(cuda=fake), _snapshot=None, _recorder=recorder, _marks=Marks()
+        _torch=types.SimpleNamespace(cuda=fake), _snapshot=None, _recorder=recorder, _marks=Marks(), _own=True
     )
 
 

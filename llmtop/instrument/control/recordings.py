@@ -10,7 +10,7 @@ import weakref
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from llmtop.instrument.control import allocator_snapshot, cupti
+from llmtop.instrument.control import allocator_snapshot, cupti, out_of_memory
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.recorder import Recorder
@@ -165,16 +165,17 @@ class MemoryHistory(Recording):
         if not torch.cuda.is_initialized():
             raise RuntimeError("the process does not use CUDA, and only CUDA's allocator keeps a history")
         enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)  # since PyTorch 2.1
-        if enabled is not None and enabled():
+        self._own = not out_of_memory.keeps_history()
+        if self._own and enabled is not None and enabled():
             raise RuntimeError(
-                "the allocator's history is being recorded already, by the script or by llmtop run "
-                "--memory-history; it was left alone"
+                "the allocator's history is being recorded already, by the script; it was left alone"
             )
 
     def start(self) -> None:
-        self._torch.cuda.memory._record_memory_history(
-            enabled="all", context="all", stacks="python", max_entries=MEMORY_ENTRIES
-        )
+        if self._own:  # else it is on for as long as the process lives
+            self._torch.cuda.memory._record_memory_history(
+                enabled="all", context="all", stacks="python", max_entries=MEMORY_ENTRIES
+            )
         self._marks.step()
         self._recorder.annotate_with(self._marks.phase)
 
@@ -188,11 +189,13 @@ class MemoryHistory(Recording):
         try:
             self._snapshot = memory._snapshot()
         finally:
-            memory._record_memory_history(enabled=None)
+            if self._own:
+                memory._record_memory_history(enabled=None)
 
     def abandon(self) -> None:
         self._recorder.annotate_with(None)
-        self._torch.cuda.memory._record_memory_history(enabled=None)
+        if self._own:
+            self._torch.cuda.memory._record_memory_history(enabled=None)
 
     def write(self, path: str) -> None:
         allocator_snapshot.add_marks(self._snapshot, self._marks, allocator_snapshot.owners())
