@@ -8,7 +8,8 @@ from pathlib import Path
 from llmtop.errors import UnusableInput
 from llmtop.trace.file_kind import Examined, examine
 
-_SUFFIX = ".pickle"
+_SUFFIX = ".memory.pickle"
+"""As captures name them. Another pickle in a folder may be anything; it is read when it is named itself."""
 
 
 def memory_files(paths: Sequence[Path]) -> list[Path] | None:
