@@ -278,7 +278,8 @@ class _Reader:
         blocks = Blocks(*_columns(rows, 6))
         events = Events(*_columns([self._event(entry) for entry in trace], 6))
         sizes = np.array([_whole(segment["total_size"]) for segment in segments], np.int64)
-        for values in (sizes, blocks.bytes, blocks.requested, events.bytes):
+        # What could not be had may be of any size: such a request is often the fault itself.
+        for values in (sizes, blocks.bytes, blocks.requested, events.bytes[events.action != OOM]):
             if len(values) and not (int(values.min()) >= 0 and int(values.max()) < _LARGEST):
                 raise ValueError("a size in it is no size of device memory")
         expandable = any(segment.get("is_expandable") is True for segment in segments)

@@ -142,6 +142,17 @@ def test_an_out_of_memory_error_is_told_with_its_line_and_its_cause(tmp_path: Pa
     assert ("expandable_segments" in found.fix) is scattered
 
 
+def test_a_request_beyond_any_memory_is_told_as_it_was(tmp_path: Path) -> None:
+    allocator = Allocator()
+    allocator.alloc(MIB, STEP)
+    with pytest.raises(MemoryError):
+        allocator.alloc(1 << 50, STEP)
+    device = _report(allocator, tmp_path).devices[0]
+    assert device.out_of_memory[0].wanted_bytes == 1 << 50
+    assert device.peak is not None
+    assert device.peak.bytes == MIB
+
+
 def _window(folder: Path, name: str = "one", before: int = 3, **options: object) -> MemorySnapshot:
     """A capture of six steps in a training under way."""
     allocator = Allocator()

@@ -2,8 +2,8 @@
 
     python -m tests.gpu.check_memory [--out FOLDER]
 
-Says for each what `llmtop report` and `llmtop compare` make of it, how long that took, how large the files are, and
-what a recorded history costs a step. Exit code 1 where a line or a cause is not named.
+Says for each what `llmtop report` and `llmtop compare` make of it, how long that took, how large the files are,
+and what a recorded history costs a step. Exit code 1 where a line or a cause is not named.
 """
 
 from __future__ import annotations
