@@ -7,6 +7,7 @@ has in it are numbers, texts and lists of them, so whatever else a file asks for
 from __future__ import annotations
 
 import io
+import mmap
 import os
 import pickle
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ import numpy.typing as npt
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
 from llmtop.inputs import DEFAULT, Limits, open_input
+from llmtop.trace.pickle_memo import check_memo
 
 Ints = npt.NDArray[np.int64]
 
@@ -201,6 +203,8 @@ _DAMAGE = (
 def _unpickled(file: io.BufferedReader) -> Any:
     import gc
 
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        check_memo(data)
     # A million dicts and lists: looking for cycles among them again and again takes longer than reading them.
     collects = gc.isenabled()
     gc.disable()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from llmtop.inputs import Limits
 from llmtop.trace.file_kind import examine
 from llmtop.trace.memory_files import memory_files
 from llmtop.trace.memory_snapshot import load
+from llmtop.trace.pickle_memo import check_memo
 from tests.support.memory_allocator import STEP, Allocator, Training
 
 
@@ -49,6 +51,37 @@ def test_a_snapshot_is_data_and_never_code(tmp_path: Path, whole: Path, protocol
         load(path)
     assert not mark.exists()
     assert load(whole).devices
+
+
+@pytest.mark.parametrize("number", [2**28, 2**32 - 1])
+def test_a_few_bytes_do_not_fill_the_memory(tmp_path: Path, whole: Path, number: int) -> None:
+    path = tmp_path / "memo.pickle"
+    path.write_bytes(b"\x80\x04]r" + number.to_bytes(4, "little") + b".")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UnusableInput, match="numbers more objects than it has bytes"):
+        load(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # KiB; it were 4 GB and 64 GB
+    assert load(whole).devices
+
+
+def test_any_bytes_come_to_an_end() -> None:
+    chance, ended = random.Random(3), 0
+    for _ in range(3000):
+        data = bytes(chance.choice(b"crUTX\n\x8a\x8c.]h}\x00\x01\xff") for _ in range(chance.randrange(60)))
+        try:
+            check_memo(b"\x80\x04" + data)
+        except pickle.UnpicklingError:
+            ended += 1
+    assert 0 < ended <= 3000
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_every_protocol_is_read(tmp_path: Path, whole: Path, protocol: int) -> None:
+    path = tmp_path / "other.pickle"
+    data = pickle.loads(whole.read_bytes())
+    data["odd"] = [1.5, True, None, -1, 300, 70_000, 1 << 300, "ä" * 300, (), (1,), {}]
+    path.write_bytes(pickle.dumps(data, protocol=protocol))
+    assert len(load(path).devices[0].events) == len(load(whole).devices[0].events)
 
 
 def test_stacks_are_kept_once(whole: Path) -> None:
