@@ -52,6 +52,9 @@ class Limits:
     """Levels of a report; llmtop writes 6."""
     report_bytes: int = 128 << 20
     """Of report.json and capture.json; llmtop writes kilobytes, megabytes at most."""
+    snapshot_bytes: int = 1 << 30
+    """Of a snapshot of the allocator: 200,000 allocations with stacks take some 100 to 200 MB, and 5 to 10 times
+    that in memory."""
 
     def unpacked_bytes(self, on_disk: int) -> int:
         """How many bytes a packed file of `on_disk` bytes may unpack to."""
@@ -126,6 +129,16 @@ class Limits:
             self._refuse(
                 path, f"has {size(on_disk)}; the limit on the size of a report is {size(self.report_bytes)}"
             )
+
+    def check_snapshot(self, path: object, on_disk: int) -> None:
+        """Refuse a snapshot of the allocator that is far larger than any.
+
+        Raises:
+            UnusableInput: `on_disk` bytes are too many.
+        """
+        if on_disk > self.snapshot_bytes:
+            limit = size(self.snapshot_bytes)
+            self._refuse(path, f"has {size(on_disk)}; the limit on the size of a memory snapshot is {limit}")
 
     def _refuse(self, path: object, why: str) -> None:
         if not self.lifted:

@@ -378,6 +378,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     memory_peak_bytes: int | None = None
     alloc_retries: int | None = None
     ooms: int | None = None
+    memory_snapshot: str | None = None
+    """The file that it left when an out-of-memory error ended it, for ``llmtop report``."""
     mfu_pct: float | None = None
     mfu_note: str | None = None
     """Why there is no MFU, or which peak it was divided by, and whether its operations are an estimate."""

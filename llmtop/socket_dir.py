@@ -41,6 +41,19 @@ def folder_of(uid: int) -> Path:
     return Path("/tmp") / f"llmtop-{uid}"
 
 
+MEMORY_SNAPSHOT = "-oom.memory.pickle"
+"""After the pid: how the snapshot of a process is called that ended by an out-of-memory error."""
+
+
+def memory_snapshot(pid: int) -> Path:
+    """Where the memory snapshot of a process lies if it has ended by an out-of-memory error.
+
+    Raises:
+        NotPossibleHere: as `runtime_dir`.
+    """
+    return runtime_dir() / f"{pid}{MEMORY_SNAPSHOT}"
+
+
 def check_dir(directory: Path, owner: int | None = None) -> None:
     """Refuse a directory in which another user could put a socket of his own.
 

@@ -15,8 +15,10 @@ from collectors.trainings.gpu_waits import GpuWaits
 from collectors.trainings.outside_causes import OutsideCauses
 from collectors.trainings.rank_stats import RankStats
 from llmtop import client, wire
+from llmtop.errors import NotPossibleHere
 from llmtop.gpu_specs import estimated_mfu, mfu
 from llmtop.snapshot import CollectiveCount, Rank, RankState
+from llmtop.socket_dir import memory_snapshot
 from llmtop.wall_clock import TOLERANCE_NS, WallClock
 
 STALLED_SECONDS = 60.0
@@ -216,6 +218,7 @@ class Training:
             lost=stats.lost,
             warmup_steps=hello.warmup_steps,
             overhead_seconds=self.overhead_seconds,
+            memory_snapshot=_memory_snapshot(self.pid) if state == "gone" else None,
             capturable=() if state == "gone" else self._capturable,
             state=state,
             last_step_at=self._last_step_at(),
@@ -296,6 +299,15 @@ class Training:
         if hello.flops_per_token is not None and last is not None and last.tokens is None:
             return None, "no MFU: tell step() how many tokens it works on"
         return mfu(hello.flops_per_token, tokens_per_s, name, hello.dtype)
+
+
+def _memory_snapshot(pid: int) -> str | None:
+    """What a process has left that an out-of-memory error ended."""
+    try:
+        path = memory_snapshot(pid)
+    except NotPossibleHere:
+        return None
+    return str(path) if path.exists() else None
 
 
 def _memory(memory: wire.Memory | None) -> dict[str, Any]:

@@ -83,16 +83,28 @@ def report(
     PATH is an nsys export (.sqlite), a .nsys-rep, a torch.profiler trace (.json, .json.gz), a folder with one of
     them or one a rank, a recording of llmtop, or a report that was written before. Several captures of one run,
     one a rank, are read as one. Of Python stacks (a capture of py-spy, or folded stacks of any program) it shows
-    who works where, as a tree a thread.
+    who works where, as a tree a thread. A snapshot of PyTorch's allocator (.pickle) is told by who holds what, and
+    when.
     """
     from llmtop.analysis.load_report import load_reports
     from llmtop.analysis.load_stacks import load_stacks
+    from llmtop.cli.memory_report import memory_files, report_memory
     from llmtop.report import render_markdown, render_text
     from llmtop.report.model import to_json
 
     if as_json and markdown:
         raise click.UsageError("--json and --markdown exclude each other")
     limits = Limits(lifted=no_limits)
+    snapshots = memory_files(paths)
+    if snapshots is not None:
+        if markdown or html is not None or steps is not None:
+            raise UnusableInput(
+                "the report of a memory snapshot is text or JSON: --markdown, --html and --steps need "
+                "a capture of another kind"
+            )
+        paint = _paint if _colored() else None
+        report_memory(snapshots, limits, paint, as_json=as_json, full=full)
+        return
     stacks = load_stacks(paths, limits)
     if stacks is not None:
         if html is not None or steps is not None:
@@ -179,16 +191,24 @@ def compare(
     """Say what moved between two captures, recordings or reports: the step, what it is lost to, phases, operators,
     kernels and NCCL, a step and device by device.
 
-    Captures that llmtop took are compared by their steps without the profiler, whatever made them.
+    Captures that llmtop took are compared by their steps without the profiler, whatever made them. Of two memory
+    snapshots it says what grew, with the line.
     """
     import msgspec
 
     from llmtop.analysis.load_report import load_report
+    from llmtop.cli.memory_report import compare_memory, memory_files
     from llmtop.errors import EXIT_FINDING
     from llmtop.report.compare import compare_reports, regressed, undecided
     from llmtop.report.render_comparison import brief, render
 
     limits = Limits(lifted=no_limits)
+    snapshots = memory_files([before]), memory_files([after])
+    if any(snapshots):
+        if fail_over is not None:
+            raise UnusableInput("--fail-over needs the step time of both, and a memory snapshot has none")
+        compare_memory(*snapshots, limits, _paint if _colored() else None, as_json=as_json, full=full)
+        return
     found = compare_reports(load_report(before, limits=limits), load_report(after, limits=limits))
     if fail_over is not None and found.step is None:
         raise UnusableInput("--fail-over needs the step time of both, and one of them has no whole steps")

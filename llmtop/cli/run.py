@@ -35,6 +35,12 @@ _AGAIN_SECONDS = 0.5
     default=None,
     help="Host the Kineto fabric, for captures of what llmtop is not attached to (default: with --no-auto).",
 )
+@click.option(
+    "--memory-history",
+    is_flag=True,
+    help="Have torch record the stack of every CUDA allocation from the start: for memory captures, and for the "
+    "snapshot at an out-of-memory error. Each allocation takes some microseconds longer.",
+)
 @click.option("--quiet", "-q", is_flag=True, help="Do not say on stderr that it has attached, or why it cannot.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGS]...")
 def run(
@@ -43,6 +49,7 @@ def run(
     nsys: bool,
     extras: tuple[str, ...],
     kineto: bool | None,
+    memory_history: bool,
     quiet: bool,
     command: tuple[str, ...],
 ) -> None:
@@ -62,7 +69,9 @@ def run(
         raise UnusableInput("llmtop run needs a command, as in: llmtop run -- python train.py")
     if extras and not nsys:
         raise UnusableInput("--with chooses what nsys records; add --nsys")
-    from llmtop.launch.environment import instrumented
+    if memory_history and not auto:
+        raise UnusableInput("--memory-history is switched on by the hooks that --no-auto leaves out")
+    from llmtop.launch.environment import HISTORY, instrumented
     from llmtop.launch.exec_in_place import exec_in_place, not_started
 
     environment = instrumented(os.environ) if auto else dict(os.environ)
@@ -77,6 +86,8 @@ def run(
         from llmtop.capture.kineto.spawn import start_host
 
         start_host(environment, os.getpid())
+    if memory_history:
+        environment[HISTORY] = "1"
     if auto:
         environment = _speaking(environment, command, program, quiet=quiet)
     exec_in_place(command, environment)

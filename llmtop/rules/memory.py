@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Final
 
 from llmtop import format as fmt
@@ -29,10 +30,16 @@ def _retried(state: RankState) -> bool:
 
 
 def _is_short(state: RankState, up: bool) -> bool:
-    return state.rank.state != "gone" and _retried(state)
+    return _ended_by_it(state) or (state.rank.state != "gone" and _retried(state))
+
+
+def _ended_by_it(state: RankState) -> bool:
+    return state.rank.memory_snapshot is not None
 
 
 def _tell_pressure(state: RankState) -> Told:
+    if _ended_by_it(state):
+        return _tell_end(state)
     used, gpu, failures = used_pct(state.gpu), state.gpu.gpu if state.gpu else None, state.memory.failures
     where = f" ({state.where})" if state.where else ""
     held = (
@@ -59,10 +66,27 @@ def _tell_pressure(state: RankState) -> Told:
     )
 
 
+def _tell_end(state: RankState) -> Told:
+    where = f" ({state.where})" if state.where else ""
+    label = state.label[0].upper() + state.label[1:]
+    return Told(
+        severity="critical",
+        summary=f"{label}{where} was ended by an out-of-memory error; who held the memory is in its snapshot.",
+        evidence={
+            "memory_allocated_bytes": state.rank.memory_allocated_bytes,
+            "memory_reserved_bytes": state.rank.memory_reserved_bytes,
+            "memory_peak_bytes": state.rank.memory_peak_bytes,
+            "memory_snapshot": state.rank.memory_snapshot,
+        },
+        next=f"llmtop report {shlex.quote(state.rank.memory_snapshot or '')}",
+    )
+
+
 _PRESSURE: Final = RuleText(
     meaning="The next allocation may fail. torch first frees its cache and tries again, which stops the GPU each "
     "time, and then raises an out-of-memory error.",
-    condition=f"torch's allocator retried or gave an out-of-memory error within the last {_RETRY_SECONDS:.0f} s. "
+    condition=f"torch's allocator retried or gave an out-of-memory error within the last {_RETRY_SECONDS:.0f} s, "
+    "or such an error has ended the process. "
     "Memory that is merely nearly full is no alert: trainings and servers plan for that",
     source="torch.cuda.memory_stats (num_alloc_retries, num_ooms), NVML's memory in use",
     clear_seconds=5.0,

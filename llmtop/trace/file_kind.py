@@ -10,7 +10,9 @@ from llmtop.errors import UnusableInput
 from llmtop.inputs import open_input
 from llmtop.trace.gunzip import Gunzip
 
-Kind: TypeAlias = Literal["nsys-sqlite", "nsys-report", "chrome-json", "recording", "json", "stacks", "folder"]
+Kind: TypeAlias = Literal[
+    "nsys-sqlite", "nsys-report", "chrome-json", "recording", "json", "stacks", "memory-snapshot", "folder"
+]
 """``json`` is a JSON file that is no trace: a report, perhaps. ``stacks``: folded stacks, a line each."""
 
 TRACES = "traces"
@@ -20,12 +22,13 @@ _GZIP = b"\x1f\x8b"
 _RECORDING = b"\x1f\x8b\x08\x04"
 """gzip with an extra field: what llmtop.recording writes."""
 _NSYS_REPORT = b"NVIDIA Tegra Profiler Report"
+_PICKLE = re.compile(rb"\x80[\x02-\x05]")
+"""How a pickle begins, with the number of its protocol: a snapshot of PyTorch's allocator, perhaps."""
 _EVENT = re.compile(rb'\{\s*"ph"\s*:\s*"')
 """How an event of a Chrome trace begins: what is left to know one by where the beginning is damaged."""
 _FOLDED = re.compile(rb'process \d+:"')
 """How folded stacks begin where py-spy names the process, whose command may have ends of lines."""
 _SPEEDSCOPE = b"speedscope.app/file-format-schema"
-_PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _HEAD_BYTES = 1 << 20
 
 
@@ -72,6 +75,8 @@ def _kind_of(path: Path, head: bytes) -> Kind:
         return "nsys-report"
     if path.suffix == ".qdstrm":
         raise UnusableInput(f"{path} is what nsys leaves when it cannot write its report; run: nsys import {path}")
+    if _PICKLE.match(head):
+        return "memory-snapshot"
     start = head.lstrip()[:1]
     if start == b"[" or b'"traceEvents"' in head or _EVENT.search(head):
         return "chrome-json"
@@ -83,10 +88,9 @@ def _kind_of(path: Path, head: bytes) -> Kind:
         return "json"
     if _is_folded(head):
         return "stacks"
-    if _PICKLE.match(head):
-        raise UnusableInput(memory_snapshot(path))
     raise UnusableInput(
-        f"{path} is neither a capture (.nsys-rep, .sqlite, trace .json or .json.gz), a recording nor a report"
+        f"{path} is neither a capture (.nsys-rep, .sqlite, trace .json or .json.gz, memory snapshot .pickle), a "
+        "recording nor a report"
     )
 
 
@@ -95,11 +99,3 @@ def _is_folded(head: bytes) -> bool:
     stack, _, count = head.partition(b"\n")[0].rstrip().rpartition(b" ")
     frames = b";" in stack or stack.endswith(b")")
     return _FOLDED.match(head) is not None or (frames and count.isdigit())
-
-
-def memory_snapshot(path: Path) -> str:
-    """The sentence on a snapshot of PyTorch's allocator."""
-    return (
-        f"{path} is a memory snapshot, of which llmtop makes no report: open https://pytorch.org/memory_viz and "
-        "drop it there"
-    )

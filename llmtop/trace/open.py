@@ -10,7 +10,7 @@ from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.inputs import DEFAULT, Limits, bytes_of, open_input
 from llmtop.trace import chrome_json, model, nsys_sqlite
 from llmtop.trace.chrome_events import Collector
-from llmtop.trace.file_kind import TRACES, Examined, examine, memory_snapshot
+from llmtop.trace.file_kind import TRACES, Examined, examine
 from llmtop.trace.gunzip import Gunzip
 from llmtop.trace.merge import merge
 from llmtop.trace.sanitize import clean
@@ -66,7 +66,7 @@ def _traces_in(folder: Path) -> list[Examined]:
         return _traces_in(folder / TRACES)
     snapshot = next((path for path in files if path.name.endswith(".pickle")), None)
     if snapshot is not None:
-        raise UnusableInput(memory_snapshot(snapshot))
+        raise UnusableInput(f"{snapshot} is a memory snapshot, which has no steps: llmtop report {snapshot}")
     raise UnusableInput(f"{folder} holds no capture: no .sqlite, .nsys-rep or trace .json is in it")
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -284,3 +285,18 @@ def test_asking_the_engines_loads_nothing_that_only_a_capture_needs() -> None:
     loaded = set(done.stdout.split())
     assert "llmtop.capture.nsys.engine" in loaded
     assert not {"numpy", "sqlite3", "torch", "llmtop.analysis", "llmtop.capture.nsys.window"} & loaded
+
+
+def test_the_folder_of_a_memory_capture_has_a_report_beside_the_snapshots(tmp_path: Path) -> None:
+    from llmtop.capture.in_process.memory import _report
+    from tests.support.memory_allocator import Allocator, Training
+
+    for number in range(2):
+        allocator = Allocator()
+        Training(allocator).steps(3)
+        allocator.write(tmp_path / f"rank{number}.memory.pickle")
+    (tmp_path / "weights.pickle").write_bytes(b"")
+    markdown, data = _report(tmp_path)
+    assert markdown.startswith("```\n")
+    assert "model.py:31 forward" in markdown
+    assert msgspec.json.decode(msgspec.json.encode(data))["devices"][1]["source"].endswith("rank1.memory.pickle")

@@ -16,7 +16,7 @@ class Training:
     def __init__(self) -> None:
         self.rules, self.seconds = Rules(), 0
 
-    def look(self, allocated: int = 20 * GIB, used: int = 30 * GIB, **fields: int) -> list[Alert]:
+    def look(self, allocated: int = 20 * GIB, used: int = 30 * GIB, **fields: object) -> list[Alert]:
         """The alerts a second later."""
         self.seconds += 1
         board = gpu(mem_used_bytes=used, mem_total_bytes=TOTAL)
@@ -73,3 +73,12 @@ def test_a_training_that_starts_over_begins_anew() -> None:
         training.look(allocated=20 * GIB + second * (GIB // 32))
     for second in range(100):
         assert not training.look(allocated=25 * GIB + second * (GIB // 32), attached_at=2000)
+
+
+def test_a_process_that_an_out_of_memory_error_ended_leads_to_its_snapshot() -> None:
+    training = Training()
+    assert not training.look(state="gone"), "it ended as trainings do"
+    (alert,) = training.look(state="gone", memory_snapshot="/tmp/a folder/7-oom.memory.pickle")
+    assert (alert.id, alert.severity) == ("memory_pressure", "critical")
+    assert alert.next == "llmtop report '/tmp/a folder/7-oom.memory.pickle'"
+    assert alert.evidence["memory_snapshot"] == "/tmp/a folder/7-oom.memory.pickle"

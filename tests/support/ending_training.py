@@ -142,9 +142,10 @@ def _pretend_cuda() -> None:
     torch.cuda.memory._snapshot = lambda: {"segments": []}  # type: ignore[assignment]
     fake = types.SimpleNamespace(**{**vars(torch.cuda), "is_initialized": lambda: True})
     import llmtop.instrument.control.recordings as recordings
+    from llmtop.instrument.control.allocator_snapshot import Marks
 
-    recordings.MemoryHistory.__init__ = lambda self, *_: self.__dict__.update(  # type: ignore[method-assign, misc]
-        _torch=types.SimpleNamespace(cuda=fake), _snapshot=None
+    recordings.MemoryHistory.__init__ = lambda self, recorder, *_: self.__dict__.update(  # type: ignore[method-assign, misc]
+        _torch=types.SimpleNamespace(cuda=fake), _snapshot=None, _recorder=recorder, _marks=Marks(), _own=True
     )
 
 

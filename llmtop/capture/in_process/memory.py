@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from llmtop.capture.in_process.engine import InProcessEngine
+from llmtop.capture.job import Job, Recorded
+from llmtop.errors import UnusableInput
 
 
 class MemoryEngine(InProcessEngine):
-    """One pickle a process, for PyTorch's own viewer; it is made for a person to look at, not for a report."""
+    """One pickle a process: `llmtop report` says what it shows, and PyTorch's own viewer opens it, too."""
 
     name = "memory"
-    gives = "every allocation of some steps with its stack, for PyTorch's memory viewer"
+    gives = "every allocation of some steps with its stack: who holds what, the peak, leaks"
     reports = False
     suffix = ".memory.pickle"
     open_with = "https://pytorch.org/memory_viz"
+
+    def record(self, job: Job) -> Recorded:
+        """See `Engine.record`; says what the snapshots show."""
+        recorded = super().record(job)
+        job.stage("analyse", "reading the snapshots")
+        try:
+            recorded.report = _report(job.folder)
+        except UnusableInput as error:
+            recorded.notes.append(f"no report could be made: {error}")
+        return recorded
+
+
+def _report(folder: Path) -> tuple[str, object]:
+    """As Markdown and as data."""
+    import msgspec
+
+    from llmtop.analysis.memory import analyze_memory
+    from llmtop.report.memory_text import render
+    from llmtop.trace.memory_files import memory_files
+
+    found = analyze_memory(memory_files([folder]) or [folder])
+    return f"```\n{render(found)}```\n", msgspec.to_builtins(found)

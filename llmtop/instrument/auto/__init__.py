@@ -48,6 +48,8 @@ def install() -> Any:
     global _installed
     if _installed is None:
         from llmtop.instrument.auto import hooks
+        from llmtop.instrument.control import out_of_memory
 
+        out_of_memory.watch()
         _installed = hooks.install(again=install)
     return _installed

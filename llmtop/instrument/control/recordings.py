@@ -10,7 +10,7 @@ import weakref
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from llmtop.instrument.control import cupti
+from llmtop.instrument.control import allocator_snapshot, cupti, out_of_memory
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.recorder import Recorder
@@ -159,29 +159,46 @@ class MemoryHistory(Recording):
         import torch
 
         self._torch: Any = torch
+        self._recorder = recorder
         self._snapshot: Any = None
+        self._marks = allocator_snapshot.Marks()
         if not torch.cuda.is_initialized():
             raise RuntimeError("the process does not use CUDA, and only CUDA's allocator keeps a history")
         enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)  # since PyTorch 2.1
-        if enabled is not None and enabled():
-            raise RuntimeError("the script records the allocator's history itself; it was left alone")
+        self._own = not out_of_memory.keeps_history()
+        if self._own and enabled is not None and enabled():
+            raise RuntimeError(
+                "the allocator's history is being recorded already, by the script; it was left alone"
+            )
 
     def start(self) -> None:
-        self._torch.cuda.memory._record_memory_history(
-            enabled="all", context="all", stacks="python", max_entries=MEMORY_ENTRIES
-        )
+        if self._own:  # else it is on for as long as the process lives
+            self._torch.cuda.memory._record_memory_history(
+                enabled="all", context="all", stacks="python", max_entries=MEMORY_ENTRIES
+            )
+        self._marks.step()
+        self._recorder.annotate_with(self._marks.phase)
+
+    def step(self) -> None:
+        self._marks.step()
 
     def stop(self) -> None:
+        self._marks.step()
+        self._recorder.annotate_with(None)
         memory = self._torch.cuda.memory
         try:
             self._snapshot = memory._snapshot()
         finally:
-            memory._record_memory_history(enabled=None)
+            if self._own:
+                memory._record_memory_history(enabled=None)
 
     def abandon(self) -> None:
-        self._torch.cuda.memory._record_memory_history(enabled=None)
+        self._recorder.annotate_with(None)
+        if self._own:
+            self._torch.cuda.memory._record_memory_history(enabled=None)
 
     def write(self, path: str) -> None:
+        allocator_snapshot.add_marks(self._snapshot, self._marks, allocator_snapshot.owners())
         with open(path, "wb") as file:
             pickle.dump(self._snapshot, file)
 

@@ -139,6 +139,11 @@ def attached() -> None:
         _write("attached; watch with: " + (f"LLMTOP_DIR={place} llmtop" if place else "llmtop"))
 
 
+def kept(path: str) -> None:
+    """Say where the snapshot lies of a process that has ended by an out-of-memory error."""
+    _write("out of memory: who held what is told by: llmtop report " + path)
+
+
 def _say(sentence: str) -> None:
     if not os.environ.get(SAID):
         os.environ[SAID] = "1"

@@ -342,3 +342,19 @@ def test_a_training_with_a_monotonic_clock_of_its_own_is_placed_by_the_wall_cloc
     assert rank.state == "running"
     assert rank.last_step_at is not None
     assert abs(rank.last_step_at - time.time()) < 60
+
+
+def test_what_an_out_of_memory_error_has_left_is_told_once_the_process_is_gone(
+    train: Start, watch: Watch, runtime_dir: Path
+) -> None:
+    ended, other = train("--step-ms", "10"), train("--step-ms", "10")
+    watch.until(lambda w: all(child.pid in w.ranks and w.ranks[child.pid].step for child in (ended, other)))
+    path = runtime_dir / f"{ended.pid}-oom.memory.pickle"
+    path.write_bytes(b"")
+    assert watch.look().ranks[ended.pid].memory_snapshot is None
+    for child in (ended, other):
+        child.kill()
+        watch.until(lambda w, pid=child.pid: w.state(pid) == "gone")
+    assert watch.ranks[ended.pid].memory_snapshot == str(path)
+    assert watch.ranks[other.pid].memory_snapshot is None
+    assert path.exists()

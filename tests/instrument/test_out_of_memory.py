@@ -1,0 +1,117 @@
+"""The snapshot at an out-of-memory error: kept only if the process ends by it, and never in the error's way."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from llmtop.analysis.memory import analyze_memory
+from llmtop.instrument.control import out_of_memory
+
+SCRIPT = Path(__file__).parents[1] / "support" / "oom_training.py"
+ROOT = SCRIPT.parents[2]
+
+
+def _run(folder: Path, *arguments: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "LLMTOP_DIR": str(folder), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "llmtop", "run", *options, "--", sys.executable, str(SCRIPT), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=100)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "run"
+    path.mkdir(mode=0o700)
+    return path
+
+
+def _snapshots(folder: Path) -> list[str]:
+    return [path.name.partition("-")[2] for path in folder.iterdir() if "oom" in path.name]
+
+
+@pytest.mark.parametrize("way", ["dies", "wraps"])
+def test_an_error_that_ends_the_process_leaves_a_snapshot_and_a_line(folder: Path, way: str) -> None:
+    done = _run(folder, way)
+    assert done.returncode == 1
+    assert "CUDA out of memory" in done.stderr
+    (path,) = folder.glob("*-oom.memory.pickle")
+    assert f"llmtop report {path}" in done.stderr
+    report = analyze_memory([path])
+    (error,) = report.devices[0].out_of_memory
+    assert (error.wanted_bytes, error.device_free_bytes) == (90 << 20, 12345)
+    assert error.line.startswith("oom_training.py:")
+    assert report.findings[0].id == "out_of_memory"
+    assert path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(("way", "code"), [("catches", 0), ("exits", 1), ("other", 1)])
+def test_an_error_that_was_answered_leaves_nothing(folder: Path, way: str, code: int) -> None:
+    done = _run(folder, way)
+    assert done.returncode == code, done.stderr
+    assert _snapshots(folder) == []
+    assert "llmtop report" not in done.stderr
+
+
+@pytest.mark.parametrize(("answered", "kept"), [(0, True), (5, False)])
+def test_what_is_kept_is_of_the_error_that_ended_the_process(folder: Path, answered: int, kept: bool) -> None:
+    done = _run(folder, "again", str(answered))
+    assert done.returncode == 1
+    found = [analyze_memory([path]).devices[0].out_of_memory for path in folder.glob("*-oom.memory.pickle")]
+    assert [[error.wanted_bytes for error in errors] for errors in found] == ([[70 << 20]] if kept else [])
+    assert _snapshots(folder) == (["oom.memory.pickle"] if kept else [])
+
+
+def test_memory_history_is_recorded_only_when_asked_for(folder: Path) -> None:
+    assert "history False" in _run(folder, "catches").stdout
+    done = _run(folder, "dies", options=("--memory-history",))
+    assert "history True" in done.stdout
+    (path,) = folder.glob("*-oom.memory.pickle")
+    device = analyze_memory([path]).devices[0]
+    assert device.events > 0
+    assert device.lines[0].name == "train.py:44 step"
+
+
+def test_of_a_history_of_the_script_s_own_only_the_segments_are_kept(folder: Path) -> None:
+    done = _run(folder, "dies", "history", options=("--memory-history",))
+    (path,) = folder.glob("*-oom.memory.pickle")
+    device = analyze_memory([path]).devices[0]
+    assert "CUDA out of memory" in done.stderr
+    assert (device.events, len(device.out_of_memory)) == (0, 1)
+
+
+def test_where_it_cannot_be_written_the_error_is_as_ever(tmp_path: Path) -> None:
+    place = tmp_path / "a file"
+    place.write_text("")
+    done = _run(place, "dies")
+    assert done.returncode == 1
+    assert done.stderr.rstrip().splitlines()[-1].endswith("CUDA out of memory")
+
+
+def test_a_file_that_becomes_too_large_is_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLMTOP_DIR", str(folder))
+    monkeypatch.setattr(out_of_memory, "MOST_BYTES", 1000)
+    with pytest.raises(out_of_memory._TooMuchError):
+        out_of_memory._Taken(1, {"segments": [str(number) for number in range(100_000)]}, {})
+    assert _snapshots(folder) == []
+    out_of_memory._Taken(1, {"segments": []}, {})
+    assert _snapshots(folder) == ["oom.memory.pickle.part"]
+
+
+def test_old_snapshots_make_room(folder: Path) -> None:
+    for number in range(12):
+        path = folder / f"{number}-oom.memory.pickle"
+        path.write_text("")
+        os.utime(path, (number, number))
+    (folder / "999999999-oom.memory.pickle.part").write_text("")
+    mine = folder / f"{os.getpid()}-oom.memory.pickle.part"
+    mine.write_text("")
+    (folder / "other.txt").write_text("")
+    out_of_memory._clear(folder)
+    kept = [f"{number}-oom.memory.pickle" for number in range(5, 12)]
+    assert {path.name for path in folder.iterdir()} == {*kept, mine.name, "other.txt"}
