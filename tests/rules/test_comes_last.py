@@ -63,8 +63,11 @@ def test_neither_a_share_of_steps_nor_a_distance_is_enough_alone() -> None:
         arrival(0.05, 0.01),  # both, but no more than chance
     ):
         assert Monitor().told(EARLY, (one,)) == []
-    (alert,) = Monitor().told(EARLY, (arrival(0.007, 0.0005, clock="GPU"),))
+    (alert,) = Monitor().told(EARLY, (arrival(0.007, 0.0005, point="first_gradient", clock="GPU"),))
     assert alert.pid == 101, "events show less chance"
+    assert Monitor().told(EARLY, (arrival(0.007, 0.0005, point="forward", clock="GPU"),)) == [], (
+        "FSDP's equal ranks"
+    )
 
 
 def test_phases_accuse_nobody_where_ranks_stamp_when_they_come() -> None:
