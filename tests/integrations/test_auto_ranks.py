@@ -96,7 +96,18 @@ KINDS = ("ddp", "fsdp", "fsdp2", "by_hand")
 def torchrun(path: Path, kinds: str, steps: int) -> list[str]:
     """The command; so many steps of each kind, for 0 until it shows who waits for whom."""
     path.write_text(TRAINING)
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(path), kinds, str(steps)]
+    # Each rank prints into a file of its own: in one pipe their lines can run into each other.
+    logs = ["--redirects", "1", "--log-dir", str(path.parent / "logs")]
+    launch = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        *logs,
+        str(path),
+        kinds,
+        str(steps),
+    ]
     return [sys.executable, "-m", "llmtop", "run", "--", sys.executable, *launch]
 
 
@@ -111,8 +122,9 @@ def test_the_rank_that_holds_the_other_up_waits_least(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    by_rank = [read(line)["steps"] for line in done.stdout.splitlines() if line.startswith("recorded: ")]
-    chosen = [json.loads(line[8:].translate(BRACKETS)) for line in done.stdout.splitlines() if "chosen:" in line]
+    printed = [file.read_text().splitlines() for file in sorted(tmp_path.glob("logs/*/attempt_0/*/stdout.log"))]
+    by_rank = [read(line)["steps"] for lines in printed for line in lines if line.startswith("recorded: ")]
+    chosen = [json.loads(line[8:].translate(BRACKETS)) for lines in printed for line in lines if "chosen:" in line]
     assert chosen[0] == chosen[1], "both have recorded the same steps"
     for kind, (begun, ended) in zip(KINDS, chosen[0], strict=True):
         parts = [steps[begun:ended] for steps in by_rank]
