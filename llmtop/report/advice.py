@@ -157,7 +157,7 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
         confirm="no cudaMalloc after the first steps",
         next=(
             "torch.cuda.memory._record_memory_history(max_entries=100000)   # in the script, and after some steps "
-            "torch.cuda.memory._dump_snapshot('memory.pickle'), opened at https://pytorch.org/memory_viz"
+            "torch.cuda.memory._dump_snapshot('memory.pickle'); then: llmtop report memory.pickle"
         ),
     ),
     "pageable_copies": Advice(
