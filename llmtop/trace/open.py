@@ -86,6 +86,8 @@ def _open_file(file: Examined, limits: Limits) -> model.Trace:
         return _unpacked(path, limits) if file.packed else nsys_sqlite.load(path, str(path), limits)
     if file.kind == "chrome-json":
         return _open_chrome(file, limits)
+    if file.kind == "memory-snapshot":
+        raise UnusableInput(f"{path} is a memory snapshot, which has no steps: llmtop report {path}")
     raise UnusableInput(f"{path} is no capture but a {file.kind}")
 
 

@@ -224,7 +224,7 @@ class TestCommand:
         ("name", "data", "said"),
         [
             ("a.speedscope.json", speedscope(read_folded(FOLDED), "x", 100), "speedscope.app"),
-            ("rank0.memory.pickle", b"\x80\x04\x95\x00\x00", "memory_viz"),
+            ("rank0.memory.pickle", b"\x80\x04\x95\x00\x00", "memory snapshot"),
             ("a.folded", b"main (a.py:1);x 3\nnot a stack\n", "line 2 of .*a.folded is no stack with a count"),
             ("a.txt", b"some words\n", "neither a capture"),
         ],

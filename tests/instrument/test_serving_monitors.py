@@ -340,7 +340,7 @@ with llmtop.step(): pass
 from llmtop.instrument.record.recorder import get; server = get().server._thread
 def wakes():
     with open(f"/proc/self/task/{server.native_id}/status") as file:
-        return sum(int(line.split()[1]) for line in file if "ctxt_switches" in line)
+        return sum(int(line.split()[1]) for line in file if line.startswith("voluntary_ctxt_switches"))
 input()
 time.sleep(0.5)
 before = wakes()

@@ -106,12 +106,16 @@ class CapturesScreen(LlmtopScreen):
     def _title(self, width: int) -> Row:
         palette, captures = self.look.palette, self._captures or []
         row = Row(width).add(" captures", palette.strong)
-        total = fmt.size(sum(one.bytes for one in captures))
-        said = f" {self.look.glyphs.dot} {len(captures)}, {total} in {fmt.printable(str(self._place))}"
-        row.add(said if captures else "", palette.dim)
         signs = [("B baseline", self._baseline), ("1 compared with v", self._first)]
-        for text, path in signs:
-            if path is not None and len(text) + 3 <= row.left:
+        shown = [text for text, path in signs if path is not None]
+        total = fmt.size(sum(one.bytes for one in captures))
+        said = f" {self.look.glyphs.dot} {len(captures)}, {total} in "
+        # What the signs mean is read here alone; a long folder gives way to it.
+        room = row.left - len(said) - sum(len(text) + 3 for text in shown)
+        if captures:
+            row.add(said + fmt.middled(str(self._place), max(room, 8)), palette.dim)
+        for text in shown:
+            if len(text) + 3 <= row.left:
                 row.add(f" {self.look.glyphs.dot} ", palette.dim).add(text, palette.info)
         return row
 
