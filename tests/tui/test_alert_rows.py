@@ -293,8 +293,11 @@ async def test_in_a_recording_keys_for_what_runs_now_say_so(tmp_path: Path) -> N
         assert len(app.screen_stack) == 1
 
 
-async def test_no_key_of_the_main_screen_is_answered_with_silence() -> None:
+async def test_no_key_of_the_main_screen_is_answered_with_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where there is nothing to act on, a key says so or changes the screen."""
+    monkeypatch.chdir(tmp_path)  # S saves there
     bare = snapshot()
     for key in keys.for_screen(keys.MAIN):
         if key.action in ("quit", "suspend_process") or key.keys in ("end", "home") or "seek_share" in key.action:
