@@ -7,7 +7,7 @@ and `since` are unix seconds.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -198,6 +198,10 @@ class CollectiveCount(msgspec.Struct, frozen=True, kw_only=True):
     """The number of the last one that has ended; None where nobody knows."""
     operation: str | None = None
     """What the last one that was called is: "nccl:all_reduce"."""
+
+
+GRADIENT_POINTS: Final = ("first_gradient", "last_gradient")
+"""Of `Arrival.point`: those that tell directly when a rank comes to the exchange of gradients."""
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):

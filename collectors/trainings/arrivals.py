@@ -18,7 +18,7 @@ from typing import Final, Literal, NamedTuple
 from msgspec.structs import replace
 
 from llmtop import wire
-from llmtop.snapshot import Arrival, Rank
+from llmtop.snapshot import GRADIENT_POINTS, Arrival, Rank
 
 KEPT: Final = 128
 """Stamped steps of a training that are remembered."""
@@ -31,7 +31,6 @@ NEARLY_ALWAYS_PCT: Final = 90.0
 FEWEST: Final = 8
 """Of fewer nothing is said."""
 END: Final = "end"
-GRADIENTS: Final = ("first_gradient", "last_gradient")
 PHASES: Final = ("forward", "backward", "waits")
 """Looked at where gradients are not stamped, since they do not show when a rank arrives (FSDP)."""
 WAITS: Final = "waits"
@@ -99,8 +98,8 @@ def _compared(group: list[_Member]) -> dict[int, dict[str, object]]:
     clock: _Clock = "GPU" if _have_gpus(group, steps) else "host"
     same_clock = len({member.stamped.clock for member in group}) == 1 and bool(group[0].stamped.clock)
     rows = [_Row.of(step, clock, same_clock=same_clock, step_ns=step_ns) for step in steps]
-    by_gradients = any(row.has(GRADIENTS[1]) for row in rows)
-    points = GRADIENTS if by_gradients else PHASES
+    by_gradients = any(row.has(GRADIENT_POINTS[1]) for row in rows)
+    points = GRADIENT_POINTS if by_gradients else PHASES
     found: dict[int, list[Arrival]] = {member.place: [] for member in group}
     for point in points:
         late = [lateness for row in rows if (lateness := row.lateness(point)) is not None][-NOISE_STEPS:]
@@ -159,7 +158,7 @@ class _Row(NamedTuple):
         """How long the one that waited least did so: from its last gradient to the end, or in all."""
         if not by_gradients:
             return float(min(one[WAITS] for one in self.stamps)) if self.has(WAITS) else None
-        last = GRADIENTS[1]
+        last = GRADIENT_POINTS[1]
         if not (self.has(last) and self.has(END)):
             return None
         return float(max(0, min(one[END] - one[last] for one in self.stamps)))

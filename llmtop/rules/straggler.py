@@ -24,7 +24,7 @@ from llmtop.rules.state.rank import JobState, RankState
 from llmtop.rules.state.step_costs import StepCosts, work_of
 from llmtop.rules.state.windows import finite
 from llmtop.rules.step_bound import timed
-from llmtop.snapshot import Arrival
+from llmtop.snapshot import GRADIENT_POINTS, Arrival
 
 BEHIND_PCT: Final = limits.pair(limits.SET.straggler.step_pct, (10.0, 7.0))
 """(Others' median wait - this rank's wait) / step: to raise, and to stay raised."""
@@ -43,7 +43,6 @@ SAME_STEP_PCT: Final = 15.0
 LAST_PCT: Final = (90.0, 75.0)
 """Of the steps, in which a rank must come last: to raise, and to stay raised. Among equal ranks on two H100s one
 was last in up to 86 %, since chance is not alike for all; a planted one was in 100."""
-BY_GRADIENT: Final = ("first_gradient", "last_gradient")
 LATE_PCT: Final[Mapping[str, tuple[float, float]]] = {"GPU": (2.0, 1.5), "host": (4.0, 3.0)}
 """Of the step, by which it must come after the last of the others. Chance and communication stayed under 2 % by
 CUDA events and under some 4 % by the host's clock, planted ranks were at 8 to 43 %."""
@@ -115,7 +114,7 @@ def _latest(states: Iterable[RankState], up: bool) -> Last | None:
 
 def _late_seconds(arrival: Arrival, step: float, up: bool) -> float | None:
     """By how much a rank comes last, if that is by enough and in nearly all steps."""
-    by_pct = LATE_PCT[arrival.clock] if arrival.point in BY_GRADIENT else LATE_AT_PHASE_PCT
+    by_pct = LATE_PCT[arrival.clock] if arrival.point in GRADIENT_POINTS else LATE_AT_PHASE_PCT
     least = max(by_pct[up] / 100 * step, LATE_ERRORS[up] * arrival.error_seconds)
     return arrival.late_seconds if arrival.last_pct >= LAST_PCT[up] and arrival.late_seconds >= least else None
 

@@ -32,8 +32,6 @@ class Command:
     """Makes what it loads; gets its folder."""
     ranks: int = 1
     variables: dict[str, str] = field(default_factory=dict)
-    trains: bool = True
-    """Whether it has a backward pass."""
 
     @property
     def arguments(self) -> list[str]:
@@ -146,7 +144,7 @@ COMMANDS = {
         ranks=2,
     ),
     "nanogpt_sample": Command(
-        "nanoGPT", "sample.py --out_dir=out --num_samples=1000 --max_new_tokens=200", _checkpoint, trains=False
+        "nanoGPT", "sample.py --out_dir=out --num_samples=1000 --max_new_tokens=200", _checkpoint
     ),
     "mingpt_adder": Command(
         "minGPT", "projects/adder/adder.py --trainer.max_iters=1000000", variables={"PYTHONPATH": "."}
@@ -160,7 +158,6 @@ COMMANDS = {
     "timm_benchmark": Command(
         "pytorch-image-models",
         "benchmark.py --model resnet50 --bench inference --batch-size 256 --num-bench-iter 2000 --amp",
-        trains=False,
     ),
     "open_clip": Command(
         "open_clip/src",

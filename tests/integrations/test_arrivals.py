@@ -163,6 +163,7 @@ if with_llmtop:
     sampled = [samples.count - before, sorted(samples.read(0)[1][-1].host_ns)]
 if dist.get_rank() == 0:
     print(json.dumps([found, sampled]), flush=True)
+dist.barrier()  # gloo's threads may end a rank by abort() that goes while the other still speaks to it
 dist.destroy_process_group()
 """
 
