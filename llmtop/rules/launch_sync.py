@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from llmtop import format as fmt
+from llmtop.phase_names import Role
 from llmtop.rules.inference import advice, unit
 from llmtop.rules.recent_steps import (
     INPUT_PCT,
@@ -47,6 +48,9 @@ LOOKED_AT_PCT: Final = SYNC_PCT
 LOOKED_AT_LEAST_PCT: Final = (SYNC_PCT[0] / 2, SYNC_PCT[0] * 0.35)
 """Where that is half or more of what the GPU works at all: then host and GPU take turns."""
 LAUNCHING_PCT: Final = 60.0
+MOSTLY_LAUNCHING_PCT: Final = 50.0
+"""Of the step, where what else the host does is known and does not explain how idle the GPU is."""
+_WAITING: Final[tuple[Role, ...]] = ("input", "h2d", "comm", "sync")
 
 
 def _waits_for_gpu(state: RankState, up: bool) -> bool:
@@ -94,14 +98,27 @@ def _starves(state: RankState, steps: list[StepCosts], up: bool) -> bool:
     return gpu.util_pct < UTIL_LAUNCH and does_little(state, up, SM_LAUNCH)
 
 
+def launching_weighs_more(state: RankState, steps: list[StepCosts]) -> bool:
+    """Whether most of the GPU's idle time is the launching's, though the host waits for data as well.
+
+    What the waits could explain is taken off the idle time; what is left must be twice the wait for data.
+    """
+    idle = _idle_but_for(state, steps)
+    if idle is None or host_share_pct(steps, LAUNCHING) < MOSTLY_LAUNCHING_PCT:
+        return False
+    left = idle - host_share_pct(steps, _WAITING)
+    return left >= max(IDLE_PCT[0], 2 * host_share_pct(steps, ("input",)))
+
+
 def _launch_bound(state: RankState, up: bool) -> bool:
     steps = judged(state)
     if not steps or copies(state, up) or _waits_for_gpu(state, up) or not _starves(state, steps, up):
         return False
     if state.rank.gpu_busy_pct is None and (finite(state.rank.gpu_wait_pct) or 0.0) >= LOOKED_AT_LEAST_PCT[0]:
         return False  # it is not known yet whether they take turns
-    waits = host_share_pct(steps, ("input", "h2d", "comm", "sync"))
-    return host_share_pct(steps, LAUNCHING) >= LAUNCHING_PCT and waits < INPUT_PCT[0]
+    if launching_weighs_more(state, steps):
+        return True
+    return host_share_pct(steps, LAUNCHING) >= LAUNCHING_PCT and host_share_pct(steps, _WAITING) < INPUT_PCT[0]
 
 
 def _tell_launch(state: RankState) -> Told:
@@ -149,7 +166,8 @@ LAUNCH_BOUND: Final = Rule[RankState](
     text=RuleText(
         meaning="The kernels are so short that the host cannot launch them as fast as the GPU runs them.",
         condition=f"steps go on, the host spends {LAUNCHING_PCT:.0f} % or more of them in phases that launch, "
-        f"under {INPUT_PCT[0]:.0f} % waiting in phases named so and little in calls that wait (`sync_bound`), yet "
+        f"under {INPUT_PCT[0]:.0f} % waiting in phases named so (or more, where twice the wait for data is left "
+        "of the idle time without them) and little in calls that wait (`sync_bound`), yet "
         f"the GPU is idle for {IDLE_PCT[0]:.0f} % of the time beyond what lies outside of phases or in rare long "
         "steps; where nobody can tell how idle it is (several processes on it), "
         f"under {SM_LAUNCH[0]:.0f} % of the SMs are active, at under "

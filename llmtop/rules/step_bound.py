@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 from llmtop import format as fmt
+from llmtop.phase_names import role_of
 from llmtop.rules.inference import advice, unit
-from llmtop.rules.launch_sync import LAUNCH_BOUND, SYNC_BOUND
+from llmtop.rules.launch_sync import LAUNCH_BOUND, SYNC_BOUND, launching_weighs_more
 from llmtop.rules.recent_steps import (
     COMM_PCT,
     RX_LOW_BYTES_PER_S,
@@ -69,15 +70,25 @@ def _timed_lately(state: RankState) -> list[StepCosts]:
     return known if len(known) > 1 else timed(state)
 
 
+def _rare_waits_pct(state: RankState) -> float:
+    """What of all time goes into long waits for data that come now and then, as at each start of a short epoch."""
+    rare = state.rank.rare
+    if rare is None or rare.part is None or role_of(rare.part) != "input":
+        return 0.0
+    return 100.0 * rare.seconds_per_hour / 3600.0
+
+
 def _input_bound(state: RankState, up: bool) -> bool:
     steps, pct = _steps(state), _pick(WAITED_PCT, up)
+    if state.working and _rare_waits_pct(state) >= pct and (believed_idle(state) or 0.0) >= pct:
+        return True
     if not steps or _copies(state, up):
         return False  # a copy that the loop counts as loading is h2d_bound
     # One slow batch is the start of an epoch; two within two seconds are a loader that cannot keep up.
     if sum(_waited(steps, pct, by_gpu=False)) < 2 or host_share_pct(steps, ("input",)) < pct:
         return False
-    if is_kept_busy(state, pct / 2):
-        return False  # what the training's stream waits for, another does
+    if is_kept_busy(state, pct / 2) or launching_weighs_more(state, steps):
+        return False  # what the training's stream waits for, another does; or it waits for launches, mostly
     known = _timed_lately(state)
     if not known:
         idle = believed_idle(state)
@@ -86,7 +97,30 @@ def _input_bound(state: RankState, up: bool) -> bool:
     return (dry[-1] if len(dry) < 3 else sum(dry) > 1) and (gpu_share_pct(known, "input") or 0.0) >= pct
 
 
+def _tell_rare_input(state: RankState, share_pct: float) -> Told:
+    rare, evidence = state.rank.rare, _evidence(state, "input")
+    assert rare is not None, "told only where there are rare waits"
+    often = f"every {rare.every:.0f} steps" if rare.every else "now and then"
+    evidence |= {"rare_wait_pct": share_pct, "rare_step_seconds": rare.seconds, "rare_every_steps": rare.every}
+    return Told(
+        severity="warning",
+        summary=f"{_who(state)} waits for data in a step of {fmt.duration(rare.seconds)} {often}, "
+        f"{fmt.percent(share_pct)} of all time (host's clock), and {_clocks(evidence)}.",
+        evidence=evidence,
+        next=advice(
+            state,
+            "input_bound",
+            "persistent_workers=True keeps a DataLoader's workers from epoch to epoch; else more of them, and "
+            "longer epochs; press s for the stacks of the loading thread",
+        ),
+        points=clauses(f"waits for data {fmt.percent(share_pct)} of all time, {often}", short_idle(evidence)),
+    )
+
+
 def _tell_input(state: RankState) -> Told:
+    share_pct = _rare_waits_pct(state)
+    if share_pct >= max(WAITED_PCT[1], host_share_pct(_recent(state), ("input",))):
+        return _tell_rare_input(state, share_pct)
     steps, known = _recent(state), _since_it_began(_timed_lately(state), by_gpu=True)
     if known:  # the host's clock may have called it loading long before the GPU ran dry
         steps = [step for step in steps if step.index >= known[0].index] or steps
@@ -119,7 +153,8 @@ INPUT_BOUND: Final = Rule[RankState](
         f"waiting for data takes {WAITED_PCT[0]:.0f} % or more by the host's clock and by CUDA events, in which "
         "the GPU runs dry; without events, it is idle for as much by what is believed of it (`gpu_busy_source`), "
         f"or under {SM_STARVED[0]:.0f} % of its SMs are active, or without these it is under "
-        f"{UTIL_STARVED[0]:.0f} % util. Never while GPU-Util shows that it is kept busy",
+        f"{UTIL_STARVED[0]:.0f} % util; or rare long steps that wait for data take as much of all time. Never "
+        "while GPU-Util shows that it is kept busy, nor where launching leaves it idle for twice as long",
         source="checked on an H200 against planted waits of 30 and 60 %; a healthy run had 79 % by the host's "
         "clock and 0.1 % by the GPU's",
         clear_seconds=4.0,

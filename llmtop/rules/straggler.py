@@ -12,7 +12,7 @@ part of the step, holds the others up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -25,6 +25,7 @@ from llmtop.rules.state.step_costs import StepCosts, work_of
 from llmtop.rules.state.windows import finite
 from llmtop.rules.step_bound import timed
 from llmtop.snapshot import GRADIENT_POINTS, Arrival
+from llmtop.whole_steps import OUTSIDE
 
 BEHIND_PCT: Final = limits.pair(limits.SET.straggler.step_pct, (10.0, 7.0))
 """(Others' median wait - this rank's wait) / step: to raise, and to stay raised."""
@@ -52,6 +53,14 @@ but communication in a step, were up to 6 % apart there for seconds on end, a ra
 LATE_ERRORS: Final = (6.0, 3.0)
 """So many times its standard error that must be. Equal CPU ranks beside other programs differed by a fifth of a
 step, by chance; in some hours of that, resampled, six was reached once, and four every few minutes."""
+FREE_PACED_PCT: Final = 25.0
+"""Of the time in which a rank's GPU waits for its host. Hosts that launch too slowly do not wait for each other:
+one may be ahead by any distance, at no cost, while its GPU stands in a collective. Two equal ranks under FSDP2 on
+H100s were 11 ms of 83 apart for seconds, now the one and now the other ahead, both at 86 ms a step, and the one
+behind waited for its host in 38 to 71 % of the time."""
+OWN_MORE_PCT: Final = (5.0, 3.5)
+"""Of the step, by which the host of such a rank must be longer at one thing than the others' hosts, who are slow
+as well. Those two differed by 0.9 % at most; planted ranks by 40 and more."""
 _OWN: Final[tuple[Role, ...]] = ("input", "h2d", "compute")
 
 
@@ -96,18 +105,19 @@ def find_last(job: JobState, up: bool) -> Last | None:
     The easier thresholds are for the rank that the alert names already; no other is accused by them.
     """
     named = job.memo.state.key if up and isinstance(job.memo, Last) else None
-    return _latest([state for state in job.ranks if state.key == named], True) or _latest(job.ranks, False)
+    again = [state for state in job.ranks if state.key == named]
+    return _latest(job.ranks, again, True) or _latest(job.ranks, job.ranks, False)
 
 
-def _latest(states: Iterable[RankState], up: bool) -> Last | None:
+def _latest(states: Sequence[RankState], judged: Iterable[RankState], up: bool) -> Last | None:
     found: list[Last] = []
-    for state in states:
+    for state in judged:
         step = finite(state.rank.step_seconds_p50) or finite(state.rank.step_seconds)
         if step is None or step <= 0 or not state.stepping:
             continue
         for arrival in state.rank.arrivals or ():
             late = _late_seconds(arrival, step, up)
-            if late is not None:
+            if late is not None and not _runs_free(state, states, arrival, step, up):
                 found.append(Last(state, arrival, late, step))
     return max(found, key=lambda last: last.late_seconds / last.arrival.error_seconds, default=None)
 
@@ -117,6 +127,26 @@ def _late_seconds(arrival: Arrival, step: float, up: bool) -> float | None:
     by_pct = LATE_PCT[arrival.clock] if arrival.point in GRADIENT_POINTS else LATE_AT_PHASE_PCT
     least = max(by_pct[up] / 100 * step, LATE_ERRORS[up] * arrival.error_seconds)
     return arrival.late_seconds if arrival.last_pct >= LAST_PCT[up] and arrival.late_seconds >= least else None
+
+
+def _runs_free(state: RankState, states: Sequence[RankState], arrival: Arrival, step: float, up: bool) -> bool:
+    """Whether a rank is behind by the GPU's clock only because its host launches as slowly as the others' do."""
+    paced = finite(state.rank.gpu_host_paced_pct)
+    if arrival.clock != "GPU" or paced is None or paced < FREE_PACED_PCT:
+        return False
+    others = [_host_parts(other) for other in states if other is not state and other.stepping]
+    excess = (
+        seconds - median(one.get(name, 0.0) for one in others)
+        for name, seconds in _host_parts(state).items()
+        if others
+    )
+    return max(excess, default=0.0) < OWN_MORE_PCT[up] / 100 * step
+
+
+def _host_parts(state: RankState) -> dict[str, float]:
+    """What a rank's host spends on each phase of a step and on what lies outside of them; mean seconds."""
+    parts = {phase.name: phase.host_seconds for phase in state.rank.phases if "/" not in phase.name}
+    return parts | {OUTSIDE: finite(state.rank.outside_seconds) or 0.0}
 
 
 def _own_roles(ranks: list[RankState], by_gpu: bool) -> tuple[Role, ...]:
@@ -313,9 +343,10 @@ STRAGGLER: Final = Rule[JobState](
         meaning="All ranks of a synchronous training take as long as the slowest. It is the one that waits least.",
         condition=f"it comes last to the gradients or passes in {LAST_PCT[0]:.0f} % of the stamped steps (or "
         f"waits least in them), by {LATE_PCT['GPU'][0]:.0f} % of the step by CUDA events or "
-        f"{LATE_PCT['host'][0]:.0f} % by the host's clock. Of ranks that stamp nothing: one spends "
-        f"{BEHIND_PCT[0]:.0f} % of the step more than the others' median on its own work (computing, loading, "
-        "copying), by CUDA events where all ranks have them, else by the host's clock over the last "
+        f"{LATE_PCT['host'][0]:.0f} % by the host's clock; where its host is what its GPU waits for, also "
+        f"{OWN_MORE_PCT[0]:.0f} % longer at one thing than the others' hosts. Of ranks that stamp nothing: "
+        f"one spends {BEHIND_PCT[0]:.0f} % of the step more than the others' median on its own work (computing, "
+        "loading, copying), by CUDA events where all ranks have them, else by the host's clock over the last "
         f"{WINDOW_STEPS} steps; {RATIO_PCT[0]:.0f} % of the step are enough if the others need under "
         f"{RATIO[0]:.0%} of its time; in nearly every step; critical from {CRITICAL_PCT:.0f} % on",
         source="two H200s with one rank 40 % slower: its forward took 5.2 ms against 3.4, while both backward "

@@ -8,6 +8,7 @@ data, which earlier figures are of.
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -57,7 +58,12 @@ def _folder_of_classes(folder: Path) -> None:
 
 
 def _pets(folder: Path) -> None:
-    _images(folder / "data", lambda number: f"breed_{number % 10}_{number}.jpg", 2000)
+    _images(folder / "data", lambda number: f"breed_{number % 10}_{number}.jpg", 1000)
+    for number in range(1000, 24_000):  # three epochs of so many last for as long as is watched and captured
+        os.link(
+            folder / "data" / f"breed_{number % 10}_{number % 1000}.jpg",
+            folder / "data" / f"breed_{number % 10}_{number}.jpg",
+        )
     import timm  # type: ignore[import-not-found]
     from safetensors.torch import save_file
 
@@ -109,6 +115,12 @@ def _checkpoint(folder: Path) -> None:
     )
     command = [sys.executable, "train.py", "config/train_shakespeare_char.py", *size, "--out_dir=out"]
     subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+
+
+def _endless(folder: Path) -> None:
+    """Its ten steps are over before anybody can look: they become a million."""
+    script = folder / "example.py"
+    script.write_text(script.read_text().replace("for _ in range(10):", "for _ in range(1_000_000):"))
 
 
 def _digits(folder: Path) -> None:
@@ -178,7 +190,7 @@ COMMANDS = {
     "ddp_tutorial": Command(
         "examples/distributed/ddp-tutorial-series", f"{TORCHRUN} multigpu_torchrun.py 100000 100000", ranks=2
     ),
-    "fsdp2_example": Command("examples/distributed/FSDP2", f"{TORCHRUN} example.py", ranks=2),
+    "fsdp2_example": Command("examples/distributed/FSDP2", f"{TORCHRUN} example.py", _endless, ranks=2),
     "hf_gpt2": Command("../tests/gpu", "truth_hf_gpt2.py"),
     "resnet50": Command("../tests/gpu", "truth_resnet50.py"),
 }

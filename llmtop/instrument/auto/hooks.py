@@ -18,9 +18,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from llmtop.instrument.auto import checkpoints, communication, dynamo, transfers
+from llmtop.instrument.auto import batches, checkpoints, communication, dynamo, transfers
 from llmtop.instrument.auto.inference import Inference
 from llmtop.instrument.auto.loop import Loop, is_data_worker, make
 from llmtop.instrument.auto.modules import STEPS_WITHOUT, Modules
@@ -35,7 +34,7 @@ def install(again: Callable[[], Loop]) -> Loop:
         again: what gives the loop of whatever process it is called in, as unpickling does.
     """
     loop = make(again)
-    _listen_to_dataloader(loop)
+    batches.listen(loop)
     transfers.listen(loop)
     checkpoints.listen(loop)
     modules = Modules(loop)
@@ -62,40 +61,6 @@ def install(again: Callable[[], Loop]) -> Loop:
 
 def _never() -> bool:
     return False
-
-
-def _listen_to_dataloader(loop: Loop) -> None:
-    # Every iterator of a DataLoader inherits this one method, and none overrides it, since torch 1.2.
-    fetch = _BaseDataLoaderIter.__next__
-    recorder = loop.recorder
-
-    @functools.wraps(fetch)
-    def __next__(self: Any) -> Any:  # noqa: N807
-        if _is_compiling() or get_ident() != loop.thread:
-            return fetch(self)
-        phase = None
-        try:
-            if not (
-                (loop.busy and not (loop.optimizing and loop.recovers()))
-                or ((recorder.manual_used or recorder.off) and loop.stands_down())
-            ):
-                phase = loop.dataload_begins(self)
-        except BaseException as error:  # noqa: BLE001
-            loop.lost("the waits for batches", error)
-        if phase is None:
-            return fetch(self)
-        try:
-            batch = fetch(self)
-        except BaseException:
-            try:
-                loop.dataload_ends(phase, exhausted=True)
-            except BaseException as error:  # noqa: BLE001
-                loop.lost("the waits for batches", error)
-            raise
-        phase.__exit__(None, None, None)
-        return batch
-
-    _BaseDataLoaderIter.__next__ = __next__
 
 
 def _listen_to_autograd(loop: Loop, modules: Modules, meet: Callable[[], None]) -> None:
