@@ -81,9 +81,20 @@ def _idle_but_for(state: RankState, steps: list[StepCosts]) -> float | None:
     outside = finite(rank.outside_seconds)
     rare = 100.0 * (1.0 - usual / mean) if mean and usual else 0.0
     between = 100.0 * outside / mean if mean and outside is not None else 0.0
+    waits = _waits_outside_pct(state)
     if rank.kind == "request":
         between, rare = 100.0 * (1.0 - (finite(rank.steps_per_s) or 0.0) * (usual or 0.0)), 0.0
-    return idle - max(rare, between, outside_pct(steps), 0.0)
+    return idle - max(rare, between - waits, outside_pct(steps) - waits, 0.0)
+
+
+def _waits_outside_pct(state: RankState) -> float:
+    """What of the time the host stands in calls outside of phases that wait for the GPU: it works meanwhile."""
+    rank, found = state.rank, finite(state.rank.gpu_wait_pct)
+    mean = finite(rank.step_seconds_mean)
+    if not found or not mean:
+        return 0.0
+    outside = {cause.what for cause in rank.outside_causes}
+    return min(found, 100.0 / mean * sum(wait.seconds for wait in rank.gpu_waits if wait.what in outside))
 
 
 def _starves(state: RankState, steps: list[StepCosts], up: bool) -> bool:

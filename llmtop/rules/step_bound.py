@@ -80,7 +80,8 @@ def _rare_waits_pct(state: RankState) -> float:
 
 def _input_bound(state: RankState, up: bool) -> bool:
     steps, pct = _steps(state), _pick(WAITED_PCT, up)
-    if state.working and _rare_waits_pct(state) >= pct and (believed_idle(state) or 0.0) >= pct:
+    idle = believed_idle(state)
+    if state.working and idle is not None and idle >= pct and _rare_waits_pct(state) >= pct:
         return True
     if not steps or _copies(state, up):
         return False  # a copy that the loop counts as loading is h2d_bound
@@ -89,10 +90,16 @@ def _input_bound(state: RankState, up: bool) -> bool:
         return False
     if is_kept_busy(state, pct / 2) or launching_weighs_more(state, steps):
         return False  # what the training's stream waits for, another does; or it waits for launches, mostly
-    known = _timed_lately(state)
+    return _lacks_data(state, steps, up)
+
+
+def _lacks_data(state: RankState, steps: list[StepCosts], up: bool) -> bool:
+    """Whether the GPU has nothing to do while the host waits for data."""
+    known, idle, pct = _timed_lately(state), believed_idle(state), _pick(WAITED_PCT, up)
+    if idle is not None and idle >= (max(pct, host_share_pct(steps, ("input",))) if known else pct):
+        return True  # of four steps the one that waits for four workers may never be among those with events
     if not known:
-        idle = believed_idle(state)
-        return _does_little(state, up, SM_STARVED) if idle is None else idle >= pct
+        return idle is None and _does_little(state, up, SM_STARVED)
     dry = _waited(known, pct, by_gpu=True)
     return (dry[-1] if len(dry) < 3 else sum(dry) > 1) and (gpu_share_pct(known, "input") or 0.0) >= pct
 

@@ -133,7 +133,8 @@ def _digits(folder: Path) -> None:
             torch.save((pictures, torch.randint(10, (count,))), kept / name)
     from tests.gpu.foreign_digits import write_raw
 
-    write_raw(folder / "Datasets" / "MNIST" / "raw")
+    for kept in (folder / "Datasets", folder / "pytorch" / "basics" / "data"):
+        write_raw(kept / "MNIST" / "raw")
 
 
 COMMANDS = {

@@ -84,3 +84,22 @@ def test_phases_accuse_nobody_where_ranks_stamp_when_they_come() -> None:
 
     assert accused(None) == {100}, "of an old version nothing else is known"
     assert accused(()) == set(), "the one whose host is busy longest may well be the one that waits"
+
+
+def test_a_host_that_launches_as_slowly_as_the_others_is_behind_at_no_cost() -> None:
+    def said(paced: float, forward: float) -> list[Alert]:
+        late = arrival(0.05, 0.002, clock="GPU")
+        ranks = tuple(
+            Rank(
+                pid=100 + place, host="node", job="run", rank=place, world_size=2, step=7, step_seconds=STEP_S,
+                step_seconds_p50=STEP_S, last_step_at=1000.0, arrivals=one, gpu_host_paced_pct=paced,
+                phases=(Phase(name="forward", host_seconds=seconds),),
+            )
+            for place, (one, seconds) in enumerate(((EARLY, 0.1), ((late,), forward)))
+        )  # fmt: skip
+        alerts = Rules().apply(Snapshot(time=1000.0, host=Host(name="node"), ranks=ranks)).alerts
+        return [alert for alert in alerts if alert.id == "straggler"]
+
+    assert said(paced=70.0, forward=0.104) == [], "both launch as fast as they can: one is ahead, and waits"
+    assert said(paced=70.0, forward=0.14), "this one's host takes longer over its forward"
+    assert said(paced=5.0, forward=0.104), "its GPU is late, and not because of its host"

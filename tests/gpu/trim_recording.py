@@ -1,0 +1,63 @@
+"""Make a recording small and nobody's, for tests/data/foreign: python -m tests.gpu.trim_recording FOLDER FILE…
+
+What a rule sees stays. Names of machines, processes, commands and the lines of a script go, and so do all but the
+last steps of a snapshot, as many as a rule keeps. Written is a JSON line a snapshot, xz.
+"""
+
+from __future__ import annotations
+
+import lzma
+import sys
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from llmtop.recording import Reader
+from llmtop.rules.state.rank import STEPS_KEPT
+from llmtop.snapshot import Cause, Host, Rank, Snapshot, to_json
+
+
+def trimmed(snapshot: Snapshot) -> Snapshot:
+    """What is kept of a snapshot."""
+    names = {gpu.uuid: f"GPU-{gpu.index}" for gpu in snapshot.gpus}
+    return replace(
+        snapshot,
+        host=Host(name="node", cpu_pct=snapshot.host.cpu_pct),
+        gpus=tuple(replace(gpu, uuid=names[gpu.uuid]) for gpu in snapshot.gpus),
+        processes=(),
+        jobs=(),
+        alerts=(),
+        ranks=tuple(_rank(rank, names) for rank in snapshot.ranks),
+    )
+
+
+def _rank(rank: Rank, names: dict[str, str]) -> Rank:
+    return replace(
+        rank,
+        host="node",
+        command="python train.py",
+        job="run",
+        gpu_uuid=names.get(rank.gpu_uuid or ""),
+        outside_causes=tuple(map(_place, rank.outside_causes)),
+        gpu_waits=tuple(map(_place, rank.gpu_waits)),
+        new_steps=rank.new_steps[-STEPS_KEPT:],
+    )
+
+
+def _place(cause: Cause) -> Cause:
+    """Its file and line; not what is written there."""
+    return replace(cause, what=cause.what.split(" ")[0])
+
+
+def main(target: str, *files: str) -> None:
+    """Write each recording anew into the folder `target`."""
+    for file in files:
+        reader = Reader(file)
+        lines = b"\n".join(to_json(trimmed(snapshot)) for _, snapshot in reader.snapshots())
+        reader.close()
+        path = Path(target, f"{Path(file).stem}.jsonl.xz")
+        path.write_bytes(lzma.compress(lines, preset=9 | lzma.PRESET_EXTREME))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
