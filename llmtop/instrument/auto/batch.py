@@ -12,6 +12,14 @@ from llmtop.instrument.record.parts import OpenStep
 _TOKEN_TYPES = frozenset({torch.int64, torch.int32})
 
 
+def _unknown() -> int:
+    return 1
+
+
+_modes = getattr(torch._C, "_len_torch_function_stack", _unknown)
+"""How many modes of the script's hear of every call."""
+
+
 def guess(step: OpenStep, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, first: bool) -> None:
     """Add one batch to the step's samples and tokens, as far as they can be told.
 
@@ -27,8 +35,11 @@ def guess(step: OpenStep, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, f
         named = True
     if not isinstance(batch, torch.Tensor):
         return
-    with torch._C.DisableTorchFunction():  # neither a mode nor a class of the script's hears of it
+    if type(batch) is torch.Tensor and not _modes():
         shape, integers = batch.shape, batch.dtype in _TOKEN_TYPES
+    else:
+        with torch._C.DisableTorchFunction():  # neither a mode nor a class of the script's hears of it
+            shape, integers = batch.shape, batch.dtype in _TOKEN_TYPES
     if not shape:
         return
     if len(shape) == 1 and integers:

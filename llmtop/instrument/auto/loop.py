@@ -385,16 +385,18 @@ class Loop(LoopState):
         self._tentative_ns = 0
         self._tentative = None
         self.steps_without_forward += 1
-        if self._passes > PASSES_WITHOUT_STEP:
-            self.recorder.sees(STEPS)
-        self._most_passes = max(self._most_passes, self._passes)
-        self._passes = 0
-        if not self._started and self.recorder.open_step is None:
-            self.forget_pending()
-            self.recorder.next_index = max(self.recorder.next_index, 1)
-        self._started = True
         r = self.recorder
+        passes, self._passes = self._passes, 0
+        if passes > self._most_passes:
+            self._most_passes = passes
+            if passes > PASSES_WITHOUT_STEP:
+                r.sees(STEPS)
         step = r.open_step
+        if not self._started:
+            if step is None:
+                self.forget_pending()
+                r.next_index = max(r.next_index, 1)
+            self._started = True
         if step is not None and r.tracks is None:
             if r.node is not r.root:
                 r.cut_open()
