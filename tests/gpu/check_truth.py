@@ -147,11 +147,13 @@ def judged(told: list[Snapshot]) -> dict[str, Any]:
     last = [one for one in told if one.time >= told[-1].time - JUDGED_SECONDS]
     stood = Counter(f"{alert.id} rank {_rank(one, alert.pid)}" for one in last for alert in one.alerts)
     words = {alert.id: alert.summary for one in last for alert in one.alerts}
+    mine = {rank.gpu_uuid for rank in last[-1].ranks}
+    gpus = [gpu for one in last for gpu in one.gpus if gpu.uuid in mine]
     return {
         "ranks": [msgspec.to_builtins(rank) | {"new_steps": []} for rank in last[-1].ranks],
-        "util_pct": _mean(gpu.util_pct for one in last for gpu in one.gpus),
-        "sm_active_pct": _mean(gpu.sm_active_pct for one in last for gpu in one.gpus),
-        "power_watts": _mean(gpu.power_watts for one in last for gpu in one.gpus),
+        "util_pct": _mean(gpu.util_pct for gpu in gpus),
+        "sm_active_pct": _mean(gpu.sm_active_pct for gpu in gpus),
+        "power_watts": _mean(gpu.power_watts for gpu in gpus),
         "alerts": {name: round(count / len(last), 2) for name, count in stood.items()},
         "words": words,
     }
