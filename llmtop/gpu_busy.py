@@ -31,7 +31,7 @@ BLURRED_UTIL: Final = 20.0
 SMALL_KERNELS: Final = 0.35
 """SM activity over GPU-Util: 0.06 and 0.23 there, 0.66 where 42 was said of 37 %."""
 HOST_PACED_PCT: Final = 25.0
-"""Of the time: those two were above 90. An LSTM of whose 33.6 % 44 was said had 43 in one run and 57 in another."""
+"""Of the time: those two were above 90. An LSTM, of whose 33.6 % 44 was said, had 43 in one run, 57 in another."""
 
 Source = Literal["events", "util", "sm"]
 _WITNESSES: Final[dict[str, str]] = {"events": "CUDA events", "util": "GPU-Util", "sm": "SM activity"}
