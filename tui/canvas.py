@@ -83,7 +83,7 @@ def _changed_lines(
         rect.y + index
         for rect, old, new in zip(rects, before, after, strict=True)
         for index, (one, other) in enumerate(zip(old, new, strict=True))
-        if one != other
+        if one is not other and one != other
     }
 
 

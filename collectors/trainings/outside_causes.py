@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from itertools import takewhile
 from typing import Final
 
 from llmtop import wire
@@ -38,10 +39,10 @@ class OutsideCauses:
             return ()
         since = time.monotonic() - max(LEAST_SECONDS, window_seconds or 0.0)
         seen: dict[str, int] = {}
-        for told, found in self._told:
-            if told >= since:
-                for what, ns in found.items():
-                    seen[what] = seen.get(what, 0) + ns
+        lately = list(takewhile(lambda message: message[0] >= since, reversed(self._told)))
+        for _, found in reversed(lately):
+            for what, ns in found.items():
+                seen[what] = seen.get(what, 0) + ns
         total = sum(seen.values())
         largest = sorted(seen, key=lambda what: -seen[what])[:MOST_CAUSES]
         return tuple(Cause(what=what, seconds=outside_seconds * seen[what] / total) for what in largest)

@@ -227,6 +227,14 @@ def _rate(value: float | None) -> str:
 
 def _chart(line: _Line, view: View, label: int, room: int, tall: int, width: int, look: Look) -> list[Row]:
     past = _past(line, view.history, room, tall)
+    top = "" if line.top is None or past.most is None else line.top(past.most)
+    made_of = (line.label, line.value, top, past, line.hue, label, width, look)
+    return view.kept.get(
+        (line.name, tall), made_of, lambda: _chart_rows(line, past, top, label, tall, width, look)
+    )
+
+
+def _chart_rows(line: _Line, past: Past, top: str, label: int, tall: int, width: int, look: Look) -> list[Row]:
     palette = look.palette
     rows = [Row(width) for _ in range(tall)]
     for place, row in enumerate(rows):
@@ -234,8 +242,8 @@ def _chart(line: _Line, view: View, label: int, room: int, tall: int, width: int
             value = clip(line.value, label - 4)
             name = pad(clip(line.label, label - 2 - len(value)), label - 1 - len(value))
             row.add(" " + name, palette.dim).add(value + " ", palette.strong)
-        elif place == tall - 1 and line.top is not None and past.most is not None:
-            row.add(pad(f"max {line.top(past.most)} ", label + 1, right=True), palette.dim)
+        elif place == tall - 1 and top:
+            row.add(pad(f"max {top} ", label + 1, right=True), palette.dim)
         else:
             row.add(" " * (label + 1), palette.dim)
     add_chart(rows, past, line.hue, look)
