@@ -19,6 +19,8 @@ COARSE_SECONDS, COARSE_BUCKETS = 5.0, 1440
 """The last 400 s second by second, the last two hours by five seconds."""
 SERIES = 208
 """At 26 KB each they take 5.1 MiB."""
+_TOGETHER = 8
+"""Series whose room is taken together."""
 MOST_COUNTED = 65_535
 RECENT_SECONDS = 8.0
 """What is younger is drawn anew each time where values of the last seconds still come."""
@@ -61,14 +63,19 @@ class _Level:
 
     __slots__ = ("count", "high", "keep", "low", "mean", "newest", "seconds")
 
-    def __init__(self, seconds: float, keep: int, series: int) -> None:
+    def __init__(self, seconds: float, keep: int) -> None:
         self.seconds, self.keep = seconds, keep
-        self.mean = array("f", [0.0]) * (keep * series)
-        self.low = array("f", [INF]) * (keep * series)
-        self.high = array("f", [-INF]) * (keep * series)
-        self.count = array("H", [0]) * (keep * series)
+        self.mean, self.low, self.high, self.count = array("f"), array("f"), array("f"), array("H")
         self.newest: int | None = None
         """The number of the newest bucket: unix time over `seconds`."""
+
+    def grow(self, series: int) -> None:
+        """Take the room for so many more series."""
+        number = self.keep * series
+        self.mean.extend(array("f", [0.0]) * number)
+        self.low.extend(array("f", [INF]) * number)
+        self.high.extend(array("f", [-INF]) * number)
+        self.count.extend(array("H", [0]) * number)
 
     def advance(self, bucket: int) -> None:
         """Make room up to this bucket; the oldest ones are emptied for it."""
@@ -125,13 +132,12 @@ class _Level:
 
 
 class SeriesStore:
-    """Series by name. All the room is taken at once, so that a monitor does not grow while its histories fill."""
+    """Series by name. The room of each is taken when it begins, so a monitor does not grow while it fills."""
 
     def __init__(self, series: int = SERIES) -> None:
-        self._levels = (
-            _Level(FINE_SECONDS, FINE_BUCKETS, series),
-            _Level(COARSE_SECONDS, COARSE_BUCKETS, series),
-        )
+        self._levels = (_Level(FINE_SECONDS, FINE_BUCKETS), _Level(COARSE_SECONDS, COARSE_BUCKETS))
+        self._room = 0
+        """For how many series it has been taken."""
         self.slots: dict[Hashable, int] = {}
         """By name, where each series is."""
         self._late = [False] * series
@@ -176,6 +182,10 @@ class SeriesStore:
                 return None
             self._free.append(self.slots.pop(oldest))
         slot = self.slots[name] = self._free.pop()
+        while slot >= self._room:
+            for level in self._levels:
+                level.grow(_TOGETHER)
+            self._room += _TOGETHER
         self._written[slot] = -INF
         self._late[slot] = False
         self.rewritten[slot] += 1

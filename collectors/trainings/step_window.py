@@ -305,10 +305,14 @@ class StepWindow:
         self._seconds -= block.seconds
         if block.only is not None:
             self.sums.count(block.only, -1)
+            index = block.only.step.index
+            if self._place.get(index, (None,))[0] is block:
+                del self._place[index]
         elif block.sums is not None:
             self.sums.merge(block.sums, -1)
         self._first_tokens -= len(block.requests)
         block.requests = {}
+        block.only = block.sums = None
         self._went += block.lengths
         block.lengths = []  # by which a GPU time that comes later sees that the block is gone
         if not self._blocks:
