@@ -113,6 +113,10 @@ class History:
         self._usual = 1.0
         self._drawn: dict[tuple[int, int], _Drawn] = {}
         self._heights: dict[tuple[Name, int], _Heights] = {}
+        self._cells_of = 0.0, 0.0
+        """End and seconds of the span that was cut last."""
+        self._cells: dict[int, Cells] = {}
+        """Into how many cells, and which."""
         self._gpu_series = 0
         self._wanting: set[Name] = set()
 
@@ -135,7 +139,13 @@ class History:
 
     def cells(self, count: int) -> Cells:
         """The span cut into so many cells."""
-        return Cells.until(self.end, self.seconds, count)
+        of = self.end, self.seconds
+        if of != self._cells_of:
+            self._cells_of, self._cells = of, {}
+        found = self._cells.get(count)
+        if found is None:
+            found = self._cells[count] = Cells.until(*of, count)
+        return found
 
     # --- taking in ----------------------------------------------------------------------------------------------
 

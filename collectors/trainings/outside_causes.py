@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from itertools import takewhile
 from typing import Final
 
 from llmtop import wire
@@ -39,8 +38,12 @@ class OutsideCauses:
             return ()
         since = time.monotonic() - max(LEAST_SECONDS, window_seconds or 0.0)
         seen: dict[str, int] = {}
-        lately = list(takewhile(lambda message: message[0] >= since, reversed(self._told)))
-        for _, found in reversed(lately):
+        lately: list[dict[str, int]] = []
+        for told, found in reversed(self._told):
+            if told < since:
+                break
+            lately.append(found)
+        for found in reversed(lately):
             for what, ns in found.items():
                 seen[what] = seen.get(what, 0) + ns
         total = sum(seen.values())

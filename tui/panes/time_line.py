@@ -98,10 +98,16 @@ def paint(view: View, width: int, height: int, look: Look) -> list[Row]:
 
 
 def _title(view: View, width: int, look: Look) -> Row:
+    words, rewound = span_words(view.history), view.history.instant is not None and not view.replay
+    made_of = (words, rewound, width, look)
+    return view.kept.get("time line", made_of, lambda: _title_row(words, rewound, width, look))
+
+
+def _title_row(words: str, rewound: bool, width: int, look: Look) -> Row:
     palette, dot = look.palette, look.glyphs.dot
-    title = [("time line", palette.strong), (f" {dot} {span_words(view.history)} {dot} ", palette.text)]
+    title = [("time line", palette.strong), (f" {dot} {words} {dot} ", palette.text)]
     keys = [("[ ]", "span"), ("< >", "rewind"), ("{ }", "by a minute")]
-    if view.history.instant is not None and not view.replay:
+    if rewound:
         keys.insert(0, ("end", "now"))
     used = sum(len(text) for text, _ in title) + 4
     for key, does in keys:
