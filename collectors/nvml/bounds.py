@@ -72,10 +72,9 @@ def judged(values: Values, odd: Odd) -> Values:
     sound: Values = {}
     for name, value in values.items():
         bounds = _SIMPLE.get(name)
-        if bounds is None or value is None or not bounds[0] <= value <= bounds[1]:  # as NaN is not
-            if not _can_be(name, value, values, odd):
-                continue
-        sound[name] = value
+        usual = bounds is not None and value is not None and bounds[0] <= value <= bounds[1]  # as NaN is not
+        if usual or _can_be(name, value, values, odd):
+            sound[name] = value
     return sound
 
 
