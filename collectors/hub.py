@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from collectors import pipeline
 from collectors.alarm import Alarm
 from collectors.base import GpuReading, GpuSource, HostSource, ProcessSource, RankSource, RanksReading
-from collectors.malloc import give_back, share_one_heap
+from collectors.malloc import give_back, look_for_cycles_seldom, share_one_heap
 from collectors.nvml.selection import GpuSelection, with_whole_uuids
 from collectors.periodic_thread import last_tick
 from collectors.pipeline import Stage
@@ -244,6 +244,7 @@ class Hub:
             return
         self._first_round()
         self._warm_up(on_snapshot)
+        look_for_cycles_seldom()
         due = tidied = time.monotonic()
         while not self._closed:
             on_snapshot(self.poll())

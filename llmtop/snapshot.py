@@ -25,7 +25,7 @@ RankState = Literal["running", "paused", "stopped", "stalled", "gone"]
 StepKind = Literal["step", "request"]
 
 
-class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One GPU, or one MIG instance of a GPU, as its driver described it within the last sampling round."""
 
     index: int
@@ -82,7 +82,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         return str(self.index) if self.mig_index is None else f"{self.index}:{self.mig_index}"
 
 
-class Process(msgspec.Struct, frozen=True, kw_only=True):
+class Process(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A process that uses a GPU or is attached; one row a (process, GPU)."""
 
     pid: int
@@ -137,7 +137,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     """What the person at the screen must know: no driver, no permission, which GPUs are shown and why."""
 
 
-class Phase(msgspec.Struct, frozen=True, kw_only=True):
+class Phase(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One phase of a step. Nested phases have the parent's path in the name: ``forward/attention``.
 
     In `Rank.phases` the seconds are means over the rank's recent steps (the same that p50 is taken over), in the
@@ -152,7 +152,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     """Between CUDA events at the phase's boundaries on the current stream; None when not measured."""
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One finished step (or request) of one rank."""
 
     index: int
@@ -187,7 +187,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """Time per output token after the first, of each sequence; None of a request for a single token."""
 
 
-class CollectiveCount(msgspec.Struct, frozen=True, kw_only=True):
+class CollectiveCount(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How far a process is in the collectives of one process group, as torch counts them in it."""
 
     group: str
@@ -204,7 +204,7 @@ GRADIENT_POINTS: Final = ("first_gradient", "last_gradient")
 """Of `Arrival.point`: those that tell directly when a rank comes to the exchange of gradients."""
 
 
-class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+class Arrival(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a rank comes to one point of its steps, beside those that train with it: over the last steps that all of
     them have stamped."""
 
@@ -224,7 +224,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     """Standard error of that, told by how much it differs from one stamped step to the next."""
 
 
-class Window(msgspec.Struct, frozen=True, kw_only=True):
+class Window(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a training's whole steps came to over a stretch of time, by the host's clock."""
 
     name: str
@@ -276,7 +276,7 @@ class RareSteps(msgspec.Struct, frozen=True, kw_only=True):
     """The phase, or "outside", in which most of the excess is."""
 
 
-class Cause(msgspec.Struct, frozen=True, kw_only=True):
+class Cause(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the host did in the time that no phase covers."""
 
     what: str

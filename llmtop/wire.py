@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import socket
 import struct
 from typing import Protocol, TypeVar, get_args
@@ -113,7 +112,7 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
     """A sentence for the person at the screen: what cannot be seen, and why."""
 
 
-class PhaseTime(msgspec.Struct, array_like=True):
+class PhaseTime(msgspec.Struct, array_like=True, gc=False):
     """How long one phase of one step took; nested phases have their parent's path in `name`."""
 
     name: str
@@ -123,7 +122,7 @@ class PhaseTime(msgspec.Struct, array_like=True):
     """How often it was entered."""
 
 
-class StepDone(msgspec.Struct, array_like=True):
+class StepDone(msgspec.Struct, array_like=True, gc=False):
     """One finished step, by the host's clock."""
 
     index: int
@@ -222,7 +221,7 @@ class Collectives(msgspec.Struct, tag="collectives", kw_only=True):
     counts: list[CollectiveCount] = []
 
 
-class ArrivalStamp(msgspec.Struct, array_like=True):
+class ArrivalStamp(msgspec.Struct, array_like=True, gc=False):
     """When a rank came to one point of a step."""
 
     point: str
@@ -234,7 +233,7 @@ class ArrivalStamp(msgspec.Struct, array_like=True):
     """When the GPU came there, by a CUDA event; see `Arrival.on_host_clock`. None without a GPU."""
 
 
-class Arrival(msgspec.Struct, array_like=True):
+class Arrival(msgspec.Struct, array_like=True, gc=False):
     """When a rank came to the collectives of one step."""
 
     index: int
@@ -484,7 +483,7 @@ def framed(body: bytes) -> bytes:
 
 def told_name(pid: int) -> str:
     """A name as in `TOLD_NAME` that no other run has."""
-    return f"{pid}-{secrets.token_hex(4)}.told"
+    return f"{pid}-{os.urandom(4).hex()}.told"
 
 
 class Decoder(Protocol[T_co]):

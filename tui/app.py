@@ -75,6 +75,7 @@ class LlmtopApp(ScreenContext):
         """
         super().__init__(ascii=ascii, theme=theme, memory=memory)
         self._feed = feed
+        self._replays = isinstance(feed, ReplayControls)  # a protocol: to ask that takes 0.1 ms
         self._lock = threading.Lock()
         self._pending: deque[Snapshot | list[Snapshot]] = deque(maxlen=MAX_PENDING)
         self._told = False
@@ -117,7 +118,7 @@ class LlmtopApp(ScreenContext):
     @property
     def replaying(self) -> bool:
         """Whether the feed plays a recording."""
-        return isinstance(self._feed, ReplayControls)
+        return self._replays
 
     def _receive(self, snapshot: Snapshot) -> None:
         """Called in the feed's thread: keep it, queue it, and tell the app unless it has been told already."""
@@ -204,7 +205,7 @@ class LlmtopApp(ScreenContext):
 
     def _describe_replay(self) -> None:
         feed = self._feed
-        if isinstance(feed, ReplayControls):
+        if self._replays and isinstance(feed, ReplayControls):
             self.view.paused = feed.paused
             end = " end" if feed.ended else ""
             self.view.replay = f"{feed.speed:g}× {_clock(feed.position)} of {_clock(feed.length)}{end}"

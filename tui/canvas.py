@@ -64,13 +64,16 @@ class Board(Widget):
 
     def render_line(self, y: int) -> Strip:
         """One line, as it was painted; until it is painted for a new size, cut or filled to that."""
-        width = self.size.width
+        return self._line(y, self.size.width)
+
+    def _line(self, y: int, width: int) -> Strip:
         return self._strips[y].adjust_cell_length(width) if y < len(self._strips) else Strip.blank(width)
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """The lines as they were painted: they have all their styles, so none of Textual's is laid over them."""
-        lines = [self.render_line(y) for y in crop.line_range]
-        if crop.column_span == (0, self.size.width):
+        width = self.size.width  # which Textual works out anew each time
+        lines = [self._line(y, width) for y in crop.line_range]
+        if crop.column_span == (0, width):
             return lines
         return [line.crop(*crop.column_span) for line in lines]
 
@@ -83,7 +86,7 @@ def _changed_lines(
         rect.y + index
         for rect, old, new in zip(rects, before, after, strict=True)
         for index, (one, other) in enumerate(zip(old, new, strict=True))
-        if one != other
+        if one is not other and one != other
     }
 
 

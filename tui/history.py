@@ -21,7 +21,7 @@ from tui.heights import SPIKE, Past, height
 from tui.paint.charts import nice_limit
 from tui.paint.gpu_metrics import BY_KEY, METRICS
 from tui.phase_history import PhaseHistory
-from tui.series_store import RECENT_SECONDS, Cells, SeriesStore, Spread
+from tui.series_store import Cells, SeriesStore, Spread
 
 SPANS: tuple[float | None, ...] = (60.0, 300.0, 1200.0, 7200.0, None)
 """Seconds that the keys choose among; None is all that is known."""
@@ -113,6 +113,10 @@ class History:
         self._usual = 1.0
         self._drawn: dict[tuple[int, int], _Drawn] = {}
         self._heights: dict[tuple[Name, int], _Heights] = {}
+        self._cells_of = 0.0, 0.0
+        """End and seconds of the span that was cut last."""
+        self._cells: dict[int, Cells] = {}
+        """Into how many cells, and which."""
         self._gpu_series = 0
         self._wanting: set[Name] = set()
 
@@ -135,7 +139,13 @@ class History:
 
     def cells(self, count: int) -> Cells:
         """The span cut into so many cells."""
-        return Cells.until(self.end, self.seconds, count)
+        of = self.end, self.seconds
+        if of != self._cells_of:
+            self._cells_of, self._cells = of, {}
+        found = self._cells.get(count)
+        if found is None:
+            found = self._cells[count] = Cells.until(*of, count)
+        return found
 
     # --- taking in ----------------------------------------------------------------------------------------------
 
@@ -195,10 +205,19 @@ class History:
         take(("host", "disk_read"), host.disk_read_bytes_per_s)
         take(("host", "disk_write"), host.disk_write_bytes_per_s)
         take(("host", "net_rx"), host.net_rx_bytes_per_s)
-        self._gpus |= {gpu.uuid: gpu for gpu in snapshot.gpus}
+        gpus, slot_of = snapshot.gpus, self.store.slots.get
+        self._gpus |= {gpu.uuid: gpu for gpu in gpus}
         for metric in METRICS:
-            for gpu in snapshot.gpus:
-                take((gpu.uuid, metric.key), metric.value(gpu))
+            figure, read = metric.key, metric.value
+            for gpu in gpus:
+                value = read(gpu)
+                if value is not None:  # the same as `take`, without its calls: all figures of all GPUs go through
+                    slot = slot_of((gpu.uuid, figure))
+                    if slot is None:
+                        slot = self._slot((gpu.uuid, figure))
+                    if slot is not None:
+                        slots.append(slot)
+                        values.append(value)
         self.store.put(slots, values, since, now)
 
     def _slot(self, name: Name) -> int | None:
@@ -279,7 +298,8 @@ class History:
             known.changed_from, known.since, known.moved = count, known.until, 0
             return known
         else:
-            start = max(min(cells.of(known.until - RECENT_SECONDS), count - 1), 0)
+            unsettled = known.until - self.store.unsettled_seconds(slot, cells)
+            start = max(min(cells.of(unsettled), count - 1), 0)
             spreads = known.spreads[moved : moved + start] + self.store.spreads(slot, cells, start, until)
             drawn = _Drawn(cells, until, rewritten, spreads, start, known.until, moved)
         if len(self._drawn) >= _MOST_CACHED:

@@ -19,9 +19,11 @@ COARSE_SECONDS, COARSE_BUCKETS = 5.0, 1440
 """The last 400 s second by second, the last two hours by five seconds."""
 SERIES = 208
 """At 26 KB each they take 5.1 MiB."""
+_TOGETHER = 8
+"""Series whose room is taken together."""
 MOST_COUNTED = 65_535
 RECENT_SECONDS = 8.0
-"""What is younger is drawn anew each time, because values of the last seconds still come."""
+"""What is younger is drawn anew each time where values of the last seconds still come."""
 _LARGEST = 3.4e38
 """Beyond it a 32-bit float is infinite, and so cannot be drawn."""
 
@@ -61,14 +63,19 @@ class _Level:
 
     __slots__ = ("count", "high", "keep", "low", "mean", "newest", "seconds")
 
-    def __init__(self, seconds: float, keep: int, series: int) -> None:
+    def __init__(self, seconds: float, keep: int) -> None:
         self.seconds, self.keep = seconds, keep
-        self.mean = array("f", [0.0]) * (keep * series)
-        self.low = array("f", [INF]) * (keep * series)
-        self.high = array("f", [-INF]) * (keep * series)
-        self.count = array("H", [0]) * (keep * series)
+        self.mean, self.low, self.high, self.count = array("f"), array("f"), array("f"), array("H")
         self.newest: int | None = None
         """The number of the newest bucket: unix time over `seconds`."""
+
+    def grow(self, series: int) -> None:
+        """Take the room for so many more series."""
+        number = self.keep * series
+        self.mean.extend(array("f", [0.0]) * number)
+        self.low.extend(array("f", [INF]) * number)
+        self.high.extend(array("f", [-INF]) * number)
+        self.count.extend(array("H", [0]) * number)
 
     def advance(self, bucket: int) -> None:
         """Make room up to this bucket; the oldest ones are emptied for it."""
@@ -125,14 +132,16 @@ class _Level:
 
 
 class SeriesStore:
-    """Series by name. All the room is taken at once, so that a monitor does not grow while its histories fill."""
+    """Series by name. The room of each is taken when it begins, so a monitor does not grow while it fills."""
 
     def __init__(self, series: int = SERIES) -> None:
-        self._levels = (
-            _Level(FINE_SECONDS, FINE_BUCKETS, series),
-            _Level(COARSE_SECONDS, COARSE_BUCKETS, series),
-        )
-        self._slots: dict[Hashable, int] = {}
+        self._levels = (_Level(FINE_SECONDS, FINE_BUCKETS), _Level(COARSE_SECONDS, COARSE_BUCKETS))
+        self._room = 0
+        """For how many series it has been taken."""
+        self.slots: dict[Hashable, int] = {}
+        """By name, where each series is."""
+        self._late = [False] * series
+        """Whether values of the past come to it, as steps do that are told after they have ended."""
         self._written = [-INF] * series
         """When each was written last, so that the one that nobody writes any more makes room."""
         self._free = list(range(series - 1, -1, -1))
@@ -152,7 +161,7 @@ class SeriesStore:
 
     def slot(self, name: Hashable) -> int | None:
         """Where a series is; None if there is none of that name."""
-        return self._slots.get(name)
+        return self.slots.get(name)
 
     def make(self, name: Hashable, idle_since: float = -INF) -> int | None:
         """Where a series is, made if it is new.
@@ -164,16 +173,21 @@ class SeriesStore:
         Returns:
             None where there is no room.
         """
-        known = self._slots.get(name)
+        known = self.slots.get(name)
         if known is not None:
             return known
         if not self._free:
-            oldest = min(self._slots, key=lambda other: self._written[self._slots[other]], default=None)
-            if oldest is None or self._written[self._slots[oldest]] >= idle_since:
+            oldest = min(self.slots, key=lambda other: self._written[self.slots[other]], default=None)
+            if oldest is None or self._written[self.slots[oldest]] >= idle_since:
                 return None
-            self._free.append(self._slots.pop(oldest))
-        slot = self._slots[name] = self._free.pop()
+            self._free.append(self.slots.pop(oldest))
+        slot = self.slots[name] = self._free.pop()
+        while slot >= self._room:
+            for level in self._levels:
+                level.grow(_TOGETHER)
+            self._room += _TOGETHER
         self._written[slot] = -INF
+        self._late[slot] = False
         self.rewritten[slot] += 1
         for level in self._levels:
             level.clear(slot)
@@ -190,7 +204,7 @@ class SeriesStore:
         for level in self._levels:
             last = math.floor(until / level.seconds)
             first = min(math.floor(since / level.seconds) + 1, last)
-            keep, merge = level.keep, level.merge
+            keep = level.keep
             mean, low, high, count = level.mean, level.low, level.high, level.count
             for bucket in range(max(first, last - keep + 1), last + 1):
                 ring = bucket % keep
@@ -198,8 +212,12 @@ class SeriesStore:
                     place = slot * keep + ring
                     if not -_LARGEST < value < _LARGEST:
                         continue
-                    if count[place]:
-                        merge(slot, bucket, 1, value, value, value)
+                    known = count[place]
+                    if known:
+                        mean[place] = (mean[place] * known + value) / (known + 1)
+                        low[place] = min(low[place], value)
+                        high[place] = max(high[place], value)
+                        count[place] = min(known + 1, MOST_COUNTED)
                     else:  # as most are, where they are as long as the interval
                         mean[place] = low[place] = high[place] = value
                         count[place] = 1
@@ -209,6 +227,7 @@ class SeriesStore:
     def put_one(self, slot: int, values: Sequence[tuple[float, float, float]]) -> None:
         """Put values into one series, each (since, until, value) of a stretch that may lie in the past."""
         earliest = INF
+        self._late[slot] = True
         for level in self._levels:
             newest = level.newest
             if newest is None:
@@ -227,9 +246,20 @@ class SeriesStore:
         if earliest < self.newest - RECENT_SECONDS / 2:
             self.rewritten[slot] += 1
 
+    def _level(self, cells: Cells) -> _Level:
+        """The finest one that reaches back to the first cell."""
+        return next((one for one in self._levels if one.reaches(cells.first * cells.seconds)), self._levels[-1])
+
+    def unsettled_seconds(self, slot: int, cells: Cells) -> float:
+        """How long before an instant values may still have come into a series since then.
+
+        What is put in as it is read goes on in the bucket of the last reading, at most.
+        """
+        return RECENT_SECONDS if self._late[slot] else self._level(cells).seconds
+
     def spreads(self, slot: int, cells: Cells, start: int, until: float) -> list[Spread | None]:
         """What a series came to in each cell from the one counted `start` on; nothing after `until`."""
-        level = next((one for one in self._levels if one.reaches(cells.first * cells.seconds)), self._levels[-1])
+        level = self._level(cells)
         newest = level.newest
         if newest is None:
             return [None] * (cells.number - start)

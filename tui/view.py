@@ -8,6 +8,7 @@ from llmtop.snapshot import Gpu, Job, Rank, Snapshot
 from tui import gpu_names
 from tui.alerts import Alerts
 from tui.history import History
+from tui.paint.kept import Kept
 
 
 class View(Struct):
@@ -35,6 +36,8 @@ class View(Struct):
     sorted_of: Snapshot | None = None
     sorted_ranks: list[Rank] = []
     """The ranks of that snapshot in their order, which is asked for many times a frame."""
+    kept: Kept = field(default_factory=Kept)
+    """What was painted of it last."""
     replay: str = ""
     """In a replay what the header says: speed and position."""
 

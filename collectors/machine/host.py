@@ -6,6 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -127,9 +128,9 @@ def _known(read: Callable[[], T]) -> T | None:
 def _counters() -> _Counters:
     disks = _known(lambda: psutil.disk_io_counters(perdisk=True, nowrap=True)) or {}
     interfaces = _known(lambda: psutil.net_io_counters(pernic=True, nowrap=True)) or {}
-    whole = whole_disks()
+    whole = _whole_of(tuple(disks))
     disk = [counts for name, counts in disks.items() if name in whole]
-    net = [interfaces[name] for name in wires(list(interfaces))]
+    net = [interfaces[name] for name in _wires_of(tuple(interfaces))]
     return _Counters(
         at=time.monotonic(),
         disk_read=sum(one.read_bytes for one in disk) if disk else None,
@@ -137,6 +138,17 @@ def _counters() -> _Counters:
         net_received=sum(one.bytes_recv for one in net) if net else None,
         net_sent=sum(one.bytes_sent for one in net) if net else None,
     )
+
+
+@lru_cache(maxsize=1)
+def _whole_of(_names: tuple[str, ...]) -> set[str]:
+    """The whole disks for as long as there are these: /sys is asked again when one comes or goes."""
+    return whole_disks()
+
+
+@lru_cache(maxsize=1)
+def _wires_of(names: tuple[str, ...]) -> list[str]:
+    return wires(list(names))
 
 
 def whole_disks(sys_block: Path = Path("/sys/block")) -> set[str]:

@@ -6,7 +6,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -14,6 +13,7 @@ import psutil
 
 from collectors.base import GpuUse
 from collectors.machine.containers import pids_are_the_hosts
+from collectors.machine.proc_files import Stat, stat_of, status_of
 from collectors.periodic_thread import Beat
 from llmtop.snapshot import Process
 from llmtop.wall_clock import WallClock
@@ -175,17 +175,21 @@ class _Watched:
         """Monotonic seconds."""
         self._pid = pid
         self._process: psutil.Process | None = None
+        self._started_ticks: int | None = None
+        """By which it is seen that the pid is still that process's."""
+        self._cpu: tuple[float, float] | None = None
+        """Monotonic seconds, and what of a CPU it had used by then."""
         self._has_gpu: bool | None = None
         self._io: tuple[float, int, int] | None = None
-        self._looked = False
 
     def look(self, *, strange: bool) -> None:
         """Read everything that this user may read; of a strange pid only if that process uses a GPU."""
         try:
-            if self._process is None or not self._process.is_running():
+            stat = stat_of(self._pid)
+            if self._process is None or stat.started_ticks != self._started_ticks:
                 self._forget()
-                self._process = psutil.Process(self._pid)
-            self.facts = None if strange and not self._uses_gpu() else self._read(self._process)
+                self._process, self._started_ticks = psutil.Process(self._pid), stat.started_ticks
+            self.facts = None if strange and not self._uses_gpu() else self._read(self._process, stat)
         except psutil.NoSuchProcess:  # also what a process of another container, or under hidepid, looks like
             self._forget()
             self.facts = None
@@ -194,8 +198,7 @@ class _Watched:
         self.looked_at = time.monotonic()
 
     def _forget(self) -> None:
-        self._process = self._has_gpu = self._io = None
-        self._looked = False
+        self._process = self._started_ticks = self._has_gpu = self._io = self._cpu = None
 
     def _uses_gpu(self) -> bool:
         """Whether this process has an NVIDIA device open, as everything that the driver lists does."""
@@ -203,31 +206,34 @@ class _Watched:
             self._has_gpu = _opens_nvidia(self._pid)
         return self._has_gpu
 
-    def _read(self, process: psutil.Process) -> _Facts:
-        """Read its figures anew.
+    def _read(self, process: psutil.Process, stat: Stat) -> _Facts:
+        """Read its figures anew, those in `stat` left aside.
 
         Raises:
             psutil.NoSuchProcess: it has ended.
         """
-        with process.oneshot():
-            state = _allowed(process.status)
-            cpu = _allowed(lambda: process.cpu_percent(interval=None))
-            memory = _allowed(process.memory_info)
-            read, written = self._io_rates(process)
-            facts = _Facts(
-                user=_text(_allowed(process.username)),
-                command=_command(process),
-                container_pid=_container_pid(process.pid),
-                cpu_pct=cpu if self._looked else None,  # the first answer is against nothing
-                rss_bytes=memory.rss if memory else None,
-                threads=_allowed(process.num_threads),
-                io_read_bytes_per_s=read,
-                io_write_bytes_per_s=written,
-                state=state,
-                started_at=_allowed(process.create_time),
-            )
-        self._looked = True
-        return facts
+        status = _allowed(lambda: status_of(self._pid))
+        read, written = self._io_rates(process)
+        return _Facts(
+            user=None if status is None else _text(status.user),
+            command=_command(process),
+            container_pid=None if status is None else status.inner_pid,
+            cpu_pct=self._cpu_pct(stat),
+            rss_bytes=stat.rss_bytes,
+            threads=stat.threads,
+            io_read_bytes_per_s=read,
+            io_write_bytes_per_s=written,
+            state=stat.state,
+            started_at=_allowed(process.create_time),
+        )
+
+    def _cpu_pct(self, stat: Stat) -> float | None:
+        """Of one CPU since the last look; None at the first, which is against nothing."""
+        before, now = self._cpu, (time.monotonic(), stat.cpu_seconds)
+        self._cpu = now
+        if before is None or now[0] <= before[0]:
+            return None
+        return round(100.0 * max(0.0, now[1] - before[1]) / (now[0] - before[0]), 1)
 
     def _io_rates(self, process: psutil.Process) -> tuple[float | None, float | None]:
         counters = _allowed(process.io_counters)
@@ -282,19 +288,6 @@ def _command(process: psutil.Process) -> str | None:
 def _text(text: str | None) -> str | None:
     """A text without the half characters by which Python keeps bytes that are no UTF-8: JSON cannot hold them."""
     return None if text is None else text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _container_pid(pid: int, proc: Path = Path("/proc")) -> int | None:
-    """The pid in the process's innermost namespace where it is in one of its own, from /proc/PID/status, NSpid."""
-    try:
-        text = (proc / str(pid) / "status").read_bytes()
-    except OSError:
-        return None
-    for line in text.splitlines():
-        if line.startswith(b"NSpid:"):
-            pids = line.split()[1:]
-            return int(pids[-1]) if len(pids) > 1 else None
-    return None
 
 
 def _opens_nvidia(pid: int) -> bool:

@@ -16,8 +16,8 @@ from collectors.nccl_ras.client import DEFAULT, Answer, ask
 from collectors.nccl_ras.stuck import stuck_communicators
 from llmtop import procfs, wire
 from llmtop.errors import NotPossibleHere
-from llmtop.rules.gpu import looks_busy_but_is_not
-from llmtop.rules.state.gpu import GpuState
+from llmtop.rules.gpu import POWER_LOW, looks_busy_but_is_not
+from llmtop.rules.state.gpu import GpuState, share_pct
 from llmtop.snapshot import Gpu, Rank, Snapshot, StuckCommunicator
 
 AGAIN_SECONDS = 10.0
@@ -84,6 +84,9 @@ def suspects_of(snapshot: Snapshot) -> dict[int, int]:
 
 def _may_spin(gpu: Gpu, now: float) -> bool:
     """Whether it looks as GPUs do that wait in a collective."""
+    share = share_pct(gpu.power_watts, gpu.power_limit_watts)
+    if share is None or share >= POWER_LOW[0]:
+        return False  # as of nearly all: no more needs to be looked at
     state = GpuState(gpu, now)
     state.update(gpu, now)
     return looks_busy_but_is_not(state)

@@ -51,6 +51,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "mem_bytes": _BYTES,
 }
 """Least and most by field of `llmtop.snapshot.Gpu`, and `mem_bytes` of `collectors.base.GpuUse`."""
+_SIMPLE = {name: bounds for name, bounds in BOUNDS.items() if name != "mem_used_bytes"}
+"""Those that depend on no other field."""
 PID_LIMIT = 1 << 22
 """Linux's PID_MAX_LIMIT: every pid is smaller."""
 NO_REASONS = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
@@ -67,7 +69,13 @@ def plausible_pid(pid: int) -> bool:
 
 def judged(values: Values, odd: Odd) -> Values:
     """The values without those that cannot be, which go to `odd`. NaN is a driver's way to say "none"."""
-    return {name: value for name, value in values.items() if _can_be(name, value, values, odd)}
+    sound: Values = {}
+    for name, value in values.items():
+        bounds = _SIMPLE.get(name)
+        usual = bounds is not None and value is not None and bounds[0] <= value <= bounds[1]  # as NaN is not
+        if usual or _can_be(name, value, values, odd):
+            sound[name] = value
+    return sound
 
 
 def _can_be(name: str, value: object, values: Values, odd: Odd) -> bool:

@@ -282,9 +282,9 @@ class DeviceSampler:
     def _counters(self, odd: Odd) -> Values:
         """GPM's values of the whole GPU; where it has no PCIe rates, NVML's own are read instead."""
         call = self._fast_call
-        read = self._read_gpm(self.uuid, lambda sample: call("nvmlGpmSampleGet", self._handle, sample))
-        values = judged(read, odd)
-        if values.get("pcie_rx_bytes_per_s") is not None:
+        values = self._read_gpm(self.uuid, lambda sample: call("nvmlGpmSampleGet", self._handle, sample))
+        received = {"pcie_rx_bytes_per_s": values.get("pcie_rx_bytes_per_s")}
+        if judged(received, odd).get("pcie_rx_bytes_per_s") is not None:  # the others are judged with the sample
             self._rounds_without_pcie = 0
             self._beats["pcie"].stop()
             return {**values, "pcie_source": "gpm"}

@@ -59,7 +59,8 @@ class KnownNames:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._known: set[str] = set()
+        self.known: set[str] = set()
+        """Those that were admitted."""
         self._others: set[int] = set()
 
     @property
@@ -69,10 +70,10 @@ class KnownNames:
 
     def admit(self, name: str) -> bool:
         """Whether a name is known already or may become so: there is room for one more."""
-        if name in self._known:
+        if name in self.known:
             return True
-        if len(self._known) < self._most and len(name) <= MAX_NAME:
-            self._known.add(name)
+        if len(self.known) < self._most and len(name) <= MAX_NAME:
+            self.known.add(name)
             return True
         if len(self._others) < _COUNTED:
             self._others.add(hash(name))
@@ -142,11 +143,18 @@ class Bounds:
         for step in whole:
             if step.interval_ns is not None and step.interval_ns < 0:
                 step.interval_ns = None
-            step.tokens, step.samples = _amount(step.tokens), _amount(step.samples)
-            step.tokens_in = _amount(step.tokens_in)
+            if step.tokens is not None:
+                step.tokens = _amount(step.tokens)
+            if step.samples is not None:
+                step.samples = _amount(step.samples)
+            if step.tokens_in is not None:
+                step.tokens_in = _amount(step.tokens_in)
             if step.phases:
+                known, admit = self.phases.known, self.phases.admit
                 step.phases = [
-                    phase for phase in step.phases if phase.host_ns >= 0 and self.phases.admit(phase.name)
+                    phase
+                    for phase in step.phases
+                    if phase.host_ns >= 0 and (phase.name in known or admit(phase.name))
                 ][:MAX_PHASES]
         admitted = self.metrics.admit
         message.metrics = {name: value for name, value in message.metrics.items() if admitted(name)}

@@ -38,6 +38,8 @@ class GpuWaits:
         """
         since = time.monotonic() - min(WINDOW_SECONDS, max(window_seconds or 0.0, LEAST_SECONDS + 1.0))
         judged, waited = 0, dict[str, int]()
+        while self._told and self._told[0][0] < since - WINDOW_SECONDS:
+            self._told.popleft()  # no window reaches back so far
         for told, ns, calls in self._told:
             if told >= since:
                 judged += ns

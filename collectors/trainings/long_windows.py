@@ -14,6 +14,11 @@ _RESOLUTION = math.log(1.01)
 """Lengths are counted in classes that are 1 % apart, so percentiles are off by half of that at most."""
 
 
+def class_of(seconds: float) -> int:
+    """The class that a step of that length is counted in."""
+    return round(math.log(max(seconds, 1e-9)) / _RESOLUTION)
+
+
 class _Part:
     """Steps that leave a window together."""
 
@@ -61,10 +66,12 @@ class LongWindow:
         self._seconds = seconds
         self._parts: deque[_Part] = deque()
         self._all = _Part()
+        self._told: Window | None = None
+        """What was said last; None: a step has come since."""
 
-    def add(self, counted: Counted) -> None:
-        """Take in the newest whole step."""
-        place = round(math.log(max(counted.length, 1e-9)) / _RESOLUTION)
+    def add(self, counted: Counted, place: int) -> None:
+        """Take in the newest whole step, which is of that class (`class_of`)."""
+        self._told = None
         self._all.add(counted, place)
         if self._seconds is None:
             return
@@ -76,26 +83,32 @@ class LongWindow:
 
     def told(self) -> Window | None:
         """What the steps come to; None without one."""
+        if self._told is None and self._all.steps:
+            self._told = self._made()
+        return self._told
+
+    def _made(self) -> Window:
         seen = self._all
-        if not seen.steps:
-            return None
         mean = seen.seconds / seen.steps
+        half, most = self._percentiles(50, 95)
         return Window(
             name=self._name,
             seconds=seen.seconds,
             steps=seen.steps,
             step_seconds=mean,
-            step_seconds_p50=self._percentile(50),
-            step_seconds_p95=self._percentile(95),
+            step_seconds_p50=half,
+            step_seconds_p95=most,
             outside_seconds=max(0.0, seen.outside.total) / seen.outside.count if seen.outside.count else None,
             tokens_per_s=seen.tokens.total / seen.seconds if seen.tokens.count and seen.seconds > 0 else None,
         )
 
-    def _percentile(self, pct: float) -> float:
-        wanted = (self._all.steps - 1) * pct / 100
+    def _percentiles(self, *pcts: float) -> list[float]:
+        """Those asked for, which are in ascending order; there is a step at least."""
+        wanted = [(self._all.steps - 1) * pct / 100 for pct in pcts]
+        found: list[float] = []
         before = 0
-        for place in sorted(self._all.classes):
-            before += self._all.classes[place]
-            if before > wanted:
-                return math.exp(place * _RESOLUTION)
-        raise AssertionError("percentiles are asked of steps only")
+        for place, count in sorted(self._all.classes.items()):
+            before += count
+            while len(found) < len(wanted) and before > wanted[len(found)]:
+                found.append(math.exp(place * _RESOLUTION))
+        return found

@@ -38,10 +38,14 @@ class OutsideCauses:
             return ()
         since = time.monotonic() - max(LEAST_SECONDS, window_seconds or 0.0)
         seen: dict[str, int] = {}
-        for told, found in self._told:
-            if told >= since:
-                for what, ns in found.items():
-                    seen[what] = seen.get(what, 0) + ns
+        lately: list[dict[str, int]] = []
+        for told, found in reversed(self._told):
+            if told < since:
+                break
+            lately.append(found)
+        for found in reversed(lately):
+            for what, ns in found.items():
+                seen[what] = seen.get(what, 0) + ns
         total = sum(seen.values())
         largest = sorted(seen, key=lambda what: -seen[what])[:MOST_CAUSES]
         return tuple(Cause(what=what, seconds=outside_seconds * seen[what] / total) for what in largest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from collectors.trainings.long_windows import MINUTES_SECONDS, LongWindow
+from collectors.trainings.long_windows import MINUTES_SECONDS, LongWindow, class_of
 from collectors.trainings.step_window import Counted, StepWindow, percentile
 from llmtop.snapshot import Step, Window
 from llmtop.step_changes import StepChanges
@@ -102,8 +102,9 @@ class StepFigures:
         outside = whole.outside if whole.step.phases else None
         counted = Counted(whole.step, whole.seconds, whole.seconds, outside)
         self._recent.add(counted)
+        place = class_of(counted.length)
         for window in self._long:
-            window.add(counted)
+            window.add(counted, place)
         if self._changes.add(whole):
             self._recent.cut(self._changes.level_since or 0)
 

@@ -8,6 +8,7 @@ so that steps of a millisecond cost no more memory than those of a second; a lon
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -89,15 +90,22 @@ class Sums:
 
     def count(self, counted: Counted, sign: int = 1) -> None:
         """Take a step in, or out again."""
+        step, elapsed, outside = counted.step, counted.elapsed, counted.outside
         self.steps += sign
-        self.elapsed.add(counted.elapsed, sign)
-        self.outside.add(counted.outside, sign)
-        self.tokens.add(counted.step.tokens, sign)
-        self.tokens_in.add(counted.step.tokens_in, sign)
-        self.samples.add(counted.step.samples, sign)
-        self.count_gpu(counted.step, sign)
-        for phase in counted.step.phases:
-            host = self._of(phase.name)[0]
+        if elapsed is not None:
+            self.elapsed.add(elapsed, sign)
+        if outside is not None:
+            self.outside.add(outside, sign)
+        if step.tokens is not None:
+            self.tokens.add(step.tokens, sign)
+        if step.tokens_in is not None:
+            self.tokens_in.add(step.tokens_in, sign)
+        if step.samples is not None:
+            self.samples.add(step.samples, sign)
+        if step.gpu_seconds is not None:
+            self.count_gpu(step, sign)
+        for phase in step.phases:
+            host = (self.phases.get(phase.name) or self._of(phase.name))[0]
             host.add(phase.host_seconds, sign)
             if not host.count:
                 del self.phases[phase.name]
@@ -186,6 +194,12 @@ class StepWindow:
         self._seconds = 0.0
         self._place: dict[int, tuple[_Block, Step]] = {}
         """By index the last steps, for their GPU times."""
+        self._ordered: list[float] = []
+        self._came: list[float] = []
+        self._went: list[float] = []
+        """Lengths as they were put in order last, and those that came and went since."""
+        self._first_tokens = 0
+        """How many requests are in it of which it is known when their first token was there."""
 
     def __len__(self) -> int:
         return self.sums.steps
@@ -196,7 +210,10 @@ class StepWindow:
         if not self._blocks or self._blocks[-1].seconds + seconds > BLOCK_SECONDS:
             self._blocks.append(_Block())
         block = self._blocks[-1]
+        known = len(block.requests)
         block.add(counted, seconds)
+        self._first_tokens += len(block.requests) - known
+        self._came.append(counted.length)
         self.sums.count(counted)
         self._seconds += seconds
         self._place[counted.step.index] = block, counted.step
@@ -229,13 +246,22 @@ class StepWindow:
             self._drop()
 
     def lengths(self) -> list[float]:
-        """The lengths of all steps in it, in ascending order."""
-        return sorted(chain.from_iterable(block.lengths for block in self._blocks))
+        """The lengths of all steps in it, in ascending order; not to be changed, and good until the next step."""
+        came, went = self._came, self._went
+        if len(came) + len(went) > _FEW:
+            self._ordered = sorted(chain.from_iterable(block.lengths for block in self._blocks))
+        else:
+            for length in came:
+                insort(self._ordered, length)
+            for length in went:
+                del self._ordered[bisect_left(self._ordered, length)]
+        self._came, self._went = [], []
+        return self._ordered
 
     @property
     def has_first_tokens(self) -> bool:
         """Whether it is known of any request when its first token was there."""
-        return any(block.requests for block in self._blocks)
+        return self._first_tokens > 0
 
     def first_tokens(self) -> list[float]:
         """How long requests took to their first token, in ascending order."""
@@ -279,14 +305,22 @@ class StepWindow:
         self._seconds -= block.seconds
         if block.only is not None:
             self.sums.count(block.only, -1)
+            index = block.only.step.index
+            if self._place.get(index, (None,))[0] is block:
+                del self._place[index]
         elif block.sums is not None:
             self.sums.merge(block.sums, -1)
+        self._first_tokens -= len(block.requests)
         block.requests = {}
+        block.only = block.sums = None
+        self._went += block.lengths
         block.lengths = []  # by which a GPU time that comes later sees that the block is gone
         if not self._blocks:
             self.sums, self._seconds = Sums(), 0.0  # what rounding has left of it goes, too
 
 
+_FEW = 32
+"""So many lengths are put into their places one by one; of more, all are sorted."""
 _LATE_STEPS = 512
 """How many steps back a GPU time may come."""
 

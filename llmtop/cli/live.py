@@ -263,9 +263,21 @@ def need_terminal(instead: str) -> None:
 
 def _show(feed: Feed, *, ascii: bool, theme: str | None) -> int:
     """Run the screen; 128 + the signal's number if a signal or a lost terminal ended it."""
+    _load_asyncio_without_tls()
     from tui.show import show
 
     return show(feed, ascii=ascii, theme=theme, remember=True)
+
+
+def _load_asyncio_without_tls() -> None:
+    """Have asyncio do without Python's ssl, as it can: OpenSSL is 2 MiB, and no screen speaks TLS."""
+    if "asyncio" in sys.modules or "ssl" in sys.modules:
+        return
+    sys.modules["ssl"] = None  # type: ignore[assignment]
+    try:
+        import asyncio  # noqa: F401
+    finally:
+        del sys.modules["ssl"]  # who asks for it later gets it
 
 
 def _stream(feed: Feed | ReplayFeed) -> None:

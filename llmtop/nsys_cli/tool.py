@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import os
 import re
-import secrets
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
@@ -220,7 +219,7 @@ def child_environment() -> dict[str, str]:
 
 def new_session_name() -> str:
     """A name for ``--session-new`` that no other session has; nsys wants a letter first."""
-    return f"llmtop-{os.getpid()}-{secrets.token_hex(3)}"
+    return f"llmtop-{os.getpid()}-{os.urandom(3).hex()}"
 
 
 def launch_command(session: str, options: Iterable[str] = (), nsys: Nsys | None = None) -> list[str]:

@@ -49,7 +49,13 @@ def pick(pair: tuple[float, float], up: bool) -> float:
 
 
 def judged(state: RankState) -> list[StepCosts]:
-    """The steps to judge by, or none: too few, or the last one is long ago."""
+    """The steps to judge by, or none: too few, or the last one is long ago. The same for all rules of a round."""
+    if state.judged_by is None:
+        state.judged_by = _judged(state)
+    return state.judged_by
+
+
+def _judged(state: RankState) -> list[StepCosts]:
     if not state.working or not state.steps or not asked_enough(state):
         return []
     usual = finite(state.rank.step_seconds_p50) or 0.0
@@ -75,8 +81,13 @@ def recent(state: RankState) -> list[StepCosts]:
 def timed(state: RankState, count: int = 2) -> list[StepCosts]:
     """The last steps that CUDA events timed, newest last; none when they are too long ago."""
     newest = state.steps[-1].index if state.steps else 0
-    known = [step for step in state.steps if step.gpu is not None and newest - step.index <= TIMED_WITHIN]
-    return known[-count:]
+    known: list[StepCosts] = []
+    for step in reversed(state.steps):
+        if step.gpu is not None and newest - step.index <= TIMED_WITHIN:
+            known.append(step)
+            if len(known) == count:
+                break
+    return known[::-1]
 
 
 def mostly(steps: list[StepCosts], role: Role, pct: float) -> bool:

@@ -13,7 +13,6 @@ part of the step, holds the others up.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
 from typing import Final, NamedTuple
 
 from llmtop import format as fmt
@@ -22,7 +21,7 @@ from llmtop.rules import limits
 from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.rank import JobState, RankState
 from llmtop.rules.state.step_costs import StepCosts, work_of
-from llmtop.rules.state.windows import finite
+from llmtop.rules.state.windows import finite, median
 from llmtop.rules.step_bound import timed
 from llmtop.snapshot import GRADIENT_POINTS, Arrival
 from llmtop.whole_steps import OUTSIDE
@@ -71,14 +70,20 @@ class Late(NamedTuple):
     share_pct: float
     role: Role
     """What it does longer than the others."""
-    phase: str
-    """The phase of that role which differs most."""
     apart: bool
     """Whether it is behind in nearly every step, and not once: a checkpoint, an evaluation."""
     own_seconds: float
     others_seconds: float
     step_seconds: float
     clock: str
+    mine: list[StepCosts]
+    others: list[list[StepCosts]]
+    """The steps by which that was judged: its own, and those of each of the others."""
+
+    @property
+    def phase(self) -> str:
+        """The phase of that role which differs most; looked for when it is told, which is rare."""
+        return _phase(self.mine, self.others, self.role, self.clock == "GPU")
 
 
 class Last(NamedTuple):
@@ -136,7 +141,7 @@ def _runs_free(state: RankState, states: Sequence[RankState], arrival: Arrival, 
         return False
     others = [_host_parts(other) for other in states if other is not state and other.stepping]
     excess = (
-        seconds - median(one.get(name, 0.0) for one in others)
+        seconds - median([one.get(name, 0.0) for one in others])
         for name, seconds in _host_parts(state).items()
         if others
     )
@@ -158,14 +163,14 @@ def _spent(step: StepCosts, by_gpu: bool) -> dict[Role, float]:
     return (step.gpu if by_gpu else step.host) or {}
 
 
-def _usual(steps: list[StepCosts], roles: tuple[Role, ...], by_gpu: bool) -> dict[Role, float]:
-    """The median over steps of each role's seconds."""
-    return {role: median(_spent(step, by_gpu).get(role, 0.0) for step in steps) for role in roles}
-
-
-def _sums(steps: list[StepCosts], roles: tuple[Role, ...], by_gpu: bool) -> list[float]:
-    """A rank's own work in each step, the least first."""
-    return sorted(sum(_spent(step, by_gpu).get(role, 0.0) for role in roles) for step in steps)
+def _own_work(
+    steps: list[StepCosts], roles: tuple[Role, ...], by_gpu: bool
+) -> tuple[dict[Role, float], list[float]]:
+    """The median over steps of each role's seconds, and a rank's own work in each step, the least first."""
+    spent = [_spent(step, by_gpu) for step in steps]
+    by_role = [[one.get(role, 0.0) for one in spent] for role in roles]
+    usual = {role: median(seconds) for role, seconds in zip(roles, by_role, strict=True)}
+    return usual, sorted(map(sum, zip(*by_role, strict=True)))
 
 
 def _stands_apart(mine: list[float], others: list[list[float]]) -> bool:
@@ -186,7 +191,7 @@ def _phase(mine: list[StepCosts], others: list[list[StepCosts]], role: Role, by_
         return {name: median(values) for name, values in found.items()}
 
     own, theirs = usual(mine), [usual(steps) for steps in others]
-    return max(own, key=lambda name: own[name] - median(one.get(name, 0.0) for one in theirs), default=role)
+    return max(own, key=lambda name: own[name] - median([one.get(name, 0.0) for one in theirs]), default=role)
 
 
 def _window(state: RankState, by_gpu: bool) -> list[StepCosts]:
@@ -206,30 +211,30 @@ def find(job: JobState) -> Late | None:
     windows = [_window(state, by_gpu) for state in ranks]
     if not all(windows) or not all(any(step.named for step in steps) for steps in windows):
         return None
-    lengths = [median(step.total for step in steps) for steps in windows]
+    lengths = [median([step.total for step in steps]) for steps in windows]
     if min(lengths) <= 0 or 100 * (max(lengths) / min(lengths) - 1) > SAME_STEP_PCT:
         return None
     roles = _own_roles(ranks, by_gpu)
-    own = [_usual(steps, roles, by_gpu) for steps in windows]
+    own, each = zip(*(_own_work(steps, roles, by_gpu) for steps in windows), strict=True)
     sums = [sum(one.values()) for one in own]
     place = max(range(len(ranks)), key=sums.__getitem__)
     others = [one for index, one in enumerate(own) if index != place]
     step = median(lengths)
-    typical = median(sum(one.values()) for one in others)
-    excess: dict[Role, float] = {role: own[place][role] - median(one[role] for one in others) for role in roles}
+    typical = median([sum(one.values()) for one in others])
+    excess: dict[Role, float] = {role: own[place][role] - median([one[role] for one in others]) for role in roles}
     role = max(excess, key=excess.__getitem__)
-    each = [_sums(steps, roles, by_gpu) for steps in windows]
     other_windows = [steps for index, steps in enumerate(windows) if index != place]
     return Late(
         state=ranks[place],
         share_pct=100 * (sums[place] - typical) / step,
         role=role,
-        phase=_phase(windows[place], other_windows, role, by_gpu),
         apart=_stands_apart(each[place], [sums for index, sums in enumerate(each) if index != place]),
         own_seconds=own[place][role],
         others_seconds=own[place][role] - excess[role],
         step_seconds=step,
         clock="GPU" if by_gpu else "host",
+        mine=windows[place],
+        others=other_windows,
     )
 
 

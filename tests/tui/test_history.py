@@ -34,9 +34,13 @@ def filled(values: dict[float, float], series: int = 2) -> tuple[SeriesStore, in
 
 def test_the_room_is_taken_at_once_and_is_what_was_promised() -> None:
     store = SeriesStore()
-    before = store.room_bytes
-    assert before <= 6 * 2**20
+    first = store.make(0)
+    few = store.room_bytes
     slots = [slot for slot in (store.make(name) for name in range(1000)) if slot is not None]
+    before = store.room_bytes
+    assert slots[0] == first
+    assert few < before / 10, "a series that nobody has takes none"
+    assert before <= 6 * 2**20
     for second in range(3000):
         store.advance(NOW + second)
         store.put(slots[:3], [1.0, 2.0, 3.0], NOW + second - 1, NOW + second)

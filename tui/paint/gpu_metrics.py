@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Literal
 
 from msgspec import Struct
@@ -105,14 +106,14 @@ def _rate(
 
 
 METRICS: tuple[Metric, ...] = (
-    _percent("util", "util", "GPU utilisation (a kernel was running)", "compute", lambda g: g.util_pct),
+    _percent("util", "util", "GPU utilisation (a kernel was running)", "compute", attrgetter("util_pct")),
     Metric(
         "power",
         "power",
         "Power",
         "energy",
-        lambda g: g.power_watts,
-        lambda g: g.power_limit_watts,
+        attrgetter("power_watts"),
+        attrgetter("power_limit_watts"),
         power_text,
         lambda v: f"{v:.0f} W",
     ),
@@ -121,20 +122,20 @@ METRICS: tuple[Metric, ...] = (
         "memory",
         "Memory in use",
         "transfer",
-        lambda g: g.mem_used_bytes,
-        lambda g: g.mem_total_bytes,
+        attrgetter("mem_used_bytes"),
+        attrgetter("mem_total_bytes"),
         memory_text,
         fmt.size,
     ),
-    _percent("sm", "SM", "SM active", "compute", lambda g: g.sm_active_pct),
-    _percent("tensor", "tensor", "Tensor cores active", "compute", lambda g: g.tensor_active_pct),
-    _percent("dram", "DRAM", "DRAM bandwidth in use", "transfer", lambda g: g.dram_active_pct),
+    _percent("sm", "SM", "SM active", "compute", attrgetter("sm_active_pct")),
+    _percent("tensor", "tensor", "Tensor cores active", "compute", attrgetter("tensor_active_pct")),
+    _percent("dram", "DRAM", "DRAM bandwidth in use", "transfer", attrgetter("dram_active_pct")),
     Metric(
         "temperature",
         "temp",
         "Temperature",
         "energy",
-        lambda g: g.temperature_c,
+        attrgetter("temperature_c"),
         _hundred,
         lambda g: fmt.number(g.temperature_c, 0, " °C"),
         lambda v: f"{v:.0f} °C",
@@ -144,27 +145,34 @@ METRICS: tuple[Metric, ...] = (
         "clock",
         "SM clock",
         "energy",
-        lambda g: g.sm_clock_mhz,
-        lambda g: g.sm_clock_max_mhz,
+        attrgetter("sm_clock_mhz"),
+        attrgetter("sm_clock_max_mhz"),
         lambda g: fmt.number(g.sm_clock_mhz, 0, " MHz"),
         lambda v: f"{v:.0f} MHz",
     ),
     _rate(
-        "pcie_rx", "PCIe rx", "PCIe receive (host to device)", lambda g: g.pcie_rx_bytes_per_s, pcie_limit, False
+        "pcie_rx", "PCIe rx", "PCIe receive (host to device)", attrgetter("pcie_rx_bytes_per_s"), pcie_limit, False
     ),
-    _rate("pcie_tx", "PCIe tx", "PCIe send (device to host)", lambda g: g.pcie_tx_bytes_per_s, pcie_limit, False),
-    _rate("nvlink_rx", "NVL rx", "NVLink receive", lambda g: g.nvlink_rx_bytes_per_s, nvlink_limit, True),
-    _rate("nvlink_tx", "NVL tx", "NVLink send", lambda g: g.nvlink_tx_bytes_per_s, nvlink_limit, True),
+    _rate(
+        "pcie_tx", "PCIe tx", "PCIe send (device to host)", attrgetter("pcie_tx_bytes_per_s"), pcie_limit, False
+    ),
+    _rate("nvlink_rx", "NVL rx", "NVLink receive", attrgetter("nvlink_rx_bytes_per_s"), nvlink_limit, True),
+    _rate("nvlink_tx", "NVL tx", "NVLink send", attrgetter("nvlink_tx_bytes_per_s"), nvlink_limit, True),
     _percent(
-        "mem_util", "mem rw", "Memory read or written (NVML)", "transfer", lambda g: g.mem_util_pct, optional=True
+        "mem_util",
+        "mem rw",
+        "Memory read or written (NVML)",
+        "transfer",
+        attrgetter("mem_util_pct"),
+        optional=True,
     ),
-    _percent("occupancy", "occup.", "SM occupancy", "compute", lambda g: g.sm_occupancy_pct, optional=True),
+    _percent("occupancy", "occup.", "SM occupancy", "compute", attrgetter("sm_occupancy_pct"), optional=True),
     Metric(
         "mem_temperature",
         "mem temp",
         "Memory temperature",
         "energy",
-        lambda g: g.mem_temperature_c,
+        attrgetter("mem_temperature_c"),
         _hundred,
         lambda g: fmt.number(g.mem_temperature_c, 0, " °C"),
         lambda v: f"{v:.0f} °C",

@@ -19,6 +19,7 @@ from llmtop import format as fmt
 from llmtop.snapshot import Alert, Gpu, Rank, Snapshot
 from tui import gpu_names
 from tui.columns import Around, Column, fitting
+from tui.heights import Past
 from tui.history import key_of
 from tui.paint import alert_style
 from tui.paint.gpu_metrics import BY_KEY, GIB, Hue
@@ -288,21 +289,59 @@ def _strip_title(made: Table, room: int, span: str) -> str:
     return pad(full if len(full) <= room else name, room)
 
 
+class _LineMade(Struct, frozen=True):
+    """All that a line is painted from."""
+
+    plan: _Plan
+    look: Look
+    width: int
+    texts: tuple[str, ...]
+    """Of the columns."""
+    strip: Past | str
+    """The history, or why there is none."""
+    hue: Hue
+    second: Past | None
+    loud: Alert | None
+    picked: bool
+    chosen: bool
+    foreign: bool
+    state: tuple[str, Style]
+
+
 def line(made: Table, entry: Entry, view: View, width: int, look: Look) -> Row:
     """One GPU and the rank on it."""
-    palette, plan = look.palette, made.plan
+    plan, rank = made.plan, entry.rank
     alert = _alert(made, entry)
     loud = alert if alert is not None and alert_style.weight(alert) > 0 else None
-    text, style = _state(made, entry, loud, look)
-    foreign = entry.rank is None or (made.several and entry.rank.job != made.job)
-    plain = palette.dim if foreign and loud is None else palette.text
-    strong = palette.dim if foreign and loud is None else palette.strong
-    row = Row(width)
-    picked = entry.gpu is not None and entry.gpu.uuid == made.selected and not entry.again
+    strip, hue = _strip(made, entry, view) if plan.strip_at >= 0 else ("", made.figure[2])
+    told = _LineMade(
+        plan=plan,
+        look=look,
+        width=width,
+        texts=tuple([column.text(entry, made.around) for column in plan.columns]),
+        strip=strip,
+        hue=hue,
+        second=_second(entry, view, plan.second) if plan.second else None,
+        loud=loud,
+        picked=entry.gpu is not None and entry.gpu.uuid == made.selected and not entry.again,
+        chosen=rank is not None and rank.pid == made.chosen,
+        foreign=rank is None or (made.several and rank.job != made.job),
+        state=_state(made, entry, loud, look),
+    )
+    place = None if entry.gpu is None else entry.gpu.uuid, None if rank is None else rank.pid, entry.again
+    return view.kept.get(place, told, lambda: _painted(told))
+
+
+def _painted(told: _LineMade) -> Row:
+    look, plan, loud, picked = told.look, told.plan, told.loud, told.picked
+    palette = look.palette
+    plain = palette.dim if told.foreign and loud is None else palette.text
+    strong = palette.dim if told.foreign and loud is None else palette.strong
+    row = Row(told.width)
     if loud is not None:
         row.add(alert_style.mark(loud, look), alert_style.badge(loud, look))
     else:
-        mark = look.glyphs.selected if picked or (entry.rank and entry.rank.pid == made.chosen) else " "
+        mark = look.glyphs.selected if picked or told.chosen else " "
         row.add(mark, palette.selected if picked else palette.dim)
     gap = " " * plan.gap
     waiting, style_of = [" "], palette.text  # cells of one style are put into the row together
@@ -315,10 +354,13 @@ def line(made: Table, entry: Entry, view: View, width: int, look: Look) -> Row:
     for place, column in enumerate(plan.columns):
         if place == plan.strip_at:
             flush()
-            _strip(row, made, entry, view, look)
+            _add_strip(row, told)
         if plan.second and column.key == "sm":
             flush()
-            _second(row, entry, view, plan.second, look)
+            if told.second is None:
+                row.add(" " * plan.second, palette.text)
+            else:
+                add_strip(row, told.second, "compute", look)
             waiting.append(gap)
         wanted = strong if column.strong else plain
         if column.key == "" and (picked or loud is not None):
@@ -326,10 +368,11 @@ def line(made: Table, entry: Entry, view: View, width: int, look: Look) -> Row:
         if wanted is not style_of:
             flush()
             style_of = wanted
-        waiting.append(pad(column.text(entry, made.around), column.width, right=True) + gap)
+        waiting.append(pad(told.texts[place], column.width, right=True) + gap)
     flush()
     if plan.strip_at == len(plan.columns):
-        _strip(row, made, entry, view, look)
+        _add_strip(row, told)
+    text, style = told.state
     said = whole(text, min(plan.state, row.left), f" {look.glyphs.dot} ")
     return row.add(said, style).end(palette.text)
 
@@ -345,29 +388,33 @@ def whole(text: str, room: int, between: str) -> str:
     return said
 
 
-def _strip(row: Row, made: Table, entry: Entry, view: View, look: Look) -> None:
-    """The history of the figure that the table shows, or why there is none."""
+def _strip(made: Table, entry: Entry, view: View) -> tuple[Past | str, Hue]:
+    """The history of the figure that the table shows, or why there is none; and in which colours."""
     key, _, hue = made.figure
     room = made.plan.strip
     if entry.gpu is None and entry.rank is not None:
-        past = view.history.past_from_zero((key_of(entry.rank), "step"), room)
-        add_strip(row, past, "compute", look)
-    elif entry.gpu is None or entry.again:
-        row.add(pad("  the same GPU", room), look.palette.dim)
-    else:
-        past = view.history.past((entry.gpu.uuid, key), room, BY_KEY[key].limit(entry.gpu))
-        if entry.gpu.mig_parent_uuid is not None and not any(past.heights):
-            row.add(pad(f"  part of GPU {entry.gpu.index}: power is told of all of it", room), look.palette.dim)
-        else:
-            add_strip(row, past, hue, look)
-    row.add(" " * made.plan.gap, look.palette.text)
-
-
-def _second(row: Row, entry: Entry, view: View, room: int, look: Look) -> None:
+        return view.history.past_from_zero((key_of(entry.rank), "step"), room), "compute"
     if entry.gpu is None or entry.again:
-        row.add(" " * room, look.palette.text)
-        return
-    add_strip(row, view.history.past((entry.gpu.uuid, "sm"), room, 100.0), "compute", look)
+        return "  the same GPU", hue
+    past = view.history.past((entry.gpu.uuid, key), room, BY_KEY[key].limit(entry.gpu))
+    if entry.gpu.mig_parent_uuid is not None and not any(past.heights):
+        return f"  part of GPU {entry.gpu.index}: power is told of all of it", hue
+    return past, hue
+
+
+def _add_strip(row: Row, told: _LineMade) -> None:
+    look = told.look
+    if isinstance(told.strip, str):
+        row.add(pad(told.strip, told.plan.strip), look.palette.dim)
+    else:
+        add_strip(row, told.strip, told.hue, look)
+    row.add(" " * told.plan.gap, look.palette.text)
+
+
+def _second(entry: Entry, view: View, room: int) -> Past | None:
+    if entry.gpu is None or entry.again:
+        return None
+    return view.history.past((entry.gpu.uuid, "sm"), room, 100.0)
 
 
 def _alert(made: Table, entry: Entry) -> Alert | None:

@@ -98,10 +98,16 @@ def paint(view: View, width: int, height: int, look: Look) -> list[Row]:
 
 
 def _title(view: View, width: int, look: Look) -> Row:
+    words, rewound = span_words(view.history), view.history.instant is not None and not view.replay
+    made_of = (words, rewound, width, look)
+    return view.kept.get("time line", made_of, lambda: _title_row(words, rewound, width, look))
+
+
+def _title_row(words: str, rewound: bool, width: int, look: Look) -> Row:
     palette, dot = look.palette, look.glyphs.dot
-    title = [("time line", palette.strong), (f" {dot} {span_words(view.history)} {dot} ", palette.text)]
+    title = [("time line", palette.strong), (f" {dot} {words} {dot} ", palette.text)]
     keys = [("[ ]", "span"), ("< >", "rewind"), ("{ }", "by a minute")]
-    if view.history.instant is not None and not view.replay:
+    if rewound:
         keys.insert(0, ("end", "now"))
     used = sum(len(text) for text, _ in title) + 4
     for key, does in keys:
@@ -227,6 +233,14 @@ def _rate(value: float | None) -> str:
 
 def _chart(line: _Line, view: View, label: int, room: int, tall: int, width: int, look: Look) -> list[Row]:
     past = _past(line, view.history, room, tall)
+    top = "" if line.top is None or past.most is None else line.top(past.most)
+    made_of = (line.label, line.value, top, past, line.hue, label, width, look)
+    return view.kept.get(
+        (line.name, tall), made_of, lambda: _chart_rows(line, past, top, label, tall, width, look)
+    )
+
+
+def _chart_rows(line: _Line, past: Past, top: str, label: int, tall: int, width: int, look: Look) -> list[Row]:
     palette = look.palette
     rows = [Row(width) for _ in range(tall)]
     for place, row in enumerate(rows):
@@ -234,8 +248,8 @@ def _chart(line: _Line, view: View, label: int, room: int, tall: int, width: int
             value = clip(line.value, label - 4)
             name = pad(clip(line.label, label - 2 - len(value)), label - 1 - len(value))
             row.add(" " + name, palette.dim).add(value + " ", palette.strong)
-        elif place == tall - 1 and line.top is not None and past.most is not None:
-            row.add(pad(f"max {line.top(past.most)} ", label + 1, right=True), palette.dim)
+        elif place == tall - 1 and top:
+            row.add(pad(f"max {top} ", label + 1, right=True), palette.dim)
         else:
             row.add(" " * (label + 1), palette.dim)
     add_chart(rows, past, line.hue, look)

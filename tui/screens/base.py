@@ -155,8 +155,13 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
 
     def footer(self, width: int) -> Row:
         """Paint the line of keys that work here."""
-        here = keys.for_screen(self.NAME, replaying=self.llmtop.replaying)
-        return header_footer.footer([key for key in here if key.label], width, self.look, self.labels())
+        replaying, labels, look = self.llmtop.replaying, self.labels(), self.look
+
+        def paint() -> Row:
+            here = [key for key in keys.for_screen(self.NAME, replaying=replaying) if key.label]
+            return header_footer.footer(here, width, look, labels)
+
+        return self.view.kept.get("footer", (self.NAME, replaying, width, look, labels), paint)
 
     def labels(self) -> dict[str, str]:
         """Other words for the footer's, by those: of what a key does now, and to whom."""

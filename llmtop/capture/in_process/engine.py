@@ -7,7 +7,7 @@ instrument/control/self_capture.py.
 from __future__ import annotations
 
 import math
-import secrets
+import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -99,7 +99,7 @@ class InProcessEngine(Engine):
                 "restart it with this llmtop"
             )
         message = wire.CaptureRequest(
-            id=secrets.token_hex(4),
+            id=os.urandom(4).hex(),
             engine=self.name,
             path=str(self.path_for(job, target)),
             # By the device's clock a step ends where the next begins, so the last one needs a step after it.

@@ -13,7 +13,7 @@ kernel. A pause for the stop alone is not enough.
 
 from __future__ import annotations
 
-import secrets
+import os
 import statistics
 import subprocess
 import sys
@@ -245,7 +245,7 @@ class Pauses:
         drain = max(DRAIN_SECONDS, 2 * self.step_seconds)
         for member in self._members:
             member.request = wire.Pause(
-                id=secrets.token_hex(8), finished=count, seconds=LONGEST_SECONDS, drain_seconds=drain
+                id=os.urandom(8).hex(), finished=count, seconds=LONGEST_SECONDS, drain_seconds=drain
             )
             member.state = None
             member.send(member.request)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -34,7 +34,7 @@ class Asked:
             self._connection = client.Connection.open(socket, history=0)
         except client.Closed as error:
             raise NotPossibleHere(f"the training cannot be reached: {error}") from None
-        self.id = secrets.token_hex(4)
+        self.id = os.urandom(4).hex()
         self.pid = self._connection.host_pid or self._connection.hello.pid
         try:
             if not self._connection.hello.stacks:

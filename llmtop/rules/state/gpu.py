@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from math import isfinite
 from typing import Final
 
 from llmtop import clock_events
@@ -92,8 +93,8 @@ class GpuState:
         self.power_share_pct = share_pct(values.power_watts, values.power_limit_watts)
         self.reasons = _names(values.clock_event_reasons)
         for name, window in self.windows.items():
-            value = finite(getattr(values, name))
-            if value is None:
+            value = getattr(values, name)
+            if value is None or not isfinite(value):
                 window.clear()
             else:
                 window.add(now, value)

@@ -34,6 +34,7 @@ class RankState:
         "_last",
         "_set_by",
         "gpu",
+        "judged_by",
         "key",
         "memory",
         "now",
@@ -56,6 +57,8 @@ class RankState:
         self.seen_at = now
         """Snapshot time at which the last new step came."""
         self.memory = MemoryTrend()
+        self.judged_by: list[StepCosts] | None = None
+        """What `recent_steps.judged` found of this snapshot, for the next rule that asks; None: not asked yet."""
         self._last: Step | None = None
 
     def update(self, rank: Rank, now: float, set_by: float = 0.0) -> None:
@@ -67,6 +70,7 @@ class RankState:
             set_by: by how many seconds it was set.
         """
         self._set_by = set_by
+        self.judged_by = None
         if (rank.kind, rank.inference) != (self.rank.kind, self.rank.inference):
             self._restart()  # it computed without training so far, and trains now
         self.rank, self.now = rank, now
