@@ -14,7 +14,7 @@ from llmtop.errors import UnusableInput
 from llmtop.format import printable
 from llmtop.inputs import DEFAULT, Limits
 from llmtop.trace import model, nvtx_operators
-from llmtop.trace.chrome_events import RANGE_NAMES
+from llmtop.trace.chrome_learn import RANGE_NAMES
 from llmtop.trace.groups import grouped
 from llmtop.trace.intervals import Ns
 from llmtop.trace.nsys_database import BLOCK_ROWS, NEVER, Database, name_of, whole
@@ -69,7 +69,7 @@ def load(path: Path, source: str, limits: Limits = DEFAULT) -> model.Trace:
             )
         return _load(database, source, notes)
     finally:
-        database.connection.close()
+        database.close()
 
 
 def _load(database: Database, source: str, notes: list[str]) -> model.Trace:
