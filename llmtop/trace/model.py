@@ -78,8 +78,20 @@ class Table:
 
         Args:
             chosen: a boolean for each row, or the numbers of the rows in the order wanted.
+
+        Returns:
+            The table itself when these are all of its rows in their order: nobody changes a table.
         """
+        if _all_rows(chosen, len(self)):
+            return self
         return type(self)(**{f.name: getattr(self, f.name)[chosen] for f in fields(self)})
+
+
+def _all_rows(chosen: npt.NDArray[Any], rows: int) -> bool:
+    if chosen.dtype == np.bool_:
+        return bool(chosen.all())
+    in_order = len(chosen) == rows and rows > 0 and int(chosen[0]) == 0 and int(chosen[-1]) == rows - 1
+    return in_order and bool((chosen[1:] > chosen[:-1]).all())
 
 
 @dataclass(frozen=True)
