@@ -111,7 +111,7 @@ class AtOnce:
             self._learn(timed)
             found = [known[_OWNER(event)] for event in events]
         owners = np.array(self._learnt.owners, dtype=np.int64).reshape(-1, 2)
-        place = np.array(found, dtype=np.int64)
+        place = np.array(found)
         return owners[place, 0], owners[place, 1]
 
     def _inputs(self, timed: list[Event], events: list[Event], operator: npt.NDArray[np.bool_]) -> None:
@@ -126,11 +126,10 @@ class AtOnce:
         shaped = [place for place, one in enumerate(given) if len(one.dims) > EMPTY_LIST]
         if shaped:
             keys = [(bytes(given[place].dims), bytes(given[place].types)) for place in shaped]
-            numbers = list(map(self._learnt.inputs.get, keys))
-            if None in numbers:
+            known = self._learnt.inputs
+            if not known.keys() >= set(keys):
                 self._learn(timed)
-                numbers = [self._learnt.inputs[key] for key in keys]
-            inputs[shaped] = numbers
+            inputs[shaped] = [known[key] for key in keys]
         kept = (inputs > 0) | (sequence > 0)
         if kept.any():
             self._tables.operators.add((base + rows[kept], inputs[kept], sequence[kept]))
@@ -171,7 +170,7 @@ def stream_of(event: Event) -> int:
 
 
 def message(learnt: Learnt, tables: Tables, row: int, arguments: Args) -> int:
-    """Note the process group of a collective, which is that row of device work; returns the bytes of its message."""
+    """Note the process group of a collective, that row of device work; returns the bytes of its message."""
     ranks = whole(arguments.group, 0)
     if 0 < ranks < 1 << 31:
         tables.groups.extend((row, ranks, learnt.collective(arguments.collective)))

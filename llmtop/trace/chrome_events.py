@@ -6,6 +6,7 @@ Some arguments changed their names over the years ("external id", "inDevice"). t
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -194,9 +195,7 @@ class Collector:
         return trace
 
 
-def _table(
-    kind: type[model.TableT], rows: Rows, sparse: dict[str, tuple[Ns, Ns]] | None = None
-) -> model.TableT:
+def _table(kind: type[model.TableT], rows: Rows, sparse: dict[str, tuple[Ns, Ns]] | None = None) -> model.TableT:
     """Rows as a table.
 
     Args:
@@ -227,7 +226,7 @@ def _give_processes(trace: model.Trace) -> None:
         at = np.minimum(np.searchsorted(calls.correlation[order], ops.correlation), len(order) - 1)
         hit = (calls.correlation[order][at] == ops.correlation) & (ops.correlation >= 0)
         process = np.where(hit, calls.process[order][at], usual)
-    ops.process[:] = process
+    trace.ops = replace(ops, process=process)
 
 
 def _describe(trace: model.Trace, properties: dict[str, Any]) -> None:
@@ -244,9 +243,7 @@ def _describe(trace: model.Trace, properties: dict[str, Any]) -> None:
     place = properties.get("distributedInfo")
     if isinstance(place, dict) and isinstance(place.get("rank"), int) and len(trace.calls):
         process = int(trace.calls.process[0])
-        trace.ranks.append(
-            model.TracedRank(process, whole(place["rank"], -1), whole(place.get("world_size"), 0))
-        )
+        trace.ranks.append(model.TracedRank(process, whole(place["rank"], -1), whole(place.get("world_size"), 0)))
     versions = [properties.get(key) for key in ("cuda_runtime_version", "cupti_version")]
     if isinstance(versions[0], int) and 0 < versions[0] < 1_000_000:
         trace.version = f"CUDA {versions[0] // 1000}.{versions[0] % 1000 // 10}"

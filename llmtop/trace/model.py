@@ -336,14 +336,24 @@ def build(table: type[TableT], columns: dict[str, Any]) -> TableT:
         values = np.asarray(columns.get(column.name, np.zeros(rows, dtype=kind)), dtype=kind)
         if len(values) != rows:
             raise ValueError(f"{table.__name__}.{column.name} has {len(values)} rows, not {rows}")
-        made[column.name] = values
+        made[column.name] = _alike(values)
     return table(**made)
+
+
+def _alike(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A column whose rows are all the same, as a process as a rule, in the memory of one of them."""
+    if len(values) > 1 and values[0] == values[-1] and bool((values == values[0]).all()):
+        return np.broadcast_to(values[0].copy(), values.shape)
+    return values
 
 
 def joined(tables: list[TableT]) -> TableT:
     """The rows of all tables, of the same type, after one another."""
     kind = type(tables[0])
-    return kind(**{f.name: np.concatenate([getattr(t, f.name) for t in tables]) for f in fields(kind)})
+    filled = [table for table in tables if len(table)]
+    if len(filled) < 2:
+        return filled[0] if filled else tables[0]
+    return kind(**{f.name: np.concatenate([getattr(t, f.name) for t in filled]) for f in fields(kind)})
 
 
 LONGEST_NAME = 16_384

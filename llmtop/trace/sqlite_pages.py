@@ -1,9 +1,9 @@
 """Columns of whole numbers straight from the pages of an SQLite file, a few hundred pages at a time.
 
-Python's sqlite3 makes an object of every value, which for a million kernels takes most of the time of a report. The
-file format is public and fixed (sqlite.org/fileformat2.html): a table is a tree of pages, each leaf holds rows, each
-row says how long its values are. Only plain tables are read: what is damaged, spills over its page, holds anything
-but whole numbers where they are asked for, or has columns that are computed, is left to SQLite.
+Python's sqlite3 makes an object of every value, which for a million kernels takes most of the time of a report.
+The file format is public and fixed (sqlite.org/fileformat2.html): a table is a tree of pages, each leaf holds
+rows, each row says how long its values are. Only plain tables are read: what is damaged, spills over its page,
+holds anything but whole numbers where they are asked for, or has columns that are computed, is left to SQLite.
 """
 
 from __future__ import annotations
@@ -98,8 +98,7 @@ class Pages:
         at = 0
         for run in runs:
             length = len(run) * self._size
-            buffer = memoryview(flat[at : at + length])
-            if os.preadv(self._file, [buffer], (int(run[0]) - 1) * self._size) != length:
+            if os.preadv(self._file, [flat[at : at + length].data], (int(run[0]) - 1) * self._size) != length:
                 raise NotPlain
             at += length
         return flat
@@ -176,9 +175,9 @@ def _schema(connection: sqlite3.Connection, table: str, wanted: dict[str, int]) 
         names = [str(column[1]) for column in columns]
         key = {str(column[1]) for column in columns if column[5]}  # may be the row's number, and not in the row
         computed = any(column[6] for column in columns)
-        if len(rows) == 1 and isinstance(rows[0][0], int) and not computed and not key & wanted.keys():
-            if wanted.keys() <= set(names) and len(set(names)) == len(names):
-                return rows[0][0], names
+        stored = not computed and not key & wanted.keys() and wanted.keys() <= set(names)
+        if stored and len(rows) == 1 and isinstance(rows[0][0], int):
+            return rows[0][0], names
     raise NotPlain
 
 
