@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -194,12 +194,15 @@ class Database:
             self._damaged(table, error, "it is left out")
             return []
 
-    def names(self, wanted: Iterable[Ns], into: model.Names) -> dict[int, int]:
+    def names(
+        self, wanted: Iterable[Ns], into: model.Names, plain: Callable[[int, str], str] = lambda _, name: name
+    ) -> dict[int, int]:
         """Number the names that occur.
 
         Args:
             wanted: columns of ids of StringIds.
             into: where the names get their numbers.
+            plain: makes of an id and its name what is numbered.
 
         Returns:
             The number of the name by its id.
@@ -208,7 +211,7 @@ class Database:
         known: dict[int, str] = {}
         for number, value in self.stream("SELECT id, value FROM StringIds", "StringIds"):
             if number in ids:
-                known[number] = name_of(value)
+                known[number] = plain(number, name_of(value))
         missing = ids - known.keys()
         if missing:
             self.notes.append(f"{len(missing)} names are missing from StringIds; they are written as #NUMBER")
