@@ -95,6 +95,7 @@ def cost(root: Path, arguments: list[str], python: str = sys.executable) -> Cost
     child = subprocess.Popen(
         [python, *arguments],
         stdout=subprocess.DEVNULL,
+        stderr=None if python == sys.executable else subprocess.DEVNULL,  # others have much to say
         cwd=root,
         env=environment(PYTHONPATH=str(root)),
     )

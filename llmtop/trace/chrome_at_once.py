@@ -127,9 +127,11 @@ class AtOnce:
         if shaped:
             keys = [(bytes(given[place].dims), bytes(given[place].types)) for place in shaped]
             known = self._learnt.inputs
-            if not known.keys() >= set(keys):
+            try:
+                inputs[shaped] = [known[key] for key in keys]
+            except KeyError:  # one is new
                 self._learn(timed)
-            inputs[shaped] = [known[key] for key in keys]
+                inputs[shaped] = [known[key] for key in keys]
         kept = (inputs > 0) | (sequence > 0)
         if kept.any():
             self._tables.operators.add((base + rows[kept], inputs[kept], sequence[kept]))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmtop import wire
+from llmtop.instrument.control.op_ranges import COMPILED
 from tests.support.trainings import Heard, Training, connect
 
 pytestmark = pytest.mark.torch
@@ -88,6 +89,7 @@ def test_marks_begin_and_end_with_a_step(runtime_dir: Path) -> None:
 def test_marks_end_without_a_word(runtime_dir: Path, how: str) -> None:
     with Training(program()) as training:
         heard, watching = (Heard(connect(runtime_dir, training)) for _ in range(2))
+        watching.until(lambda: watching.steps)  # it is told of what comes from now on
         ask(heard, "on", seconds=0.3 if how == "runs out of time" else 60.0)
         until(watching, "on")
         if how == "hangs up":
@@ -131,3 +133,14 @@ def test_without_pytorch_it_is_not_offered(runtime_dir: Path) -> None:
         assert not heard.connection.hello.op_ranges
         ask(heard, "on")
         until(heard, "failed")
+
+
+def test_a_compiled_model_is_said_to_tell_less(runtime_dir: Path) -> None:
+    compiled = program().replace("Linear(8, 8)", 'Linear(8, 8)\nmodel = torch.compile(model, backend="eager")')
+    with Training(compiled) as training:
+        heard = Heard(connect(runtime_dir, training))
+        heard.until(lambda: heard.steps, 90)
+        ask(heard, "ready")
+        until(heard, "ready")
+        (said,) = (one for one in heard.messages if isinstance(one, wire.OpRangesState))
+        assert said.detail == COMPILED
