@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sqlite3
 import sys
 import threading
@@ -11,11 +13,12 @@ from typing import NamedTuple
 
 import pytest
 
-from llmtop import wire
+from llmtop import procfs, wire
 from llmtop.capture import take
 from llmtop.capture.job import Cancelled, Progress, Target
 from llmtop.client import Connection
-from llmtop.errors import NotPossibleHere
+from llmtop.errors import LlmtopError, NotPossibleHere
+from llmtop.nsys_cli import tool as nsys
 from llmtop.trace.nvtx_operators import parse
 from tests.capture.conftest import Start, Training
 from tests.capture.killed import kill_capture_at
@@ -166,3 +169,35 @@ def test_a_script_with_a_profiler_is_left_alone(
     target = start(behind=(*llmtop_run, "--nsys", "--", sys.executable, str(script))).wait_attached()
     with pytest.raises(NotPossibleHere, match="the script has a profiler of PyTorch's own"):
         take.take(plan(target, captures, options=OPS))
+
+
+def test_a_training_that_ends_within_the_window_ends_as_it_would(
+    start: Start, llmtop_run: tuple[str, ...], captures: Path
+) -> None:
+    training = start(
+        "--torch", "--nvtx", "--step-ms", "40", "--steps", "150", behind=(*llmtop_run, "--nsys", "--")
+    )
+    result = take.take(plan(training.wait_attached(), captures, steps=500, options=OPS))
+    assert result.trace is not None
+    assert operators(result.trace)
+    assert any("ended within the window" in note for note in result.info.notes), result.info.notes
+    assert training.process.wait(60) == 0
+
+
+def test_a_killed_nsys_leaves_nothing_marked(training: Training, captures: Path) -> None:
+    target, killed = training.wait_attached(), threading.Event()
+    listener = heard(target)
+    _, session = nsys.for_process(target.pid)
+
+    def kill(progress: Progress) -> None:
+        if progress.stage == "record" and progress.steps == 2 and not killed.is_set():
+            killed.set()
+            for entry in Path("/proc").iterdir():
+                if entry.name.isdigit() and session.name in (procfs.command(int(entry.name)) or ""):
+                    os.kill(int(entry.name), signal.SIGKILL)
+
+    with pytest.raises(LlmtopError):
+        take.take(plan(target, captures, steps=8, options=OPS), kill)
+    assert killed.is_set()
+    listener.until(lambda: states(listener) == ["ready", "on", "off"])
+    training.wait_for_steps(3)
