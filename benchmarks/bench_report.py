@@ -1,61 +1,95 @@
-"""From a capture to its report in a fresh process: a real one, and made ones of two million events."""
+"""From a capture to its report in a fresh process: a real one, and made ones of two million events.
+
+In processor time and peak memory, in turns with the first release, of which the promises are made; and beside
+HTA's reading of a public trace, where both are here (`LLMTOP_BENCH_TRACE` names another trace).
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import sqlite3
+import statistics
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from benchmarks.older import checkout, cost, in_turns
 from benchmarks.result import Result
-from tests.support.data import LAUNCH_BOUND, unpacked
+from tests.support.data import KINETO, LAUNCH_BOUND, unpacked
 from tests.support.nsys import find_nsys
-from tests.support.processes import environment
+from tests.support.processes import REPOSITORY
 
 MILLIONS = 2_000_000
+OLDER = "77553bc"
+"""Version 0.1.0."""
+_MOST_MEMORY = 1.1
 _STEPS = 200
+_HTA = REPOSITORY / ".cache" / "hta" / "bin" / "python"
+_GIVEN = REPOSITORY.parent / "shared" / "public-traces" / "hta_df_index_resolver_df_index_resolver.json.gz"
+_WITH_HTA = """
+import sys
+from hta.trace_analysis import TraceAnalysis
+read = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir=sys.argv[2])
+read.get_temporal_breakdown(visualize=False)
+read.get_gpu_kernel_breakdown(visualize=False)
+"""
+"""What of a report HTA has: busy and idle time, and kernels by time."""
 
 
 def run() -> Iterable[Result]:
-    """All figures; those beside nsys only where there is one."""
+    """All figures; those beside nsys and HTA only where there is one."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
         real = unpacked(LAUNCH_BOUND, folder)
-        ours = min(_report(real)[0] for _ in range(3))
-        yield Result("launch_bound.sqlite to report, fresh process", ours, "s", 1.5, "63,474 kernels, best of 3")
+        older = folder / "older"
+        older.mkdir()
+        checkout(OLDER, older)
+        yield from _beside(older, real, "launch_bound.sqlite", 1.1)
         nsys = find_nsys()
         if nsys is not None:
+            ours = min(_wall(real) for _ in range(3))
             theirs = min(_nsys_stats(nsys, real) for _ in range(2))
-            yield Result("the same beside nsys stats, three reports", ours / theirs, "x", None, f"{theirs:.2f} s")
-        kinds = (
-            ("nsys SQLite", _made_sqlite),
-            ("Chrome JSON", _made_json),
-            ("Chrome JSON, half of them operators", _made_json_with_operators),
+            note = f"{ours:.2f} s against {theirs:.2f} s by the clock"
+            yield Result("the same beside nsys stats, three reports", ours / theirs, "x", None, note)
+        kinds: tuple[tuple[str, float, Callable[[Path], Path]], ...] = (
+            ("nsys SQLite", 0.6, _made_sqlite),
+            ("Chrome JSON", 0.6, _made_json),
+            ("Chrome JSON, half of them operators", 0.9, _made_json_with_operators),
         )
-        for kind, make in kinds:
+        for kind, most, make in kinds:
             made = make(folder)
-            seconds, peak = _report(made)
             size = made.stat().st_size >> 20
-            yield Result(f"two million events of {kind}", seconds, "s", 10.0, f"{size} MiB")
-            yield Result(f"two million events of {kind}, peak RSS", peak / (1 << 20), "MiB", 1024.0)
+            yield from _beside(older, made, f"two million events of {kind}, {size} MiB", most)
             made.unlink()
+        if _HTA.exists():
+            yield _beside_hta(folder)
 
 
-def _report(path: Path) -> tuple[float, int]:
-    """(wall seconds, peak RSS in bytes) of `llmtop report PATH --json`."""
-    command = [sys.executable, "-m", "llmtop", "report", str(path), "--json"]
+def _beside(older: Path, path: Path, what: str, most: float) -> Iterator[Result]:
+    pair = in_turns(older, ["-m", "llmtop", "report", str(path), "--json"])
+    yield Result(f"{what}, over {OLDER}", pair.seconds, "x", most, pair.note)
+    yield Result("  its peak memory", pair.peak, "x", _MOST_MEMORY)
+
+
+def _beside_hta(folder: Path) -> Result:
+    given = os.environ.get("LLMTOP_BENCH_TRACE")
+    trace = Path(given) if given else _GIVEN if _GIVEN.exists() else KINETO
+    ours = [cost(REPOSITORY, ["-m", "llmtop", "report", str(trace), "--json"]) for _ in range(3)]
+    theirs = [cost(REPOSITORY, ["-c", _WITH_HTA, str(trace), str(folder)], str(_HTA)) for _ in range(3)]
+    seconds = [statistics.median(one.seconds for one in side) for side in (ours, theirs)]
+    mib = [max(one.peak for one in side) >> 20 for side in (ours, theirs)]
+    note = f"{seconds[0]:.2f} s and {mib[0]} MiB against {seconds[1]:.2f} s and {mib[1]} MiB"
+    return Result(f"{trace.name} beside HTA", seconds[0] / seconds[1], "x", 1.0, note)
+
+
+def _wall(path: Path) -> float:
+    """Seconds that `llmtop report PATH --json` takes."""
     began = time.perf_counter()
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment())
-    _, status, usage = os.wait4(child.pid, 0)
-    seconds = time.perf_counter() - began
-    if status != 0:
-        raise RuntimeError(f"{' '.join(command)} failed")
-    return seconds, usage.ru_maxrss * 1024
+    cost(REPOSITORY, ["-m", "llmtop", "report", str(path), "--json"])
+    return time.perf_counter() - began
 
 
 def _nsys_stats(nsys: str, path: Path) -> float:

@@ -108,6 +108,8 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
     """Whether it stamps when it comes to the collectives of its steps (`Arrivals`)."""
     stacks: bool = False
     """Whether it can be asked to `LookAtStacks`."""
+    op_ranges: bool = False
+    """Whether it can be asked for `OpRanges`."""
     note: str | None = None
     """A sentence for the person at the screen: what cannot be seen, and why."""
 
@@ -316,6 +318,16 @@ class PauseState(msgspec.Struct, tag="pause_state", kw_only=True, omit_defaults=
     """How long the training thread stood, with the wait for the GPU, when it has ended."""
 
 
+class OpRangesState(msgspec.Struct, tag="op_ranges_state", kw_only=True, omit_defaults=True):
+    """From the training: how the marking of its operators goes."""
+
+    id: str
+    state: str
+    """"ready": it can be had; "on"; or, and then nothing more comes, "off" or "failed"."""
+    detail: str = ""
+    """Why not; with "ready" what it will not show."""
+
+
 class SeenFrame(msgspec.Struct, array_like=True):
     """One frame of a Python stack."""
 
@@ -409,6 +421,19 @@ class Resume(msgspec.Struct, tag="resume", kw_only=True):
     id: str
 
 
+class OpRanges(msgspec.Struct, tag="op_ranges", kw_only=True, omit_defaults=True):
+    """From the monitor: have NVTX ranges around PyTorch's operators from the end of the present step on, for nsys.
+
+    They end at the end of a step too: with `want` "off", after `seconds`, or when this connection ends.
+    """
+
+    id: str
+    want: str = "ready"
+    """"ready": only say whether it can be had; "on" or "off"."""
+    seconds: float = 60.0
+    """How long they may be there."""
+
+
 class LookAtStacks(msgspec.Struct, tag="look_at_stacks", kw_only=True, omit_defaults=True):
     """From the monitor: look at the stacks of all your threads, again and again for a while, and tell them.
 
@@ -447,10 +472,13 @@ FromTraining = (
     | Standstill
     | CaptureState
     | PauseState
+    | OpRangesState
     | StacksSeen
     | Refused
 )
-FromMonitor = Subscribe | CaptureRequest | CaptureCancel | Pause | Resume | LookAtStacks | EnoughStacks | Refused
+FromMonitor = (
+    Subscribe | CaptureRequest | CaptureCancel | Pause | Resume | OpRanges | LookAtStacks | EnoughStacks | Refused
+)
 
 _KNOWN_TYPES = frozenset(
     str(message.__struct_config__.tag) for message in (*get_args(FromTraining), *get_args(FromMonitor))

@@ -116,6 +116,7 @@ THINNED: dict[str, tuple[str, ...]] = {
     "test_any_snapshot_is_painted_at_any_size_in_exactly_its_place": ("dark", "ascii"),
     "test_it_ends_with_0_and_takes_its_entry_along": ("2", "15"),
     "test_what_is_planted_among_64_nodes_is_named": ("rules",),
+    "test_a_killed_llmtop_leaves_nothing_marked": ("record",),
 }
 """By the name of the test, wherever it stands, the parameters that `make test` runs."""
 
@@ -126,6 +127,12 @@ LEFT_OUT: dict[str, str] = {
     "test_an_encoder_and_decoder_counts_what_the_decoder_says": (
         "test_each_request_is_seen_from_its_call_to_its_return"
     ),
+    "test_every_operator_lies_in_a_step_that_the_window_began": "test_marks_begin_and_end_with_a_step",
+    "test_a_pause_ends_and_begins_with_them": ("test_operators_with_sizes_within_the_window_and_none_after_it"),
+    "test_a_capture_that_is_given_up_leaves_nothing_marked": "test_marks_end_without_a_word",
+    "test_a_killed_nsys_leaves_nothing_marked": "test_marks_end_without_a_word",
+    "test_a_script_with_a_profiler_is_left_alone": "test_it_is_refused_before_nsys_starts",
+    "test_a_training_that_ends_within_the_window_ends_as_it_would": "test_a_forked_child_marks_nothing",
     "test_calls_by_hand_take_over": "test_what_is_no_whole_request_is_not_counted_and_those_beside_it_are",
     "test_gradients_by_hand_after_forwards_make_it_a_training": (
         "test_a_script_that_evaluates_first_and_then_trains_is_a_training"

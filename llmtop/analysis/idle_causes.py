@@ -113,10 +113,12 @@ def attribute(lane: Lane, others: Spans, phases: list[PhaseSpans]) -> Gaps:
     for cause in _ORDER:
         if cause not in sets:
             continue
-        mine = iv.both(left, sets[cause])
-        left = iv.without(left, mine)
-        by_cause["launch" if cause == "latency" else cause] += iv.overlap(idle.starts, idle.ends, mine)
-    by_cause["unknown"] += iv.overlap(idle.starts, idle.ends, left)
+        mine = left if sets[cause] is idle else iv.both(left, sets[cause])
+        if len(mine):
+            left = iv.EMPTY if mine is left else iv.without(left, mine)
+            by_cause["launch" if cause == "latency" else cause] += iv.measure_parts(idle, mine)
+    if len(left):
+        by_cause["unknown"] += iv.measure_parts(idle, left)
     _share_with_sync(lane, host, by_cause, late)
     return Gaps(idle, by_cause, ending)
 

@@ -110,6 +110,9 @@ OPTIONS: tuple[Option, ...] = (
            "some 0.2 s to start and 0.5 s to stop; done unasked on a GPU from nsys 2025.3 on", False),
     Option("no-pause", "the training never waits for nsys",
            "on a GPU nsys 2025.3 crashes the training sooner or later", False),
+    Option("ops", "PyTorch's operators with the sizes of their inputs; of attached trainings",
+           "some µs of the host for each: launch-bound steps become clearly longer within the window, which the "
+           "report sets right by the undisturbed step", False),
     Option("gpu-metrics", "SM, tensor and memory activity over time, whole machine",
            "start takes 1.0 s instead of 0.25 s; needs root or profiling opened to all users", False),
     Option("cpu-sampling", "where all threads' CPU time goes",

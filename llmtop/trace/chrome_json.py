@@ -93,7 +93,7 @@ class _Reading:
         wanted = _PIECE_BYTES
         while True:
             self._fill(wanted)
-            if not self._ended and not self._buffer.strip(b" \n\r\t,"):
+            if not self._ended and not _any_event(self._buffer):
                 self._drop(len(self._buffer))
                 continue
             if self._ended and self._last_piece():
@@ -167,7 +167,8 @@ class _Reading:
     def _piece(self) -> int:
         """Take the whole events of the buffer at once; returns their bytes, 0 when that cannot be done."""
         places = list(chrome_salvage.NEXT.finditer(self._buffer, max(0, len(self._buffer) - (64 << 10))))
-        events = parse(self._buffer[: places[-1].start() + 1], self._exactly) if places else None
+        whole = memoryview(self._buffer)[: places[-1].start() + 1] if places else None
+        events = parse(whole, self._exactly) if whole is not None else None
         if events is None:
             return 0
         self._add(events)
@@ -235,6 +236,12 @@ def _properties(part: bytes) -> dict[str, Any] | None:
     except NO_JSON:
         return None
     return found if isinstance(found, dict) else None
+
+
+def _any_event(text: bytes) -> bool:
+    """Whether there is more than blanks and commas."""
+    blanks = b" \n\r\t,"
+    return bool(text[:100].strip(blanks) or text.strip(blanks))
 
 
 def _balanced(text: bytes) -> bool:

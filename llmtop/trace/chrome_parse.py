@@ -36,14 +36,14 @@ _LOOKED_AT = 200
 """Events of which the times are looked at: those of one file are all from one clock."""
 
 
-def parse(objects: bytes, exactly: bool = False) -> list[Event] | None:
+def parse(objects: bytes | memoryview, exactly: bool = False) -> list[Event] | None:
     """The events of a text of whole objects with commas between, as torch writes them today; None if it is not.
 
     Args:
         objects: the text.
         exactly: read the times as decimals at once, which takes longer: for a file whose clock needs it.
     """
-    text = b"[" + objects + b"]"
+    text = b"".join((b"[", objects, b"]"))
     try:
         events = [] if exactly else _several.decode(text)
         if exactly or any(_coarse(event) for event in islice(events, _LOOKED_AT)):

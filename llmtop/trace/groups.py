@@ -46,6 +46,8 @@ def ranked(column: npt.NDArray[np.signedinteger], inverse: bool = True) -> tuple
     if not len(column):
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     low, high = int(column.min()), int(column.max())
+    if low == high:
+        return np.array([low], dtype=np.int64), np.zeros(len(column) if inverse else 0, dtype=np.int64)
     if high - low > 2 * len(column) + _SPARE:
         values, which = np.unique(column, return_inverse=True)
         return values.astype(np.int64), which.reshape(-1).astype(np.int64)

@@ -78,8 +78,20 @@ class Table:
 
         Args:
             chosen: a boolean for each row, or the numbers of the rows in the order wanted.
+
+        Returns:
+            The table itself when these are all of its rows in their order: nobody changes a table.
         """
+        if _all_rows(chosen, len(self)):
+            return self
         return type(self)(**{f.name: getattr(self, f.name)[chosen] for f in fields(self)})
+
+
+def _all_rows(chosen: npt.NDArray[Any], rows: int) -> bool:
+    if chosen.dtype == np.bool_:
+        return bool(chosen.all())
+    in_order = len(chosen) == rows and rows > 0 and int(chosen[0]) == 0 and int(chosen[-1]) == rows - 1
+    return in_order and bool((chosen[1:] > chosen[:-1]).all())
 
 
 @dataclass(frozen=True)
@@ -324,14 +336,24 @@ def build(table: type[TableT], columns: dict[str, Any]) -> TableT:
         values = np.asarray(columns.get(column.name, np.zeros(rows, dtype=kind)), dtype=kind)
         if len(values) != rows:
             raise ValueError(f"{table.__name__}.{column.name} has {len(values)} rows, not {rows}")
-        made[column.name] = values
+        made[column.name] = _alike(values)
     return table(**made)
+
+
+def _alike(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A column whose rows are all the same, as a process as a rule, in the memory of one of them."""
+    if len(values) > 1 and values[0] == values[-1] and bool((values == values[0]).all()):
+        return np.broadcast_to(values[0].copy(), values.shape)
+    return values
 
 
 def joined(tables: list[TableT]) -> TableT:
     """The rows of all tables, of the same type, after one another."""
     kind = type(tables[0])
-    return kind(**{f.name: np.concatenate([getattr(t, f.name) for t in tables]) for f in fields(kind)})
+    filled = [table for table in tables if len(table)]
+    if len(filled) < 2:
+        return filled[0] if filled else tables[0]
+    return kind(**{f.name: np.concatenate([getattr(t, f.name) for t in filled]) for f in fields(kind)})
 
 
 LONGEST_NAME = 16_384

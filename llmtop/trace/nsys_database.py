@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from llmtop.format import printable
 from llmtop.inputs import Limits, bytes_of
 from llmtop.trace import model, sanitize
 from llmtop.trace.intervals import Ns
+from llmtop.trace.sqlite_pages import NotPlain, Pages
 
 # Kernel, runtime and NVTX tables in one: at 100,000 rows a block the lists of a block stay under 100 MB.
 BLOCK_ROWS = 100_000
@@ -65,6 +67,9 @@ class Database:
         self._bytes = bytes_of(path)
         self._work = _WORK_LEAST + _WORK_A_BYTE * self._bytes
         self._rows = 0
+        self._pages: Pages | None = None
+        with suppress(NotPlain):
+            self._pages = Pages(path)
         try:
             # immutable: never a lock, a journal or a -wal file beside somebody's capture.
             self.connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
@@ -83,6 +88,12 @@ class Database:
                 "nsys export --type sqlite REPORT.nsys-rep"
             ) from None
         self.columns = {name: self._columns(name) for name in self.tables.intersection(tables)}
+
+    def close(self) -> None:
+        """Give the file back."""
+        self.connection.close()
+        if self._pages is not None:
+            self._pages.close()
 
     def _worked(self) -> int:
         """Called by SQLite now and then; anything but 0 ends the query."""
@@ -106,6 +117,10 @@ class Database:
         present = self.columns.get(table, set())
         if not present:
             return {name: np.empty(0, dtype=np.int64) for name in columns}
+        plain = None if where else self._from_pages(table, {n: d for n, d in columns.items() if n in present})
+        if plain is not None:
+            rows = len(next(iter(plain.values()), ()))
+            return {name: plain.get(name, np.full(rows, default)) for name, default in columns.items()}
         picked = [
             f'IFNULL("{name}", {default})' if name in present else str(default)
             for name, default in columns.items()
@@ -113,6 +128,30 @@ class Database:
         blocks = self._blocks(table, f'SELECT {", ".join(picked)} FROM "{table}" {where}', len(columns))
         table_of_rows = np.concatenate(blocks) if blocks else np.empty((0, len(columns)), dtype=np.int64)
         return {name: np.ascontiguousarray(table_of_rows[:, i]) for i, name in enumerate(columns)}
+
+    def _from_pages(self, table: str, columns: dict[str, int]) -> dict[str, Ns] | None:
+        """The columns straight from the file, ten times faster; None for a table that only SQLite can read."""
+        before, read = self._rows, 0
+        blocks: list[tuple[Ns, ...]] = []
+        try:
+            if self._pages is None or not columns:
+                return None
+            for block in self._pages.columns(self.connection, table, columns):
+                blocks.append(block)
+                read += len(block[0])
+                if read * _LEAST_ROW_BYTES > self._bytes:
+                    raise NotPlain
+                self._rows = before + read
+                self._limits.check_events(self.source, self._rows, self._bytes)
+        except NotPlain:
+            self._rows = before
+            return None
+        found = {}
+        for place, name in enumerate(columns):
+            found[name] = np.concatenate([block[place] for block in blocks])
+            beyond = (found[name] < -(1 << 62)) | (found[name] >= 1 << 62)
+            found[name][beyond] = NEVER
+        return found
 
     def _blocks(self, table: str, query: str, width: int) -> list[Ns]:
         blocks: list[Ns] = []
@@ -155,12 +194,15 @@ class Database:
             self._damaged(table, error, "it is left out")
             return []
 
-    def names(self, wanted: Iterable[Ns], into: model.Names) -> dict[int, int]:
+    def names(
+        self, wanted: Iterable[Ns], into: model.Names, plain: Callable[[int, str], str] = lambda _, name: name
+    ) -> dict[int, int]:
         """Number the names that occur.
 
         Args:
             wanted: columns of ids of StringIds.
             into: where the names get their numbers.
+            plain: makes of an id and its name what is numbered.
 
         Returns:
             The number of the name by its id.
@@ -169,7 +211,7 @@ class Database:
         known: dict[int, str] = {}
         for number, value in self.stream("SELECT id, value FROM StringIds", "StringIds"):
             if number in ids:
-                known[number] = name_of(value)
+                known[number] = plain(number, name_of(value))
         missing = ids - known.keys()
         if missing:
             self.notes.append(f"{len(missing)} names are missing from StringIds; they are written as #NUMBER")

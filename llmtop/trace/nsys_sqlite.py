@@ -14,7 +14,7 @@ from llmtop.errors import UnusableInput
 from llmtop.format import printable
 from llmtop.inputs import DEFAULT, Limits
 from llmtop.trace import model, nvtx_operators
-from llmtop.trace.chrome_events import RANGE_NAMES
+from llmtop.trace.chrome_learn import RANGE_NAMES
 from llmtop.trace.groups import grouped
 from llmtop.trace.intervals import Ns
 from llmtop.trace.nsys_database import BLOCK_ROWS, NEVER, Database, name_of, whole
@@ -69,7 +69,7 @@ def load(path: Path, source: str, limits: Limits = DEFAULT) -> model.Trace:
             )
         return _load(database, source, notes)
     finally:
-        database.connection.close()
+        database.close()
 
 
 def _load(database: Database, source: str, notes: list[str]) -> model.Trace:
@@ -211,7 +211,7 @@ def _common(rows: dict[str, Ns]) -> dict[str, Ns]:
 def _ranges(database: Database, names: model.Names) -> tuple[model.Ranges, model.HostSpans]:
     """NVTX ranges, and the operators among them that PyTorch marked.
 
-    A name stands in `text`, or is registered and stands in StringIds under `textId`.
+    A name stands in `text`, as PyTorch's do, or is registered and stands in StringIds under `textId`.
     """
     table = "NVTX_EVENTS"
     columns = {"start": NEVER, "end": NEVER, "eventType": 0, "globalTid": 0, "textId": NEVER, "domainId": 0}
@@ -222,9 +222,16 @@ def _ranges(database: Database, names: model.Names) -> tuple[model.Ranges, model
     rows = database.numbers(table, {"rowid": 0} | columns, kinds)
     if not len(rows["start"]):
         return none
-    number = database.names([rows["textId"]], names)
+    registered: dict[int, tuple[int, int]] = {}
+
+    def plain(number: int, text: str) -> str:
+        return _unmarked(text, number, registered, names)
+
+    number = database.names([rows["textId"]], names, plain)
     name = _map(rows["textId"], number)
     texts, marked = _texts(database, kinds, names)
+    for row in np.flatnonzero(np.isin(rows["textId"], list(registered))).tolist() if registered else ():
+        marked[int(rows["rowid"][row])] = registered[int(rows["textId"][row])]
     if texts:
         name = np.where(name > 0, name, _map(rows["rowid"], texts))
     process, thread = _owner(rows["globalTid"])
@@ -260,17 +267,21 @@ def _texts(
         return texts, marked
     query = f"SELECT rowid, text FROM {table} {kinds} AND text IS NOT NULL"
     for row, text in database.stream(query, table):
-        name = name_of(text)
-        operator = nvtx_operators.parse(name)
-        if operator is not None:
-            name = operator.name
-            if not RANGE_NAMES.match(name):
-                marked[row] = (names.number(operator.inputs), operator.sequence)
-        texts[row] = names.number(name)
+        texts[row] = names.number(_unmarked(name_of(text), row, marked, names))
         if not len(texts) % BLOCK_ROWS:
             database.check_names(names)
     database.check_names(names)
     return texts, marked
+
+
+def _unmarked(text: str, row: int, marked: dict[int, tuple[int, int]], names: model.Names) -> str:
+    """The name of a range without what PyTorch adds to that of an operator, which is noted in `marked`."""
+    operator = nvtx_operators.parse(text)
+    if operator is None:
+        return text
+    if not RANGE_NAMES.match(operator.name):
+        marked[row] = (names.number(operator.inputs), operator.sequence)
+    return operator.name
 
 
 def _domains(database: Database, process: Ns, domain: Ns, names: model.Names) -> Ns:

@@ -236,7 +236,7 @@ def test_a_training_records_for_an_engine_more(monkeypatch: pytest.MonkeyPatch, 
     assert self_capture.engines() == ["torch.profiler"]
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(profiler=None, made_up=1))
     assert self_capture.engines() == ["torch.profiler", "made-up"]
-    recorder, said = SimpleNamespace(boundary_hook=None), []
+    recorder, said = SimpleNamespace(boundary_hook=None, op_ranges=None), []
     ended = threading.Event()
 
     def tell(state: Any) -> None:

@@ -1,7 +1,7 @@
 """A small training for the capture tests: steps of 60 ms with four phases, attached, and one line a step.
 
 usage: training.py [--steps N] [--step-ms MS] [--torch] [--slow-every N [--slow-times F]] [--plain]
-                   [--lockstep SOCKET] [--workers]
+                   [--lockstep SOCKET] [--workers] [--nvtx]
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument(
         "--lockstep", default="", help="wait in each step for the other of two ranks, over this socket"
     )
+    parser.add_argument("--nvtx", action="store_true", help="let PyTorch call NVTX as it does with CUDA")
     parser.add_argument("--odd-index", action="store_true", help="count steps in tens")
     parser.add_argument("--workers", action="store_true", help="fork one that works and one that waits for orders")
     options = parser.parse_args()
@@ -35,6 +36,10 @@ def main() -> None:
         _fork_workers()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
+    if options.nvtx:
+        from tests.support import torch_nvtx
+
+        torch_nvtx.register()
     work = _torch_work() if options.torch else None
     other = _other_rank(options.lockstep) if options.lockstep else None
     step, phase = _plain() if options.plain else _attached()

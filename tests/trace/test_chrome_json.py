@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from llmtop.trace import chrome_json, model
-from llmtop.trace.chrome_events import short_kernel_name
+from llmtop.trace.chrome_learn import short_kernel_name
 from llmtop.trace.open import open_trace
 from tests.support.traces import Capture, steady, write_chrome
 

@@ -22,6 +22,7 @@ from llmtop.capture.nsys.collection import (
     discard,
     stop_leftover,
 )
+from llmtop.capture.nsys.operators import Operators
 from llmtop.capture.nsys.pause import Pauses
 from llmtop.capture.nsys.sessions import can_pause, should_pause
 from llmtop.capture.wait_for_window import SPARE_STEPS, wait_window
@@ -42,7 +43,7 @@ def record(job: Job) -> Recorded:
     job.stage("prepare", "looking for the nsys session")
     sessions = _sessions(job.plan.targets)
     collections: list[Collection] = []
-    with ExitStack() as held, _pauses(job, sessions) as pauses:
+    with ExitStack() as held, _pauses(job, sessions) as pauses, _operators(job) as operators:
         try:
             locks = [held.enter_context(_lock(job, nsys, session)) for nsys, session, _ in sessions]
             _pause_for_start(job, pauses)
@@ -52,14 +53,19 @@ def record(job: Job) -> Recorded:
             job.stage("start")
             for collection in collections:
                 await_start(job, collection)
+            operators.begin()  # a paused training goes on with them
             begun = time.time_ns()
             early = [] if pauses.hold else [_WENT_ON]
             pauses.resume()
             job.stage("record")
-            notes = early + _record(job, pauses, begun)
+            if operators:
+                operators.await_begin(job.sleep)
+                begun = time.time_ns()
+            notes = early + operators.notes + _record(job, pauses, operators, begun)
             job.window = (begun, time.time_ns())
             job.stage("stop", "nsys writes its report")
             _release(collections, pauses)
+            operators.close()
             reports = [await_report(job, collection) for collection in collections]
             job.stage("export")
             recorded = Recorded(notes=notes, paused_seconds=pauses.seconds)
@@ -103,6 +109,23 @@ def _pauses(job: Job, sessions: list[tuple[Nsys, Session, list[Target]]]) -> Pau
     return pauses
 
 
+def _operators(job: Job) -> Operators:
+    """Those whose operators are to be marked, asked whether they can be.
+
+    Raises:
+        NotPossibleHere: one of them cannot.
+    """
+    if "ops" not in job.plan.options:
+        return Operators(())
+    operators = Operators(job.plan.targets)
+    try:
+        operators.ask(job.sleep)
+    except BaseException:
+        operators.close()
+        raise
+    return operators
+
+
 def _pause_for_start(job: Job, pauses: Pauses) -> None:
     """Pause them.
 
@@ -118,14 +141,16 @@ def _pause_for_start(job: Job, pauses: Pauses) -> None:
         raise NotPossibleHere(_NO_PAUSE.format(refusal)) from None
 
 
-def _record(job: Job, pauses: Pauses, begun: int) -> list[str]:
-    """Wait for the window's end, at which the trainings are paused again if they can be; returns notes."""
+def _record(job: Job, pauses: Pauses, operators: Operators, begun: int) -> list[str]:
+    """Wait for the window's end, at which operators are marked no longer and the trainings are paused again if
+    they can be; returns notes."""
     if not pauses:
-        return wait_window(job, begun)
+        return [*wait_window(job, begun, operators.listen), *operators.end(job.sleep)]
     # asked for when the window is over, it would take one step more
     ahead = job.plan.steps is not None and pauses.ahead(job.plan.steps + SPARE_STEPS)
     # also when nothing is expected: what the trainings tell must be read, or they stop telling
-    notes = wait_window(job, begun, lambda: pauses.begun and ahead)
+    notes = wait_window(job, begun, lambda: operators.listen() or (pauses.begun and ahead))
+    operators.end_soon()  # one that is paused does when it goes on
     if ahead and not notes:
         with suppress(NotPossibleHere):  # one that became slow, say: it can still be asked for now
             if pauses.wait(job.sleep):

@@ -92,7 +92,7 @@ class TorchProfiler(Recording):
         """A look at all objects, which in the server thread delays nobody."""
         if cupti.is_leaving(sys.modules["torch"]):
             return "the last capture has only just ended, and leaves the process: try again in two seconds"
-        if _scripts_profiler():
+        if scripts_profiler():
             return "the script has a torch.profiler of its own, and two cannot run: use nsys, kineto or py-spy"
         return ""
 
@@ -214,14 +214,21 @@ def _await_gpu(cuda: Any) -> None:
         time.sleep(0.005)
 
 
-def _scripts_profiler() -> bool:
+def scripts_profiler() -> bool:
     """Whether the script holds a torch.profiler: starting a second one raises in the script, not here."""
     torch = sys.modules["torch"]
     if torch.autograd._profiler_enabled():
         return True
-    kinds = (torch.profiler.profile, torch.autograd.profiler.profile)
+    older = torch.autograd.profiler
+    kinds = (torch.profiler.profile, older.profile, older.emit_nvtx, older.emit_itt)
     found = [thing for thing in gc.get_objects() if issubclass(type(thing), kinds)]
     return not all(thing in _ours for thing in found)
+
+
+def has_cuda_graph() -> bool:
+    """Whether the process holds a CUDA graph."""
+    kind = sys.modules["torch"].cuda.CUDAGraph
+    return any(issubclass(type(thing), kind) for thing in gc.get_objects())
 
 
 RECORDINGS: dict[str, type[Recording]] = {kind.engine: kind for kind in (TorchProfiler, MemoryHistory)}

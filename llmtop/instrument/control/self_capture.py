@@ -171,6 +171,8 @@ class Capture:
         """Why it cannot be done; in the server thread."""
         if self.request.engine not in engines():
             return f"{self.request.engine} is not offered by this process"
+        if self._recorder.op_ranges is not None:
+            return "its operators are being marked for nsys: try again"
         if self._recorder.boundary_hook is not None:
             return "the training is being paused for another capture: try again"
         if not os.path.isabs(self.request.path):

@@ -204,7 +204,8 @@ class Tracks:
         if self.thread is None:
             self.thread = get_ident()
         recorder.chores_in -= 1
-        if self.thread == get_ident() and (recorder.chores_in <= 0 or recorder.boundary_hook is not None):
+        asked = recorder.boundary_hook is not None or recorder.op_ranges is not None
+        if self.thread == get_ident() and (recorder.chores_in <= 0 or asked):
             recorder.after_step(index, now)
 
     def _write(self, track: Track, step: OpenStep, now: int) -> int:

@@ -303,7 +303,7 @@ class Step:
             met("some steps", failed)
             return
         r.chores_in -= 1
-        if r.chores_in <= 0 or r.boundary_hook is not None:
+        if r.chores_in <= 0 or r.boundary_hook is not None or r.op_ranges is not None:
             r.after_step(index, now)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -366,6 +366,9 @@ def _after_fork() -> None:
         captures = sys.modules.get("llmtop.instrument.control.self_capture")
         if captures is not None:
             captures.forget_after_fork()
+        marking = sys.modules.get("llmtop.instrument.control.op_ranges")
+        if marking is not None:
+            marking.forget_after_fork(_recorder)
     _recorder.reset()
 
 

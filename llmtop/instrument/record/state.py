@@ -65,6 +65,7 @@ class State(OpenPhases):
         "metrics",
         "next_index",
         "off",
+        "op_ranges",
         "open_step",
         "overlap",
         "pause",
@@ -111,10 +112,7 @@ class State(OpenPhases):
         """Called in the training thread right after a step ended, with its index."""
         self.blind: dict[str, str] = {}
         """What cannot be seen of this script -> why; said to the monitor until it can."""
-        self.pause: object = None
-        """What a monitor asked for; it has the hook as long as it is not over."""
-        self.paused = False
-        """Whether the training thread waits in that hook: what is raised there then is a signal handler's."""
+        self._reset_requests()
         self._watch = Watch()
         self.go_concurrent_next = False
         """Tasks overlapped in the open step, so that from the next on each call is told by its task."""
@@ -282,6 +280,14 @@ class State(OpenPhases):
         self.facts.changed()
         self.tell()
 
+    def _reset_requests(self) -> None:
+        self.op_ranges: Callable[[int], None] | None = None
+        """Marks operators for nsys; called as the hook is, after it: a pause may end in between."""
+        self.pause: object = None
+        """What a monitor asked for; it has the hook as long as it is not over."""
+        self.paused = False
+        """Whether the training thread waits in that hook: what is raised there then is a signal handler's."""
+
     def after_step(self, index: int, now: int) -> None:
         """What is not done at every step: chores when they are due, and a capture that counts steps."""
         try:
@@ -293,11 +299,14 @@ class State(OpenPhases):
             hook = self.boundary_hook
             if hook is not None:
                 hook(index)
+            marking = self.op_ranges
+            if marking is not None:
+                marking(index)
         except BaseException as error:  # nothing of ours may reach the training, and nothing of its own be kept
             if self.paused or is_the_scripts(error):
                 self.paused = False
                 raise
-            self.run_chores = self.boundary_hook = None
+            self.run_chores = self.boundary_hook = self.op_ranges = None
             self._watch.clock = self._watch.arrival = None
             self._rewatch()
             if self.arrivals is not None:

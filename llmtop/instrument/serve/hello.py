@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _CAPTURES = "llmtop.instrument.control.self_capture"
 _PAUSING = "llmtop.instrument.control.pause"
+_OP_RANGES = "llmtop.instrument.control.op_ranges"
 _STACKS = "llmtop.instrument.serve.own_stacks"
 
 
@@ -36,6 +37,15 @@ def pausing() -> ModuleType:
         Exception: whatever its import raises.
     """
     return importlib.import_module(_PAUSING)
+
+
+def op_ranges() -> ModuleType:
+    """The module that marks operators for nsys; imported when a monitor first wants to know of it.
+
+    Raises:
+        Exception: whatever its import raises.
+    """
+    return importlib.import_module(_OP_RANGES)
 
 
 def stacks() -> ModuleType:
@@ -76,6 +86,7 @@ def hello(recorder: State) -> wire.Hello:
         pauses=recorder.tracks is None,
         arrivals=recorder.arrivals is not None,
         stacks=True,
+        op_ranges=_marks_operators(),
         note=_note(recorder.blind, recorder.left_out),
     )
 
@@ -89,6 +100,13 @@ def _engines() -> list[str]:
         return list(captures().engines())
     except Exception:  # noqa: BLE001 - absent or broken: no engine is offered
         return []
+
+
+def _marks_operators() -> bool:
+    try:
+        return bool(op_ranges().offered())
+    except Exception:  # noqa: BLE001 - absent or broken: as for engines
+        return False
 
 
 def _note(blind: dict[str, str], left_out: dict[str, int]) -> str | None:

@@ -62,7 +62,7 @@ def check(message: wire.FromMonitor) -> None:
     Raises:
         TooMuch: something in it is too long.
     """
-    words = [getattr(message, "id", ""), getattr(message, "engine", "")]
+    words = [getattr(message, name, "") for name in ("id", "engine", "want")]
     path, options = getattr(message, "path", ""), getattr(message, "options", {})
     if max(map(len, words)) > MAX_WORD or len(path) > MAX_PATH or len(options) > MAX_OPTIONS:
         raise TooMuch("a request came whose id, engine, path or options are longer than any can be")

@@ -31,7 +31,7 @@ from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.record.sanitize import complain
 from llmtop.instrument.serve import collectives, limits, signs_of_life
 from llmtop.instrument.serve.connection import Monitor
-from llmtop.instrument.serve.hello import captures, pausing, stacks
+from llmtop.instrument.serve.hello import captures, op_ranges, pausing, stacks
 from llmtop.instrument.serve.news import News
 from llmtop.procfs import is_alive
 
@@ -64,7 +64,7 @@ class Server:
         self._recorder = recorder
         self._news = News(recorder, self._write)
         self._monitors: dict[int, Monitor] = {}
-        self._states: deque[wire.CaptureState | wire.PauseState] = deque()
+        self._states: deque[wire.CaptureState | wire.PauseState | wire.OpRangesState] = deque()
         self._stacks: deque[tuple[Monitor, wire.StacksSeen]] = deque()
         """For the one monitor that has asked."""
         self._stopping = False
@@ -108,8 +108,8 @@ class Server:
             if raised_by_handler(error):
                 raise
 
-    def send_state(self, state: wire.CaptureState | wire.PauseState) -> None:
-        """Tell all monitors how a capture or a pause goes; from any thread."""
+    def send_state(self, state: wire.CaptureState | wire.PauseState | wire.OpRangesState) -> None:
+        """Tell all monitors how what one asked for goes; from any thread."""
         self._states.append(state)
         self.wake()
 
@@ -327,6 +327,8 @@ class Server:
             self._drop(monitor)
         elif isinstance(message, wire.Pause | wire.Resume):
             self._pause(monitor, message)
+        elif isinstance(message, wire.OpRanges):
+            self._mark_operators(monitor, message)
         elif isinstance(message, wire.LookAtStacks | wire.EnoughStacks):
             self._look_at_stacks(monitor, message)
         else:
@@ -360,6 +362,19 @@ class Server:
             pausing().handle(message, self._recorder, self.send_state, monitor)
         except Exception as error:  # noqa: BLE001 - as for a capture
             self.send_state(wire.PauseState(id=message.id, state="failed", detail=f"cannot pause: {error}"))
+
+    def _mark_operators(self, monitor: Monitor, message: wire.OpRanges) -> None:
+        """A request costs a look at all objects of the process, as one for a capture does."""
+        refusal = ""
+        if message.want == "ready" and not self._captures_allowed.take():
+            refusal = "captures are asked for too often: wait a few seconds"
+        try:
+            if not refusal:
+                op_ranges().handle(message, self._recorder, self.send_state, monitor)
+        except Exception as error:  # noqa: BLE001 - as for a capture
+            refusal = f"cannot mark operators: {error}"
+        if refusal:
+            self.send_state(wire.OpRangesState(id=message.id, state="failed", detail=refusal))
 
     def _look_at_stacks(self, monitor: Monitor, message: wire.LookAtStacks | wire.EnoughStacks) -> None:
         def tell(answer: wire.StacksSeen) -> None:

@@ -159,7 +159,7 @@ def encoded(message: wire.FromTraining, note: Callable[[str], None]) -> bytes:
         return wire.encode(message)
     except _ERRORS:
         pass
-    if isinstance(message, wire.CaptureState | wire.PauseState):
+    if isinstance(message, wire.CaptureState | wire.PauseState | wire.OpRangesState):
         message.detail = printable(message.detail[:_DETAIL])  # an error's own words, or a path's odd bytes
         try:
             return wire.encode(message)

@@ -1,0 +1,177 @@
+"""Attached trainings whose operators PyTorch marks as NVTX ranges while nsys records (`wire.OpRanges`).
+
+A training ends it by itself when this process hangs up, so one that is killed leaves nothing marked.
+"""
+
+from __future__ import annotations
+
+import secrets
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from llmtop import client, wire
+from llmtop.capture.job import Target
+from llmtop.capture.step_listener import duration
+from llmtop.errors import LlmtopError, NotPossibleHere
+
+PATIENCE_SECONDS = 10.0
+"""How long to wait for an answer or the end of a step, or three median steps if that is longer."""
+LONGEST_SECONDS = 660.0
+"""As the longest window has 600 s."""
+_HISTORY = 8
+_POLL = 0.01
+
+Sleep = Callable[[float], None]
+
+
+@dataclass
+class _Member:
+    """One training."""
+
+    target: Target
+    connection: client.Connection
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+    state: str = ""
+    """What it last said of its operators."""
+    detail: str = ""
+    steps: deque[wire.StepDone] = field(default_factory=lambda: deque(maxlen=_HISTORY))
+
+    def send(self, want: str) -> None:
+        with suppress(client.Closed, LlmtopError):  # the next read finds it gone
+            self.connection.send(wire.OpRanges(id=self.id, want=want, seconds=LONGEST_SECONDS))
+
+    def read(self) -> None:
+        if self.state == "gone":
+            return
+        try:
+            for message in self.connection.receive(0.0):
+                if isinstance(message, wire.Steps):
+                    self.steps.extend(message.steps)
+                elif isinstance(message, wire.OpRangesState) and message.id == self.id:
+                    self.state, self.detail = message.state, message.detail
+        except (LlmtopError, client.Closed, OSError, ValueError):
+            self.state, self.detail = "gone", "it has hung up"
+
+
+class Operators:
+    """The trainings of a capture whose operators are marked. Empty where nobody asked for it."""
+
+    def __init__(self, targets: Iterable[Target]) -> None:
+        """Connect to them.
+
+        Raises:
+            NotPossibleHere: one is not attached, or cannot mark operators.
+        """
+        self.notes: list[str] = []
+        """What the marks will not show."""
+        self._members: list[_Member] = []
+        try:
+            for target in targets:
+                self._members.append(_member(target))
+        except BaseException:
+            self.close()
+            raise
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __enter__(self) -> Operators:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up, upon which all of it ends."""
+        for member in self._members:
+            member.connection.close()
+        self._members.clear()
+
+    def ask(self, sleep: Sleep) -> None:
+        """Ask each whether it can be had now.
+
+        Raises:
+            NotPossibleHere: not of one of them.
+        """
+        self._send("ready")
+        self._await("ready", sleep)
+        self.notes = [f"{m.target.name}: {m.detail}" for m in self._members if m.detail]
+
+    def begin(self) -> None:
+        """Have operators marked from the end of the present step on."""
+        self._send("on")
+
+    def await_begin(self, sleep: Sleep) -> None:
+        """Wait until all are.
+
+        Raises:
+            NotPossibleHere: one of them is not.
+        """
+        self._await("on", sleep)
+
+    def listen(self) -> bool:
+        """Take what has come, or they stop telling; always False: it ends no window."""
+        for member in self._members:
+            member.read()
+        return False
+
+    def end_soon(self) -> None:
+        """Have it end at the end of the present step; does not wait."""
+        self._send("off")
+
+    def end(self, sleep: Sleep) -> list[str]:
+        """Have it end, and wait until it has; returns notes."""
+        self.end_soon()
+        try:
+            self._await("off", sleep)
+        except NotPossibleHere as refusal:
+            return [f"nsys was stopped while operators were still marked: {refusal}"]
+        return []
+
+    def _send(self, want: str) -> None:
+        for member in self._members:
+            member.send(want)
+
+    def _await(self, state: str, sleep: Sleep) -> None:
+        paces = [statistics.median(map(duration, member.steps)) for member in self._members if member.steps]
+        patience = max(PATIENCE_SECONDS, 3 * max(paces, default=0.0))
+        deadline = time.monotonic() + patience
+        while True:
+            self.listen()
+            for member in self._members:
+                if state == "off" and member.state in ("failed", "gone"):
+                    continue  # whatever it was, it has ended
+                if member.state in ("failed", "gone", "off") and member.state != state:
+                    raise NotPossibleHere(
+                        f"ops: {member.target.name} cannot be had: {member.detail or 'it ended'}"
+                    )
+            late = [m.target.name for m in self._members if m.state not in (state, "failed", "gone")]
+            if not late:
+                return
+            if time.monotonic() > deadline:
+                what = "answer" if state == "ready" else "end a step"
+                raise NotPossibleHere(f"ops: {', '.join(late)} did not {what} within {patience:.0f} s")
+            sleep(_POLL)
+
+
+def _member(target: Target) -> _Member:
+    hello = target.hello
+    if hello is None or target.socket is None:
+        raise NotPossibleHere(
+            f"ops: {target.name} is not attached, and only a training itself can mark its operators: start it "
+            "with llmtop run --nsys, or leave out --option ops"
+        )
+    if not hello.op_ranges:
+        why = "has loaded no PyTorch that can" if hello.torch else "has not loaded PyTorch, which alone can"
+        raise NotPossibleHere(f"ops: {target.name} {why} mark operators: leave out --option ops")
+    try:
+        return _Member(target, client.Connection.open(target.socket, history=_HISTORY))
+    except (LlmtopError, client.Closed) as error:
+        raise NotPossibleHere(f"ops: {target.name} does not answer ({error})") from None

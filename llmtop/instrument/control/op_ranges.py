@@ -1,0 +1,182 @@
+"""NVTX ranges around PyTorch's operators, with sequence numbers and sizes of inputs, for as long as nsys records.
+
+PyTorch makes them itself (torch.autograd.profiler.emit_nvtx) for the thread that asks, and for the backward passes
+that this thread starts. So the training thread asks, after a step, and after a later one takes it back: when it is
+told to, when who asked has gone, or when its time is over. No synchronisation, no hook, nothing of the script's is
+touched; what a script annotates itself is left out, or it would be taken for phases of its steps.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Protocol
+
+from llmtop import wire
+from llmtop.instrument.control import recordings
+from llmtop.instrument.guest.interrupts import raised_by_handler
+
+if TYPE_CHECKING:
+    from llmtop.instrument.record.recorder import Recorder
+
+LONGEST_SECONDS = 700.0
+"""Whatever a monitor asks for: longer than the longest window by the clock."""
+COMPILED = (
+    "its model is compiled, or replays CUDA graphs: what runs in there is the operators' around it, or nobody's"
+)
+
+Send = Callable[[wire.OpRangesState], None]
+
+
+class _Asker(Protocol):
+    @property
+    def gone(self) -> bool: ...
+
+
+def offered() -> bool:
+    """Whether this process has loaded a PyTorch that can mark operators; imports nothing."""
+    torch: Any = sys.modules.get("torch")
+    found = getattr(getattr(torch, "_C", None), "_autograd", None)
+    return hasattr(found, "_enable_profiler") and hasattr(found, "_disable_profiler")
+
+
+def handle(request: wire.OpRanges, recorder: Recorder, send: Send, asker: _Asker) -> None:
+    """Do what a monitor asks; called in the server thread, returns at once.
+
+    Args:
+        request: look whether it can be had, begin, or end.
+        recorder: whose steps end.
+        send: tells the monitors; called from the training thread too.
+        asker: who asked: when it has gone, the ranges end.
+    """
+    known = recorder.op_ranges
+    running = known if isinstance(known, Marking) and not known.ended else None
+    if request.want == "off":
+        if running is not None and running.request.id == request.id:
+            running.end_soon()
+        return
+    refusal, note = "", ""
+    if running is not None:
+        refusal = "another llmtop has its operators marked"
+    elif not offered():
+        refusal = "it has loaded no PyTorch that can mark operators"
+    elif recorder.pause is None and recorder.boundary_hook is not None:
+        refusal = "a capture runs inside it"
+    elif request.want == "ready":
+        refusal = _refusal()
+        note = COMPILED if not refusal and _hides_operators() else ""
+    if refusal or request.want != "on":
+        send(wire.OpRangesState(id=request.id, state="failed" if refusal else "ready", detail=refusal or note))
+        return
+    recorder.op_ranges = Marking(request, recorder, send, asker)
+
+
+def forget_after_fork(recorder: Recorder) -> None:
+    """In a forked child: it has the thread, and the ranges with it, but no monitor that would end them."""
+    known, recorder.op_ranges = recorder.op_ranges, None
+    if isinstance(known, Marking):
+        known.drop()
+
+
+class Marking:
+    """One stretch of marked operators, from the request to the step after which it ended."""
+
+    def __init__(self, request: wire.OpRanges, recorder: Recorder, send: Send, asker: _Asker) -> None:
+        self.request = request
+        self.ended = False
+        self._recorder = recorder
+        self._send = send
+        self._asker = asker
+        self._thread = 0
+        """That whose operators are marked; 0 for none yet."""
+        self._wanted = True
+        self._until = time.monotonic() + max(0.0, min(request.seconds, LONGEST_SECONDS))
+
+    def end_soon(self) -> None:
+        """End after the present step; from the server thread."""
+        self._wanted = False
+
+    def __call__(self, index: int) -> None:
+        """In the training thread, after a step has ended; `index` is the script's own count of it."""
+        over = not self._wanted or self._asker.gone or time.monotonic() > self._until
+        if self._thread and self._thread != get_ident():
+            if self._thread in sys._current_frames():
+                return  # only the thread that began it can end it
+            self._thread = 0  # it has ended, and the ranges with it
+            over = True
+        try:
+            if over:
+                began, self._thread = self._thread, 0
+                if began:
+                    _disable()
+                self._end("off")
+            elif not self._thread:
+                _enable()
+                self._thread = get_ident()
+                self._send(wire.OpRangesState(id=self.request.id, state="on", detail=f"after step {index}"))
+        except Exception as error:  # whatever PyTorch raises, the training goes on
+            self._end("failed", _said(error))
+            if raised_by_handler(error):
+                raise
+
+    def drop(self) -> None:
+        """In a forked child."""
+        self.ended = True
+        if self._thread:
+            try:
+                _disable()
+            except Exception as error:
+                if raised_by_handler(error):
+                    raise
+
+    def _end(self, state: str, detail: str = "") -> None:
+        self.ended = True
+        if self._recorder.op_ranges is self:
+            self._recorder.op_ranges = None
+        self._send(wire.OpRangesState(id=self.request.id, state=state, detail=detail))
+
+
+def _refusal() -> str:
+    """Why operators cannot be marked now. In the server thread, where a try marks none of the training's."""
+    if recordings.scripts_profiler():
+        return "the script has a profiler of PyTorch's own, and two cannot run"
+    try:
+        _enable()
+        _disable()
+    except Exception as error:  # noqa: BLE001 - a PyTorch without CUDA, or of another version
+        return f"its PyTorch cannot mark operators ({_said(error)})"
+    return ""
+
+
+def _enable() -> None:
+    """In this thread, and in backward passes that it starts.
+
+    Raises:
+        RuntimeError: a profiler is on in this thread.
+    """
+    torch: Any = sys.modules["torch"]
+    if torch.autograd._profiler_enabled():
+        raise RuntimeError("a profiler of PyTorch's is on")
+    kinds = torch._C._profiler
+    experimental = kinds._ExperimentalConfig()
+    configured = kinds.ProfilerConfig(kinds.ProfilerState.NVTX, True, False, False, False, False, experimental)
+    # Without those of the script: one that is open across the end of a step could not be closed.
+    scopes = {kinds.RecordScope.FUNCTION, kinds.RecordScope.BACKWARD_FUNCTION}
+    torch._C._autograd._enable_profiler(configured, set(), scopes)
+
+
+def _disable() -> None:
+    sys.modules["torch"]._C._autograd._disable_profiler()
+
+
+def _hides_operators() -> bool:
+    """Whether torch.compile has compiled something, or a CUDA graph has been made."""
+    counters: Any = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+    return bool(counters.get("stats", {}).get("unique_graphs")) or recordings.has_cuda_graph()
+
+
+def _said(error: Exception) -> str:
+    lines = str(error).splitlines() or [type(error).__name__]
+    return lines[0][:200]
