@@ -185,7 +185,7 @@ def run(zygote: Zygote, path: Path, script: str, every: int = 0) -> Any:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("every", [1, 8])
+@pytest.mark.parametrize("every", [1, 24])
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_whatever_of_ours_raises_the_training_is_the_same(
     script: str, every: int, bare_zygote: Zygote, zygote: Zygote, tmp_path: Path

@@ -1,6 +1,6 @@
 """One process below `llmtop run` that has imported torch, and forks for each training that it is told of.
 
-Importing torch takes seconds, a small training some milliseconds. Its arguments are further modules to import. Each
+Importing torch takes seconds, a small training some milliseconds. Arguments are further modules to import. Each
 line on stdin names a program, each line on stdout says that it has ended and with which code; what it prints is in
 files beside it.
 """
