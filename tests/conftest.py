@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     whole = {item.path for item in items} >= set(HERE.rglob("test_*.py")) and not config.getoption("lf", False)
     if whole and (stale := slow.stale({item.name for item in items})):
-        raise pytest.UsageError(f"tests/slow.py names what is no test: {', '.join(stale)}")
+        raise pytest.UsageError(f"tests/slow.py names what `make test` has not: {', '.join(stale)}")
     for item in items:
         if why := slow.why_slow(item.name):
             item.add_marker(pytest.mark.slow(why=why))
