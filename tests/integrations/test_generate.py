@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("runtime_dir")]
 
 TIMES = 5
 MODEL = """
-import json, sys, threading, time, torch
+import glob, json, sys, threading, time, torch
 from time import perf_counter as now
 from transformers import GPT2Config, GPT2LMHeadModel, StoppingCriteria
 torch.manual_seed(0)
@@ -42,18 +43,23 @@ class Stamps(StoppingCriteria):
         self.at.append(now())
         return torch.zeros(ids.shape[0], dtype=torch.bool)
 
+def without_core():
+    # Seconds for which threads of this process were ready to run and other programs had the cores.
+    return sum(int(open(one).read().split()[1]) for one in glob.glob("/proc/self/task/*/schedstat")) / 1e9
+
 model = Planted(GPT2Config(**tiny)).eval()
 prompt = torch.randint(1, 64, (2, 24))
 truth = []
 
 def ask(model=model, inputs=prompt, **options):
     options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0, **options}
-    stamps = Stamps()
+    stamps, before = Stamps(), without_core()
     begun = now()
     given = {"inputs_embeds": inputs} if inputs.is_floating_point() else {"inputs": inputs}
     out = model.generate(**given, stopping_criteria=[stamps], **options)
     ended = now()
-    truth.append([stamps.at[0] - begun, ended - stamps.at[0], ended - begun, list(out.shape)])
+    parts = [stamps.at[0] - begun, ended - stamps.at[0], ended - begun]
+    truth.append([*parts, list(out.shape), without_core() - before])
     return out
 """
 ENDS = "\nprint('truth: ' + json.dumps(truth))\n"
@@ -120,22 +126,23 @@ def _indented(source: str) -> str:
 def test_each_request_is_seen_from_its_call_to_its_return(
     way: str, all_ways: dict[str, list[tuple[Recorded, list[Any]]]]
 ) -> None:
-    new, firsts, rests, wholes = NEW.get(way, 6), [], [], []
-    for request, (first, rest, whole, shape) in all_ways[way]:
+    new, excesses = NEW.get(way, 6), []
+    for request, (first, rest, whole, shape, without_core) in all_ways[way]:
         assert set(request.phases) == {"prefill", "decode"}
         prompt = 0 if way == "embeddings" else 24
         assert (request.samples, request.tokens) == (shape[0], shape[0] * (shape[1] - prompt))
         assert request.tokens == shape[0] * new
         given = {"streamed": 24, "embeddings": None}.get(way, 48)
         assert request.tokens_in == given
-        firsts.append(request.time("prefill") / first)
-        rests.append(request.time("decode") / rest)
-        wholes.append(sum(seconds for _, seconds in request.phases.values()) / whole)
-    assert max(wholes) < 1.001, "no request is longer than its call"
-    # Beside other programs a pass may be held up between the script's stamp and ours, by tens of milliseconds and
-    # time and again. What is measured wrongly is so in each of them: the nearest tells the two apart.
-    for ratios in (firsts, rests, wholes):
-        assert min(ratios, key=lambda one: abs(one - 1)) == pytest.approx(1, abs=0.05), ratios
+        ours = [request.time("prefill"), request.time("decode"), request.time("prefill") + request.time("decode")]
+        excesses.append(beyond(ours, [first, rest, whole], without_core))
+    assert max(map(median, zip(*excesses, strict=True))) < 0.05, excesses
+
+
+def beyond(ours: list[float], truth: list[float], without_core: float) -> list[float]:
+    """How far each figure is from the script's, as a share of it, beyond what the machine may have had a hand in:
+    beside other programs both may be held up between two stamps that belong together."""
+    return [max(0.0, abs(one - true) - without_core) / true for one, true in zip(ours, truth, strict=True)]
 
 
 def test_assisted_decoding_is_one_request_for_all_its_drafts(zygote: Zygote, tmp_path: Path) -> None:
@@ -145,12 +152,12 @@ for _ in range(5):
     ask(inputs=prompt[:1], assistant_model=draft, max_new_tokens=12)
 """
     found = zygote.train(tmp_path / "assisted.py", MODEL + source + ENDS)
-    ratios = []
-    for request, (first, rest, _, shape) in of(found):
+    excesses = []
+    for request, (first, rest, _, shape, without_core) in of(found):
         assert (request.samples, request.tokens, request.tokens_in) == (1, shape[1] - 24, 24)
-        ratios.append(((request.time("prefill")) / first, request.time("decode") / rest))
-    for some in zip(*ratios, strict=True):
-        assert min(some, key=lambda one: abs(one - 1)) == pytest.approx(1, abs=0.05), some
+        ours = [request.time("prefill"), request.time("decode")]
+        excesses.append(beyond(ours, [first, rest], without_core))
+    assert max(map(median, zip(*excesses, strict=True))) < 0.05, excesses
 
 
 def test_an_encoder_and_decoder_counts_what_the_decoder_says(zygote: Zygote, tmp_path: Path) -> None:
