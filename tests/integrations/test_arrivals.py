@@ -140,13 +140,10 @@ def test_nobody_is_accused_among_equal_ranks(kind: str, zygote: Zygote, runtime_
         wait_for(lambda: monitor.look().compared(24), 90, "ranks that are compared over many steps")
         without_core = monitor.without_core_pct()
     # Beside other programs two ranks are not equal: who is given a core later is late, and it is right to say so.
-    # What was the machine's doing is as long as that rank stood without a core for longer than the other.
-    wrong = []
-    for alert in monitor.accused:
-        (other,) = without_core.keys() - {alert.pid}
-        if without_core[alert.pid] - without_core[other] < 0.5 * alert.evidence["share_of_step_pct"]:
-            wrong.append((alert, without_core))
-    assert wrong == []
+    # An accusation is wrong if the machine has held nobody up for even half of what it says.
+    noise_pct = max(without_core.values())
+    wrong = [alert for alert in monitor.accused if noise_pct < 0.5 * alert.evidence["share_of_step_pct"]]
+    assert wrong == [], without_core
 
 
 UNCHANGED = """
