@@ -2,8 +2,8 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-# Five tests on two cores: half of their time they wait for a process of theirs.
-WORKERS ?= $(shell echo $$((5 * $$(nproc 2>/dev/null || echo 2) / 2)))
+# Three tests a core: a third of their time they wait for a process of theirs.
+WORKERS ?= $(shell echo $$((3 * $$(nproc 2>/dev/null || echo 2))))
 # Tests start processes by the hundred: each would compile anew what it imports where no bytecode may be kept.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 

@@ -13,15 +13,17 @@ import pytest
 
 from tests import slow
 from tests.support.nvml_stub import Driver
+from tests.support.steps import Zygote
 
 HERE = Path(__file__).parent
 
 
-def pytest_configure() -> None:
-    """Take ctrl+c again where the tests run behind a shell's `&`, which has them and all they start ignore it; and
-    pass over the configuration of who runs them."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Take ctrl+c again where the tests run behind a shell's `&`, which has them and all they start ignore it;
+    pass over the configuration of who runs them; and with the slow tests have Hypothesis make more examples."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.setdefault("LLMTOP_EXAMPLES", "100" if config.getoption("markexpr") == "slow or not slow" else "30")
     nobodys = Path(tempfile.gettempdir()) / "llmtop-tests-have-no-configuration"
     os.environ["XDG_CONFIG_HOME"] = os.environ["XDG_STATE_HOME"] = str(nobodys / str(os.getpid()))
 
@@ -35,7 +37,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     whole = {item.path for item in items} >= set(HERE.rglob("test_*.py")) and not config.getoption("lf", False)
     if whole and (stale := slow.stale({item.name for item in items})):
-        raise pytest.UsageError(f"tests/slow.py names what is no test: {', '.join(stale)}")
+        raise pytest.UsageError(f"tests/slow.py names what `make test` has not: {', '.join(stale)}")
     for item in items:
         if why := slow.why_slow(item.name):
             item.add_marker(pytest.mark.slow(why=why))
@@ -64,6 +66,26 @@ def runtime_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("LLMTOP_DIR", str(directory))
     yield directory
     shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    """Runs programs below `llmtop run`, each in a fork: one for all tests, for its start takes seconds."""
+    folder = tempfile.mkdtemp(prefix="lt-")
+    zygote = Zygote(LLMTOP_DIR=folder)
+    yield zygote
+    zygote.close()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def bare_zygote() -> Iterator[Zygote]:
+    """Runs programs without llmtop, to compare with."""
+    folder = tempfile.mkdtemp(prefix="lt-")
+    zygote = Zygote(bare=True, LLMTOP_DIR=folder)
+    yield zygote
+    zygote.close()
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

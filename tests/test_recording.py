@@ -20,6 +20,7 @@ from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.recording import MEMBER_SNAPSHOTS, Reader, Writer
 from llmtop.recording_members import Header, pack
 from llmtop.snapshot import SCHEMA, Snapshot, from_json
+from tests.support.examples import EXAMPLES
 from tests.support.processes import environment
 from tests.support.snapshots import gpu, rank, snapshot
 
@@ -83,7 +84,7 @@ def test_it_is_plain_gzip_of_json_lines(tmp_path: Path) -> None:
     assert [from_json(line) for line in lines[1:]] == series(12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(cut=st.floats(0.0, 1.0))
 @example(0.0)
 @example(0.0005)  # not even what says that it is gzip

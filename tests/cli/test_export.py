@@ -84,7 +84,7 @@ def test_what_a_dcgm_exporter_on_the_node_tells_is_left_to_it(scenario: Path) ->
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Dcgm) as dcgm:
-        threading.Thread(target=dcgm.serve_forever, daemon=True).start()
+        threading.Thread(target=dcgm.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         url = f"http://127.0.0.1:{dcgm.server_port}/metrics"
         with Exporter("-i", "0.2", "--dcgm-exporter", url, scenario=scenario) as exporter:
             page = exporter.when("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", least=8)

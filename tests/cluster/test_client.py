@@ -40,7 +40,7 @@ def serve() -> Iterator[Serve]:
 
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Own)
         server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         servers.append(server)
         return f"http://127.0.0.1:{server.server_port}"
 

@@ -434,7 +434,7 @@ def test_at_a_long_interval_values_are_of_the_instant_that_they_are_stamped_with
     wait_for(lambda: [one for one in got if (one.monotonic or 0) > begun + interval])
     machine.hub.close()
     ages = [one.time - (one.gpus[0].sampled_at or 0) for one in got if one.gpus]
-    assert max(ages) <= 1.0, ages
+    assert max(ages) < 1.8, f"{ages}: beside other programs late; of another instant they would be 2 s old"
 
 
 def test_a_gpu_that_gives_no_new_sample_does_not_keep_the_others_waiting_for_long() -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from llmtop.instrument.control.allocator_snapshot import Marks, add_marks, owners
+from llmtop.trace.memory_snapshot import load
+from tests.support.installed import needs
 
-from llmtop.instrument.control.allocator_snapshot import Marks, add_marks, owners  # noqa: E402
-from llmtop.trace.memory_snapshot import load  # noqa: E402
+needs("torch")
 
 
 def test_steps_and_phases_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -32,6 +33,8 @@ def test_steps_and_phases_are_read_as_they_were_written(tmp_path: Path) -> None:
 
 
 def test_parameters_and_state_of_all_optimizers_are_found() -> None:
+    import torch
+
     model = torch.nn.Linear(8, 8)
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(1, 8)).sum().backward()

@@ -12,9 +12,10 @@ from llmtop.instrument.arrival import sampler as sampler_module
 from llmtop.instrument.arrival.sampler import EVERY_NS, Sampler
 from llmtop.instrument.gpu.stream_waits import StreamWaits
 from llmtop.instrument.record.phase_tree import Node
+from tests.support.installed import needs
 from tests.support.virtual_gpu import MS, US, VirtualEvent, VirtualGpu
 
-torch = pytest.importorskip("torch")
+needs("torch")
 pytestmark = pytest.mark.torch
 
 FORWARD, BACKWARD, COMMUNICATION = (Node(name, None, name, 2) for name in ("forward", "backward", "communication"))
@@ -26,6 +27,8 @@ class Replica:
     group, gathers, is_there = "2-0", False, True
 
     def __init__(self) -> None:
+        import torch
+
         self.first, self.unused, self.last = (torch.nn.Parameter(torch.ones(2)) for _ in range(3))
         self.at_the_end = self.first
 
@@ -280,6 +283,8 @@ def test_waits_on_a_device_that_fails_are_waited_for_and_not_told(
 
 
 def test_no_module_is_kept_alive() -> None:
+    import torch
+
     from llmtop.instrument.arrival.replicas import Replica as Found
     from llmtop.instrument.auto.search import Held
 

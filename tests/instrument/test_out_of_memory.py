@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
 from llmtop.analysis.memory import analyze_memory
 from llmtop.instrument.control import out_of_memory
+from tests.support.installed import needs
+
+needs("torch")
 
 SCRIPT = Path(__file__).parents[1] / "support" / "oom_training.py"
 ROOT = SCRIPT.parents[2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from llmtop import wire
@@ -89,7 +90,11 @@ def of_thread(seen: wire.StacksSeen, name: str) -> list[list[str]]:
 
 def names(pid: int) -> list[str]:
     """Of its threads, as the system knows them."""
-    return [Path(f"/proc/{pid}/task/{task}/comm").read_text().strip() for task in os.listdir(f"/proc/{pid}/task")]
+    found = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with suppress(OSError):  # it has ended meanwhile
+            found.append(Path(f"/proc/{pid}/task/{task}/comm").read_text().strip())
+    return found
 
 
 def test_one_look_tells_every_threads_frames_and_lines(runtime_dir: Path) -> None:

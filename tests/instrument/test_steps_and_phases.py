@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import llmtop
 from llmtop.instrument.record.phase_tree import MAX_PATHS
 from llmtop.instrument.record.recorder import get
+from tests.support.examples import EXAMPLES
 from tests.support.phases import begin_phase, end_phase
 from tests.support.recorded import Recorded, names, steps_of, top_level_ns
 
@@ -304,7 +305,7 @@ operations = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=3 * EXAMPLES)
 @given(operations)
 def test_whatever_the_order_phases_never_add_up_to_more_than_their_step(script: list[tuple[str, str]]) -> None:
     recorder = get()

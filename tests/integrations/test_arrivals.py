@@ -1,12 +1,11 @@
-"""Two ranks under torchrun and gloo: which of them the others wait for, and that finding out changes nothing."""
+"""Two ranks over gloo: which of them the others wait for, and that finding out changes nothing."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ import pytest
 from collectors.trainings.source import StepsSource
 from llmtop.rules.engine import Rules
 from llmtop.snapshot import Alert, Host, Rank, Snapshot
-from tests.support.launched import Started, torchrun
-from tests.support.processes import environment, wait_for
+from tests.support.forked_ranks import run_ranks, running_ranks
+from tests.support.processes import wait_for
+from tests.support.steps import Zygote
 
 pytestmark = pytest.mark.torch
 
@@ -28,7 +28,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 torch.set_num_threads(1)
 kind, seconds = sys.argv[1], float(sys.argv[2])
-dist.init_process_group("gloo")
+dist.init_process_group(**GROUP)
 late = dist.get_rank() == 1
 net = nn.Sequential(*(nn.Linear(256, 256) for _ in range(4)))
 if kind == "fsdp2":
@@ -62,6 +62,15 @@ while True:
 """One rank sleeps before its forward. "by hand" names its phases, and runs without `llmtop run`."""
 
 
+def waited_for_a_core(pid: int) -> float:
+    """Seconds for which threads of a process were ready to run and others had the cores."""
+    waited_ns = 0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):  # it has ended meanwhile
+            waited_ns += int((thread / "schedstat").read_text().split()[1])
+    return waited_ns / 1e9
+
+
 class Monitor:
     """What a monitor says of the trainings in a directory, looked at again and again."""
 
@@ -69,11 +78,15 @@ class Monitor:
         self._source, self._rules, self._time = source, Rules(), 1000.0
         self.ranks: tuple[Rank, ...] = ()
         self.accused: list[Alert] = []
+        self._since: dict[int, tuple[float, float]] = {}
+        """pid -> (when it was first seen, what it had waited for a core by then)"""
 
     def look(self) -> Monitor:
         """Look once more, half a second later by the clock of what is judged."""
         self._time += 0.5
         self.ranks = self._source.latest().ranks
+        for rank in self.ranks:
+            self._since.setdefault(rank.pid, (time.monotonic(), waited_for_a_core(rank.pid)))
         snapshot = Snapshot(time=self._time, host=Host(name="here"), ranks=self.ranks)
         self.accused += [alert for alert in self._rules.apply(snapshot).alerts if alert.id == "straggler"]
         return self
@@ -84,13 +97,18 @@ class Monitor:
             any(arrival.steps >= steps for arrival in rank.arrivals or ()) for rank in self.ranks
         )
 
+    def without_core_pct(self) -> dict[int, float]:
+        """Of each rank, by pid, the share of the time for which the machine had no core for it."""
+        return {
+            pid: 100 * (waited_for_a_core(pid) - before) / (time.monotonic() - since)
+            for pid, (since, before) in self._since.items()
+        }
+
 
 @contextmanager
-def watched(directory: Path, script: Path, *arguments: str, below: bool = True) -> Iterator[Monitor]:
-    script.write_text(TRAINING)
-    run = [sys.executable, "-m", "llmtop", "run", "--"] if below else []
+def watched(zygote: Zygote, directory: Path, script: Path, *arguments: str) -> Iterator[Monitor]:
     source = StepsSource(directory)
-    with Started(*run, *torchrun(script, 2, "--standalone", arguments=arguments)):
+    with running_ranks(zygote, script, TRAINING, *arguments, LLMTOP_DIR=str(directory)):
         source.start()
         try:
             yield Monitor(source)
@@ -99,21 +117,33 @@ def watched(directory: Path, script: Path, *arguments: str, below: bool = True) 
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2", "by hand"])
-def test_the_rank_that_comes_last_is_named(kind: str, runtime_dir: Path, tmp_path: Path) -> None:
-    with watched(runtime_dir, tmp_path / "train.py", kind, "0.1", below=kind != "by hand") as monitor:
+def test_the_rank_that_comes_last_is_named(
+    kind: str, bare_zygote: Zygote, zygote: Zygote, runtime_dir: Path, tmp_path: Path
+) -> None:
+    below = bare_zygote if kind == "by hand" else zygote
+    with watched(below, runtime_dir, tmp_path / "train.py", kind, "0.1") as monitor:
         wait_for(lambda: monitor.look().accused, 90, "an accused rank")
     alert, by_pid = monitor.accused[0], {rank.pid: rank.rank for rank in monitor.ranks}
     assert alert.evidence["rank"] == 1
     assert by_pid[alert.pid] == 1
-    assert alert.evidence["point"] == ("forward" if kind == "fsdp2" else "last_gradient") or kind == "by hand"
+    points = {
+        "ddp": {"last_gradient"},
+        "fsdp2": {"forward", "waits"},
+    }
+    assert kind == "by hand" or alert.evidence["point"] in points[kind]
     assert alert.evidence["share_of_step_pct"] > 4
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
-def test_nobody_is_accused_among_equal_ranks(kind: str, runtime_dir: Path, tmp_path: Path) -> None:
-    with watched(runtime_dir, tmp_path / "train.py", kind, "0") as monitor:
+def test_nobody_is_accused_among_equal_ranks(kind: str, zygote: Zygote, runtime_dir: Path, tmp_path: Path) -> None:
+    with watched(zygote, runtime_dir, tmp_path / "train.py", kind, "0") as monitor:
         wait_for(lambda: monitor.look().compared(24), 90, "ranks that are compared over many steps")
-    assert monitor.accused == []
+        without_core = monitor.without_core_pct()
+    # Beside other programs two ranks are not equal: who is given a core later is late, and it is right to say so.
+    # An accusation is wrong if the machine has held nobody up for even half of what it says.
+    noise_pct = max(without_core.values())
+    wrong = [alert for alert in monitor.accused if noise_pct < 0.5 * alert.evidence["share_of_step_pct"]]
+    assert wrong == [], without_core
 
 
 UNCHANGED = """
@@ -124,7 +154,7 @@ from torch._dynamo.utils import counters
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 torch.set_num_threads(1)
 kind, with_llmtop = sys.argv[1], sys.argv[2] == "yes"
-dist.init_process_group("gloo")
+dist.init_process_group(**GROUP)
 if with_llmtop:  # each step is sampled, from the first on that can be
     from llmtop.instrument.arrival import sampler
     from llmtop.instrument.record import periodic, recorder
@@ -168,27 +198,18 @@ dist.destroy_process_group()
 """
 
 
-def unchanged(script: Path, kind: str, *, with_llmtop: bool) -> list[Any]:
-    script.write_text(UNCHANGED)
-    run = [sys.executable, "-m", "llmtop", "run", "--"] if with_llmtop else []
-    done = subprocess.run(
-        [*run, *torchrun(script, 2, "--standalone", arguments=(kind, "yes" if with_llmtop else "no"))],
-        env=environment(OMP_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "llmtop cannot" not in done.stderr
-    return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("[")))
+def unchanged(zygote: Zygote, script: Path, kind: str, *, with_llmtop: bool) -> list[Any]:
+    said = run_ranks(zygote, script, UNCHANGED, kind, "yes" if with_llmtop else "no")
+    found: list[Any] = json.loads(next(line for line in said.splitlines() if line.startswith("[")))
+    return found
 
 
-@pytest.mark.usefixtures("runtime_dir")
 @pytest.mark.parametrize("kind", ["power", "built-in", "compiled"])
-def test_sampling_takes_no_hook_and_changes_no_bit(kind: str, tmp_path: Path) -> None:
-    without, _ = unchanged(tmp_path / "train.py", kind, with_llmtop=False)
-    within, (samples, stamps) = unchanged(tmp_path / "train.py", kind, with_llmtop=True)
+def test_sampling_takes_no_hook_and_changes_no_bit(
+    kind: str, bare_zygote: Zygote, zygote: Zygote, tmp_path: Path
+) -> None:
+    without, _ = unchanged(bare_zygote, tmp_path / "train.py", kind, with_llmtop=False)
+    within, (samples, stamps) = unchanged(zygote, tmp_path / "train.py", kind, with_llmtop=True)
     assert within == without
     assert within["hooks"] == 1, "the script's own"
     assert samples >= 18, "llmtop looked on all the while"

@@ -1,4 +1,4 @@
-"""Several ranks under torchrun and gloo: who they are, and who waits for whom."""
+"""Several ranks over gloo: who they are, and who waits for whom."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from llmtop import client, wire
+from tests.support.forked_ranks import run_ranks
 from tests.support.processes import environment, wait_for
-from tests.support.steps import Recorded, read
+from tests.support.steps import Recorded, Zygote, read
 
 pytestmark = pytest.mark.torch
 
@@ -23,7 +24,7 @@ from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
 kinds, steps = sys.argv[1].split(","), int(sys.argv[2])
-dist.init_process_group("gloo")
+dist.init_process_group(**GROUP)
 rank = dist.get_rank()
 store = dist.distributed_c10d._get_default_store()
 chosen = []
@@ -94,37 +95,17 @@ KINDS = ("ddp", "fsdp", "fsdp2", "by_hand")
 
 
 def torchrun(path: Path, kinds: str, steps: int) -> list[str]:
-    """The command; so many steps of each kind, for 0 until it shows who waits for whom."""
-    path.write_text(TRAINING)
-    # Each rank prints into a file of its own: in one pipe their lines can run into each other.
-    logs = ["--redirects", "1", "--log-dir", str(path.parent / "logs")]
-    launch = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        *logs,
-        str(path),
-        kinds,
-        str(steps),
-    ]
+    """The command; so many steps of each kind."""
+    path.write_text(f"GROUP = {{'backend': 'gloo'}}\n{TRAINING}")
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(path), kinds, str(steps)]
     return [sys.executable, "-m", "llmtop", "run", "--", sys.executable, *launch]
 
 
-@pytest.mark.usefixtures("runtime_dir")
-def test_the_rank_that_holds_the_other_up_waits_least(tmp_path: Path) -> None:
-    done = subprocess.run(
-        torchrun(tmp_path / "train.py", ",".join(KINDS), 0),
-        env=environment(OMP_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    printed = [file.read_text().splitlines() for file in sorted(tmp_path.glob("logs/*/attempt_0/*/stdout.log"))]
-    by_rank = [read(line)["steps"] for lines in printed for line in lines if line.startswith("recorded: ")]
-    chosen = [json.loads(line[8:].translate(BRACKETS)) for lines in printed for line in lines if "chosen:" in line]
+def test_the_rank_that_holds_the_other_up_waits_least(zygote: Zygote, tmp_path: Path) -> None:
+    # For 0 steps they go on until it shows who waits for whom. They print in turns.
+    printed = run_ranks(zygote, tmp_path / "train.py", TRAINING, ",".join(KINDS), "0").splitlines()
+    by_rank = [read(line)["steps"] for line in printed if line.startswith("recorded: ")]
+    chosen = [json.loads(line[8:].translate(BRACKETS)) for line in printed if "chosen:" in line]
     assert chosen[0] == chosen[1], "both have recorded the same steps"
     for kind, (begun, ended) in zip(KINDS, chosen[0], strict=True):
         parts = [steps[begun:ended] for steps in by_rank]

@@ -6,6 +6,8 @@ The models have random weights and some thousand parameters; what a forward pass
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
@@ -14,14 +16,14 @@ from typing import Any
 import pytest
 
 from tests.support.installed import needs
-from tests.support.steps import Recorded, train
+from tests.support.steps import Recorded, Zygote, train
 
 needs("transformers")
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("runtime_dir")]
 
 TIMES = 5
 MODEL = """
-import json, sys, threading, time, torch
+import glob, json, sys, threading, time, torch
 from time import perf_counter as now
 from transformers import GPT2Config, GPT2LMHeadModel, StoppingCriteria
 torch.manual_seed(0)
@@ -41,18 +43,23 @@ class Stamps(StoppingCriteria):
         self.at.append(now())
         return torch.zeros(ids.shape[0], dtype=torch.bool)
 
+def without_core():
+    # Seconds for which threads of this process were ready to run and other programs had the cores.
+    return sum(int(open(one).read().split()[1]) for one in glob.glob("/proc/self/task/*/schedstat")) / 1e9
+
 model = Planted(GPT2Config(**tiny)).eval()
 prompt = torch.randint(1, 64, (2, 24))
 truth = []
 
 def ask(model=model, inputs=prompt, **options):
     options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0, **options}
-    stamps = Stamps()
+    stamps, before = Stamps(), without_core()
     begun = now()
     given = {"inputs_embeds": inputs} if inputs.is_floating_point() else {"inputs": inputs}
     out = model.generate(**given, stopping_criteria=[stamps], **options)
     ended = now()
-    truth.append([stamps.at[0] - begun, ended - stamps.at[0], ended - begun, list(out.shape)])
+    parts = [stamps.at[0] - begun, ended - stamps.at[0], ended - begun]
+    truth.append([*parts, list(out.shape), without_core() - before])
     return out
 """
 ENDS = "\nprint('truth: ' + json.dumps(truth))\n"
@@ -90,10 +97,22 @@ def of(found: dict[str, Any]) -> Iterator[tuple[Recorded, list[Any]]]:
 
 
 @pytest.fixture(scope="module")
-def all_ways(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[Recorded, list[Any]]]]:
+def zygote() -> Iterator[Zygote]:
+    """Runs programs below `llmtop run` with transformers loaded."""
+    folder = tempfile.mkdtemp(prefix="lt-")
+    zygote = Zygote("transformers.models.gpt2.modeling_gpt2", "transformers.generation.utils", LLMTOP_DIR=folder)
+    yield zygote
+    zygote.close()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def all_ways(
+    zygote: Zygote, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[tuple[Recorded, list[Any]]]]:
     """Every way to ask, several times, in one process."""
     source = MODEL + "".join(f"\nfor _ in range({TIMES}):\n" + _indented(way) for way in WAYS.values()) + ENDS
-    found = train(tmp_path_factory.mktemp("generate") / "generate.py", source)
+    found = zygote.train(tmp_path_factory.mktemp("generate") / "generate.py", source)
     assert (found["kind"], found["inference"], found["left_out"], found["blind"]) == ("request", True, {}, {})
     pairs = list(of(found))
     return {way: pairs[place * TIMES : (place + 1) * TIMES] for place, way in enumerate(WAYS)}
@@ -107,37 +126,41 @@ def _indented(source: str) -> str:
 def test_each_request_is_seen_from_its_call_to_its_return(
     way: str, all_ways: dict[str, list[tuple[Recorded, list[Any]]]]
 ) -> None:
-    new, firsts, rests, wholes = NEW.get(way, 6), [], [], []
-    for request, (first, rest, whole, shape) in all_ways[way]:
+    new, excesses = NEW.get(way, 6), []
+    for request, (first, rest, whole, shape, without_core) in all_ways[way]:
         assert set(request.phases) == {"prefill", "decode"}
         prompt = 0 if way == "embeddings" else 24
         assert (request.samples, request.tokens) == (shape[0], shape[0] * (shape[1] - prompt))
         assert request.tokens == shape[0] * new
         given = {"streamed": 24, "embeddings": None}.get(way, 48)
         assert request.tokens_in == given
-        firsts.append(request.time("prefill") / first)
-        rests.append(request.time("decode") / rest)
-        wholes.append(sum(seconds for _, seconds in request.phases.values()) / whole)
-    for ratios in (firsts, rests, wholes):
-        assert median(ratios) == pytest.approx(1, abs=0.05), ratios
+        ours = [request.time("prefill"), request.time("decode"), request.time("prefill") + request.time("decode")]
+        excesses.append(beyond(ours, [first, rest, whole], without_core))
+    assert max(map(median, zip(*excesses, strict=True))) < 0.05, excesses
 
 
-def test_assisted_decoding_is_one_request_for_all_its_drafts(tmp_path: Path) -> None:
+def beyond(ours: list[float], truth: list[float], without_core: float) -> list[float]:
+    """How far each figure is from the script's, as a share of it, beyond what the machine may have had a hand in:
+    beside other programs both may be held up between two stamps that belong together."""
+    return [max(0.0, abs(one - true) - without_core) / true for one, true in zip(ours, truth, strict=True)]
+
+
+def test_assisted_decoding_is_one_request_for_all_its_drafts(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 draft = GPT2LMHeadModel(GPT2Config(**tiny)).eval()
 for _ in range(5):
     ask(inputs=prompt[:1], assistant_model=draft, max_new_tokens=12)
 """
-    found = train(tmp_path / "assisted.py", MODEL + source + ENDS)
-    ratios = []
-    for request, (first, rest, _, shape) in of(found):
+    found = zygote.train(tmp_path / "assisted.py", MODEL + source + ENDS)
+    excesses = []
+    for request, (first, rest, _, shape, without_core) in of(found):
         assert (request.samples, request.tokens, request.tokens_in) == (1, shape[1] - 24, 24)
-        ratios.append(((request.time("prefill")) / first, request.time("decode") / rest))
-    assert median(first for first, _ in ratios) == pytest.approx(1, abs=0.05)
-    assert median(rest for _, rest in ratios) == pytest.approx(1, abs=0.05)
+        ours = [request.time("prefill"), request.time("decode")]
+        excesses.append(beyond(ours, [first, rest], without_core))
+    assert max(map(median, zip(*excesses, strict=True))) < 0.05, excesses
 
 
-def test_an_encoder_and_decoder_counts_what_the_decoder_says(tmp_path: Path) -> None:
+def test_an_encoder_and_decoder_counts_what_the_decoder_says(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 from transformers import T5Config, T5ForConditionalGeneration
 t5 = T5ForConditionalGeneration(T5Config(
@@ -145,12 +168,12 @@ t5 = T5ForConditionalGeneration(T5Config(
 for _ in range(3):
     t5.generate(prompt, max_new_tokens=5, min_new_tokens=5)
 """
-    found = train(tmp_path / "t5.py", MODEL + source)
+    found = zygote.train(tmp_path / "t5.py", MODEL + source)
     assert [(one.samples, one.tokens, one.tokens_in) for one in found["steps"]] == 3 * [(2, 10, 48)]
     assert all(set(one.phases) == {"prefill", "decode"} for one in found["steps"])
 
 
-def test_what_is_no_whole_request_is_not_counted_and_those_beside_it_are(tmp_path: Path) -> None:
+def test_what_is_no_whole_request_is_not_counted_and_those_beside_it_are(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 class Breaks(StoppingCriteria):
     def __call__(self, ids, scores, **kwargs):
@@ -166,7 +189,7 @@ ask(max_new_tokens=1)
 model(prompt)
 ask()
 """
-    found = train(tmp_path / "breaks.py", MODEL + source + ENDS)
+    found = zygote.train(tmp_path / "breaks.py", MODEL + source + ENDS)
     assert "no more" in found["stdout"]
     assert found["left_out"] == {"steps left by an exception": 1}
     assert [set(one.phases) for one, _ in of(found)] == [
@@ -177,7 +200,7 @@ ask()
     ]
 
 
-def test_requests_of_several_threads_at_once_are_told_apart(tmp_path: Path) -> None:
+def test_requests_of_several_threads_at_once_are_told_apart(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 both = threading.Barrier(2)
 def serve():
@@ -190,7 +213,7 @@ for thread in threads:
 for thread in threads:
     thread.join()
 """
-    found = train(tmp_path / "serves.py", MODEL + source)
+    found = zygote.train(tmp_path / "serves.py", MODEL + source)
     assert found["left_out"] == {"requests that were under way when others came beside them": 1}
     assert len(found["steps"]) == 7
     assert all((one.samples, one.tokens, one.tokens_in) == (2, 12, 48) for one in found["steps"])
@@ -222,7 +245,7 @@ print("compiled:", json.dumps([out.tolist(), dict(counters["stats"]), dict(count
     assert said[0] == said[1] != []
 
 
-def test_generate_within_a_training_stays_its_evaluation(tmp_path: Path) -> None:
+def test_generate_within_a_training_stays_its_evaluation(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 import tempfile
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, T5Config, T5ForConditionalGeneration
@@ -243,7 +266,7 @@ Seq2SeqTrainer(
     t5, arguments, train_dataset=data, eval_dataset=data[:8], compute_metrics=lambda _: {}).train()
 assert calls
 """
-    found = train(tmp_path / "train.py", MODEL + source)
+    found = zygote.train(tmp_path / "train.py", MODEL + source)
     assert (found["kind"], found["inference"], found["auto"]) == ("step", False, True)
     assert [step.index for step in found["steps"]] == list(range(1, 6))
     for step in found["steps"]:
@@ -251,7 +274,7 @@ assert calls
     assert sum(step.count("evaluation") > 0 for step in found["steps"]) >= 2
 
 
-def test_a_script_that_answers_first_and_then_trains_is_a_training(tmp_path: Path) -> None:
+def test_a_script_that_answers_first_and_then_trains_is_a_training(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 for _ in range(2):
     ask()
@@ -263,7 +286,7 @@ for _ in range(6):
     optimizer.zero_grad()
     model.generate(prompt, max_new_tokens=3, pad_token_id=0)
 """
-    found = train(tmp_path / "rollout.py", MODEL + source)
+    found = zygote.train(tmp_path / "rollout.py", MODEL + source)
     assert (found["kind"], found["inference"]) == ("step", False)
     of_training = [step for step in found["steps"] if "optimizer" in step.phases]
     assert [step.index for step in of_training] == list(range(1, 6))
@@ -273,13 +296,13 @@ for _ in range(6):
         assert "decode" not in step.phases
 
 
-def test_calls_by_hand_take_over(tmp_path: Path) -> None:
+def test_calls_by_hand_take_over(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 import llmtop
 for _ in range(3):
     with llmtop.step(kind="request", tokens=12):
         ask()
 """
-    found = train(tmp_path / "by_hand.py", MODEL + source)
+    found = zygote.train(tmp_path / "by_hand.py", MODEL + source)
     assert (found["kind"], found["inference"]) == ("request", False)
     assert [(step.tokens, step.phases) for step in found["steps"]] == 3 * [(12, {})]

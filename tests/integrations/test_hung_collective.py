@@ -1,4 +1,4 @@
-"""Two ranks under torchrun and gloo, of which one stops calling collectives: it is named within seconds."""
+"""Two ranks over gloo, of which one stops calling collectives: it is named within seconds."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
+from tests.support.forked_ranks import running_ranks
 from tests.support.processes import environment
+from tests.support.steps import Zygote
 
 pytestmark = pytest.mark.torch
 
@@ -21,7 +22,7 @@ import sys, time, torch
 import torch.distributed as dist
 from torch import nn
 
-dist.init_process_group("gloo")
+dist.init_process_group(**GROUP)
 mine = [dist.new_group([rank]) for rank in range(2)][dist.get_rank()]
 net = nn.parallel.DistributedDataParallel(nn.Linear(32, 1))
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -46,29 +47,22 @@ def alert_of(lines: Any, until: float) -> tuple[dict[str, Any], dict[str, Any]]:
     raise AssertionError("the monitor ended")
 
 
-@pytest.mark.usefixtures("runtime_dir")
-def test_the_rank_that_hangs_is_named_before_it_counts_as_stalled(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(TRAINING)
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-    llmtop = [sys.executable, "-m", "llmtop"]
-    training = subprocess.Popen(
-        [*llmtop, "run", "--", sys.executable, *torchrun],
-        env=environment(OMP_NUM_THREADS="1"),
-        stderr=subprocess.DEVNULL,
-    )
-    monitor = subprocess.Popen(
-        [*llmtop, "--json", "--interval", "0.5"], env=environment(), stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert monitor.stdout is not None
-        alert, snapshot = alert_of(monitor.stdout, time.monotonic() + 90)
-    finally:
-        monitor.kill()
-        monitor.wait()
-        for process in [*psutil.Process(training.pid).children(recursive=True), training]:
-            process.kill()  # torchrun's ranks are in sessions of their own
-        training.wait()
+def test_the_rank_that_hangs_is_named_before_it_counts_as_stalled(
+    zygote: Zygote, runtime_dir: Path, tmp_path: Path
+) -> None:
+    with running_ranks(zygote, tmp_path / "train.py", TRAINING, LLMTOP_DIR=str(runtime_dir)):
+        monitor = subprocess.Popen(
+            [sys.executable, "-m", "llmtop", "--json", "--interval", "0.5"],
+            env=environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert monitor.stdout is not None
+            alert, snapshot = alert_of(monitor.stdout, time.monotonic() + 90)
+        finally:
+            monitor.kill()
+            monitor.wait()
     late = next(rank for rank in snapshot["ranks"] if rank["rank"] == 1)
     assert alert["pid"] == late["pid"]
     assert alert["evidence"]["rank"] == 1

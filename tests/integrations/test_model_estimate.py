@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -151,16 +148,6 @@ NOT_ESTIMATED = {
         "side by side",
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    """Runs programs below `llmtop run`."""
-    folder = tempfile.mkdtemp(prefix="lt-")
-    zygote = Zygote(LLMTOP_DIR=folder)
-    yield zygote
-    zygote.close()
-    shutil.rmtree(folder)
 
 
 def seen(zygote: Zygote, path: Path, script: str) -> dict[str, Any]:

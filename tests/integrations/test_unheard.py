@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.launched import torchrun
-from tests.support.processes import environment
+from tests.support.forked_ranks import run_ranks
+from tests.support.steps import Zygote
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("runtime_dir")]
+pytestmark = pytest.mark.torch
 
 LISTENS = """
 import json, sys, torch
@@ -23,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 torch.set_num_threads(1)
 kind, with_llmtop = sys.argv[1], sys.argv[2] == "yes"
-dist.init_process_group("gloo")
+dist.init_process_group(**GROUP)
 if with_llmtop:  # each step is sampled, from the first on that can be
     from llmtop.instrument.arrival import sampler
     from llmtop.instrument.record import periodic, recorder
@@ -55,25 +53,15 @@ dist.destroy_process_group()
 """
 
 
-def heard(script: Path, kind: str, *, with_llmtop: bool) -> tuple[dict[str, int], int]:
-    script.write_text(LISTENS)
-    run = [sys.executable, "-m", "llmtop", "run", "--"] if with_llmtop else []
-    done = subprocess.run(
-        [*run, *torchrun(script, 2, "--standalone", arguments=(kind, "yes" if with_llmtop else "no"))],
-        env=environment(OMP_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    operations, sampled = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("[")))
+def heard(zygote: Zygote, script: Path, kind: str, *, with_llmtop: bool) -> tuple[dict[str, int], int]:
+    said = run_ranks(zygote, script, LISTENS, kind, "yes" if with_llmtop else "no")
+    operations, sampled = json.loads(next(line for line in said.splitlines() if line.startswith("[")))
     return operations, sampled
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
-def test_modes_hear_of_the_training_alone(kind: str, tmp_path: Path) -> None:
-    without, _ = heard(tmp_path / "train.py", kind, with_llmtop=False)
-    within, sampled = heard(tmp_path / "train.py", kind, with_llmtop=True)
+def test_modes_hear_of_the_training_alone(kind: str, bare_zygote: Zygote, zygote: Zygote, tmp_path: Path) -> None:
+    without, _ = heard(bare_zygote, tmp_path / "train.py", kind, with_llmtop=False)
+    within, sampled = heard(zygote, tmp_path / "train.py", kind, with_llmtop=True)
     assert sampled >= 8
     assert within == without

@@ -15,8 +15,9 @@ from tests.support.processes import environment
 
 TRAINS = """
 import torch
+from tests.support.light_optimizer import LightSGD
 net = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+optimizer = LightSGD(net.parameters(), lr=0.1)
 for _ in range(3):
     net(torch.randn(2, 4)).sum().backward()
     optimizer.step()

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from llmtop.rules.engine import Rules
 from llmtop.snapshot import Gpu, Phase, Rank, Snapshot, Step
 from tests.support import import_data
+from tests.support.examples import EXAMPLES
 
 ONE, TWO = import_data.DATA / "h200" / "live", import_data.DATA / "h200x2" / "live"
 WHEN_WHOLE: dict[tuple[Path, str], set[str]] = {
@@ -56,7 +57,7 @@ def some(struct: type[Gpu] | type[Rank] | type[Step]) -> st.SearchStrategy[froze
 
 
 @pytest.mark.parametrize(("folder", "name"), WHEN_WHOLE, ids=lambda value: getattr(value, "parent", value))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(gpu=some(Gpu), rank=some(Rank), step=some(Step))
 def test_a_series_with_holes_raises_nothing_that_the_whole_one_would_not(
     folder: Path, name: str, gpu: frozenset[str], rank: frozenset[str], step: frozenset[str]

@@ -109,28 +109,45 @@ def train(path: Path, source: str, *options: str, **variables: str) -> dict[str,
 class Zygote:
     """Runs programs below one `llmtop run`, in forks of a process that has imported torch. See zygote.py."""
 
-    def __init__(self, *, bare: bool = False, **variables: str) -> None:
-        """Start it; `bare` without `llmtop run`, to compare with."""
+    def __init__(self, *imports: str, bare: bool = False, **variables: str) -> None:
+        """Start it.
+
+        Args:
+            imports: modules that it imports beside torch.
+            bare: without `llmtop run`, to compare with.
+            variables: for its environment.
+        """
         below = [] if bare else [sys.executable, "-m", "llmtop", "run", "--"]
         self._process = subprocess.Popen(
-            [*below, sys.executable, "-m", "tests.support.zygote"],
+            [*below, sys.executable, "-m", "tests.support.zygote", *imports],
             env=environment(OMP_NUM_THREADS="1", **variables),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
 
-    def train(self, path: Path, source: str) -> dict[str, Any]:
-        """As the function `train`; the output is under "stdout" and "stderr"."""
-        path.write_text(source + "\nfrom tests.support.steps import show; show()\n")
+    def start(self, path: Path, source: str) -> None:
+        """Start a program, which `end` waits for."""
+        path.write_text(source)
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(f"{path}\n")
         self._process.stdin.flush()
-        code = self._process.stdout.readline()
+
+    def end(self, path: Path) -> tuple[str, str]:
+        """What the program that was started last wrote to stdout and stderr, once it has ended well."""
+        assert self._process.stdout is not None
+        # A test that was given up may have left an answer that nobody has read.
+        answers = (line.split(maxsplit=1) for line in self._process.stdout)
+        code = next(code for code, program in answers if program == f"{path}\n")
         output, errors = (Path(f"{path}{suffix}").read_text() for suffix in (".out", ".err"))
-        assert code == "0\n", errors
+        assert code == "0", errors
         assert "llmtop:" not in errors, errors
+        return output, errors
+
+    def train(self, path: Path, source: str) -> dict[str, Any]:
+        """As the function `train`; the output is under "stdout" and "stderr"."""
+        self.start(path, source + "\nfrom tests.support.steps import show; show()\n")
+        output, errors = self.end(path)
         return {**read(output), "stdout": output, "stderr": errors}
 
     def close(self) -> None:

@@ -1,10 +1,12 @@
 """One process below `llmtop run` that has imported torch, and forks for each training that it is told of.
 
-Importing torch takes seconds, a small training some milliseconds. Each line on stdin names a program, each line on
-stdout says that it has ended and with which code; what it prints is in files beside it.
+Importing torch takes seconds, a small training some milliseconds. Its arguments are further modules to import.
+Each line on stdin names a program, each line on stdout says with which code it has ended, and its name; what it
+prints is in files beside it.
 """
 
 import atexit
+import importlib
 import os
 import runpy
 import sys
@@ -28,6 +30,8 @@ import torch  # noqa: E402
 
 # The first optimizer of a process imports the compiler, which takes longer than torch itself.
 torch.optim.SGD([torch.zeros(1)])
+for name in sys.argv[1:]:
+    importlib.import_module(name)
 
 
 def run(program: str) -> None:
@@ -45,6 +49,6 @@ for line in sys.stdin:
     if child == 0:
         run(line.rstrip("\n"))
         break
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), line.rstrip("\n"), flush=True)
 else:
     ended.append("this process itself")

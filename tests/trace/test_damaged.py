@@ -15,6 +15,7 @@ from llmtop.analysis.analyze import analyze, analyze_trace
 from llmtop.errors import LlmtopError, UnusableInput
 from llmtop.trace.open import open_trace
 from tests.support.data import HEALTHY, KINETO, unpacked
+from tests.support.examples import EXAMPLES
 from tests.support.traces import Capture, steady, write_chrome, write_sqlite
 
 
@@ -42,7 +43,7 @@ def test_a_chrome_trace_cut_anywhere(tmp_path: Path, chrome_bytes: bytes, share:
     assert "cut" in said or "no trace events" in said or "traceEvents" in said or "damaged" in said, said
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(1, 4000))
 def test_a_small_chrome_trace_cut_at_every_byte(tmp_path: Path, cut: int) -> None:
     whole = write_chrome(tmp_path / "whole.json", steady(4)).read_bytes()
@@ -76,7 +77,7 @@ def test_a_truncated_database(tmp_path: Path, share: float) -> None:
     assert "damaged" in said or "cannot be read" in said or "no device activity" in said, said
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10_000))
 def test_a_database_with_flipped_bytes(tmp_path: Path, seed: int) -> None:
     capture = steady(3)
@@ -89,7 +90,7 @@ def test_a_database_with_flipped_bytes(tmp_path: Path, seed: int) -> None:
     _usable_or_a_sentence(path)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10_000))
 def test_a_chrome_trace_with_flipped_bytes(tmp_path: Path, seed: int) -> None:
     path = write_chrome(tmp_path / "flipped.json", steady(3))

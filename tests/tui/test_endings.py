@@ -84,7 +84,7 @@ def test_a_fault_gives_the_terminal_back_before_anybody_learns_of_it(
         assert terminal.ends() == -number
         assert terminal.attributes() == terminal.before  # at once: the dying process waited for it
         assert_given_back(terminal)
-        terminal.shows("llmtop: the screen died of a fault")
+        terminal.shows("llmtop: the screen died of a fault", 60)
         (log,) = state_home.iterdir()
         assert str(log) in terminal.text().replace("\n", "")
         wait_for(lambda: "most recent call first" in log.read_text(), what="the traceback in the log")

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from llmtop.snapshot import Alert, Phase, Rank, Step
 from screenshots.scenes import scene
+from tests.support.examples import EXAMPLES
 from tests.support.snapshots import gpu, rank, snapshot
 from tui.heights import SPIKE, height, level
 from tui.history import SPANS, History, key_of
@@ -48,7 +49,7 @@ def test_the_room_is_taken_at_once_and_is_what_was_promised() -> None:
     assert len(slots) == len(set(slots)) < 1000
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=EXAMPLES)
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=120), st.integers(1, 120), st.sampled_from([60.0, 300.0]))
 def test_no_extreme_is_lost_at_any_zoom(values: list[float], cells: int, span: float) -> None:
     values = values[: int(span)]

@@ -8,8 +8,8 @@ import unicodedata
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import Phase as Stage
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.cells import cell_len
@@ -17,6 +17,7 @@ from rich.cells import cell_len
 from llmtop.jobs import totals
 from llmtop.snapshot import Alert, Gpu, Host, Phase, Process, Rank, Snapshot, Step
 from screenshots.scenes import scene
+from tests.support.examples import EXAMPLES
 from tui.app import LlmtopApp
 from tui.columns import Around
 from tui.history import key_of
@@ -193,7 +194,7 @@ def painted(view: View, look: Look, width: int, height: int) -> list[str]:
 
 
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
-@settings(max_examples=100, deadline=None, phases=QUICK)
+@settings(max_examples=EXAMPLES, deadline=None, phases=QUICK, suppress_health_check=[HealthCheck.too_slow])
 @given(moment=snapshots(), width=st.integers(1, 250), height=st.integers(1, 70))
 def test_any_snapshot_is_painted_at_any_size_in_exactly_its_place(
     look: Look, moment: Snapshot, width: int, height: int
@@ -205,7 +206,7 @@ def test_any_snapshot_is_painted_at_any_size_in_exactly_its_place(
         assert text.isascii()
 
 
-@settings(max_examples=100, deadline=None, phases=QUICK)
+@settings(max_examples=EXAMPLES, deadline=None, phases=QUICK, suppress_health_check=[HealthCheck.too_slow])
 @given(moment=snapshots(), width=st.integers(20, 200), column=st.integers(0, len(process_table.COLUMNS) - 1))
 def test_processes_with_odd_names_keep_to_their_line(moment: Snapshot, width: int, column: int) -> None:
     look = LOOKS["dark"]
@@ -215,7 +216,7 @@ def test_processes_with_odd_names_keep_to_their_line(moment: Snapshot, width: in
         assert row.used == width
 
 
-@settings(max_examples=100, deadline=None, phases=QUICK)
+@settings(max_examples=EXAMPLES, deadline=None, phases=QUICK, suppress_health_check=[HealthCheck.too_slow])
 @given(moment=snapshots().filter(lambda s: s.gpus), width=st.integers(12, 120), height=st.integers(2, 20))
 def test_large_charts_keep_to_their_place(moment: Snapshot, width: int, height: int) -> None:
     from tui.layout import Rect

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from collectors.trainings.step_figures import StepFigures
 from collectors.trainings.step_window import LEAST_STEPS, RECENT_SECONDS
 from llmtop.snapshot import Phase, Step, Window
+from tests.support.examples import EXAMPLES
 
 
 def steps_of(lengths: list[float], **fields: object) -> list[Step]:
@@ -99,7 +100,7 @@ def test_longer_windows_stand_beside_it() -> None:
     assert window(figures, "run").step_seconds_p50 == pytest.approx(0.5, rel=0.01)
 
 
-@settings(max_examples=60)
+@settings(max_examples=EXAMPLES)
 @given(
     st.lists(
         st.tuples(
