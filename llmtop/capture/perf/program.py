@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import shutil
@@ -12,6 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from llmtop.capture.dies_with import dies_with_this_thread
 from llmtop.capture.engine import Check, Refusal
 from llmtop.capture.py_spy.ptrace_permission import has_capability, in_container
 from llmtop.errors import NotPossibleHere
@@ -19,8 +19,6 @@ from llmtop.format import printable
 
 CAP_PERFMON = 38
 _PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
 START_SECONDS = 20.0
 WRITE_SECONDS = 60.0
 TRY_SECONDS = 10.0
@@ -104,13 +102,6 @@ def reason(text: str) -> str:
     return printable(told[0].rstrip("."), 160) if told else "it gave no reason"
 
 
-def _dies_with(parent: int) -> None:
-    """In the child: end, and write what there is, when the thread that started it has gone."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGINT), 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(0)
-
-
 class Run:
     """One perf that records or counts from when it is told to until it is told to end."""
 
@@ -128,7 +119,6 @@ class Run:
         self._log = os.memfd_create("llmtop-perf")
         control = f"fd:{read},{write}"
         command = [find(), *(word.replace("{control}", control) for word in arguments)]
-        parent = os.getpid()
         try:
             self.process = subprocess.Popen(
                 command,
@@ -137,7 +127,7 @@ class Run:
                 stderr=self._log,
                 pass_fds=(read, write),
                 start_new_session=True,
-                preexec_fn=lambda: _dies_with(parent),  # noqa: PLW1509  two system calls, nothing that locks
+                preexec_fn=dies_with_this_thread(),  # noqa: PLW1509  safe, as it says
             )
         except OSError as error:
             self.close()

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from llmtop.capture.dies_with import dies_with_this_thread
 from llmtop.capture.py_spy import cpu_times, outside
 from llmtop.capture.py_spy.stacks import ThreadStack
 from llmtop.capture.py_spy.thread_states import StateLooks, cores
@@ -89,6 +90,7 @@ def burst(pid: int, step_seconds: float | None = None) -> LoadingCost | None:
             subprocess.run(
                 command, stdin=quiet, stdout=quiet, stderr=quiet, pass_fds=(kept,), timeout=_PATIENCE_SECONDS,
                 check=False, start_new_session=True,
+                preexec_fn=dies_with_this_thread(),
             )  # fmt: skip
         cpu = cpu_times.between(first, cpu_times.count([pid]))
         with os.fdopen(os.dup(kept), "rb") as file:
