@@ -85,7 +85,7 @@ def advice_of(told: LoadingCost) -> str:
         most = f"{percent(told.wait_pct)} of each step"
         if told.save_seconds is not None:
             most = f"{duration(told.save_seconds)} ({percent(told.wait_pct)}) of each step"
-        parts.append(f"that saves at most {most}")
+        parts.append(f"that saves at most {most}" if parts else f"at most {most} can be saved")
     return "; ".join(parts)
 
 

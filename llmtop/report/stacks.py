@@ -126,7 +126,7 @@ class StackReport(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = SCHEMA
     engine: str = "py-spy"
     source: str = ""
-    taken_by: Literal["py-spy", "training", "perf", "file"] = "py-spy"
+    taken_by: Literal["py-spy", "training", "linux-perf", "file"] = "py-spy"
     """Who looked: py-spy from outside, the training itself, perf, or a program that left a file without saying."""
     rate_hz: float | None = None
     """Samples a second of each thread."""

@@ -90,7 +90,7 @@ def title(report: StackReport) -> str:
     asked = [process for process in report.processes if process.started_by is None]
     workers = len(report.processes) - len(asked)
     whose = ", ".join(process.name for process in asked[:4]) + (", …" if len(asked) > 4 else "")
-    what = "Stacks" if report.taken_by == "perf" else "Python stacks"
+    what = "Stacks" if report.taken_by == "linux-perf" else "Python stacks"
     return f"{what} of {whose or 'no process'}" + (f" and {_workers(workers)}" if workers else "")
 
 
@@ -103,10 +103,9 @@ def how(report: StackReport) -> str:
     by = {
         "py-spy": "py-spy from outside",
         "training": "the training itself",
-        "perf": "perf",
         "file": "an unknown program",
     }
-    parts = [f"Sampled by {by[report.taken_by]}"]
+    parts = [f"Sampled by {by.get(report.taken_by, report.taken_by)}"]
     if report.window_seconds is not None:
         parts.append(f"for {duration(report.window_seconds)}")
     if report.rate_hz is not None:

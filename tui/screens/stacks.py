@@ -98,15 +98,16 @@ class StacksScreen(ScrollingScreen):
             return [*rows, *(Row(width).add(f"   {line}", palette.warning) for line in lines)]
         if self._threads is None:
             return [*rows, Row(width).add("   asking py-spy", palette.dim)]
-        if self._loading is not None:
-            rows += loading_rows(self._loading, width, look)
+        loading = () if self._loading is None else loading_rows(self._loading, width, look)
+        named = self._loading is not None and self._loading.cause != "unknown"
+        rows += loading if named else ()
         busy = [one for one in self._threads if self._all or one.works or one is self._threads[0]]
         for thread in busy:
             rows += thread_rows(thread, width, look)
         hidden = len(self._threads) - len(busy)
         if hidden:
             rows.append(Row(width).add(f"   and {hidden} waiting threads; w shows them", palette.dim))
-        return rows
+        return [*rows, *(() if named else loading)]
 
     def whom(self) -> Whom:
         """The process whose stacks are shown."""

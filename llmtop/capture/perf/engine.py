@@ -168,7 +168,7 @@ class _Window:
         report = StackReport(
             engine="perf",
             source=str(self._job.folder),
-            taken_by="perf",
+            taken_by="linux-perf",
             rate_hz=RATE_HZ,
             window_seconds=(end - begin) / 1e9,
             native=True,
