@@ -112,7 +112,10 @@ def _cause(seen: Seen, found: Found, pooled: Counter[Part], busy: float) -> tupl
     judged = found.threads if slow is None else [slow]
     held, contended = sum(one.busy for one in judged), sum(one.cpu_wait for one in judged)
     has_them = seen.cores is None or found.cpus <= seen.cores * within
-    if has_them and (held - contended) / len(judged) <= within < held / len(judged):
+    would = (held - contended) / len(judged) <= within
+    # One that is woken up for a batch and gets no CPU stands in no code of a batch yet.
+    does_not = within < held / len(judged) or 2 * contended > len(judged)
+    if has_them and would and does_not:
         return ("cpu" if 2 * contended > held else "unknown"), None
     if slow is not None:
         return "slow_worker", slow

@@ -68,7 +68,9 @@ def sentence(told: LoadingCost, slow: int | None, cpu_wait_pct: float) -> str:
         return f"Too few workers: {few}, {share} of the time with the script's own code{at}."
     if told.cause == "unknown":
         most = ", ".join(f"{_IS[name]} {percent(value)}" for name, value in list(told.shares.items())[:3])
-        return f"What its loader's time goes into is unknown: {most or 'nobody was seen preparing a batch'}{at}."
+        ready = f"; ready without a CPU {percent(cpu_wait_pct)} of the time" if cpu_wait_pct >= 10 else ""
+        seen = f"{most or 'nobody was seen preparing a batch'}{at}{ready}"
+        return f"What its loader's time goes into is unknown: {seen}."
     library = f" by {told.library}" if told.library else ""
     reads = ""
     if told.cause == "disk" and told.read_bytes_per_s is not None:

@@ -115,6 +115,13 @@ def test_cpus_that_others_take_are_named_only_where_it_would_keep_up_with_them()
     assert hopeless.cause == "decode", "even with its CPUs it would not keep up"
 
 
+def test_a_worker_that_is_woken_and_gets_no_cpu_lacks_cpus() -> None:
+    woken = {2: CpuTime(2.0, 66.0, "python", 2)}
+    cost = decide(seen(trains(41, 59), worker(2, {(OWN,): 47}, idle=53), cpu=woken, cores=2.0))
+    assert cost is not None
+    assert cost.cause == "cpu", cost.summary
+
+
 def test_one_slow_worker_is_not_too_few_of_them() -> None:
     others = [worker(pid, {(OWN,): 5}, idle=95) for pid in range(3, 10)]
     cost = decide(seen(trains(90, 10), worker(2, {(OWN,): 100}), *others))
