@@ -70,6 +70,7 @@ def live_sources(
     from collectors.nccl_ras.stage import NcclRas
     from collectors.nvml.driver_source import DriverSource
     from collectors.trainings.all_users import AllUsersSource
+    from collectors.trainings.loading import LoaderCosts
     from collectors.trainings.source import StepsSource
     from llmtop.rules.engine import Rules
 
@@ -82,7 +83,7 @@ def live_sources(
         processes=ProcessSource(lambda: gpu.latest().uses, ranks.pids, interval),
         ranks=ranks,
         rules=Rules().apply,
-        before_rules=(*(() if all_users else (NcclRas(),)), GpuBusy()),
+        before_rules=(GpuBusy(),) if all_users else (NcclRas(), GpuBusy(), LoaderCosts()),
     )
 
 

@@ -285,6 +285,41 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Mean a step, over the same steps as `Rank.outside_seconds`: of that, the share of samples that found it."""
 
 
+class LoadingCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What the preparing of a training's batches goes into, told by stacks and the states of threads over some
+    seconds (`llmtop.analysis.load_cost`)."""
+
+    cause: str
+    """"decode", "tokenize", "collate", "disk", "network", "lock", "gil", "cpu" (others have the cores),
+    "slow_worker", "too_few_workers"; "unknown" where none covers most of it. A newer version may have others."""
+    summary: str
+    """One sentence, with the numbers."""
+    advice: str = ""
+    """What to do about it."""
+    share_pct: float | None = None
+    """Of the time in which batches were prepared, what the cause covers."""
+    shares: dict[str, float] = {}
+    """The same of all kinds of work and waiting that were told apart, in percent."""
+    library: str | None = None
+    place: str | None = None
+    """Where most of it was seen: "__getitem__ (data.py:12)"."""
+    workers: int = 0
+    """Processes that prepare batches; 0: the training's own threads do."""
+    workers_needed: int | None = None
+    """How many would keep up, at least; None where more would not help, or it cannot be told."""
+    cores: float | None = None
+    """CPUs that the training may use, by its affinity and its cgroup's quota."""
+    wait_pct: float | None = None
+    """Share of the training's time that goes into waiting for, or making, its next batch: what can be saved at
+    most."""
+    save_seconds: float | None = None
+    """That a step, where steps are known: at most so much is saved."""
+    read_bytes_per_s: float | None = None
+    """What came from storage for all of its processes."""
+    looks: int = 0
+    """How many stacks it rests on."""
+
+
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """One attached training process: who it is, what its last steps took, what it logged."""
 
@@ -352,6 +387,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     outside_seconds: float | None = None
     """Mean a step in no phase, by the host's clock. Together with the phases that are in no other it is the mean
     step. None where the training names no phases at all."""
+    loading: LoadingCost | None = None
+    """What its loader's time goes into; None before somebody looked: that is done while it waits for data."""
     outside_causes: tuple[Cause, ...] = ()
     """What the host did in that time as far as it is known, the largest first."""
     phases: tuple[Phase, ...] = ()

@@ -155,10 +155,19 @@ THINNED: dict[str, tuple[str, ...]] = {
     "test_it_ends_with_0_and_takes_its_entry_along": ("2", "15"),
     "test_what_is_planted_among_64_nodes_is_named": ("rules",),
     "test_a_killed_llmtop_leaves_nothing_marked": ("record",),
+    "test_what_a_loader_waits_for_is_named": ("decode-4-decode-PIL", "lock-4-lock-None"),
+    "test_functions_of_python_are_seen_where_it_was_started_so": ("3.12",),
 }
 """By the name of the test, wherever it stands, the parameters that `make test` runs."""
 
 LEFT_OUT: dict[str, str] = {
+    "test_a_slow_disk_is_named_by_the_state_of_the_threads": (
+        "test_where_the_kernel_says_disk_the_library_is_not_blamed"
+    ),
+    "test_a_slow_network_is_named": "test_what_a_loader_waits_for_is_named",
+    "test_looks_of_the_screen_and_of_the_alert_say_the_same_and_leave_nothing": (
+        "test_what_a_loader_waits_for_is_named"
+    ),
     "test_assisted_decoding_is_one_request_for_all_its_drafts": (
         "test_each_request_is_seen_from_its_call_to_its_return"
     ),

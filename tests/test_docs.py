@@ -30,6 +30,7 @@ DOCUMENTS = (
     "docs/measurements.md",
     "docs/configuration.md",
     "docs/cluster.md",
+    "docs/profilers.md",
 )
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from llmtop.analysis.load_cost import decide
+from llmtop.analysis.load_seen import Seen
 from llmtop.errors import UnusableInput
 from llmtop.inputs import DEFAULT, Limits, read_input
 from llmtop.report.fold_stacks import fold
@@ -18,6 +20,7 @@ from llmtop.report.stacks import ProcessStacks, StackReport, from_json
 from llmtop.trace.file_kind import examine
 
 ENDING = ".folded"
+ENGINES = (StackReport().engine, "perf")
 _REPORT = "report.json"
 _RANK = re.compile(r"rank(\d+)\.folded$")
 
@@ -51,6 +54,7 @@ def load_stacks(paths: Sequence[Path], limits: Limits = DEFAULT) -> StackReport 
         known[0],
         source=", ".join(report.source for report in known),
         processes=tuple(process for report in known for process in report.processes),
+        loading={name: cost for report in known for name, cost in report.loading.items()},
         notes=tuple(dict.fromkeys(note for report in known for note in report.notes)),
     )
 
@@ -71,7 +75,9 @@ def _of_folder(folder: Path, limits: Limits) -> StackReport | None:
             written = _written(folder / _REPORT, limits)
     if written is not None and all(thread.tree for process in written.processes for thread in process.threads):
         return replace(written, source=str(folder))
-    files = sorted(path for path in folder.glob(f"*{ENDING}") if path.is_file())
+    found = sorted(path for path in folder.glob(f"*{ENDING}") if path.is_file())
+    # Of perf's files one counts microseconds, and cannot stand beside samples.
+    files = [path for path in found if not path.name.endswith(f".off-cpu{ENDING}")] or found
     if not files:
         return written
     return _of_files(files, folder, limits, written)
@@ -82,7 +88,7 @@ def _written(path: Path, limits: Limits) -> StackReport | None:
     data = read_input(path, limits)
     try:
         opening = _opening.decode(data)
-        if not bytes(opening.processes) or opening.engine != StackReport().engine:
+        if not bytes(opening.processes) or opening.engine not in ENGINES:
             return None
         return replace(from_json(data), source=str(path))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -91,6 +97,7 @@ def _written(path: Path, limits: Limits) -> StackReport | None:
 
 def _of_files(files: list[Path], source: Path, limits: Limits, told: StackReport | None = None) -> StackReport:
     processes: list[ProcessStacks] = []
+    loading = {} if told is None else dict(told.loading)
     for file in files:
         stacks = read_folded(read_input(file, limits).decode(errors="replace"), str(file))
         if not stacks:
@@ -99,9 +106,14 @@ def _of_files(files: list[Path], source: Path, limits: Limits, told: StackReport
         rank = _RANK.search(file.name)
         ranks = {asked: int(rank[1])} if rank is not None and asked is not None else {}
         processes += fold(stacks, ranks, {})
+        # The file says nothing of states: what is blocked in C is not told from what runs there.
+        cost = decide(Seen(pid=asked or 0, stacks=tuple(stacks)))
+        if cost is not None and told is None:
+            loading[processes[-1].name if asked is None else f"pid {asked}"] = cost
     return StackReport(
         source=str(source),
         taken_by="file" if told is None else told.taken_by,
         rate_hz=None if told is None else told.rate_hz,
         processes=tuple(processes),
+        loading=loading,
     )

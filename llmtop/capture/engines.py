@@ -9,6 +9,7 @@ from llmtop.capture.in_process.memory import MemoryEngine
 from llmtop.capture.in_process.torch_profiler import TorchProfilerEngine
 from llmtop.capture.kineto.engine import KinetoEngine
 from llmtop.capture.nsys.engine import NsysEngine
+from llmtop.capture.perf.engine import PerfEngine
 from llmtop.capture.py_spy.engine import PySpyEngine
 from llmtop.errors import UnusableInput
 
@@ -19,6 +20,7 @@ ENGINES: dict[str, Engine] = {
         TorchProfilerEngine(),
         KinetoEngine(),
         PySpyEngine(),
+        PerfEngine(),
         MemoryEngine(),
     )
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import msgspec
 from llmtop.capture.engine import Check
 from llmtop.errors import EXIT_DONE, LlmtopError
 from llmtop.format import printable, size
+from llmtop.snapshot import LoadingCost
 from llmtop.version import __version__
 
 if TYPE_CHECKING:
@@ -38,6 +40,15 @@ class TrainingAnswer(msgspec.Struct, frozen=True, kw_only=True):
     engines: list[EngineAnswer]
 
 
+class KernelAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """One question to the kernel, by bpftrace or BCC."""
+
+    name: str
+    command: str
+    says: str = ""
+    """Empty where it was not asked: that needs root."""
+
+
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """All of it; what --json prints."""
 
@@ -47,13 +58,26 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     checks: list[Check]
     trainings: list[TrainingAnswer]
     notes: list[str]
+    loading: LoadingCost | None = None
+    """What the loader of the training that was asked for waits for."""
+    kernel: list[KernelAnswer] = []
+    """What to ask the kernel about that, and what it said where root may ask."""
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print it as one JSON object.")
-def doctor(*, as_json: bool) -> int:
+@click.option(
+    "--loader",
+    type=click.IntRange(min=1),
+    metavar="PID",
+    help="Look for some seconds at what the loader of this training waits for, and name what to ask the kernel "
+    "about it by bpftrace or BCC; root asks.",
+)
+def doctor(*, as_json: bool, loader: int | None) -> int:
     """What this machine allows, and the command that would change it."""
     diagnosis = examine()
+    if loader is not None:
+        diagnosis = _with_loader(diagnosis, loader)
     if as_json:
         click.echo(msgspec.json.encode(diagnosis).decode())
         return EXIT_DONE
@@ -69,7 +93,43 @@ def doctor(*, as_json: bool) -> int:
         click.echo("No training can be captured: start one with llmtop run -- COMMAND (--nsys for nsys as well).")
     for note in diagnosis.notes:
         click.echo(f"note: {note}")
+    if loader is not None:
+        _print_loader(diagnosis, loader)
     return EXIT_DONE
+
+
+def _with_loader(diagnosis: Diagnosis, pid: int) -> Diagnosis:
+    """Look at one training's loader.
+
+    Raises:
+        NotPossibleHere: its stacks cannot be read.
+    """
+    from llmtop.capture.perf import bpf
+    from llmtop.capture.py_spy.loading import burst
+
+    cost = burst(pid)
+    asked = [
+        KernelAnswer(name=question.name, command=shlex.join(words), says=bpf.ask(question, pid))
+        for question in (() if cost is None else bpf.fitting(cost.cause))
+        if (words := bpf.command(question, pid))
+    ]
+    return msgspec.structs.replace(diagnosis, loading=cost, kernel=asked)
+
+
+def _print_loader(diagnosis: Diagnosis, pid: int) -> None:
+    cost = diagnosis.loading
+    if cost is None:
+        click.echo(f"\npid {pid} does not wait for its loader.")
+        return
+    click.echo(f"\npid {pid}: {cost.summary}")
+    if cost.advice:
+        click.echo(f"  to do: {cost.advice}")
+    for answer in diagnosis.kernel:
+        click.echo(f"  {answer.name}: {'' if answer.says else 'sudo '}{answer.command}")
+        for line in answer.says.splitlines():
+            click.echo(f"    {line}")
+    if not diagnosis.kernel:
+        click.echo("  no tool for that is here: sudo apt-get install bpftrace")
 
 
 def _print_training(training: TrainingAnswer) -> None:

@@ -41,6 +41,8 @@ class CpuTime(NamedTuple):
     """Ready to run, and waiting for a CPU."""
     name: str
     """As the kernel calls it."""
+    pid: int | None = None
+    """Of its process."""
 
 
 CpuTimes = Mapping[int, CpuTime]

@@ -19,6 +19,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from llmtop.snapshot import LoadingCost
+
 SCHEMA = 1
 MAX_DEPTH = 200
 """Levels of a tree; what is called from deeper is folded into the last of them."""
@@ -64,6 +66,8 @@ class ThreadStacks(msgspec.Struct, frozen=True, kw_only=True):
     """As the kernel numbers it."""
     kind: Kind = "working"
     samples: int
+    unit: Literal["samples", "microseconds"] = "samples"
+    """What `samples` and the tree count."""
     cpu_pct: float | None = None
     """Time on a CPU in percent of the window, as the kernel counts it; None where it was not asked."""
     cpu_wait_pct: float | None = None
@@ -96,14 +100,34 @@ class ProcessStacks(msgspec.Struct, frozen=True, kw_only=True):
         return f"pid {self.pid}" if self.rank is None else f"rank {self.rank} (pid {self.pid})"
 
 
+class Counters(msgspec.Struct, frozen=True, kw_only=True):
+    """What the kernel and the hardware counted of a training with its workers; None where they do not count it."""
+
+    seconds: float
+    cpus: float | None = None
+    """CPU seconds a second."""
+    context_switches_per_s: float | None = None
+    migrations_per_s: float | None = None
+    page_faults_per_s: float | None = None
+    ipc: float | None = None
+    """Instructions a cycle."""
+    cache_miss_pct: float | None = None
+    """Of the references to the last cache."""
+    branch_miss_pct: float | None = None
+    bound: Literal["memory", "compute", "neither"] | None = None
+    """By instructions a cycle: under 1 the cores mostly wait for memory, over 2 they compute."""
+    absent: tuple[str, ...] = ()
+    """Counters that this machine does not have."""
+
+
 class StackReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a capture of Python stacks shows."""
 
     schema: int = SCHEMA
     engine: str = "py-spy"
     source: str = ""
-    taken_by: Literal["py-spy", "training", "file"] = "py-spy"
-    """Who looked: py-spy from outside, the training itself, or a program that left a file without saying."""
+    taken_by: Literal["py-spy", "training", "linux-perf", "file"] = "py-spy"
+    """Who looked: py-spy from outside, the training itself, perf, or a program that left a file without saying."""
     rate_hz: float | None = None
     """Samples a second of each thread."""
     window_seconds: float | None = None
@@ -111,6 +135,11 @@ class StackReport(msgspec.Struct, frozen=True, kw_only=True):
     """Whether frames of shared libraries are among them."""
     processes: tuple[ProcessStacks, ...] = ()
     """Those that were asked for first, each before those it started."""
+    counters: dict[str, Counters] = {}
+    """By the name of a process, of it and its workers; perf alone has them."""
+    loading: dict[str, LoadingCost] = {}
+    """By the name of a process (`ProcessStacks.name`): what its loader's time goes into, where it waits for "
+    "that."""
     notes: tuple[str, ...] = ()
     """What was left out, and why."""
 

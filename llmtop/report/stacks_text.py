@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import structs
 
 from llmtop.format import counted, duration, middled, percent, printable
-from llmtop.report.stacks import HotFrame, ProcessStacks, StackNode, StackReport, ThreadStacks
+from llmtop.report.stacks import Counters, HotFrame, ProcessStacks, StackNode, StackReport, ThreadStacks
 
 Style = Callable[[str, str], str]
 
@@ -76,6 +76,7 @@ def brief(report: StackReport, width: int = 100, style: Style | None = None) -> 
 def markdown(report: StackReport) -> str:
     """The report for a file beside the capture."""
     lines = [f"# {title(report)}", "", summary(report), "", how(report), ""]
+    lines += [line for text in (*loading(report), *counters(report)) for line in (text, "")]
     for one in shown(report):
         lines += [f"## {one.title}", "", "```", *tree_lines(one.tree, 100, 1.0), "```", ""]
         lines += ["| innermost | anywhere | frame |", "| ---: | ---: | --- |"]
@@ -89,7 +90,8 @@ def title(report: StackReport) -> str:
     asked = [process for process in report.processes if process.started_by is None]
     workers = len(report.processes) - len(asked)
     whose = ", ".join(process.name for process in asked[:4]) + (", …" if len(asked) > 4 else "")
-    return f"Python stacks of {whose or 'no process'}" + (f" and {_workers(workers)}" if workers else "")
+    what = "Stacks" if report.taken_by == "linux-perf" else "Python stacks"
+    return f"{what} of {whose or 'no process'}" + (f" and {_workers(workers)}" if workers else "")
 
 
 def _workers(number: int) -> str:
@@ -98,8 +100,12 @@ def _workers(number: int) -> str:
 
 def how(report: StackReport) -> str:
     """How they were taken, in one sentence."""
-    by = {"py-spy": "py-spy from outside", "training": "the training itself", "file": "an unknown program"}
-    parts = [f"Sampled by {by[report.taken_by]}"]
+    by = {
+        "py-spy": "py-spy from outside",
+        "training": "the training itself",
+        "file": "an unknown program",
+    }
+    parts = [f"Sampled by {by.get(report.taken_by, report.taken_by)}"]
     if report.window_seconds is not None:
         parts.append(f"for {duration(report.window_seconds)}")
     if report.rate_hz is not None:
@@ -164,7 +170,10 @@ def _alone(process: ProcessStacks, thread: ThreadStacks) -> Shown:
 
 
 def _titled(name: str, threads: list[ThreadStacks]) -> str:
-    said = f"{name}: {counted(sum(thread.samples for thread in threads), 'sample')}"
+    number = sum(thread.samples for thread in threads)
+    if threads[0].unit == "microseconds":
+        return f"{name}: {duration(number / 1e6)}" + (" together" if len(threads) > 1 else "")
+    said = f"{name}: {counted(number, 'sample')}"
     known = [(t.cpu_pct, t.cpu_wait_pct) for t in threads if t.cpu_pct is not None and t.cpu_wait_pct is not None]
     if len(known) < len(threads):
         return said
@@ -263,7 +272,46 @@ def _place(node: StackNode) -> str:
 def _head(report: StackReport, width: int, paint: Style) -> list[str]:
     lines = [paint(line, "dim") for line in _wrapped(title(report), width)[:2]]
     lines += ["", *(paint(line, "title") for line in _wrapped(summary(report), width)[:3])]
+    for text in (*loading(report), *counters(report)):
+        lines += ["", *_wrapped(text, width)]
     return [*lines, *(paint(line, "dim") for line in _wrapped(how(report), width))]
+
+
+def counters(report: StackReport) -> list[str]:
+    """What was counted, a sentence a training."""
+    return [f"{name}: {counted_text(one)}." for name, one in report.counters.items()]
+
+
+def counted_text(one: Counters) -> str:
+    """What was counted of one training and its workers, and what that says."""
+    told = []
+    if one.cpus is not None:
+        told.append(f"{one.cpus:.2f} CPUs used")
+    for what, value in (
+        ("context switches", one.context_switches_per_s),
+        ("moves to another CPU", one.migrations_per_s),
+        ("page faults", one.page_faults_per_s),
+    ):
+        if value is not None:
+            told.append(f"{value:.0f} {what} a second")
+    if one.ipc is not None:
+        meaning = {"memory": ": the cores mostly wait, as a rule for memory", "compute": ": the cores compute"}
+        told.append(f"{one.ipc:.2f} instructions a cycle{meaning.get(one.bound or '', '')}")
+    for what, value in (("cache", one.cache_miss_pct), ("branch", one.branch_miss_pct)):
+        if value is not None:
+            told.append(f"{percent(value, 1)} {what} misses")
+    if one.absent:
+        told.append(f"this machine does not count {', '.join(one.absent)}")
+    return "; ".join(told) or "nothing could be counted"
+
+
+def loading(report: StackReport) -> list[str]:
+    """What the loaders' time goes into and what to do, a paragraph a training."""
+    several = len(report.loading) > 1
+    return [
+        f"{f'{name}: ' if several else ''}{cost.summary}" + (f" To do: {cost.advice}." if cost.advice else "")
+        for name, cost in report.loading.items()
+    ]
 
 
 def _thread(one: Shown, width: int, paint: Style, least_pct: float, hottest: int) -> list[str]:

@@ -132,18 +132,33 @@ def _tell_input(state: RankState) -> Told:
     if known:  # the host's clock may have called it loading long before the GPU ran dry
         steps = [step for step in steps if step.index >= known[0].index] or steps
     evidence = _evidence(state, "input", (_since_it_began(steps, by_gpu=False), known))
+    cost = state.rank.loading
+    if cost is not None:
+        evidence |= {
+            "loading_cause": cost.cause,
+            "loading_cause_pct": cost.share_pct,
+            "loading_place": cost.place,
+            "workers": cost.workers,
+            "workers_needed_at_least": cost.workers_needed,
+            "saves_at_most_pct": cost.wait_pct,
+        }
     return Told(
         severity="warning",
         summary=f"{_who(state)} waits for data in {fmt.percent(evidence['dataload_host_pct'])} of each "
-        f"{unit(state)} (host's clock), and {_clocks(evidence, evidence['dataload_gpu_pct'])}.",
+        f"{unit(state)} (host's clock), and {_clocks(evidence, evidence['dataload_gpu_pct'])}."
+        + (f" {cost.summary}" if cost is not None else ""),
         evidence=evidence,
-        next=advice(
+        next=f"{cost.advice}; press s for the stacks"
+        if cost is not None and cost.cause != "unknown"
+        else advice(
             state,
             "input_bound",
-            "more DataLoader workers, pin_memory and prefetch; press s for the stacks of the loading thread",
+            "press s for the stacks of the loader and what its time goes into; more DataLoader workers, "
+            "pin_memory and prefetch",
         ),
         points=clauses(
             f"waits for data {fmt.percent(evidence['dataload_host_pct'])} of each {unit(state)}",
+            "" if cost is None or cost.cause == "unknown" else f"its loader: {cost.cause.replace('_', ' ')}",
             short_idle(evidence, evidence["dataload_gpu_pct"]),
         ),
     )

@@ -15,6 +15,7 @@ from llmtop.capture.capabilities import Ability
 from llmtop.capture.engines import ENGINES, check_options, named
 from llmtop.capture.job import Target
 from llmtop.capture.nsys import permissions
+from llmtop.capture.perf import program
 from llmtop.capture.py_spy import ptrace_permission
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.nsys_cli import tool as nsys
@@ -29,7 +30,7 @@ def by_engine(target: Target) -> dict[str, Ability]:
 def test_each_no_has_a_reason_and_the_command_that_would_change_it(start: Start) -> None:
     target = start("--plain").pid
     found = by_engine(Target(target))
-    assert list(found) == ["nsys", "torch.profiler", "kineto", "py-spy", "memory"]
+    assert list(found) == ["nsys", "torch.profiler", "kineto", "py-spy", "perf", "memory"]
     for engine, flags in (("nsys", ""), ("torch.profiler", ""), ("kineto", "")):
         assert not found[engine].can
         assert found[engine].because
@@ -71,13 +72,14 @@ def test_capturable_is_the_names_of_those_that_can_and_is_remembered(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = start().wait_attached()
-    assert capabilities.capturable(target.pid, target.hello) == ("py-spy",)
+    can = ("py-spy",) if program.refusal() is not None else ("py-spy", "perf")
+    assert capabilities.capturable(target.pid, target.hello) == can
 
     def never(_target: Target) -> tuple[Ability, ...]:
         raise AssertionError("it must not be asked again so soon")
 
     monkeypatch.setattr(capabilities, "abilities", never)
-    assert capabilities.capturable(target.pid, target.hello) == ("py-spy",)
+    assert capabilities.capturable(target.pid, target.hello) == can
     with pytest.raises(AssertionError):
         capabilities.capturable(target.pid, Hello(engines=["torch.profiler"]))
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from llmtop.rules import JOB_RULES, RANK_RULES
 from llmtop.rules.engine import Rules, explain
-from llmtop.snapshot import Alert, Gpu, Host, Phase, Rank, Snapshot, Step
+from llmtop.snapshot import Alert, Gpu, Host, LoadingCost, Phase, Rank, Snapshot, Step
 from tests.support import import_data
 
 ONE, TWO = import_data.DATA / "h200" / "live", import_data.DATA / "h200x2" / "live"
@@ -150,6 +150,35 @@ def test_starvation_is_told_within_ten_steps_with_the_shares_of_both_clocks(time
     assert alert.evidence["dataload_host_pct"] == pytest.approx(66.7, abs=5)
     assert alert.evidence["gpu_idle_pct"] == pytest.approx(61, abs=5)
     assert alert.evidence["dataload_gpu_pct"] == pytest.approx(61, abs=5)
+
+
+def test_what_its_loader_s_time_goes_into_is_in_the_alert_where_somebody_looked() -> None:
+    job = Job(timed_every=1)
+    job.run(60, healthy, idle=0.0001)
+    (before,) = job.run(10, starved, idle=0.055)
+    assert "press s" in before.next
+    assert "loading_cause" not in before.evidence
+    cost = LoadingCost(
+        cause="decode", summary="Preparing batches is 97% decoding by PIL (its 4 workers).", share_pct=97.0,
+        advice="decode once; that saves at most 60% of each step", workers=4, workers_needed=9, wait_pct=60.0,
+    )  # fmt: skip
+    composed = job._snapshot
+
+    def looked_at(found: LoadingCost) -> list[Alert]:
+        def snapshot(made: Iterable[tuple[Step, ...]]) -> Snapshot:
+            whole = composed(made)  # type: ignore[arg-type]
+            return replace(whole, ranks=tuple(replace(rank, loading=found) for rank in whole.ranks))
+
+        job._snapshot = snapshot  # type: ignore[method-assign]
+        return job.run(5, starved, idle=0.055)
+
+    (alert,) = looked_at(cost)
+    assert alert.summary.endswith(cost.summary)
+    assert alert.next == "decode once; that saves at most 60% of each step; press s for the stacks"
+    assert (alert.evidence["loading_cause"], alert.evidence["workers_needed_at_least"]) == ("decode", 9)
+    (unknown,) = looked_at(replace(cost, cause="unknown", summary="It is unknown.", advice=""))
+    assert "unknown" in unknown.summary
+    assert "press s" in unknown.next
 
 
 @pytest.mark.parametrize(

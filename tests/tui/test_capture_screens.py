@@ -112,6 +112,10 @@ async def test_an_engine_more_in_the_registry_is_in_the_dialog_and_captures(
         await pilot.press("c")
         await shows(app, pilot, "‹ pid", "can made-up", "nothing of it is true")
         await pilot.press("down", "right")
+        for _ in ENGINES:
+            if "‹ made-up" not in text(app):
+                await pilot.press("right")
+                await pilot.pause()
         await shows(app, pilot, "‹ made-up ›  a file that says hello", "[ ] loudly", "cost: some ink")
         await pilot.press("enter")
         await shows(app, pilot, "made-up: ", "# hello from 1", "copy  scp -r")

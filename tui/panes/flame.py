@@ -94,7 +94,8 @@ def thread_line(
     row = Row(width).add(_cursor(look, chosen), palette.selected)
     row.add(f"{look.glyphs.more if opened else look.glyphs.selected} ", palette.dim)
     row.add(fmt.printable(thread.thread), palette.cursor if chosen else palette.strong)
-    said = [process.name, fmt.counted(thread.samples, "sample")]
+    many = fmt.counted(thread.samples, "sample")
+    said = [process.name, many if thread.unit == "samples" else fmt.duration(thread.samples / 1e6)]
     if thread.cpu_pct is not None:
         said.append(f"on a CPU {fmt.percent(thread.cpu_pct)}")
     if thread.kind != "working":

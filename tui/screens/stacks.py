@@ -8,8 +8,10 @@ from textwrap import wrap
 
 from llmtop import format as fmt
 from llmtop.capture.py_spy import engine as py_spy
+from llmtop.capture.py_spy.loading import Watching
 from llmtop.capture.py_spy.stacks import ThreadStack
 from llmtop.errors import LlmtopError
+from llmtop.snapshot import LoadingCost
 from tui import keys, whom
 from tui.paint.rows import Look, Row
 from tui.screens.scrolling import ScrollingScreen
@@ -40,6 +42,13 @@ class StacksScreen(ScrollingScreen):
         self._looked_at = 0.0
         self._looking = False
         self._all = False
+        self._watching: Watching | None = None
+        self._loading: LoadingCost | None = None
+
+    def on_unmount(self) -> None:
+        """Look no more."""
+        if self._watching is not None:
+            self._watching.close()
 
     def on_mount(self) -> None:
         """Look at the rank whose steps were shown, and again every second while nothing is frozen."""
@@ -52,12 +61,16 @@ class StacksScreen(ScrollingScreen):
         if self._pid is None or self._looking or (self.view.paused and self._threads is not None):
             return
         self._looking = True
-        self.in_background(partial(_look, self._pid), self._show, "llmtop-stacks")
+        if self._watching is None or self._watching.pid != self._pid:
+            self.on_unmount()
+            self._watching, self._loading = Watching(self._pid), None
+        self.in_background(partial(_look, self._watching), self._show, "llmtop-stacks")
 
-    def _show(self, looked: tuple[int, tuple[ThreadStack, ...], str]) -> None:
-        pid, found, error = looked
+    def _show(self, looked: tuple[int, tuple[ThreadStack, ...], str, LoadingCost | None]) -> None:
+        pid, found, error, loading = looked
         self._looking = False
         if pid == self._pid:
+            self._loading = loading
             self._threads, self._error, self._looked_at = found, error, time.time()
             self.redraw()
 
@@ -85,13 +98,16 @@ class StacksScreen(ScrollingScreen):
             return [*rows, *(Row(width).add(f"   {line}", palette.warning) for line in lines)]
         if self._threads is None:
             return [*rows, Row(width).add("   asking py-spy", palette.dim)]
+        loading = () if self._loading is None else loading_rows(self._loading, width, look)
+        named = self._loading is not None and self._loading.cause != "unknown"
+        rows += loading if named else ()
         busy = [one for one in self._threads if self._all or one.works or one is self._threads[0]]
         for thread in busy:
             rows += thread_rows(thread, width, look)
         hidden = len(self._threads) - len(busy)
         if hidden:
             rows.append(Row(width).add(f"   and {hidden} waiting threads; w shows them", palette.dim))
-        return rows
+        return [*rows, *(() if named else loading)]
 
     def whom(self) -> Whom:
         """The process whose stacks are shown."""
@@ -135,9 +151,19 @@ def thread_rows(thread: ThreadStack, width: int, look: Look) -> list[Row]:
     return rows
 
 
-def _look(pid: int) -> tuple[int, tuple[ThreadStack, ...], str]:
-    """The stacks of a process, or the sentence that says why not."""
+def loading_rows(cost: LoadingCost, width: int, look: Look) -> list[Row]:
+    """What the loader's time goes into, by the looks so far, and what to do."""
+    room = max(width - 4, 20)
+    said = [Row(width).add(f" {line}", look.palette.strong) for line in wrap(fmt.printable(cost.summary), room)]
+    todo = [Row(width).add(f" {line}", look.palette.text) for line in wrap(fmt.printable(cost.advice), room)]
+    looks = f" by {fmt.counted(cost.looks, 'look')} at who prepares batches"
+    return [*said, *todo, Row(width).add(looks, look.palette.dim), Row(width)]
+
+
+def _look(watching: Watching) -> tuple[int, tuple[ThreadStack, ...], str, LoadingCost | None]:
+    """The stacks of a process, or the sentence that says why not; and what its loader costs, where it waits."""
     try:
-        return pid, py_spy.dump(pid), ""
+        found = py_spy.dump(watching.pid)
+        return watching.pid, found, "", watching.add(found)
     except LlmtopError as refusal:
-        return pid, (), str(refusal)
+        return watching.pid, (), str(refusal), None

@@ -23,13 +23,13 @@ class Counted:
 
     at: float
     """Seconds, monotonic."""
-    threads: dict[int, tuple[int, int, str]]
-    """By thread: ns on a CPU and ns waiting for one since it began, and its name."""
+    threads: dict[int, tuple[int, int, str, int]]
+    """By thread: ns on a CPU and ns waiting for one since it began, its name, and its process."""
 
 
 def count(pids: Collection[int]) -> Counted:
     """Read the counters of all threads of these processes, and of those that they have started."""
-    threads: dict[int, tuple[int, int, str]] = {}
+    threads: dict[int, tuple[int, int, str, int]] = {}
     for pid in {*pids, *started_by(pids)}:
         with suppress(OSError):
             for task in os.scandir(f"/proc/{pid}/task"):
@@ -37,7 +37,7 @@ def count(pids: Collection[int]) -> Counted:
                     place = Path(task.path)
                     spent, waited = map(int, (place / "schedstat").read_text().split()[:2])
                     name = (place / "comm").read_text(errors="replace").strip()
-                    threads[int(task.name)] = spent, waited, name
+                    threads[int(task.name)] = spent, waited, name, pid
     return Counted(time.monotonic(), threads)
 
 
@@ -46,9 +46,9 @@ def between(first: Counted, last: Counted) -> dict[int, CpuTime]:
     passed = max((last.at - first.at) * 1e9, 1.0)
     return {
         thread: CpuTime(
-            100.0 * max(spent - before[0], 0) / passed, 100.0 * max(waited - before[1], 0) / passed, name
+            100.0 * max(spent - before[0], 0) / passed, 100.0 * max(waited - before[1], 0) / passed, name, pid
         )
-        for thread, (spent, waited, name) in last.threads.items()
+        for thread, (spent, waited, name, pid) in last.threads.items()
         if (before := first.threads.get(thread)) is not None
     }
 

@@ -21,6 +21,8 @@ from llmtop.capture import folder
 from llmtop.capture.engine import Check, Engine, Refusal
 from llmtop.capture.job import Job, Recorded, Target
 from llmtop.capture.py_spy import cpu_times, inside, outside, ptrace_permission, stacks
+from llmtop.capture.py_spy.loading import judge
+from llmtop.capture.py_spy.thread_states import StateLooks
 from llmtop.capture.wait_for_window import seconds_for, wait_window
 from llmtop.errors import NotPossibleHere
 from llmtop.nsys_cli.tool import Option
@@ -28,6 +30,7 @@ from llmtop.report.fold_stacks import CpuTime, fold
 from llmtop.report.stack_samples import Process, Stack, ThreadId, folded, speedscope
 from llmtop.report.stacks import ProcessStacks, StackReport
 from llmtop.report.stacks_text import markdown
+from llmtop.snapshot import LoadingCost
 
 
 def dump(pid: int) -> tuple[stacks.ThreadStack, ...]:
@@ -138,10 +141,12 @@ class PySpyEngine(Engine):
         """See `Engine.record`."""
         job.stage("prepare")
         samplers: list[_Sampler] = []
+        states: list[StateLooks] = []
         job.stage("start")
         try:
             samplers += (_begun(job, target) for target in job.plan.targets)
             pids = [target.pid for target in job.plan.targets]
+            states += (StateLooks([pid]) for pid in pids)
             first = cpu_times.count(pids)
             begun = time.time_ns()
             job.stage("record")
@@ -149,13 +154,15 @@ class PySpyEngine(Engine):
             job.window = (begun, time.time_ns())
             job.stage("stop")
             last = cpu_times.count(pids)
+            for looks in states:
+                looks.close()
             for sampler in samplers:
                 sampler.stop()
             found = [_Found(sampler, sampler.samples(job)) for sampler in samplers]
         finally:
-            for sampler in samplers:
-                sampler.close()
-        return _finish(job, found, notes, cpu_times.between(first, last))
+            for one in (*states, *samplers):
+                one.close()
+        return _finish(job, found, notes, cpu_times.between(first, last), dict(zip(pids, states, strict=True)))
 
 
 def _begun(job: Job, target: Target) -> _Sampler:
@@ -187,11 +194,19 @@ class _Found:
     stacks: list[Stack]
 
 
-def _finish(job: Job, found: list[_Found], notes: list[str], cpu: Mapping[int, CpuTime]) -> Recorded:
+def _finish(
+    job: Job,
+    found: list[_Found],
+    notes: list[str],
+    cpu: Mapping[int, CpuTime],
+    states: Mapping[int, StateLooks],
+) -> Recorded:
     asked = {one.sampler.target.pid: one.sampler.target for one in found}
     notes += dict.fromkeys(note for one in found for note in one.sampler.notes)
     recorded = Recorded(notes=notes, tool={"py-spy": _where()})
     processes: list[ProcessStacks] = []
+    loading: dict[str, LoadingCost] = {}
+    begin, end = job.window or (0, 0)
     for one in found:
         target = one.sampler.target
         # A training may have been started by another one: its stacks are in its own file.
@@ -203,8 +218,10 @@ def _finish(job: Job, found: list[_Found], notes: list[str], cpu: Mapping[int, C
         recorded.traces.append(trace)
         ranks = {target.pid: target.rank} if target.rank is not None else {}
         processes += fold(own, ranks, cpu)
+        cost = judge(target.pid, own, cpu, states[target.pid], job.watch.median_seconds(end, begin))
+        if cost is not None:
+            loading[target.name] = cost
     first = found[0].sampler
-    begin, end = job.window or (0, 0)
     report = StackReport(
         source=str(job.folder),
         taken_by=first.taken_by,
@@ -212,6 +229,7 @@ def _finish(job: Job, found: list[_Found], notes: list[str], cpu: Mapping[int, C
         window_seconds=(end - begin) / 1e9,
         native="native" in job.plan.options and first.taken_by == "py-spy",
         processes=tuple(processes),
+        loading=loading,
         notes=tuple(notes),
     )
     recorded.report = (markdown(report), msgspec.to_builtins(report))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from llmtop import procfs
+from llmtop.capture.dies_with import dies_with_this_thread
 from llmtop.capture.job import Job, Target
 from llmtop.capture.py_spy import ptrace_permission, stacks
 from llmtop.capture.py_spy.cpu_times import started_by
@@ -153,7 +154,13 @@ class Recording:
         ]
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=self._log_fd, stderr=self._log_fd, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log_fd,
+                stderr=self._log_fd,
+                start_new_session=True,
+                # One that holds the training for each look is not to be ended within such a look.
+                preexec_fn=None if self._native else dies_with_this_thread(),  # noqa: PLW1509  safe, as it says
             )
         except OSError as error:
             os.close(self._log_fd)

@@ -1,0 +1,1 @@
+"""The engine that has the kernel look: perf, where it is allowed."""

@@ -1,0 +1,226 @@
+"""perf: where a training and its workers are on a CPU, down to libraries in C and the kernel, and why they are "
+"not."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from llmtop import procfs
+from llmtop.capture import folder
+from llmtop.capture.engine import Check, Engine, Refusal
+from llmtop.capture.job import Job, Recorded, Target
+from llmtop.capture.perf import bpf, program, trampoline
+from llmtop.capture.perf.recording import RATE_HZ, Recording
+from llmtop.capture.perf.script import Scripted
+from llmtop.capture.py_spy import cpu_times
+from llmtop.capture.py_spy.loading import judge
+from llmtop.capture.py_spy.thread_states import StateLooks
+from llmtop.capture.wait_for_window import wait_window
+from llmtop.nsys_cli.tool import Option
+from llmtop.report.fold_stacks import CpuTime, fold
+from llmtop.report.stack_samples import Stack, folded, speedscope
+from llmtop.report.stacks import Counters, ProcessStacks, StackReport, ThreadStacks
+from llmtop.report.stacks_text import markdown
+from llmtop.snapshot import LoadingCost
+
+
+class PerfEngine(Engine):
+    """Samples and switches by Debian's linux-perf, with py-spy's Python stacks of the same window beside them."""
+
+    name = "perf"
+    gives = "where the CPUs' time goes down to C and the kernel, and why threads are off them; no GPU"
+    options = (
+        Option(
+            "frame-pointers",
+            "unwinds stacks by frame pointers: whole where Python and its libraries were built with them",
+            "nothing; without it the kernel copies 8 KiB of stack a sample",
+            False,
+        ),
+    )
+    open_with = "https://www.speedscope.app"
+
+    def refusal(self, target: Target) -> Refusal | None:
+        """See `Engine.refusal`."""
+        refused = program.refusal()
+        if refused is not None:
+            return refused
+        owner = procfs.status(target.pid).get("Uid", "").split()
+        if owner and not program.may_all() and int(owner[0]) != os.geteuid():
+            return Refusal(f"process {target.pid} belongs to uid {owner[0]}", "sudo llmtop")
+        return None
+
+    def warning(self, target: Target, options: Collection[str] = ()) -> str:
+        """See `Engine.warning`."""
+        return (
+            "" if program.may_all() else "without the kernel's switches: why threads are off a CPU stays unknown"
+        )
+
+    def checks(self) -> list[Check]:
+        """See `Engine.checks`."""
+        return [program.check(), *bpf.checks()]
+
+    def shown(self, trace: Path) -> Path:
+        """See `Engine.shown`."""
+        return trace.with_suffix(".speedscope.json")
+
+    def record(self, job: Job) -> Recorded:
+        """See `Engine.record`."""
+        job.stage("prepare")
+        pids = [target.pid for target in job.plan.targets]
+        recordings: list[Recording] = []
+        states: list[StateLooks] = []
+        job.stage("start")
+        try:
+            for target in job.plan.targets:
+                recordings.append(Recording(job, target))
+                recordings[-1].begin(job)
+            states += (StateLooks([pid]) for pid in pids)
+            first = cpu_times.count(pids)
+            begun = time.time_ns()
+            job.stage("record")
+            notes = wait_window(job, begun)
+            job.window = (begun, time.time_ns())
+            job.stage("stop")
+            cpu = cpu_times.between(first, cpu_times.count(pids))
+            for looks in states:
+                looks.close()
+            for recording in recordings:
+                recording.end()
+            job.stage("analyse", "reading what perf recorded")
+            recorded = Recorded(notes=notes, tool={"perf": program.find()})
+            window = _Window(job, recorded, cpu)
+            for recording, looks in zip(recordings, states, strict=True):
+                window.add(recording, looks)
+            recorded.report = window.report()
+            return recorded
+        finally:
+            for looks in states:
+                looks.close()
+            for recording in recordings:
+                recording.close()
+
+
+class _Window:
+    """What was seen of all trainings, as it becomes a report."""
+
+    def __init__(self, job: Job, recorded: Recorded, cpu: Mapping[int, CpuTime]) -> None:
+        self._job, self._recorded, self._cpu = job, recorded, cpu
+        self._processes: list[ProcessStacks] = []
+        self._counters: dict[str, Counters] = {}
+        self._loading: dict[str, LoadingCost] = {}
+        self._notes: dict[str, None] = {}
+
+    def add(self, recording: Recording, looks: StateLooks) -> None:
+        """Read what one training left, and write its files."""
+        target, job = recording.target, self._job
+        self._counters[target.name] = recording.counted()
+        found = recording.scripted()
+        python = recording.python(job)
+        self._write(target, found, python)
+        ranks = {target.pid: target.rank} if target.rank is not None else {}
+        self._processes += _together(
+            [
+                fold(python, ranks, self._cpu),
+                _on(fold(found.on, ranks, self._cpu)),
+                _off(fold(found.off, ranks, {})),
+            ]
+        )
+        begin, end = job.window or (0, 0)
+        cost = judge(target.pid, python, self._cpu, looks, job.watch.median_seconds(end, begin))
+        if cost is not None:
+            self._loading[target.name] = cost
+        notes = [*recording.notes]
+        if not recording.switches:
+            notes.append(
+                "perf may not see the kernel here (sudo sysctl kernel.perf_event_paranoid=-1), so it is not "
+                "known in which stack threads were off a CPU"
+            )
+        if not found.python and not trampoline.active(target.pid):
+            notes.append(
+                "perf sees no functions of Python: that is told only by Python 3.12 and newer started with "
+                "PYTHONPERFSUPPORT=1 or -X perf; py-spy's stacks of the same window have them"
+            )
+        self._notes |= dict.fromkeys(notes)
+
+    def _write(self, target: Target, found: Scripted, python: list[Stack]) -> None:
+        for kind, stacks, rate in (
+            ("perf", found.on, RATE_HZ),
+            ("off-cpu", found.off, 1e6),
+            ("python", python, 100.0),
+        ):
+            if not stacks:
+                continue
+            trace = self._job.folder / f"{target.stem}.{kind}.folded"
+            folder.write(trace, folded(stacks))
+            folder.write(trace.with_suffix(".speedscope.json"), speedscope(stacks, target.name, rate))
+            self._recorded.traces.append(trace)
+
+    def report(self) -> tuple[str, object]:
+        """As Markdown and as data."""
+        begin, end = self._job.window or (0, 0)
+        self._recorded.notes += self._notes
+        report = StackReport(
+            engine="perf",
+            source=str(self._job.folder),
+            taken_by="linux-perf",
+            rate_hz=RATE_HZ,
+            window_seconds=(end - begin) / 1e9,
+            native=True,
+            processes=tuple(self._processes),
+            counters=self._counters,
+            loading=self._loading,
+            notes=tuple(self._recorded.notes),
+        )
+        return markdown(report), msgspec.to_builtins(report)
+
+
+def _on(processes: tuple[ProcessStacks, ...]) -> tuple[ProcessStacks, ...]:
+    return _renamed(processes, "on a CPU", "samples")
+
+
+def _off(processes: tuple[ProcessStacks, ...]) -> tuple[ProcessStacks, ...]:
+    return _renamed(processes, "off it", "microseconds")
+
+
+def _renamed(processes: tuple[ProcessStacks, ...], where: str, unit: str) -> tuple[ProcessStacks, ...]:
+    """With names that say what their trees are of. What perf saw on a CPU worked; what is off it waits, but "
+    "for the"
+    threads that llmtop has."""
+    renamed = []
+    for process in processes:
+        threads = tuple(_thread(one, where, unit) for one in process.threads)
+        renamed.append(replace(process, threads=threads))
+    return tuple(renamed)
+
+
+def _thread(one: ThreadStacks, where: str, unit: str) -> ThreadStacks:
+    first = one.thread.partition(",")[0]
+    kind = (
+        one.kind
+        if one.kind == "llmtop"
+        else "working"
+        if unit == "samples" or first == "MainThread"
+        else "waiting"
+    )
+    return msgspec.structs.replace(one, thread=f"{one.thread}, {where}", kind=kind, unit=unit)
+
+
+def _together(each: list[tuple[ProcessStacks, ...]]) -> list[ProcessStacks]:
+    """The same process's threads in one; what perf saw on CPUs comes first."""
+    by: dict[int | None, list[ProcessStacks]] = {}
+    for processes in each:
+        for process in processes:
+            by.setdefault(process.pid, []).append(process)
+    merged = []
+    for same in by.values():
+        threads = [thread for process in same for thread in process.threads]
+        threads.sort(key=lambda one: ("MainThread" not in one.thread, "on a CPU" not in one.thread))
+        merged.append(replace(same[0], threads=tuple(threads)))
+    merged.sort(key=lambda one: one.started_by is not None)
+    return merged

@@ -1,0 +1,187 @@
+"""perf as a program: where it is, what it may do here, and one run of it that ends with whoever asked for it."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from llmtop.capture.dies_with import dies_with_this_thread
+from llmtop.capture.engine import Check, Refusal
+from llmtop.capture.py_spy.ptrace_permission import has_capability, in_container
+from llmtop.errors import NotPossibleHere
+from llmtop.format import printable
+
+CAP_PERFMON = 38
+_PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
+START_SECONDS = 20.0
+WRITE_SECONDS = 60.0
+TRY_SECONDS = 10.0
+
+
+def find() -> str:
+    """perf's program.
+
+    Raises:
+        NotPossibleHere: it is not there.
+    """
+    found = shutil.which("perf")
+    if found is None:
+        raise NotPossibleHere("perf is not installed: sudo apt-get install linux-perf")
+    return found
+
+
+def paranoid() -> int:
+    """kernel.perf_event_paranoid; 2, the kernel's own default, where it cannot be read."""
+    try:
+        return int(_PARANOID.read_text())
+    except (OSError, ValueError):
+        return 2
+
+
+def may_all() -> bool:
+    """Whether this user may look at the kernel and its tracepoints too."""
+    return os.geteuid() == 0 or has_capability(CAP_PERFMON) or paranoid() < 0
+
+
+def refusal() -> Refusal | None:
+    """Why perf cannot be used here; None if it can, as far as can be told without a try."""
+    try:
+        find()
+    except NotPossibleHere as missing:
+        because, _, command = str(missing).partition(": ")
+        return Refusal(because, command)
+    if paranoid() > 2 and not may_all():
+        return Refusal(
+            f"the kernel lets only root use perf (kernel.perf_event_paranoid is {paranoid()})",
+            "sudo sysctl kernel.perf_event_paranoid=1",
+        )
+    return None
+
+
+def check() -> Check:
+    """Whether it works here, by a try."""
+    refused = refusal()
+    if refused is not None:
+        return Check(name="perf", ok=False, says=refused.because, command=refused.command)
+    why = _tried()
+    if why:
+        command = "docker run --cap-add=PERFMON --security-opt seccomp=unconfined …" if in_container() else ""
+        return Check(name="perf", ok=False, says=f"perf cannot record here ({why})", command=command)
+    if may_all():
+        return Check(name="perf", ok=True, says=f"{find()}, with the kernel's own frames and switches")
+    return Check(
+        name="perf",
+        ok=True,
+        says=f"{find()}, of programs' own frames alone (kernel.perf_event_paranoid is {paranoid()})",
+        command="sudo sysctl kernel.perf_event_paranoid=-1",
+    )
+
+
+def _tried() -> str:
+    """Why it cannot count this very process; "" if it can."""
+    command = [find(), "stat", "-e", "task-clock:u", "-p", str(os.getpid()), "--", "true"]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TRY_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return printable(str(error), 100)
+    return "" if done.returncode == 0 else reason(done.stderr.decode(errors="replace"))
+
+
+def reason(text: str) -> str:
+    """What perf says of why it cannot, in one clause."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    told = [line for line in lines if line.lower() not in ("error:", "fatal:")]
+    return printable(told[0].rstrip("."), 160) if told else "it gave no reason"
+
+
+class Run:
+    """One perf that records or counts from when it is told to until it is told to end."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        """Start it; it waits.
+
+        Args:
+            arguments: after "perf", with "{control}" where its --control belongs.
+
+        Raises:
+            NotPossibleHere: it cannot be run.
+        """
+        read, self._orders = os.pipe()
+        self._answers, write = os.pipe()
+        self._log = os.memfd_create("llmtop-perf")
+        control = f"fd:{read},{write}"
+        command = [find(), *(word.replace("{control}", control) for word in arguments)]
+        try:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                pass_fds=(read, write),
+                start_new_session=True,
+                preexec_fn=dies_with_this_thread(),  # noqa: PLW1509  safe, as it says
+            )
+        except OSError as error:
+            self.close()
+            raise NotPossibleHere(f"{command[0]} cannot be run: {error.strerror}") from None
+        finally:
+            os.close(read)
+            os.close(write)
+
+    def begin(self) -> None:
+        """Have it begin; returns when it has.
+
+        Raises:
+            NotPossibleHere: it may not, or has ended; the sentence has its own reason.
+        """
+        deadline = time.monotonic() + START_SECONDS
+        try:
+            os.write(self._orders, b"enable\n")
+        except OSError:
+            deadline = 0.0
+        while time.monotonic() < deadline:
+            ready, _, _ = select.select([self._answers], [], [], 0.05)
+            if ready and b"ack" in os.read(self._answers, 64):
+                return
+            if self.process.poll() is not None:
+                break
+        raise NotPossibleHere(f"perf cannot record it ({reason(self.said())}); the training runs on")
+
+    def end(self) -> None:
+        """Have it write what it has."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+
+    def wait(self) -> None:
+        """Wait until it has written.
+
+        Raises:
+            NotPossibleHere: it does not end, or was killed.
+        """
+        try:
+            code = self.process.wait(timeout=WRITE_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise NotPossibleHere(f"perf has not written within {WRITE_SECONDS:.0f} s: nothing was kept") from None
+        if code == -signal.SIGKILL:
+            raise NotPossibleHere("perf was killed while it recorded: nothing was kept; the training runs on")
+
+    def said(self) -> str:
+        """What it printed."""
+        return os.pread(self._log, 1 << 16, 0).decode(errors="replace")
+
+    def close(self) -> None:
+        """End it, whatever it does."""
+        process = getattr(self, "process", None)
+        if process is not None and process.poll() is None:
+            process.kill()  # the kernel takes its events off the training
+            process.wait()
+        for descriptor in (self._orders, self._answers, self._log):
+            os.close(descriptor)

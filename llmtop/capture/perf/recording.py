@@ -1,0 +1,157 @@
+"""One window of perf: on-CPU samples and switches of a training with its workers, its counters, Python's "
+"stacks."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from llmtop import procfs
+from llmtop.capture.job import Job, Target
+from llmtop.capture.perf import counters, script
+from llmtop.capture.perf.program import WRITE_SECONDS, Run, find, may_all, reason
+from llmtop.capture.py_spy import outside
+from llmtop.capture.py_spy.cpu_times import started_by
+from llmtop.errors import NotPossibleHere
+from llmtop.report.stack_samples import Stack
+from llmtop.report.stacks import Counters
+
+RATE_HZ = 49
+"""Not in step with what happens 50 or 100 times a second."""
+_STACK_BYTES = 8192
+_MOST_BYTES = "256M"
+
+
+class Recording:
+    """All that looks at one training."""
+
+    def __init__(self, job: Job, target: Target) -> None:
+        """Start what records; it waits.
+
+        Raises:
+            NotPossibleHere: it cannot be run.
+        """
+        self.target = target
+        self.notes: list[str] = []
+        self.switches = may_all()
+        self._workers = [pid for pid in started_by([target.pid]) if procfs.is_alive(pid)]
+        self._data = job.folder / f"{target.stem}.perf.data"
+        self._counts = job.folder / f"{target.stem}.perf-stat.json"
+        self._began = self._ended = 0.0
+        pids = ",".join(str(pid) for pid in (target.pid, *self._workers))
+        self._runs: list[Run] = []
+        self._python: outside.Recording | None = None
+        frames = "fp" if "frame-pointers" in job.plan.options else f"dwarf,{_STACK_BYTES}"
+        user = "" if self.switches else ":u"
+        record = ["record", "--quiet", "--delay=-1", "--control={control}", "--output", str(self._data)]
+        record += ["--max-size", _MOST_BYTES, "--call-graph", frames, "--switch-events"]
+        record += ["-e", f"cpu-clock/freq={RATE_HZ}/{user.lstrip(':')}"]
+        if self.switches:
+            record += ["-e", "sched:sched_switch/call-graph=fp/"]
+        events = ",".join(f"{event}{user}" for event in counters.EVENTS)
+        stat = ["stat", "--json", "--delay=-1", "--control={control}", "--output", str(self._counts), "-e", events]
+        try:
+            self._runs.append(Run([*record, "-p", pids]))
+            self._runs.append(Run([*stat, "-p", pids]))
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self, job: Job) -> None:
+        """Have all of it begin; returns when it has.
+
+        Raises:
+            NotPossibleHere: perf may not.
+        """
+        try:
+            self._python = outside.Recording(job, self.target)
+            self._python.await_start(job)
+        except NotPossibleHere as why:
+            if self._python is not None:
+                self._python.close()
+            self._python = None
+            self.notes.append(f"no Python stacks beside perf's: {why}")
+        for run in self._runs:
+            run.begin()
+        self._began = time.monotonic()
+
+    def end(self) -> None:
+        """Have all of it write what it has."""
+        self._ended = time.monotonic()
+        for run in self._runs:
+            run.end()
+        if self._python is not None:
+            self._python.stop()
+
+    def python(self, job: Job) -> list[Stack]:
+        """The stacks that py-spy saw meanwhile."""
+        if self._python is None:
+            return []
+        try:
+            return self._python.samples(job)
+        except NotPossibleHere as why:
+            self.notes.append(f"no Python stacks beside perf's: {why}")
+            return []
+
+    def counted(self) -> Counters:
+        """What perf stat counted."""
+        self._runs[1].wait()
+        try:
+            return counters.read(self._counts.read_text(), max(self._ended - self._began, 1e-3))
+        except OSError as error:
+            raise NotPossibleHere(f"perf left no counters in {self._counts}: {error.strerror}") from None
+        finally:
+            self._counts.unlink(missing_ok=True)
+
+    def scripted(self) -> script.Scripted:
+        """The stacks that perf recorded.
+
+        Raises:
+            NotPossibleHere: it left none, or they cannot be read.
+        """
+        self._runs[0].wait()
+        if not self._data.is_file() or not self._data.stat().st_size:
+            raise NotPossibleHere(f"perf left nothing in {self._data} ({reason(self._runs[0].said())})")
+        fields = "comm,pid,tid,time,event,ip,sym,dso"
+        command = [
+            find(),
+            "script",
+            "--input",
+            str(self._data),
+            "--no-inline",
+            "--show-switch-events",
+            "-F",
+            fields,
+        ]
+        asked = {self.target.pid: self.target.command or ""}
+        asked |= {pid: procfs.command(pid) or "" for pid in self._workers}
+        quiet = subprocess.DEVNULL
+        with subprocess.Popen(
+            command, stdin=quiet, stdout=subprocess.PIPE, stderr=quiet, text=True, errors="replace"
+        ) as told:
+            assert told.stdout is not None
+            try:
+                found = script.read(told.stdout, asked, dict.fromkeys(self._workers, self.target.pid))
+                told.wait(timeout=WRITE_SECONDS)
+            except BaseException:
+                told.kill()
+                raise
+        if told.returncode and not found.on:
+            raise NotPossibleHere(f"what perf recorded in {self._data} cannot be read by {command[0]} script")
+        # It holds pieces of the training's memory (its stacks), and what was to be seen has been read.
+        self._data.unlink(missing_ok=True)
+        return found
+
+    def close(self) -> None:
+        """End all of it."""
+        for run in self._runs:
+            run.close()
+        self._runs = []
+        if self._python is not None:
+            self._python.close()
+            self._python = None
+        for left in (self._counts, Path(f"{self._data}.old")):
+            with suppress(OSError):
+                left.unlink(missing_ok=True)

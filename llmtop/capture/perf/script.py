@@ -1,0 +1,121 @@
+"""What `perf script` prints, as stacks: where threads were on a CPU, and for how long off it in which stack."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+from llmtop.report.stack_samples import MAIN, Frame, Process, Stack, ThreadId
+
+_HEAD = re.compile(r"^(?P<comm>.+?)\s+(?P<pid>-?\d+)/(?P<tid>-?\d+)\s+(?P<time>\d+\.\d+):\s+(?P<event>.*?):?\s*$")
+_FRAME = re.compile(r"^\s+[0-9a-f]+ (?P<name>.*) \((?P<file>[^()]*(?:\(deleted\))?)\)$")
+PREEMPTED = Frame("ready, and waits for a CPU", "[kernel]", None)
+ASLEEP = Frame("off the CPU, where perf may not say", "[kernel]", None)
+
+
+@dataclass
+class _Thread:
+    """One thread while the lines are read."""
+
+    pid: int
+    comm: str
+    on: Counter[tuple[Frame, ...]] = field(default_factory=Counter)
+    off_us: Counter[tuple[Frame, ...]] = field(default_factory=Counter)
+    standing: tuple[Frame, ...] = ()
+    """Its stack at the last switch."""
+    left_at: float | None = None
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """All of it."""
+
+    on: list[Stack]
+    """A sample each time a thread was seen on a CPU."""
+    off: list[Stack]
+    """Off it; "samples" are microseconds."""
+    python: bool
+    """Whether functions of Python are among the frames (its perf trampoline)."""
+
+
+def read(lines: Iterable[str], asked: dict[int, str], started_by: dict[int, int]) -> Scripted:
+    """Read what was printed with -F comm,pid,tid,time,event,ip,sym,dso and the events of switches.
+
+    Args:
+        lines: of the output.
+        asked: the command of each process, by pid.
+        started_by: by pid, the process asked for that has started it.
+    """
+    threads: dict[int, _Thread] = {}
+    last = 0.0
+    for head, frames in _events(lines):
+        tid = int(head["tid"])
+        thread = threads.setdefault(tid, _Thread(int(head["pid"]), head["comm"].strip()))
+        last = max(last, float(head["time"]))
+        _note(thread, head["event"], float(head["time"]), frames)
+    for thread in threads.values():
+        _back(thread, last)
+    on, off = [], []
+    for tid, thread in threads.items():
+        pid = thread.pid if thread.pid > 0 else tid
+        process = Process(pid, asked.get(pid, ""), started_by.get(pid))
+        named = ThreadId(tid, MAIN if tid == pid else thread.comm)
+        on += [Stack(process, named, frames, number) for frames, number in thread.on.items()]
+        off += [Stack(process, named, frames, number) for frames, number in thread.off_us.items() if number]
+    python = any(_is_python(frame) for stack in on for frame in stack.frames)
+    return Scripted(on, off, python)
+
+
+def _note(thread: _Thread, event: str, at: float, frames: tuple[Frame, ...]) -> None:
+    if event.startswith("PERF_RECORD_SWITCH"):
+        if "OUT" in event:
+            thread.left_at = at
+            if "preempt" in event:
+                thread.standing = (*thread.standing, PREEMPTED)
+        else:
+            _back(thread, at)
+    elif "sched_switch" in event:
+        thread.standing = frames
+    elif frames:
+        thread.on[frames] += 1
+
+
+def _back(thread: _Thread, at: float) -> None:
+    """It runs again."""
+    if thread.left_at is not None:
+        thread.off_us[thread.standing or (ASLEEP,)] += round(1e6 * (at - thread.left_at))
+    thread.left_at, thread.standing = None, ()
+
+
+def _events(lines: Iterable[str]) -> Iterator[tuple[re.Match[str], tuple[Frame, ...]]]:
+    head: re.Match[str] | None = None
+    frames: list[Frame] = []
+    for line in lines:
+        if line[:1] in ("\t", " ") and (match := _FRAME.match(line.rstrip("\n"))):
+            frames.append(_frame(match["name"], match["file"]))
+            continue
+        found = _HEAD.match(line)
+        if found is None:
+            continue
+        if head is not None:
+            yield head, tuple(reversed(frames))
+        head, frames = found, []
+    if head is not None:
+        yield head, tuple(reversed(frames))
+
+
+def _frame(name: str, file: str) -> Frame:
+    if name.startswith("py::"):
+        function, _, place = name[4:].partition(":")
+        return Frame(function, place, None)
+    where = "[kernel]" if file.startswith(("[kernel", "[guest")) else file
+    if name == "[unknown]":
+        name = f"[{PurePath(file).name or 'unknown'}]"
+    return Frame(name, where, None)
+
+
+def _is_python(frame: Frame) -> bool:
+    return not frame.native and frame.file.endswith(".py")

@@ -1,0 +1,181 @@
+"""What the threads of a training and of those that it started wait for, by looks into /proc.
+
+/proc/PID/task/TID/stat says whether a thread runs (R), sleeps (S) or waits for a device (D), wchan in which
+function of the kernel, syscall with which arguments. Each look takes some 0.1 ms a thread, of the monitor's
+time. Where the kernel tells no wchan (some sandboxes) or syscall (another user's process), only R, S and D are
+known.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llmtop.capture.py_spy.cpu_times import started_by
+
+if TYPE_CHECKING:
+    from llmtop.analysis.load_seen import Waits
+
+RATE_HZ = 20.0
+_MOST_THREADS = 32
+"""Of the training's own process; of the others only the first thread is looked at."""
+_RESCAN_LOOKS = 10
+_REMOTE = re.compile(r"nfs|rpc|ceph|cifs|smb|fuse|request_wait_answer|lustre|ptlrpc|ldlm|p9_|afs|gfs|beegfs|gpfs")
+_WAITS: tuple[tuple[re.Pattern[str], Waits], ...] = (
+    (re.compile(r"lock_inode_wait|flock_lock|posix_lock|fcntl_setlk|locks_lock"), "lock"),
+    (_REMOTE, "network"),
+    (re.compile(r"futex"), "futex"),
+    (re.compile(r"sk_wait|tcp|inet|unix_stream|unix_dgram|skb|sock|wait_for_more_packets"), "socket"),
+    (re.compile(r"pipe"), "pipe"),
+    (re.compile(r"poll|select|ep_"), "poll"),
+    (re.compile(r"nanosleep|hrtimer"), "sleep"),
+    (re.compile(r"do_wait|kernel_wait"), "child"),
+)
+_DISK = re.compile(
+    r"io_schedule|folio|page|blk|bio|buffer|filemap|ext4|xfs|btrfs|jbd2|throtl|swap|dio|iomap|balance_dirty|rq_qos"
+)
+_FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine())
+
+
+def look(pid: int, thread: int) -> Waits | None:
+    """What a thread does at this instant; None where it has gone."""
+    place = f"/proc/{pid}/task/{thread}"
+    try:
+        state = Path(f"{place}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return None
+    if state == "R":
+        return "runs"
+    try:
+        channel = Path(f"{place}/wchan").read_text(errors="replace").strip("0\0\n ")
+    except OSError:
+        channel = ""
+    return _of(state, channel, place)
+
+
+def _of(state: str, channel: str, place: str) -> Waits:
+    if state == "D":
+        if _REMOTE.search(channel):
+            return "network"
+        return "disk" if not channel or _DISK.search(channel) else "device"
+    for pattern, waits in _WAITS:
+        if pattern.search(channel):
+            return _futex(place) if waits == "futex" else waits
+    return "asleep"
+
+
+def _futex(place: str) -> Waits:
+    """Who waits for Python's own lock looks each 5 ms: its wait has a timeout, the fourth argument of futex(2)."""
+    try:
+        words = Path(f"{place}/syscall").read_text().split()
+        if int(words[0]) == _FUTEX and int(words[4], 16) != 0:
+            return "gil"
+    except (OSError, ValueError, IndexError):
+        pass
+    return "futex"
+
+
+class StateLooks:
+    """Looks at the threads of some processes, `RATE_HZ` times a second, in a thread of its own."""
+
+    def __init__(self, pids: Collection[int]) -> None:
+        """Begin."""
+        self._pids = tuple(pids)
+        self._lock = threading.Lock()
+        self._seen: dict[int, Counter[Waits]] = {}
+        self._read_first = read_bytes(self._pids)
+        self._began = time.monotonic()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="llmtop-states", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        looks, threads = 0, list[tuple[int, int]]()
+        while not self._ended.wait(1.0 / RATE_HZ):
+            if looks % _RESCAN_LOOKS == 0:
+                threads = threads_of(self._pids)
+            looks += 1
+            for pid, thread in threads:
+                waits = look(pid, thread)
+                if waits is not None:
+                    with self._lock:
+                        self._seen.setdefault(thread, Counter())[waits] += 1
+
+    def seen(self) -> dict[int, Counter[Waits]]:
+        """What was seen until now, by thread."""
+        with self._lock:
+            return {thread: counted.copy() for thread, counted in self._seen.items()}
+
+    def read_bytes_per_s(self) -> float | None:
+        """What the processes read from storage since it began; None where the kernel does not tell."""
+        now = read_bytes(self._pids)
+        both = [now[pid] - before for pid, before in self._read_first.items() if pid in now]
+        return sum(both) / max(time.monotonic() - self._began, 1e-3) if both else None
+
+    def close(self) -> None:
+        """End."""
+        self._ended.set()
+        self._thread.join(timeout=5.0)
+
+
+def threads_of(pids: Collection[int]) -> list[tuple[int, int]]:
+    """(process, thread) of all to be looked at: first threads, and of the processes asked for some more."""
+    found = []
+    for pid in pids:
+        with suppress(OSError):
+            own = sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))
+            found += [(pid, thread) for thread in own[:_MOST_THREADS]]
+    return [*found, *((child, child) for child in started_by(pids))]
+
+
+def read_bytes(pids: Collection[int]) -> dict[int, int]:
+    """What each process and each that it started has read from storage, by /proc/PID/io."""
+    found = {}
+    for pid in {*pids, *started_by(pids)}:
+        with suppress(OSError, ValueError, IndexError):
+            text = Path(f"/proc/{pid}/io").read_text()
+            found[pid] = int(text.split("\nread_bytes: ")[1].split("\n")[0])
+    return found
+
+
+def cores(pid: int) -> float:
+    """How many CPUs a process may use: by its affinity, and by the quota of its cgroup and those above."""
+    try:
+        most = float(len(os.sched_getaffinity(pid)))
+    except OSError:
+        most = float(os.cpu_count() or 1)
+    return min([most, *_quotas(pid)])
+
+
+def _quotas(pid: int) -> list[float]:
+    """The quotas of its cgroups in CPUs, of both versions of cgroup."""
+    found = []
+    with suppress(OSError, ValueError, IndexError, ZeroDivisionError):
+        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+            _, names, path = line.split(":", 2)
+            if names and "cpu" not in names.split(","):
+                continue
+            base = Path("/sys/fs/cgroup/cpu" if names else "/sys/fs/cgroup")
+            for folder in (base / path.lstrip("/"), *(base / path.lstrip("/")).parents):
+                found += _quota(folder)
+                if folder == base:
+                    break
+    return found
+
+
+def _quota(folder: Path) -> list[float]:
+    with suppress(OSError, ValueError, ZeroDivisionError):
+        quota, period = (folder / "cpu.max").read_text().split()
+        return [] if quota == "max" else [int(quota) / int(period)]
+    with suppress(OSError, ValueError, ZeroDivisionError):
+        quota_us = int((folder / "cpu.cfs_quota_us").read_text())
+        return [] if quota_us <= 0 else [quota_us / int((folder / "cpu.cfs_period_us").read_text())]
+    return []

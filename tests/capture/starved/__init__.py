@@ -1,0 +1,1 @@
+"""Trainings that wait for their data for a known reason."""

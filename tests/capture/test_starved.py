@@ -1,0 +1,161 @@
+"""Real trainings whose loader is slow for a known reason: which of its costs is named, and none wrongly."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from llmtop import procfs
+from llmtop.analysis.load_stacks import load_stacks
+from llmtop.capture import take
+from llmtop.capture.job import Plan, Target
+from llmtop.capture.py_spy import engine as py_spy
+from llmtop.capture.py_spy.loading import Watching, burst
+from llmtop.report.stacks_text import brief
+from llmtop.snapshot import LoadingCost
+from tests.capture.starved.slow_disk import put, slow_reads
+from tests.support.processes import wait_for
+
+pytestmark = pytest.mark.torch
+PLANT = Path(__file__).parent / "starved" / "plant.py"
+
+
+@contextmanager
+def starved(kind: str, workers: int, folder: str = "") -> Iterator[subprocess.Popen[str]]:
+    """A training that has made a few steps."""
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", str(PLANT), kind, str(workers), folder],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "go\n"
+        yield process
+    finally:
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.wait()
+        wait_for(lambda: not any(one.is_running() for one in children) or None, what="the end of its workers")
+        process.stdout.close()
+
+
+def captured(process: subprocess.Popen[str], folder: Path, seconds: float = 3.0) -> LoadingCost | None:
+    """What a capture of it says."""
+    before = {one.pid for one in psutil.Process(process.pid).children(recursive=True)}
+    plan = Plan(engine="py-spy", targets=(Target(process.pid),), parent=folder / "captures", seconds=seconds)
+    result = take.take(plan)
+    found = load_stacks([result.folder])
+    assert found is not None
+    assert process.poll() is None
+    assert procfs.status(process.pid).get("TracerPid", "0") == "0", "nothing holds it"
+    assert {one.pid for one in psutil.Process(process.pid).children(recursive=True)} >= before
+    cost = next(iter(found.loading.values()), None)
+    if cost is not None:
+        assert " ".join(cost.summary.split()[:4]) in " ".join(brief(found).split())
+    return cost
+
+
+@pytest.mark.parametrize(
+    ("kind", "workers", "cause", "library"),
+    [
+        ("decode", 4, "decode", "PIL"),
+        ("tokenize", 4, "tokenize", "tokenizers"),
+        ("lock", 4, "lock", None),
+        ("collate", 4, "collate", None),
+        ("slow_worker", 8, "slow_worker", None),
+        ("own", 4, "too_few_workers", None),
+        ("stream", 2, "decode", "PIL"),
+        ("generator", 0, "decode", "PIL"),
+        ("decode", 0, "decode", "PIL"),
+    ],
+)
+def test_what_a_loader_waits_for_is_named(
+    kind: str, workers: int, cause: str, library: str | None, tmp_path: Path
+) -> None:
+    if kind == "decode" or kind in ("stream", "generator"):
+        pytest.importorskip("PIL")
+    with starved(kind, workers) as process:
+        cost = captured(process, tmp_path)
+    assert cost is not None
+    assert cost.cause == cause, cost.summary
+    assert cost.workers == workers
+    assert library is None or cost.library == library
+    assert cost.wait_pct is not None
+    assert cost.wait_pct > 50
+    assert f"at most {cost.wait_pct:.0f}%" in cost.advice.replace(" %", "%")
+
+
+def test_a_slow_disk_is_named_by_the_state_of_the_threads(tmp_path: Path) -> None:
+    with slow_reads(tmp_path, f"llmtop-test-{os.getpid()}") as group:
+        if group is None:
+            pytest.skip("no cgroup here can limit what is read from this disk")
+        with open(tmp_path / "records.bin", "wb") as file:
+            file.write(os.urandom(64 << 20))
+            file.flush()
+            os.fsync(file.fileno())
+        with starved("disk", 4, str(tmp_path)) as process:
+            put(group, [process.pid, *(one.pid for one in psutil.Process(process.pid).children(recursive=True))])
+            workers = [one.pid for one in psutil.Process(process.pid).children(recursive=True)]
+            wait_for(
+                lambda: any(psutil.Process(pid).status() == "disk-sleep" for pid in workers) or None, what="D"
+            )
+            cost = captured(process, tmp_path)
+    assert cost is not None
+    assert cost.cause == "disk", cost.summary
+    assert "Files.__getitem__" in (cost.place or "")
+    assert 0 < (cost.read_bytes_per_s or 0) < 50e6
+
+
+class _Slow(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        time.sleep(0.1)
+        self.send_response(200)
+        self.send_header("Content-Length", "512")
+        self.end_headers()
+        self.wfile.write(bytes(256))
+        time.sleep(0.1)
+        self.wfile.write(bytes(256))
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_a_slow_network_is_named(tmp_path: Path) -> None:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Slow)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        with starved("network", 4, f"http://127.0.0.1:{server.server_port}") as process:
+            cost = captured(process, tmp_path)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert cost is not None
+    assert cost.cause == "network", cost.summary
+    assert "socket" in cost.summary or "http" in cost.summary
+
+
+def test_looks_of_the_screen_and_of_the_alert_say_the_same_and_leave_nothing() -> None:
+    with starved("lock", 4) as process:
+        cost = burst(process.pid, 0.01)
+        watching = Watching(process.pid)
+        looks = [watching.add(py_spy.dump(process.pid)) for _ in range(12)]
+        watching.close()
+        assert procfs.status(process.pid).get("TracerPid", "0") == "0"
+        assert not [one for one in psutil.Process(process.pid).children() if "py-spy" in one.name()]
+    assert cost is not None
+    assert cost.cause == "lock", cost.summary
+    assert looks[-1] is not None
+    assert looks[-1].cause == "lock", looks[-1].summary
