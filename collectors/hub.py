@@ -18,7 +18,7 @@ from collectors.malloc import give_back, look_for_cycles_seldom, share_one_heap
 from collectors.nvml.selection import GpuSelection, with_whole_uuids
 from collectors.periodic_thread import last_tick
 from collectors.pipeline import Stage
-from llmtop import jobs
+from llmtop import config, jobs
 from llmtop.snapshot import Host, Process, Snapshot
 
 ONCE_SECONDS = 4.0
@@ -74,6 +74,7 @@ def live_sources(
     from collectors.trainings.source import StepsSource
     from llmtop.rules.engine import Rules
 
+    loaders = (LoaderCosts(),) if config.current().look_at_loaders else ()
     gpu = DriverSource(interval)
     names = _GpuNames(gpu)
     ranks: RankSource = AllUsersSource(names) if all_users else StepsSource(directory, names, engines=engines)
@@ -83,7 +84,7 @@ def live_sources(
         processes=ProcessSource(lambda: gpu.latest().uses, ranks.pids, interval),
         ranks=ranks,
         rules=Rules().apply,
-        before_rules=(GpuBusy(),) if all_users else (NcclRas(), GpuBusy(), LoaderCosts()),
+        before_rules=(GpuBusy(),) if all_users else (NcclRas(), GpuBusy(), *loaders),
     )
 
 

@@ -174,6 +174,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     interval: Seconds | None = None
     gpus: Text | None = None
     ascii: Switch = False
+    look_at_loaders: Switch = True
+    """Whether a training that waits for its data is looked at for three seconds a minute, by py-spy and /proc."""
     alerts: Alerts = field(default_factory=Alerts)
     columns: Columns = field(default_factory=Columns)
     capture: Capture = field(default_factory=Capture)
