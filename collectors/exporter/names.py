@@ -84,6 +84,25 @@ COLLECTIVE_COMPLETED: Final = Series(
     (*RANK, "pg"),
     "Number of the last collective that has ended there; told only while it stands still and no step ends",
 )
+_STUCK: Final = ("run", "uid", "communicator", "pg", "operation")
+RAS_WAITING: Final = Series(
+    "llmtop_ras_waiting",
+    "gauge",
+    _STUCK,
+    "Ranks that wait in an NCCL communicator in which nothing goes on, as NCCL's RAS told this node",
+)
+RAS_BEHIND: Final = Series(
+    "llmtop_ras_behind",
+    "gauge",
+    (*_STUCK, "rank", "host", "rank_pid"),
+    "How many collectives a rank of it is behind, on whatever node: rank and host as NCCL calls them",
+)
+RAS_MISSING: Final = Series(
+    "llmtop_ras_missing",
+    "gauge",
+    (*_STUCK, "rank", "host", "rank_pid"),
+    "1 for each rank of it whose process does not answer NCCL",
+)
 RANK_INFO: Final = Series(
     "llmtop_rank_info",
     "gauge",

@@ -16,6 +16,13 @@ TAG: Final = "is"
 """The label by which one query's parts are told apart."""
 LATE_MOST, BEHIND_MOST, GRAVE_MOST = 8, 20, 40
 _RANKS: Final = "* on (instance, job, pid) group_left (run, uid)"
+_STUCK: Final = "communicator, pg, operation"
+_RAS: Final = (
+    ("ras waiting", "llmtop_ras_waiting", ""),
+    ("ras behind", "llmtop_ras_behind", ", rank, host, rank_pid"),
+    ("ras missing", "llmtop_ras_missing", ", rank, host, rank_pid"),
+)
+"""As NCCL told it: one node's answer is of all nodes, and several may have asked."""
 _RECORD: Final = re.compile(r"^ {6}- record: (\S+)\n {8}expr: (.*(?:\n {9,}.*)*)", re.MULTILINE)
 """As our own file has them: what an expression goes on with is further in."""
 
@@ -89,6 +96,7 @@ class Queries:
             ("late", f"topk({LATE_MOST}, ({late}) > 0)"),
             ("behind", f"topk({BEHIND_MOST}, ({behind}) > 0)"),
             ("waiting", self._mine(f"count by (run, uid, pg) ({waiting} {_RANKS} {self._info})")),
+            *((tag, self._mine(f"max by (run, uid, {_STUCK}{who}) ({name})")) for tag, name, who in _RAS),
         )
 
     @property

@@ -16,17 +16,27 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from threading import get_ident
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from llmtop import wire
 from llmtop.instrument.control.recordings import RECORDINGS, Recording
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.guest.threads import Thread, wait_for
+from llmtop.instrument.record.ring import MASK
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.recorder import Recorder
 
 Send = Callable[[wire.FromTraining], None]
+
+
+class Asker(Protocol):
+    """The connection that a request came over."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has ended."""
+
 
 MAX_STEPS = 1000
 _STEP_SECONDS = 2.0
@@ -48,13 +58,16 @@ def engines() -> list[str]:
     return [] if torch is None else [name for name, kind in RECORDINGS.items() if kind.offered(torch)]
 
 
-def handle(request: wire.CaptureRequest | wire.CaptureCancel, recorder: Recorder, send: Send) -> None:
+def handle(
+    request: wire.CaptureRequest | wire.CaptureCancel, recorder: Recorder, send: Send, asker: Asker | None = None
+) -> None:
     """Do what a monitor asks; called in the server thread, returns at once.
 
     Args:
         request: begin, or call off.
         recorder: whose steps are recorded.
         send: tells the monitor; called from a thread of the capture's own.
+        asker: who asked: a capture that begins at a certain step ends when it has gone. None: nobody who can go.
     """
     global _running
     with _lock:
@@ -69,7 +82,7 @@ def handle(request: wire.CaptureRequest | wire.CaptureCancel, recorder: Recorder
             )
             send(wire.CaptureState(id=request.id, state="failed", detail=detail))
             return
-        _running = Capture(request, recorder, send)
+        _running = Capture(request, recorder, send, asker)
         _running.arm()
 
 
@@ -103,8 +116,11 @@ def forget_after_fork() -> None:
 class Capture:
     """One capture, from the request to the file."""
 
-    def __init__(self, request: wire.CaptureRequest, recorder: Recorder, send: Send) -> None:
+    def __init__(
+        self, request: wire.CaptureRequest, recorder: Recorder, send: Send, asker: Asker | None = None
+    ) -> None:
         self.request = request
+        self._asker = asker if request.at_step is not None else None
         self.ended = threading.Event()
         """Set when the last state has been told."""
         self._ending = threading.Lock()
@@ -175,7 +191,25 @@ class Capture:
             return "the training is being paused for another capture: try again"
         if not os.path.isabs(self.request.path):
             return "the path is not absolute"
+        ring = self._recorder.ring
+        if self.request.at_step is not None and ring.count:
+            passed = self._passed(int(ring.rows[(ring.count - 1) & MASK][0]))
+            if passed:
+                return passed
         return RECORDINGS[self.request.engine].refusal()
+
+    def _passed(self, index: int) -> str:
+        """Why the step that was asked for cannot be the first any more, once step `index` has ended."""
+        first = index + 1 + RECORDINGS[self.request.engine].warmup
+        at = self.request.at_step
+        if at is None or first <= at:
+            return ""
+        return f"step {at} has passed: step {index} has ended, and {first} is the first that could be recorded"
+
+    def _must_wait(self, index: int) -> bool:
+        """Whether the step that was asked for is still ahead."""
+        at = self.request.at_step
+        return at is not None and index + 1 + RECORDINGS[self.request.engine].warmup < at
 
     def _at_boundary(self, index: int) -> None:
         """In the training thread, after a step has ended."""
@@ -188,23 +222,10 @@ class Capture:
             self._give_up(f"{type(error).__name__}: {error}")
 
     def _advance(self, index: int) -> None:
-        global _recorded
+        if self._asker is not None and self._asker.gone:
+            self._cancelled = True
         if self._recording is None:
-            if self._cancelled:
-                self._unhook("cancelled", "")
-                return
-            self._thread = get_ident()
-            recording = RECORDINGS[self.request.engine](self._recorder, self._steps, self.request.options)
-            _recorded = _recorded or recording.leaves_threads
-            _of_thread.capture = _EndOfThread(self)
-            self._recording = recording
-            recording.start()
-            self._boundaries = -recording.warmup
-            if self._cancelled:  # while it started
-                recording.stop()
-                self._unhook("cancelled", "")
-            else:
-                self._began(index)
+            self._start(index)
             return
         if get_ident() != self._thread:
             return  # the steps of another thread are none of this capture's
@@ -227,6 +248,31 @@ class Capture:
             self._say("writing")
             self._writing = True
             Thread(self._write, "llmtop-capture").start()
+
+    def _start(self, index: int) -> None:
+        """Begin, unless that is called off, or it is not time yet."""
+        global _recorded
+        if self._cancelled:
+            self._unhook("cancelled", "")
+            return
+        if self._must_wait(index):
+            return
+        passed = self._passed(index)
+        if passed:
+            self._unhook("failed", passed)
+            return
+        self._thread = get_ident()
+        recording = RECORDINGS[self.request.engine](self._recorder, self._steps, self.request.options)
+        _recorded = _recorded or recording.leaves_threads
+        _of_thread.capture = _EndOfThread(self)
+        self._recording = recording
+        recording.start()
+        self._boundaries = -recording.warmup
+        if self._cancelled:  # while it started
+            recording.stop()
+            self._unhook("cancelled", "")
+        else:
+            self._began(index)
 
     def _began(self, index: int) -> None:
         if self._boundaries == 0:

@@ -366,6 +366,9 @@ def _after_fork() -> None:
         captures = sys.modules.get("llmtop.instrument.control.self_capture")
         if captures is not None:
             captures.forget_after_fork()
+        listener = sys.modules.get("llmtop.instrument.control.store_listener")
+        if listener is not None:
+            listener.forget_after_fork()
     _recorder.reset()
 
 

@@ -77,6 +77,7 @@ def hello(recorder: State) -> wire.Hello:
         arrivals=recorder.arrivals is not None,
         stacks=True,
         note=_note(recorder.blind, recorder.left_out),
+        store=None if facts.store is None else wire.JobStore(**facts.store._asdict()),
     )
 
 
