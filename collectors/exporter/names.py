@@ -51,13 +51,14 @@ COMM_WAIT_SECONDS: Final = Series(
     "llmtop_comm_wait_seconds_total",
     "counter",
     RANK,
-    "Seconds of these steps in phases that wait for other ranks, by the host's clock",
+    "Seconds of these steps in which the rank waited for others: by stamps of when it came to their collectives, "
+    "each of which stands for the steps since the one before; else in phases that wait, by the host's clock",
 )
 COMM_WAIT_GPU_SECONDS: Final = Series(
     "llmtop_comm_wait_gpu_seconds_total",
     "counter",
     RANK,
-    "The same by CUDA events, of the steps in llmtop_gpu_timed_steps_total alone",
+    "The same in phases by CUDA events, of the steps in llmtop_gpu_timed_steps_total alone; not where stamps tell",
 )
 TOKENS: Final = Series("llmtop_tokens_total", "counter", RANK, "Tokens that this process worked on")
 STEPS_LOST: Final = Series(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -168,9 +169,9 @@ class Cluster:
         for sample in nodes:
             instance = sample.labels.get("instance", "")
             name = sample.labels.get("hostname") or instance
-            hosts[instance] = hosts[instance.rpartition(":")[0].strip("[]")] = printable(name, _NAME)
+            hosts[instance] = hosts[instance.rpartition(":")[0].strip("[]")] = _shown(name)
             self._instances.setdefault(hosts[instance], set()).add(instance)
-        return lambda instance: hosts.get(instance, printable(instance, _NAME))
+        return lambda instance: hosts.get(instance) or _shown(instance)
 
 
 def _by_tag(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
@@ -184,8 +185,14 @@ def _one(samples: list[Sample] | None) -> float | None:
     return samples[0].value if samples else None
 
 
+@lru_cache(maxsize=16384)
+def _shown(text: str) -> str:
+    """A label for people; the same ones come with every answer."""
+    return printable(text, _NAME)
+
+
 def _text(sample: Sample, label: str) -> str:
-    return printable(sample.labels.get(label, ""), _NAME)
+    return _shown(sample.labels.get(label, ""))
 
 
 def _or_none(sample: Sample, label: str) -> str | None:
