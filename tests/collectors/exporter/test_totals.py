@@ -119,9 +119,7 @@ def test_where_stamps_tell_who_waits_they_stand_for_the_steps_between_and_phases
     assert counted.comm_wait_seconds == pytest.approx(0.9 + 0.2 + 4 * 0.1 + 2 * 0.4)
     assert counted.comm_wait_gpu_seconds is None
     counted.add(rank(new_waits=_waits((40_000, 0.5))))
-    assert counted.comm_wait_seconds == pytest.approx(2.3 + 0.5), (
-        "of what lies in so large a hole nothing is known"
-    )
+    assert counted.comm_wait_seconds == pytest.approx(2.3 + 0.5), "of what lies between nothing is known"
     counted.add(rank(new_waits=_waits((1, 0.5))))
     assert counted.comm_wait_seconds == pytest.approx(2.8), "a late message, of before"
 
