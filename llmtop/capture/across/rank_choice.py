@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from llmtop.errors import UnusableInput
 
 ACCUSED, ALL, HERE, NODE = "accused", "all", "here", "node:"
-_NUMBERS = re.compile(r"^\d{1,6}(,\d{1,6})*$")
+_NUMBERS = re.compile(r"^\d{1,6}(,\d{1,6})*$", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -56,4 +56,4 @@ def with_company(accused: Iterable[int], world_size: int, median: int | None = N
     chosen = {rank + by for rank in named for by in (-1, 0, 1)}
     if median is None or median in chosen:
         median = (named[0] + world_size // 2) % world_size
-    return tuple(sorted(rank % world_size for rank in {*chosen, median}))
+    return tuple(sorted({rank % world_size for rank in (*chosen, median)}))

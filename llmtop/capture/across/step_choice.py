@@ -14,7 +14,7 @@ SOONEST_SECONDS = 3.0
 """A node looks once a second, its ranks must be reached, and one may be steps ahead of those heard here."""
 _AHEAD = 2
 """The step that is under way, and the one that the profiler takes to start."""
-_FORM = re.compile(r"^(?P<plus>\+?)(?P<number>\d{1,15})$")
+_FORM = re.compile(r"^(?P<plus>\+?)(?P<number>\d{1,15})$", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -69,15 +69,16 @@ def choose(wanted: Wanted, watch: StepWatch) -> Chosen:
         NotPossibleHere: no step has been heard of.
         UnusableInput: that step has passed, or comes too soon.
     """
-    heard = [step.index for steps in watch.within(0).values() for step in steps[-1:]]
+    heard = [[step.index for step in steps[-2:]] for steps in watch.within(0).values() if steps]
     median = watch.median_seconds()
     if not heard or not median:
         raise NotPossibleHere(
             "no step has ended yet of which this could be counted: wait until the training steps"
         )
-    last = max(heard)
-    soonest = last + _AHEAD + math.ceil(SOONEST_SECONDS / median)
-    step = last + wanted.number if wanted.relative else wanted.number
+    *before, last = max(heard, key=lambda indices: indices[-1])
+    by = max(1, last - before[0]) if before else 1  # some scripts count in tens, or in samples
+    soonest = last + by * (_AHEAD + math.ceil(SOONEST_SECONDS / median))
+    step = last + by * wanted.number if wanted.relative else wanted.number
     if not wanted.relative and step <= last:
         raise UnusableInput(f"step {step} has passed: step {last} has ended; --at-step +20 is 20 steps from now")
     if not wanted.relative and step < soonest:
@@ -85,5 +86,9 @@ def choose(wanted: Wanted, watch: StepWatch) -> Chosen:
             f"step {step} comes too soon to tell all ranks of it: step {last} has ended, and a step takes "
             f"{duration(median)}; give {soonest} or more, or --at-step +20"
         )
+    if (step - last) % by:
+        raise UnusableInput(
+            f"this script counts its steps by {by}, and {step} is none of them: {soonest} is; or give +20"
+        )
     chosen = max(step, soonest)
-    return Chosen(chosen, last, (chosen - last) * median, moved=chosen > step)
+    return Chosen(chosen, last, (chosen - last) / by * median, moved=chosen > step)

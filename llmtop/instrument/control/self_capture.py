@@ -198,9 +198,16 @@ class Capture:
                 return passed
         return RECORDINGS[self.request.engine].refusal()
 
+    def _first_if_begun(self, index: int) -> int:
+        """Which step would be the first if it began after step `index`; scripts may count by tens."""
+        ring = self._recorder.ring
+        before = ring.rows[(ring.count - 2) & MASK] if ring.count > 1 else ()
+        by = max(1, index - int(before[0])) if before else 1
+        return index + by * (1 + RECORDINGS[self.request.engine].warmup)
+
     def _passed(self, index: int) -> str:
         """Why the step that was asked for cannot be the first any more, once step `index` has ended."""
-        first = index + 1 + RECORDINGS[self.request.engine].warmup
+        first = self._first_if_begun(index)
         at = self.request.at_step
         if at is None or first <= at:
             return ""
@@ -209,7 +216,7 @@ class Capture:
     def _must_wait(self, index: int) -> bool:
         """Whether the step that was asked for is still ahead."""
         at = self.request.at_step
-        return at is not None and index + 1 + RECORDINGS[self.request.engine].warmup < at
+        return at is not None and self._first_if_begun(index) < at
 
     def _at_boundary(self, index: int) -> None:
         """In the training thread, after a step has ended."""
@@ -276,7 +283,8 @@ class Capture:
 
     def _began(self, index: int) -> None:
         if self._boundaries == 0:
-            self._first = index + 1
+            at = self.request.at_step
+            self._first = index + 1 if at is None else at
             self._say("recording")
 
     def _give_up(self, reason: str) -> None:
