@@ -191,12 +191,14 @@ class Capture:
             return "the training is being paused for another capture: try again"
         if not os.path.isabs(self.request.path):
             return "the path is not absolute"
+        return self._passed_already() or RECORDINGS[self.request.engine].refusal()
+
+    def _passed_already(self) -> str:
+        """Why the step that was asked for cannot be the first, as far as the steps that have ended tell."""
+        if self.request.at_step is None or not self._recorder.ring.count:
+            return ""
         ring = self._recorder.ring
-        if self.request.at_step is not None and ring.count:
-            passed = self._passed(int(ring.rows[(ring.count - 1) & MASK][0]))
-            if passed:
-                return passed
-        return RECORDINGS[self.request.engine].refusal()
+        return self._passed(int(ring.rows[(ring.count - 1) & MASK][0]))
 
     def _first_if_begun(self, index: int) -> int:
         """Which step would be the first if it began after step `index`; scripts may count by tens."""
