@@ -209,9 +209,11 @@ class Capture:
 
     def _passed(self, index: int) -> str:
         """Why the step that was asked for cannot be the first any more, once step `index` has ended."""
-        first = self._first_if_begun(index)
         at = self.request.at_step
-        if at is None or first <= at:
+        if at is None:
+            return ""
+        first = self._first_if_begun(index)
+        if first <= at:
             return ""
         return f"step {at} has passed: step {index} has ended, and {first} is the first that could be recorded"
 
