@@ -135,7 +135,8 @@ def capture(
         if conditions or seconds is not None:
             raise UnusableInput("--at-step goes with --steps, not with --when or --seconds")
         asked = _AtStep(at_step, rank_words, ranks, pids)
-        _at_step(asked, lambda chosen: _plan(chosen, engine, (steps, None), out, options), as_json)
+        name = engine or _beginning_at_a_step()
+        _at_step(asked, lambda chosen: _plan(chosen, name, (steps, None), out, options), as_json)
         return EXIT_DONE
     with _snapshots(alerts=any(isinstance(one, trigger.AlertCondition) for one in conditions)) as snapshot:
         plan = _plan(targets.choose(pids, ranks), engine, (steps, seconds), out, options)
@@ -201,6 +202,13 @@ class _AtStep(NamedTuple):
     ranks: str | None
     rank: tuple[int, ...]
     pids: tuple[int, ...]
+
+
+def _beginning_at_a_step() -> str:
+    """The first engine that can."""
+    from llmtop.capture.engines import ENGINES
+
+    return next(engine.name for engine in ENGINES.values() if engine.begins_at_step)
 
 
 def _at_step(asked: _AtStep, plan: Callable[[tuple[Target, ...]], Plan], as_json: bool) -> None:
