@@ -52,7 +52,12 @@ class Sources(NamedTuple):
 
 
 def live_sources(
-    interval: float, directory: Path | None = None, *, all_users: bool = False, engines: bool = True
+    interval: float,
+    directory: Path | None = None,
+    *,
+    all_users: bool = False,
+    engines: bool = True,
+    turns: bool = False,
 ) -> Sources:
     """The sources of this machine: its GPUs, the host, the processes and the attached trainings.
 
@@ -62,6 +67,7 @@ def live_sources(
         all_users: root listens to the trainings of every user, each in his own folder. NCCL is not asked then:
             where to ask stands in a process's environment, which is another user's word.
         engines: whether to find out what can capture each training.
+        turns: whether the other nodes of a job have a hub like this one too, so that they ask NCCL in turn.
     """
     # psutil and the rules take some 40 ms to import: a screen paints its first frame before.
     from collectors.gpu_busy import GpuBusy
@@ -84,7 +90,7 @@ def live_sources(
         processes=ProcessSource(lambda: gpu.latest().uses, ranks.pids, interval),
         ranks=ranks,
         rules=Rules().apply,
-        before_rules=(GpuBusy(),) if all_users else (NcclRas(), GpuBusy(), *loaders),
+        before_rules=(GpuBusy(),) if all_users else (NcclRas(turns=turns), GpuBusy(), *loaders),
     )
 
 

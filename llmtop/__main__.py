@@ -178,6 +178,10 @@ def _defaults() -> dict[str, dict[str, Any]]:
     capture = chosen.capture
     into = {"out": None if capture.out is None else os.path.expanduser(capture.out)}
     takes: dict[str, Any] = {"engine": capture.engine, "steps": capture.steps, "seconds": capture.seconds}
+    server = chosen.cluster
+    token_file = None if server.token_file is None else os.path.expanduser(server.token_file)
+    ca = None if server.ca is None else os.path.expanduser(server.ca)
+    asks: dict[str, Any] = {"run": server.run, "interval": server.interval, "token_file": token_file}
     settings = {
         "live": {**stream, **screen},
         "record": stream,
@@ -185,6 +189,7 @@ def _defaults() -> dict[str, dict[str, Any]]:
         "demo": screen,
         "capture": {**takes, **into, "options": capture.options or None},
         "captures": into,
+        "cluster": {**screen, **asks, "user": server.user, "ca": ca, "org": server.org},
     }
     return {
         command: {name: value for name, value in given.items() if value is not None}

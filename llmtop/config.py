@@ -167,6 +167,19 @@ class Capture(Struct, frozen=True, forbid_unknown_fields=True):
     options: Texts = []
 
 
+class Prometheus(Struct, frozen=True, forbid_unknown_fields=True):
+    """How `llmtop cluster` gets at the site's Prometheus. No secret stands here: a file, or a variable, has it."""
+
+    prometheus: Text | None = None
+    """The server's URL."""
+    token_file: Text | None = None
+    user: Text | None = None
+    ca: Text | None = None
+    org: Text | None = None
+    run: Text | None = None
+    interval: Annotated[float, Meta(ge=1, le=3600, description="a number of seconds from 1 to 3600")] | None = None
+
+
 class Config(Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that can be set; docs/configuration.md explains it."""
 
@@ -179,6 +192,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     alerts: Alerts = field(default_factory=Alerts)
     columns: Columns = field(default_factory=Columns)
     capture: Capture = field(default_factory=Capture)
+    cluster: Prometheus = field(default_factory=Prometheus)
 
 
 _loaded: list[Config] = []

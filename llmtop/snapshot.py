@@ -461,6 +461,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     exposed_seconds: float | None = None
     """Median, a step, of how long even the rank that comes last waits from its last gradient to the end of the
     backward pass: communication that nothing hides."""
+    new_waits: tuple[StampedWait, ...] = ()
+    """Of stamped steps that were told since the last snapshot, oldest first."""
     collectives: tuple[CollectiveCount, ...] = ()
     """Told only while no step ends and these counts stand still: where it hangs, if it does."""
     phases_left_out: int = 0
@@ -480,6 +482,16 @@ class CommunicatorRank(msgspec.Struct, frozen=True, kw_only=True):
     """As its own process knows it."""
     called: int | None = None
     """How many of the operation it has called; None where it does not answer."""
+
+
+class StampedWait(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a rank waited for the others in one step, by the stamps of when it came to their collectives."""
+
+    index: int
+    """The script's own count."""
+    seconds: float
+    """From its last gradient to the end of the backward pass, or in all where gradients do not tell (FSDP); by
+    CUDA events where the training has a GPU, else by the host's clock."""
 
 
 class StuckCommunicator(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,6 +60,15 @@ class Launch(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Where the ranks meet: "node:29500", or "file:" and a path."""
 
 
+class JobStore(msgspec.Struct, kw_only=True):
+    """The TCPStore by which the ranks of a job have met, where captures of several nodes are asked for."""
+
+    address: str
+    """"host:port"."""
+    prefix: str
+    """Of all that llmtop writes there (`llmtop.job_store`)."""
+
+
 class Hello(msgspec.Struct, tag="hello", kw_only=True):
     """From the training: who it is. Sent first, and again whenever one of these facts changes."""
 
@@ -112,6 +121,8 @@ class Hello(msgspec.Struct, tag="hello", kw_only=True):
     """Whether it can be asked for `OpRanges`."""
     note: str | None = None
     """A sentence for the person at the screen: what cannot be seen, and why."""
+    store: JobStore | None = None
+    """None where the ranks have not met by one that llmtop can speak with, or are all on this node."""
 
 
 class PhaseTime(msgspec.Struct, array_like=True, gc=False):
@@ -391,6 +402,9 @@ class CaptureRequest(msgspec.Struct, tag="capture", kw_only=True, omit_defaults=
     steps: int = 5
     """Whole steps to be recorded."""
     options: dict[str, bool] = {}
+    at_step: int | None = None
+    """The first step to be recorded, by the script's own count; None: as soon as may be. Where that step has begun
+    already the capture fails, and it is called off when this connection ends."""
 
 
 class CaptureCancel(msgspec.Struct, tag="capture_cancel", kw_only=True):

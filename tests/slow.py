@@ -7,6 +7,8 @@ A matrix is thinned to some of its parameters, which are that test; a single tes
 from __future__ import annotations
 
 THINNED: dict[str, tuple[str, ...]] = {
+    "test_the_log_is_byte_for_byte_what_it_is_without_llmtop": ("rank 0 is killed",),
+    "test_one_process_begins_at_the_step_that_is_named": ("by ones",),
     "test_it_has_attached_is_said_once": ("workers",),
     "test_a_quiet_run_says_nothing": ("attached-options1-variables1", "not attached-options0-variables0"),
     "test_an_evaluation_is_a_phase_of_the_step_that_follows": ("a loader-after", "averaged weights-before"),
@@ -167,6 +169,21 @@ LEFT_OUT: dict[str, str] = {
     "test_a_slow_network_is_named": "test_what_a_loader_waits_for_is_named",
     "test_looks_of_the_screen_and_of_the_alert_say_the_same_and_leave_nothing": (
         "test_what_a_loader_waits_for_is_named"
+    ),
+    "test_all_that_are_asked_begin_at_that_step_and_no_other_does": (
+        "test_one_process_begins_at_the_step_that_is_named"
+    ),
+    "test_a_second_request_is_told_and_one_that_was_killed_leaves_nothing": (
+        "test_a_request_that_names_no_folder_of_the_users_writes_beside_the_training_and_is_cleared"
+    ),
+    "test_a_dead_rank_is_told_and_not_waited_for": (
+        "test_a_request_that_names_no_folder_of_the_users_writes_beside_the_training_and_is_cleared"
+    ),
+    "test_c_again_captures_where_a_rank_of_the_job_is_and_the_server_may_stand_in_the_configuration": (
+        "test_c_says_the_command_that_captures_the_accused_and_where_to_call_it"
+    ),
+    "test_a_rank_that_does_not_answer_nccl_is_named_on_the_pane_of_the_cluster": (
+        "test_one_who_is_named_by_counts_and_by_nccl_is_told_once_and_two_nodes_say_the_same_once"
     ),
     "test_assisted_decoding_is_one_request_for_all_its_drafts": (
         "test_each_request_is_seen_from_its_call_to_its_return"

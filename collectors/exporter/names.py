@@ -51,13 +51,14 @@ COMM_WAIT_SECONDS: Final = Series(
     "llmtop_comm_wait_seconds_total",
     "counter",
     RANK,
-    "Seconds of these steps in phases that wait for other ranks, by the host's clock",
+    "Seconds of these steps in which the rank waited for others: by stamps of when it came to their collectives, "
+    "each of which stands for the steps since the one before; else in phases that wait, by the host's clock",
 )
 COMM_WAIT_GPU_SECONDS: Final = Series(
     "llmtop_comm_wait_gpu_seconds_total",
     "counter",
     RANK,
-    "The same by CUDA events, of the steps in llmtop_gpu_timed_steps_total alone",
+    "The same in phases by CUDA events, of the steps in llmtop_gpu_timed_steps_total alone; not where stamps tell",
 )
 TOKENS: Final = Series("llmtop_tokens_total", "counter", RANK, "Tokens that this process worked on")
 STEPS_LOST: Final = Series(
@@ -83,6 +84,25 @@ COLLECTIVE_COMPLETED: Final = Series(
     "gauge",
     (*RANK, "pg"),
     "Number of the last collective that has ended there; told only while it stands still and no step ends",
+)
+_STUCK: Final = ("run", "uid", "communicator", "pg", "operation")
+RAS_WAITING: Final = Series(
+    "llmtop_ras_waiting",
+    "gauge",
+    _STUCK,
+    "Ranks that wait in an NCCL communicator in which nothing goes on, as NCCL's RAS told this node",
+)
+RAS_BEHIND: Final = Series(
+    "llmtop_ras_behind",
+    "gauge",
+    (*_STUCK, "rank", "host", "rank_pid"),
+    "How many collectives a rank of it is behind, on whatever node: rank and host as NCCL calls them",
+)
+RAS_MISSING: Final = Series(
+    "llmtop_ras_missing",
+    "gauge",
+    (*_STUCK, "rank", "host", "rank_pid"),
+    "1 for each rank of it whose process does not answer NCCL",
 )
 RANK_INFO: Final = Series(
     "llmtop_rank_info",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from collectors.exporter import gpu_series, names
+from collectors.exporter import gpu_series, names, ras_series
 from collectors.exporter.names import Series
 from collectors.exporter.totals import RankTotals, label
 from llmtop.snapshot import Alert, Rank, Snapshot
@@ -90,6 +90,9 @@ class ExportStage:
         ranks = [rank for rank in _one_each(snapshot.ranks) if rank.state != "gone"]
         yield from self._of_ranks(ranks, {gpu.uuid: gpu.number for gpu in snapshot.gpus})
         yield from _alerts(snapshot)
+        found = list(ras_series.told(snapshot))
+        for series in (names.RAS_WAITING, names.RAS_BEHIND, names.RAS_MISSING):
+            yield from _known(series, ((one.labels, one.value) for one in found if one.series is series))
 
     def _of_ranks(self, ranks: list[Rank], gpus: dict[str, str]) -> Iterator[Metric]:
         pairs = [(_who(rank), self._totals[_key(rank)]) for rank in ranks]

@@ -12,11 +12,13 @@ from functools import lru_cache
 from collectors.exporter.names import MOST_PHASES, OTHER
 from llmtop.format import printable
 from llmtop.rules.state.step_costs import StepCosts
-from llmtop.snapshot import Rank, Step
+from llmtop.snapshot import Rank, StampedWait, Step
 from llmtop.whole_steps import Following
 
 _LATE_STEPS = 1024
 """How many steps back GPU times may come."""
+_MOST_BETWEEN = 4096
+"""Steps between two stamped ones."""
 _LONGEST = 200
 """Characters of a name."""
 
@@ -68,6 +70,10 @@ class RankTotals:
         self._names = PhaseNames()
         self._since: float | None = since
         self._following = Following()
+        self._first: int | None = None
+        """The index of the first step that counts."""
+        self._stamped: int | None = None
+        """Of the last step whose wait has been told by stamps; then phases are not asked for it any more."""
         self._gpu_counted: dict[_Key, bool] = {}
         """Of the last steps, whether their GPU times are in the counters."""
 
@@ -75,6 +81,7 @@ class RankTotals:
         """Take in what is new since the snapshot before."""
         for step in rank.new_steps:
             self._add(step)
+        self._add_waits(rank.new_waits)
         self._add_gpu_times(rank.new_steps)
         self._add_gpu_times(rank.gpu_updates)
 
@@ -83,6 +90,7 @@ class RankTotals:
         if self._since is not None:
             if step.started_at + step.seconds < self._since:
                 return
+            self._first = step.index
             self._since = None  # what comes after a step that counts does, wherever the wall clock is set to
         self._gpu_counted[step.index, step.started_at] = False
         if len(self._gpu_counted) > _LATE_STEPS:
@@ -99,9 +107,22 @@ class RankTotals:
         self.tokens = _sum(self.tokens, step.tokens)
         if not step.phases:
             return
-        self.comm_wait_seconds = _sum(self.comm_wait_seconds, StepCosts(step, 0.0).host.get("comm"))
+        if self._stamped is None:
+            self.comm_wait_seconds = _sum(self.comm_wait_seconds, StepCosts(step, 0.0).host.get("comm"))
         for phase in step.phases:
             self._count_phase(self.host_phases, phase.name, phase.host_seconds)
+
+    def _add_waits(self, waits: Iterable[StampedWait]) -> None:
+        """Count what stamps tell; a stamped step stands for those since the one before it too."""
+        for one in waits:
+            if self._first is None or one.index < self._first:
+                continue  # of before the steps that count
+            since = 1 if self._stamped is None else one.index - self._stamped
+            self._stamped = one.index
+            # A count that begins anew, or has a hole: of what lies between nothing is known.
+            steps = since if 0 < since <= _MOST_BETWEEN else 1
+            self.comm_wait_seconds = _sum(self.comm_wait_seconds, steps * one.seconds)
+            self.comm_wait_gpu_seconds = None
 
     def _count_phase(self, into: dict[str, float], name: str, seconds: float | None) -> None:
         known = None if seconds is None else self._names.of(name)
@@ -115,9 +136,10 @@ class RankTotals:
                 continue
             self._gpu_counted[key] = True
             self.gpu_timed_steps = (self.gpu_timed_steps or 0) + 1
-            self.comm_wait_gpu_seconds = _sum(
-                self.comm_wait_gpu_seconds, (StepCosts(step, 0.0).gpu or {}).get("comm")
-            )
+            if self._stamped is None:
+                self.comm_wait_gpu_seconds = _sum(
+                    self.comm_wait_gpu_seconds, (StepCosts(step, 0.0).gpu or {}).get("comm")
+                )
             for phase in step.phases:
                 self._count_phase(self.gpu_phases, phase.name, phase.gpu_seconds)
 

@@ -6,6 +6,7 @@ another job or user, so an answer counts only if it has one of the processes tha
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterable
@@ -29,10 +30,19 @@ VARIABLE = "NCCL_RAS_ADDR"
 class NcclRas:
     """A stage of the live pipeline. Asking is done by a thread of its own that lives as long as the question."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, turns: bool = False) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            turns: whether every node of a job has one of these, as exporters are: they ask one after the other
+                then, the node with the first ranks first, since one answer is of all nodes and costs all of them.
+        """
+        self._turns = turns
         self._lock = threading.Lock()
         self._asking = False
         self._next = 0.0
+        self._nodes = 1
+        """How many take turns."""
         self._suspects: dict[int, int] = {}
         self._before: Answer | None = None
         self._found: tuple[StuckCommunicator, ...] = ()
@@ -46,6 +56,8 @@ class NcclRas:
         with self._lock:
             if suspects != self._suspects:
                 self._suspects, self._before, self._found = suspects, None, ()
+                node, self._nodes = _place(snapshot, suspects) if self._turns else (0, 1)
+                self._next = max(self._next, time.monotonic() + node * AGAIN_SECONDS)
             if suspects and not self._asking and time.monotonic() >= self._next:
                 self._asking = True
                 threading.Thread(target=self._ask, args=(suspects,), name="llmtop-ras", daemon=True).start()
@@ -63,7 +75,7 @@ class NcclRas:
                 self._asking = False
                 before = self._before
                 soon = answer is not None and before is None
-                self._next = time.monotonic() + (SECOND_LOOK_SECONDS if soon else AGAIN_SECONDS)
+                self._next = time.monotonic() + (SECOND_LOOK_SECONDS if soon else AGAIN_SECONDS * self._nodes)
                 if suspects == self._suspects:
                     self._before = answer
                     if before is None or answer is None:
@@ -80,6 +92,17 @@ def suspects_of(snapshot: Snapshot) -> dict[int, int]:
     pids |= {one.pid for one in snapshot.processes if one.gpu_uuid in spinning and one.pid not in attached}
     inside = {one.pid: one.container_pid for one in snapshot.processes}
     return {seen: pid for pid in sorted(pids) for seen in (pid, inside.get(pid)) if seen is not None}
+
+
+def _place(snapshot: Snapshot, suspects: dict[int, int]) -> tuple[int, int]:
+    """Which of a job's nodes this is, the first is 0, and how many there are; as far as attached ranks tell."""
+    pids = set(suspects.values())
+    here = [rank for rank in snapshot.ranks if rank.pid in pids and rank.rank is not None]
+    if not here:
+        return 0, 1
+    job = [rank for rank in snapshot.ranks if rank.job == here[0].job and rank.rank is not None]
+    first = min(rank.rank or 0 for rank in job)
+    return first // len(job), math.ceil((here[0].world_size or len(job)) / len(job))
 
 
 def _may_spin(gpu: Gpu, now: float) -> bool:

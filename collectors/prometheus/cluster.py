@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
 from collectors.prometheus.client import Answer, Client, Sample, Unanswered
+from collectors.prometheus.hung import hung_ranks
 from collectors.prometheus.model import (
     Cell,
     ClusterView,
@@ -136,7 +138,7 @@ class Cluster:
         ahead = None if now is None or at is not None else now - asked_at
         runs = _runs(found.overview)
         late = tuple(_late(found.ranks.get("late", ()), hosts, runs))
-        hung = tuple(_hung(found.ranks, hosts))
+        hung = tuple(hung_ranks(found.ranks, hosts))
         grave = tuple(_grave(found.grave, hosts))
         up = [sample.value > 0 for sample in found.nodes]
         return ClusterView(
@@ -167,9 +169,9 @@ class Cluster:
         for sample in nodes:
             instance = sample.labels.get("instance", "")
             name = sample.labels.get("hostname") or instance
-            hosts[instance] = printable(name, _NAME)
+            hosts[instance] = hosts[instance.rpartition(":")[0].strip("[]")] = _shown(name)
             self._instances.setdefault(hosts[instance], set()).add(instance)
-        return lambda instance: hosts.get(instance, printable(instance, _NAME))
+        return lambda instance: hosts.get(instance) or _shown(instance)
 
 
 def _by_tag(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
@@ -183,8 +185,14 @@ def _one(samples: list[Sample] | None) -> float | None:
     return samples[0].value if samples else None
 
 
+@lru_cache(maxsize=16384)
+def _shown(text: str) -> str:
+    """A label for people; the same ones come with every answer."""
+    return printable(text, _NAME)
+
+
 def _text(sample: Sample, label: str) -> str:
-    return printable(sample.labels.get(label, ""), _NAME)
+    return _shown(sample.labels.get(label, ""))
 
 
 def _or_none(sample: Sample, label: str) -> str | None:
@@ -229,30 +237,6 @@ def _late(samples: Iterable[Sample], hosts: Callable[[str], str], runs: tuple[Ru
         )
 
 
-def _hung(ranks: Mapping[str, list[Sample]], hosts: Callable[[str], str]) -> Iterable[HungRank]:
-    """Those behind, the furthest first; then groups in which all wait."""
-    waiting = {
-        (_text(one, "run"), _text(one, "uid"), _text(one, "pg")): round(one.value)
-        for one in ranks.get("waiting", ())
-    }
-    told = set()
-    for one in sorted(ranks.get("behind", ()), key=lambda one: -one.value):
-        key = _text(one, "run"), _text(one, "uid"), _text(one, "pg")
-        told.add(key)
-        yield HungRank(
-            run=key[0],
-            process_group=key[2],
-            rank=_text(one, "rank"),
-            node=hosts(one.labels.get("instance", "")),
-            pid=_text(one, "pid"),
-            behind=round(one.value),
-            waiting=waiting.get(key, 0),
-        )
-    for key, count in waiting.items():
-        if key not in told:
-            yield HungRank(run=key[0], process_group=key[2], waiting=count)
-
-
 def _grave(found: Mapping[str, list[Sample]], hosts: Callable[[str], str]) -> Iterable[NodeAlert]:
     for one in found.get("alert", ()):
         yield NodeAlert(
@@ -288,7 +272,8 @@ def _nodes(
             reasons[name].append((_DOWN, "down"))
     for one in hung:
         if one.node:
-            reasons[one.node].append((_HUNG, f"rank {one.rank} behind"))
+            how = "does not answer" if one.missing else "behind"
+            reasons[one.node].append((_HUNG, f"rank {one.rank} {how}"))
     for alert in grave:
         weight, words = _weighed(alert)
         reasons[alert.node].append((weight, words))

@@ -45,6 +45,12 @@ class HungRank(msgspec.Struct, frozen=True, kw_only=True):
     """Collectives."""
     waiting: int = 0
     """Ranks of the group that wait in one."""
+    operation: str | None = None
+    """The collective, where NCCL tells it."""
+    communicator: str | None = None
+    """NCCL's name of the group; None where the ranks' own counts tell."""
+    missing: bool = False
+    """Whether the rank's process does not answer NCCL at all."""
 
 
 class NodeAlert(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,13 @@ from typing import Final
 TAG: Final = "is"
 """The label by which one query's parts are told apart."""
 LATE_MOST, BEHIND_MOST, GRAVE_MOST = 8, 20, 40
-_RANKS: Final = "* on (instance, job, pid) group_left (run, uid)"
+_STUCK: Final = "communicator, pg, operation"
+_RAS: Final = (
+    ("ras waiting", "llmtop_ras_waiting", ""),
+    ("ras behind", "llmtop_ras_behind", ", rank, host, rank_pid"),
+    ("ras missing", "llmtop_ras_missing", ", rank, host, rank_pid"),
+)
+"""As NCCL told it: one node's answer is of all nodes, and several may have asked."""
 _RECORD: Final = re.compile(r"^ {6}- record: (\S+)\n {8}expr: (.*(?:\n {9,}.*)*)", re.MULTILINE)
 """As our own file has them: what an expression goes on with is further in."""
 
@@ -70,10 +76,6 @@ class Queries:
         )
 
     @property
-    def _info(self) -> str:
-        return self.of("pid:llmtop_rank:info")
-
-    @property
     def nodes(self) -> str:
         """Each exporter of the last hour, and whether it answers now."""
         info = "max by (instance, job, hostname) (last_over_time(llmtop_node_info[1h]))"
@@ -84,11 +86,11 @@ class Queries:
         """Who is late, who is behind in a collective, and how many wait there."""
         late = self._mine(self.of("rank:llmtop_late_seconds:mean1m"))
         behind = self._mine(self.of("rank:llmtop_collectives_behind:count"))
-        waiting = "(llmtop_collective_enqueued - llmtop_collective_completed > 0)"
         return union(
             ("late", f"topk({LATE_MOST}, ({late}) > 0)"),
             ("behind", f"topk({BEHIND_MOST}, ({behind}) > 0)"),
-            ("waiting", self._mine(f"count by (run, uid, pg) ({waiting} {_RANKS} {self._info})")),
+            ("waiting", self._mine(self.of("run:llmtop_ranks_waiting:count"))),
+            *((tag, self._mine(f"max by (run, uid, {_STUCK}{who}) ({name})")) for tag, name, who in _RAS),
         )
 
     @property

@@ -76,9 +76,14 @@ def hung_words(one: HungRank) -> str:
     waiting = f"{one.waiting} rank{'' if one.waiting == 1 else 's'} wait{'s' if one.waiting == 1 else ''}"
     if one.rank is None:
         return f"{waiting} in a collective of {one.process_group} that does not end ({one.run})"
-    return (
-        f"rank {one.rank} on {one.node} (pid {one.pid}) is {one.behind} behind in {one.process_group}; {waiting}"
-    )
+    who = f"rank {one.rank} on {one.node} (pid {one.pid})"
+    if one.communicator is None:
+        return f"{who} is {one.behind} behind in {one.process_group}; {waiting}"
+    group = one.process_group or f"NCCL's communicator {one.communicator}"
+    if one.missing:
+        return f"{who} does not answer NCCL; {waiting} in {group}"
+    calls = f"{one.behind} {one.operation or 'collective'}{'' if one.behind == 1 else 's'}"
+    return f"{who} is {calls} behind in {group}, says NCCL; {waiting}"
 
 
 def grave_words(one: NodeAlert) -> str:

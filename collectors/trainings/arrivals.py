@@ -18,7 +18,7 @@ from typing import Final, Literal, NamedTuple
 from msgspec.structs import replace
 
 from llmtop import wire
-from llmtop.snapshot import GRADIENT_POINTS, Arrival, Rank
+from llmtop.snapshot import GRADIENT_POINTS, Arrival, Rank, StampedWait
 
 KEPT: Final = 128
 """Stamped steps of a training that are remembered."""
@@ -57,6 +57,23 @@ class Stamped:
             self.steps[arrival.index] = arrival
         while len(self.steps) > KEPT:
             del self.steps[next(iter(self.steps))]
+
+
+def waited(arrival: wire.Arrival, *, has_gpu: bool) -> StampedWait | None:
+    """How long a rank waited in a step; None where its stamps do not tell.
+
+    Args:
+        arrival: its stamps.
+        has_gpu: whether it trains on a GPU, whose host runs ahead, so that the host's stamps do not count.
+    """
+    by_gpu = has_gpu or any(stamp.gpu_ns is not None for stamp in arrival.stamps)
+    times = _by_point(arrival, "GPU" if by_gpu else "host")
+    last = times.get(GRADIENT_POINTS[1])
+    if last is not None and END in times:
+        return StampedWait(index=arrival.index, seconds=max(0, times[END] - last) / 1e9)
+    if WAITS in times:
+        return StampedWait(index=arrival.index, seconds=max(0, times[WAITS]) / 1e9)
+    return None
 
 
 class _Member(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from collectors.trainings.arrivals import Stamped
+from collectors.trainings.arrivals import KEPT, Stamped, waited
 from collectors.trainings.bounds import Bounds, hello
 from collectors.trainings.gpu_waits import GpuWaits
 from collectors.trainings.outside_causes import OutsideCauses
@@ -17,7 +17,7 @@ from collectors.trainings.rank_stats import RankStats
 from llmtop import client, wire
 from llmtop.errors import NotPossibleHere
 from llmtop.gpu_specs import estimated_mfu, mfu
-from llmtop.snapshot import CollectiveCount, Rank, RankState
+from llmtop.snapshot import CollectiveCount, Rank, RankState, StampedWait
 from llmtop.socket_dir import memory_snapshot
 from llmtop.wall_clock import TOLERANCE_NS, WallClock
 
@@ -64,6 +64,8 @@ class Training:
         self._worked_at: float | None = None
         """When work that ends no step was last seen, in monotonic seconds."""
         self._collectives: list[wire.CollectiveCount] = []
+        self._waits: list[StampedWait] = []
+        """Not yet handed over."""
         self._wall_clock = WallClock()
         self._capturable: tuple[str, ...] = ()
         self._engines = engines
@@ -117,6 +119,7 @@ class Training:
                     self._collectives = message.counts
                 case wire.Arrivals():
                     self.stamped.add(message)
+                    self._take_waits(message)
                 case wire.Overhead():
                     self.overhead_seconds = message.step_ns / 1e9
                 case wire.Outside():
@@ -227,6 +230,7 @@ class Training:
             new_steps=stats.take_new(),
             gpu_updates=stats.take_updates(),
             arrivals=() if hello.arrivals else None,
+            new_waits=self._new_waits(),
             collectives=tuple(
                 CollectiveCount(
                     group=one.group, enqueued=one.enqueued, completed=one.completed, operation=one.operation
@@ -239,6 +243,15 @@ class Training:
             **_memory(stats.memory),
             **figures,
         )
+
+    def _take_waits(self, message: wire.Arrivals) -> None:
+        has_gpu = self.stats.hello.gpu_uuid is not None
+        found = (waited(one, has_gpu=has_gpu) for one in message.arrivals)
+        self._waits = [*self._waits, *(one for one in found if one is not None)][-KEPT:]
+
+    def _new_waits(self) -> tuple[StampedWait, ...]:
+        taken, self._waits = tuple(self._waits), []
+        return taken
 
     def _stands(self, where: str) -> None:
         """It stands still, or goes on: then work is seen, and the time without a step counts from now."""

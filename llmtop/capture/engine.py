@@ -52,6 +52,8 @@ class Engine(ABC):
     """Whether several processes come into one file; else all ranks at once are more than most want."""
     counts_steps: bool = False
     """Whether it counts the steps of a process that tells none."""
+    begins_at_step: bool = False
+    """Whether it can begin at a step that is named beforehand, the same in all ranks."""
     launch_flag: str = ""
     """The flag of `llmtop run` without which it can capture nothing; "" where it needs none."""
     open_with: str = ""

@@ -74,6 +74,10 @@ class Info(msgspec.Struct, kw_only=True):
     command: str | None = None
     pids: list[int] = []
     ranks: list[int | None] = []
+    hosts: list[str] | None = None
+    """Of each of `pids`, where they are on several nodes."""
+    at_step: int | None = None
+    """The step at which it was asked to begin, by the script's own count."""
     steps_wanted: int | None = None
     seconds_wanted: float | None = None
     steps: int | None = None

@@ -67,6 +67,22 @@ class Plan:
     options: frozenset[str] = frozenset()
     reason: str = ""
     """Why it was taken, when a trigger fired."""
+    at_step: int | None = None
+    """The first step to be recorded, by the script's own count; None: as soon as may be."""
+    wait_seconds: float = 0.0
+    """How long that step is expected to be ahead."""
+    about: Target | None = None
+    """Whose command and steps stand for the run, where none of `targets` is asked for."""
+
+    @property
+    def first(self) -> Target:
+        """The process that stands for the run."""
+        return self.about or self.targets[0]
+
+    @property
+    def heard(self) -> tuple[Target, ...]:
+        """Those whose steps are listened to."""
+        return self.targets or ((self.about,) if self.about else ())
 
 
 @dataclass(frozen=True)
@@ -81,6 +97,16 @@ class Progress:
     wanted: int | None = None
     elapsed: float = 0.0
     """Seconds since the capture was asked for."""
+
+
+@dataclass(frozen=True)
+class CapturedRank:
+    """A rank of which there is a trace."""
+
+    rank: int
+    pid: int
+    """On its host."""
+    host: str
 
 
 @dataclass
@@ -99,6 +125,8 @@ class Recorded:
     last_step: int | None = None
     paused_seconds: list[float] = field(default_factory=list)
     """How long the trainings were paused for it, each time."""
+    ranks: list[CapturedRank] | None = None
+    """Whom it is of, where that is not the plan's targets: ranks on several nodes."""
 
 
 OnProgress = Callable[[Progress], None]
@@ -180,4 +208,4 @@ class Job:
     @property
     def alive(self) -> bool:
         """Whether any of the processes still runs."""
-        return any(procfs.is_alive(target.pid) for target in self.plan.targets)
+        return any(procfs.is_alive(target.pid) for target in self.plan.heard)

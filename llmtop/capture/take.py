@@ -87,6 +87,7 @@ def take(
     on_progress: OnProgress = lambda progress: None,
     cancelled: threading.Event | None = None,
     snapshot: TakeSnapshot = lambda: None,
+    engine: Engine | None = None,
 ) -> Result:
     """Take a capture; blocks until its report is made.
 
@@ -95,22 +96,23 @@ def take(
         on_progress: called often, from this thread.
         cancelled: set it from anywhere to give up.
         snapshot: what is known of the machine now; asked before and after.
+        engine: records in the stead of the plan's own: on several nodes.
 
     Raises:
         Cancelled: given up; nothing was kept.
         LlmtopError: one sentence: what went wrong, what was kept and where, how to finish by hand.
     """
-    engine = _engine(plan)
+    engine = engine or _engine(plan)
     folders.check_disk(plan.parent)
     with ExitStack() as held:
         locks = [held.enter_context(_lock(plan, target.pid)) for target in plan.targets]
         path = folders.make(plan.parent, plan.engine)
         del locks
-        watch = StepWatch([(target.pid, target.socket) for target in plan.targets if target.socket])
+        watch = StepWatch([(target.pid, target.socket) for target in plan.heard if target.socket])
         held.callback(watch.close)
         job = Job(plan, path, watch, on_progress, cancelled)
         info = _begin(job, snapshot)
-        git = _Later(lambda: folders.git_of(plan.targets[0].pid))
+        git = _Later(lambda: folders.git_of(plan.first.pid))
         try:
             recorded = engine.record(job)
             info.git = git.result()
@@ -162,7 +164,7 @@ def _lock(plan: Plan, pid: int) -> CaptureLock:
 
 def _begin(job: Job, snapshot: TakeSnapshot) -> Info:
     """Write capture.json as far as it is known, so that one that was cut short can be told from any folder."""
-    plan, first = job.plan, job.plan.targets[0]
+    plan, first = job.plan, job.plan.first
     before = snapshot()
     info = Info(
         engine=plan.engine,
@@ -171,6 +173,7 @@ def _begin(job: Job, snapshot: TakeSnapshot) -> Info:
         command=first.command,
         pids=[target.pid for target in plan.targets],
         ranks=[target.rank for target in plan.targets],
+        at_step=plan.at_step,
         steps_wanted=plan.steps,
         seconds_wanted=plan.seconds,
         options=sorted(plan.options),
@@ -186,6 +189,10 @@ def _begin(job: Job, snapshot: TakeSnapshot) -> Info:
 def _finish(job: Job, engine: Engine, info: Info, recorded: Recorded, snapshot: TakeSnapshot) -> Result:
     job.stage("analyse", "reading the trace")
     info.tool, info.notes = recorded.tool, list(recorded.notes)
+    if recorded.ranks is not None:
+        info.ranks = [one.rank for one in recorded.ranks]
+        info.pids = [one.pid for one in recorded.ranks]
+        info.hosts = [one.host for one in recorded.ranks]
     info.paused_seconds = [round(seconds, 3) for seconds in recorded.paused_seconds]
     info.step_seconds.profiler_stays = engine.stays_in_process
     _describe_window(job, info, recorded)

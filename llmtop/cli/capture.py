@@ -8,11 +8,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
@@ -46,6 +46,19 @@ class _EngineOption(click.Option):
     "--pid", "pids", type=int, multiple=True, metavar="PID", help="A process to capture; may be repeated."
 )
 @click.option("--rank", "ranks", type=int, multiple=True, metavar="R", help="A rank to capture; may be repeated.")
+@click.option(
+    "--at-step",
+    metavar="+N|N",
+    help="Begin at that step in all of them, also on other nodes: +20 is 20 steps from now, and no fewer than "
+    "pass in 3 s.  [default with --ranks: +20]",
+)
+@click.option(
+    "--ranks",
+    "rank_words",
+    metavar="WHICH",
+    help="With --at-step, of the whole job: accused (with neighbours and one to compare; the default), 0,7, "
+    "node:NAME, here, all.",
+)
 @click.option(
     "--engine",
     "-e",
@@ -93,6 +106,8 @@ def capture(
     *,
     pids: tuple[int, ...],
     ranks: tuple[int, ...],
+    at_step: str | None,
+    rank_words: str | None,
     engine: str | None,
     steps: int | None,
     seconds: float | None,
@@ -116,6 +131,13 @@ def capture(
         return EXIT_DONE
     steps, seconds = _length(steps, seconds)
     conditions = [trigger.parse(text) for text in when]
+    if at_step is not None or rank_words is not None:
+        if conditions or seconds is not None:
+            raise UnusableInput("--at-step goes with --steps, not with --when or --seconds")
+        asked = _AtStep(at_step, rank_words, ranks, pids)
+        name = engine or _beginning_at_a_step()
+        _at_step(asked, lambda chosen: _plan(chosen, name, (steps, None), out, options), as_json)
+        return EXIT_DONE
     with _snapshots(alerts=any(isinstance(one, trigger.AlertCondition) for one in conditions)) as snapshot:
         plan = _plan(targets.choose(pids, ranks), engine, (steps, seconds), out, options)
         with _cancel_on_signals() as cancelled:
@@ -173,6 +195,30 @@ def _plan(
         seconds=seconds,
         options=frozenset(options),
     )
+
+
+class _AtStep(NamedTuple):
+    at_step: str | None
+    ranks: str | None
+    rank: tuple[int, ...]
+    pids: tuple[int, ...]
+
+
+def _beginning_at_a_step() -> str:
+    """The first engine that can."""
+    from llmtop.capture.engines import ENGINES
+
+    return next(engine.name for engine in ENGINES.values() if engine.begins_at_step)
+
+
+def _at_step(asked: _AtStep, plan: Callable[[tuple[Target, ...]], Plan], as_json: bool) -> None:
+    from llmtop.capture.take import take
+    from llmtop.cli import at_step
+
+    words = at_step.Asked(asked.at_step or at_step.AHEAD, asked.ranks, asked.rank, asked.pids)
+    with _snapshots(alerts=False) as snapshot, _cancel_on_signals() as cancelled:
+        made, engine = at_step.ready(words, plan, _say)
+        _print_result(take(made, _Stages(), cancelled, snapshot, engine), as_json)
 
 
 def _one(plan: Plan, cancelled: threading.Event, snapshot: TakeSnapshot, as_json: bool) -> None:

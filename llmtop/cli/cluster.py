@@ -63,9 +63,12 @@ def cluster(
     theme: str | None,
 ) -> int:
     """Watch a cluster whose nodes run llmtop export, through the Prometheus that fetches them."""
-    url = url or os.environ.get(VARIABLE)
+    url = url or server()
     if not url:
-        raise UnusableInput(f"where is the Prometheus? Give --prometheus http://node:9090, or set {VARIABLE}")
+        raise UnusableInput(
+            f"where is the Prometheus? Give --prometheus http://node:9090, set {VARIABLE}, or write prometheus = "
+            '"http://node:9090" below [cluster] in config.toml'
+        )
     if not (once or as_json):
         need_terminal("llmtop cluster --once or --json")
     _need_client()
@@ -81,6 +84,37 @@ def cluster(
     from tui.cluster.show import show
 
     return show(watched, interval, ascii=ascii, theme=theme)
+
+
+def server() -> str | None:
+    """The server's URL where the command line does not name one: of the environment, else of the configuration."""
+    from llmtop.config import current
+
+    return os.environ.get(VARIABLE) or current().cluster.prometheus
+
+
+def accused_ranks(url: str, run: str) -> set[int]:
+    """The ranks of a run that hang or are late, as a Prometheus tells it now.
+
+    Raises:
+        NotPossibleHere: it does not answer, or cannot be asked from here.
+        UnusableInput: that is no URL.
+    """
+    _need_client()
+    from collectors.prometheus.client import Client
+    from collectors.prometheus.cluster import LATE_SHARE, Cluster
+    from llmtop.config import current
+
+    said = current().cluster
+    token_file = None if said.token_file is None else Path(said.token_file).expanduser()
+    client = Client(url, _access(url, token_file, said.user, said.ca, said.org))
+    view = Cluster(client, run).look()
+    client.close()
+    if view.problems and view.nodes_up is None:
+        raise NotPossibleHere(view.problems[0])
+    late = [one.rank for one in view.late if one.run == run and (one.step_share or 0.0) >= LATE_SHARE]
+    hung = [one.rank or "" for one in view.hung if one.run == run]
+    return {int(rank) for rank in hung or late if rank.isdecimal()}
 
 
 def _access(url: str, token_file: Path | None, user: str | None, ca: str | None, org: str | None) -> Access:

@@ -18,6 +18,7 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("llmtop capture", "five steps of the one training there is"),
         ("llmtop capture --rank 3 --steps 10", "ten steps of one rank"),
         ("llmtop capture --when 'step > 2x' --max 3", "the next three slow steps, by themselves"),
+        ("llmtop capture --at-step +20 --ranks 0,7", "the same step on two ranks of any node"),
     ),
     "captures": (
         ("llmtop captures", "what there is, and what it takes"),

@@ -6,7 +6,8 @@ import dataclasses
 
 import numpy as np
 
-from llmtop.trace import model
+from llmtop.format import duration
+from llmtop.trace import align, model
 from llmtop.trace.intervals import Ns
 
 APART = 10_000_000
@@ -18,7 +19,8 @@ def merge(traces: list[model.Trace], source: str) -> model.Trace:
     """All events on one time line.
 
     Where every file says when its times begin (or none does, as in old Chrome traces, which count from one clock)
-    they are aligned by that; the clocks of one machine agree, those of several do so within their synchronisation.
+    they are aligned by that; the clocks of one machine agree. Those of several are aligned by the ends of the
+    collectives that their ranks were in together, where that is more than chance (`llmtop.trace.align`).
     """
     if len(traces) == 1:
         traces[0].source = source
@@ -34,6 +36,8 @@ def merge(traces: list[model.Trace], source: str) -> model.Trace:
     parts: dict[str, list[model.Table]] = {}
     for index, trace in enumerate(traces):
         shift = (trace.origin_unix_ns or 0) - (merged.origin_unix_ns or 0) if merged.origin_unix_ns else 0
+        ahead = _ahead(traces[0], trace, shift, merged) if index else 0
+        shift -= ahead
         number = np.array([names.number(name) for name in trace.names], dtype=np.int64)
         own = set(np.unique(np.concatenate([getattr(trace, table).process for table in _WITH_PROCESSES])).tolist())
         apart = index * APART if own & taken else 0
@@ -55,6 +59,20 @@ def merge(traces: list[model.Trace], source: str) -> model.Trace:
         setattr(merged, field, model.joined(tables))
     merged.names = names.all
     return merged
+
+
+def _ahead(first: model.Trace, trace: model.Trace, shift: int, merged: model.Trace) -> int:
+    """How far a file's clock is ahead of the first file's, which is noted; 0 where they agree."""
+    of_first = (first.origin_unix_ns or 0) - merged.origin_unix_ns if merged.origin_unix_ns else 0
+    found = align.offset(first, trace, shift - of_first)
+    if found is None:
+        return 0
+    how = "ahead of" if found.ns > 0 else "behind"
+    merged.notes.append(
+        f"{trace.source}: its clock is {duration(abs(found.ns) / 1e9)} {how} that of {first.source}, by the ends "
+        f"of {found.collectives} collectives; its times were moved by that"
+    )
+    return found.ns
 
 
 def _moved(table: model.Table, shift: int, number: Ns, apart: int) -> model.Table:

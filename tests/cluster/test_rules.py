@@ -13,7 +13,7 @@ from prometheus_client import generate_latest
 
 from collectors.exporter import names
 from collectors.exporter.stage import ExportStage
-from llmtop.snapshot import Alert, CollectiveCount
+from llmtop.snapshot import Alert, CollectiveCount, CommunicatorRank, StuckCommunicator
 from tests.collectors.exporter.test_stage import now, training
 from tests.support.processes import REPOSITORY
 from tests.support.prometheus import NO_PROMETHEUS, find
@@ -81,6 +81,17 @@ def test_they_are_well_formed() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+STUCK = StuckCommunicator(
+    id="0x1f",
+    size=3,
+    waiting_count=1,
+    behind_count=1,
+    behind=(CommunicatorRank(rank=1, host="10.0.0.2", pid=77, called=38),),
+    missing_count=1,
+    missing=(CommunicatorRank(rank=2, host="10.0.0.2", pid=78),),
+)
+
+
 def test_promtool_finds_no_fault_with_what_is_exported() -> None:
     """DCGM's names aside, which are DCGM's."""
     stage = ExportStage(interval=3600.0)
@@ -97,6 +108,7 @@ def test_promtool_finds_no_fault_with_what_is_exported() -> None:
                 ),
             ),
             alerts=(Alert(id="stalled", severity="critical", pid=100, since=1.0, summary="x"),),
+            stuck_communicators=(STUCK,),
         )
     )
     page = generate_latest(stage).decode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
@@ -18,6 +19,7 @@ from tests.support.processes import REPOSITORY
 from tests.support.prometheus import NO_PROMETHEUS, Prometheus, find
 from tests.support.simulated_nodes import Nodes
 from tests.support.terminal import Terminal
+from tests.support.two_nodes import TOGETHER, TwoNodes
 from tui.cluster import paint
 from tui.cluster.state import SPANS, State
 from tui.paint.palette import THEMES, Palette
@@ -265,3 +267,60 @@ def test_span_and_instant_stay_within_bounds() -> None:
     assert state.at == state.now - 120
     state.back(-1)
     assert state.at == state.now - 60
+
+
+@pytest.mark.prometheus
+@needs_prometheus
+def test_c_says_the_command_that_captures_the_accused_and_where_to_call_it(
+    served: tuple[Nodes, Prometheus], runtime_dir: Path
+) -> None:
+    _, server = served
+    assert not list(runtime_dir.iterdir())
+    with pane(server.url, (160, 36)) as terminal:
+        terminal.shows("rank 77 on node009", 60)
+        terminal.keys("c")
+        terminal.shows("llmtop capture --at-step +20 --ranks 29,76,77,78", 30)
+        terminal.shows("on a node of the job (no rank is attached on this one)", 30)
+        terminal.keys("c")
+        terminal.keys("q")
+        assert terminal.ends() == 0
+
+
+@pytest.mark.torch
+@pytest.mark.prometheus
+@needs_prometheus
+@pytest.mark.timeout(300)
+def test_c_again_captures_where_a_rank_of_the_job_is_and_the_server_may_stand_in_the_configuration(
+    tmp_path: Path,
+) -> None:
+    nodes = Nodes(1, gpus=6)
+    nodes.slow = 4
+    config = tmp_path / "config" / "llmtop" / "config.toml"
+    config.parent.mkdir(parents=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="lt-") as folder,
+        TwoNodes(Path(folder), TOGETHER, torchrun=True) as job,
+        nodes,
+        nodes.prometheus(tmp_path / "prometheus", RULES) as server,
+    ):
+        job.wait_attached()
+        config.write_text(
+            f'[capture]\nout = "{tmp_path}/taken"\nsteps = 2\n'
+            f'[cluster]\nprometheus = "{server.url}"\ninterval = 1\n'
+        )
+        there = {
+            "LLMTOP_DIR": str(job.nodes[0]),
+            "XDG_CONFIG_HOME": str(tmp_path / "config"),
+            "LLMTOP_PROMETHEUS": "",
+        }
+        with Terminal([sys.executable, "-m", "llmtop", "cluster"], (160, 36), **there) as terminal:
+            terminal.shows("rank 4 on node000", 90)
+            terminal.keys("c")
+            terminal.shows("--ranks 1,3,4,5    c again runs it here", 30)
+            terminal.keys("c")
+            terminal.shows(f"whole steps in {tmp_path}/taken/", 90)
+            terminal.keys("q")
+            assert terminal.ends() == 0
+        (taken,) = (tmp_path / "taken").iterdir()
+        ranks = sorted(path.name for path in (taken / "traces").iterdir())
+        assert ranks == [f"rank{rank}.pt.trace.json" for rank in (1, 3, 4, 5)]

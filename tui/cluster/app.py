@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import ClassVar, Protocol
 
@@ -15,7 +16,7 @@ from collectors.prometheus.source import OnView, Wanted
 from llmtop.errors import EXIT_DONE
 from tui.base_app import TerminalApp
 from tui.canvas import Board, Placed
-from tui.cluster import paint
+from tui.cluster import capture_line, paint
 from tui.cluster.state import State
 from tui.layout import Rect
 from tui.paint.palette import THEMES
@@ -45,6 +46,14 @@ class Seen(Message):
         self.view, self.charts = view, charts
 
 
+class Captured(Message):
+    """A capture is a stage further."""
+
+    def __init__(self, words: str, *, goes_on: bool) -> None:
+        super().__init__()
+        self.words, self.goes_on = words, goes_on
+
+
 class ClusterApp(TerminalApp):
     """All nodes at one glance; one node's charts with enter."""
 
@@ -67,6 +76,7 @@ class ClusterApp(TerminalApp):
         Binding("less_than_sign", "instant(1)"),
         Binding("greater_than_sign", "instant(-1)"),
         Binding("l", "now"),
+        Binding("c", "capture"),
         Binding("t", "next_theme"),
         Binding("ctrl+z", "suspend_process"),
     ]
@@ -84,6 +94,7 @@ class ClusterApp(TerminalApp):
         """
         self.state = State()
         self._source = source
+        self._call: capture_line.Call | None = None
         self._asked = self.state.wanted()
         super().__init__(ascii=ascii, theme=theme)
 
@@ -98,8 +109,10 @@ class ClusterApp(TerminalApp):
         self.call_after_refresh(self._source.start, self._receive)
 
     def on_unmount(self) -> None:
-        """Stop asking."""
+        """Stop asking; a capture that was begun here is given up."""
         self._source.close()
+        if self._call is not None:
+            self._call.cancel()
 
     def _receive(self, view: ClusterView, charts: NodeCharts | None) -> None:
         """Called in the source's thread."""
@@ -138,6 +151,24 @@ class ClusterApp(TerminalApp):
         if wanted != self._asked:
             self._asked = wanted
             self._source.want(wanted)
+
+    def on_captured(self, message: Captured) -> None:
+        """Show how far a capture is."""
+        self.state.capture = message.words
+        self.state.capturing = message.goes_on
+        self.redraw()
+
+    def _capture(self, words: list[str], asked: bool) -> None:
+        """In a thread: find out whether it can be run here, and run it if it was asked for again."""
+        if not capture_line.can_run():
+            hint = "on a node of the job (no rank is attached on this one)"
+            self.post_message(Captured(f"{capture_line.line(words)}    {hint}", goes_on=False))
+        elif not asked:
+            self.post_message(Captured(f"{capture_line.line(words)}    c again runs it here", goes_on=False))
+        else:
+            self.post_message(Captured(f"{capture_line.line(words)}    under way …", goes_on=True))
+            self._call = capture_line.Call(words)
+            self.post_message(Captured(self._call.result(), goes_on=False))
 
     # --- keys -------------------------------------------------------------------------------------------------
 
@@ -185,6 +216,17 @@ class ClusterApp(TerminalApp):
     def action_now(self) -> None:
         """Look at now again."""
         self.state.at = None
+        self.redraw()
+
+    def action_capture(self) -> None:
+        """Say which command captures the accused ranks; pressed again, run it where that can be."""
+        view = self.state.view
+        if view is None or self.state.capturing:
+            return
+        words = capture_line.command(view)
+        again = self.state.capture.startswith(f"{capture_line.line(words)}    c again")
+        self.state.capture, self.state.capturing = capture_line.line(words), True
+        threading.Thread(target=self._capture, args=(words, again), name="llmtop-capture", daemon=True).start()
         self.redraw()
 
     def action_next_theme(self) -> None:

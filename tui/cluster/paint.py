@@ -37,6 +37,7 @@ KEYS = (
     ("[ ]", "span"),
     ("< >", "instant"),
     ("l", "now"),
+    ("c", "capture"),
     ("t", "theme"),
     ("q", "quit"),
 )
@@ -94,6 +95,7 @@ def _overview(state: State, view: ClusterView, width: int, height: int, look: Lo
     stale = is_stale(state)
     above = [*_state_rows(state, view, width, look), *_run_rows(view, width, look, stale)]
     above += list(_wrong_rows(view, width, look, stale))
+    above += _capture_rows(state, width, look)
     detail = _detail(state, width, look)
     room = height - len(above) - len(detail)
     yield from above
@@ -129,6 +131,14 @@ def _wrong_rows(view: ClusterView, width: int, look: Look, stale: bool) -> Itera
         yield _plain(f" {glyphs.critical} {words}", width, palette.dim if stale else style)
     if len(found) > MOST_WRONG:
         yield _plain(f"   and {len(found) - MOST_WRONG} more", width, palette.dim)
+
+
+def _capture_rows(state: State, width: int, look: Look) -> list[Row]:
+    """The command in full: it may take several rows."""
+    words = f" {look.glyphs.selected} {fmt.printable(state.capture)}" if state.capture else ""
+    return [
+        _plain(words[at : at + width], width, look.palette.strong) for at in range(0, len(words), max(1, width))
+    ]
 
 
 def _detail(state: State, width: int, look: Look) -> list[Row]:

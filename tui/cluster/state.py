@@ -31,6 +31,9 @@ class State:
         self.page_size = 64
         self.columns = 1
         self.help = False
+        self.capture = ""
+        """The command that captures, or what came of it; "" until it is asked for."""
+        self.capturing = False
 
     @property
     def nodes(self) -> tuple[Node, ...]:

@@ -40,6 +40,7 @@ class _Request:
 class InProcessEngine(Engine):
     """Records with what PyTorch brings along, inside the training, which offers it by its `name` in its Hello."""
 
+    begins_at_step = True
     suffix: str
     """Of its files."""
 
@@ -59,7 +60,7 @@ class InProcessEngine(Engine):
         requests: list[_Request] = []
         try:
             requests += (self._ask(job, target) for target in job.plan.targets)
-            job.stage("start", "the training begins at its next step; the first time takes a second or two")
+            job.stage("start", _begins(job))
             _follow(job, requests, until=("recording", "writing", *_ENDED))
             begun = time.time_ns()
             job.stage("record")
@@ -102,9 +103,9 @@ class InProcessEngine(Engine):
             id=os.urandom(4).hex(),
             engine=self.name,
             path=str(self.path_for(job, target)),
-            # By the device's clock a step ends where the next begins, so the last one needs a step after it.
-            steps=_steps(job) + (1 if self.reports else 0),
+            steps=steps_to_record(job, self),
             options=dict.fromkeys(sorted(job.plan.options), True),
+            at_step=job.plan.at_step,
         )
         try:
             connection = client.Connection.open(target.socket, history=0)
@@ -140,6 +141,18 @@ class InProcessEngine(Engine):
             first_step=begun,
             last_step=ended,
         )
+
+
+def _begins(job: Job) -> str:
+    if job.plan.at_step is not None:
+        return f"it begins at step {job.plan.at_step}"
+    return "the training begins at its next step; the first time takes a second or two"
+
+
+def steps_to_record(job: Job, engine: Engine) -> int:
+    """How many steps a process is asked to record."""
+    # By the device's clock a step ends where the next begins, so the last one needs a step after it.
+    return _steps(job) + (1 if engine.reports else 0)
 
 
 def _steps(job: Job) -> int:
@@ -181,7 +194,7 @@ def _read(request: _Request) -> None:
 def _check_time(job: Job, request: _Request) -> None:
     silent = time.monotonic() - request.changed_at
     writing = request.state.state == "writing"
-    patience = WRITE_SECONDS if writing else max(SILENCE_SECONDS, 3 * seconds_for(job))
+    patience = WRITE_SECONDS if writing else max(SILENCE_SECONDS, 3 * seconds_for(job), 3 * job.plan.wait_seconds)
     if request.state.state in _ENDED or silent < patience:
         return
     if writing:

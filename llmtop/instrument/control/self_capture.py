@@ -16,17 +16,27 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from threading import get_ident
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from llmtop import wire
 from llmtop.instrument.control.recordings import RECORDINGS, Recording
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.guest.threads import Thread, wait_for
+from llmtop.instrument.record.ring import MASK
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.recorder import Recorder
 
 Send = Callable[[wire.FromTraining], None]
+
+
+class Asker(Protocol):
+    """The connection that a request came over."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has ended."""
+
 
 MAX_STEPS = 1000
 _STEP_SECONDS = 2.0
@@ -48,13 +58,16 @@ def engines() -> list[str]:
     return [] if torch is None else [name for name, kind in RECORDINGS.items() if kind.offered(torch)]
 
 
-def handle(request: wire.CaptureRequest | wire.CaptureCancel, recorder: Recorder, send: Send) -> None:
+def handle(
+    request: wire.CaptureRequest | wire.CaptureCancel, recorder: Recorder, send: Send, asker: Asker | None = None
+) -> None:
     """Do what a monitor asks; called in the server thread, returns at once.
 
     Args:
         request: begin, or call off.
         recorder: whose steps are recorded.
         send: tells the monitor; called from a thread of the capture's own.
+        asker: who asked: a capture that begins at a certain step ends when it has gone. None: nobody who can go.
     """
     global _running
     with _lock:
@@ -69,7 +82,7 @@ def handle(request: wire.CaptureRequest | wire.CaptureCancel, recorder: Recorder
             )
             send(wire.CaptureState(id=request.id, state="failed", detail=detail))
             return
-        _running = Capture(request, recorder, send)
+        _running = Capture(request, recorder, send, asker)
         _running.arm()
 
 
@@ -103,8 +116,11 @@ def forget_after_fork() -> None:
 class Capture:
     """One capture, from the request to the file."""
 
-    def __init__(self, request: wire.CaptureRequest, recorder: Recorder, send: Send) -> None:
+    def __init__(
+        self, request: wire.CaptureRequest, recorder: Recorder, send: Send, asker: Asker | None = None
+    ) -> None:
         self.request = request
+        self._asker = asker if request.at_step is not None else None
         self.ended = threading.Event()
         """Set when the last state has been told."""
         self._ending = threading.Lock()
@@ -177,7 +193,36 @@ class Capture:
             return "the training is being paused for another capture: try again"
         if not os.path.isabs(self.request.path):
             return "the path is not absolute"
-        return RECORDINGS[self.request.engine].refusal()
+        return self._passed_already() or RECORDINGS[self.request.engine].refusal()
+
+    def _passed_already(self) -> str:
+        """Why the step that was asked for cannot be the first, as far as the steps that have ended tell."""
+        if self.request.at_step is None or not self._recorder.ring.count:
+            return ""
+        ring = self._recorder.ring
+        return self._passed(int(ring.rows[(ring.count - 1) & MASK][0]))
+
+    def _first_if_begun(self, index: int) -> int:
+        """Which step would be the first if it began after step `index`; scripts may count by tens."""
+        ring = self._recorder.ring
+        before = ring.rows[(ring.count - 2) & MASK] if ring.count > 1 else ()
+        by = max(1, index - int(before[0])) if before else 1
+        return index + by * (1 + RECORDINGS[self.request.engine].warmup)
+
+    def _passed(self, index: int) -> str:
+        """Why the step that was asked for cannot be the first any more, once step `index` has ended."""
+        at = self.request.at_step
+        if at is None:
+            return ""
+        first = self._first_if_begun(index)
+        if first <= at:
+            return ""
+        return f"step {at} has passed: step {index} has ended, and {first} is the first that could be recorded"
+
+    def _must_wait(self, index: int) -> bool:
+        """Whether the step that was asked for is still ahead."""
+        at = self.request.at_step
+        return at is not None and self._first_if_begun(index) < at
 
     def _at_boundary(self, index: int) -> None:
         """In the training thread, after a step has ended."""
@@ -190,23 +235,10 @@ class Capture:
             self._give_up(f"{type(error).__name__}: {error}")
 
     def _advance(self, index: int) -> None:
-        global _recorded
+        if self._asker is not None and self._asker.gone:
+            self._cancelled = True
         if self._recording is None:
-            if self._cancelled:
-                self._unhook("cancelled", "")
-                return
-            self._thread = get_ident()
-            recording = RECORDINGS[self.request.engine](self._recorder, self._steps, self.request.options)
-            _recorded = _recorded or recording.leaves_threads
-            _of_thread.capture = _EndOfThread(self)
-            self._recording = recording
-            recording.start()
-            self._boundaries = -recording.warmup
-            if self._cancelled:  # while it started
-                recording.stop()
-                self._unhook("cancelled", "")
-            else:
-                self._began(index)
+            self._start(index)
             return
         if get_ident() != self._thread:
             return  # the steps of another thread are none of this capture's
@@ -230,9 +262,35 @@ class Capture:
             self._writing = True
             Thread(self._write, "llmtop-capture").start()
 
+    def _start(self, index: int) -> None:
+        """Begin, unless that is called off, or it is not time yet."""
+        global _recorded
+        if self._cancelled:
+            self._unhook("cancelled", "")
+            return
+        if self._must_wait(index):
+            return
+        passed = self._passed(index)
+        if passed:
+            self._unhook("failed", passed)
+            return
+        self._thread = get_ident()
+        recording = RECORDINGS[self.request.engine](self._recorder, self._steps, self.request.options)
+        _recorded = _recorded or recording.leaves_threads
+        _of_thread.capture = _EndOfThread(self)
+        self._recording = recording
+        recording.start()
+        self._boundaries = -recording.warmup
+        if self._cancelled:  # while it started
+            recording.stop()
+            self._unhook("cancelled", "")
+        else:
+            self._began(index)
+
     def _began(self, index: int) -> None:
         if self._boundaries == 0:
-            self._first = index + 1
+            at = self.request.at_step
+            self._first = index + 1 if at is None else at
             self._say("recording")
 
     def _give_up(self, reason: str) -> None:

@@ -32,6 +32,9 @@ def end(recorder: State) -> None:
         skip_destructors()
     if recorder.server is None:
         return
+    listener = sys.modules.get("llmtop.instrument.control.store_listener")
+    if listener is not None:
+        listener.end_with_process()
     clean = captures is None or captures.end_with_process(WRITE_SECONDS)
     clean &= pausing is None or pausing.end_with_process(DRAIN_SECONDS)
     recorder.server.stop()

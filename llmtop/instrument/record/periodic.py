@@ -125,6 +125,11 @@ class Chores:
         recorder.paths.arrange(recorder.root)
         if not self._knows_group:
             self._knows_group = process_group.learn(recorder.facts)
+            if recorder.facts.store is not None and not recorder.facts.local_rank:
+                # Of a job of several nodes, in one process of each.
+                from llmtop.instrument.control import store_listener
+
+                store_listener.begin(recorder.facts)
         for look in recorder.looks:
             look()
         if self._cuda is None:

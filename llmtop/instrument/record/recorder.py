@@ -369,6 +369,9 @@ def _after_fork() -> None:
         marking = sys.modules.get("llmtop.instrument.control.op_ranges")
         if marking is not None:
             marking.forget_after_fork(_recorder)
+        listener = sys.modules.get("llmtop.instrument.control.store_listener")
+        if listener is not None:
+            listener.forget_after_fork()
     _recorder.reset()
 
 

@@ -88,6 +88,7 @@ def hello(recorder: State) -> wire.Hello:
         stacks=True,
         op_ranges=_marks_operators(),
         note=_note(recorder.blind, recorder.left_out),
+        store=None if facts.store is None else wire.JobStore(**facts.store._asdict()),
     )
 
 

@@ -35,6 +35,13 @@ class Launch(NamedTuple):
     master: str
 
 
+class Store(NamedTuple):
+    """Where captures of several nodes are asked for (`wire.JobStore`)."""
+
+    address: str
+    prefix: str
+
+
 # Launcher by launcher, the innermost first: torchrun and mpirun also run inside SLURM jobs, whose variables then
 # describe the launcher. (rank, local rank, world size) each with the names that versions differ in.
 _LAUNCHERS: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...] = (
@@ -58,6 +65,19 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Identity:
         if rank is not None:
             return Identity(rank, _number(env, local_names), _number(env, size_names))
     return Identity(None, None, None)
+
+
+def local_world_size(environment: Mapping[str, str] | None = None) -> int | None:
+    """How many ranks there are on this node; None where the launcher does not say."""
+    env = os.environ if environment is None else environment
+    names = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+    return _number(env, names)
+
+
+def node_names(environment: Mapping[str, str] | None = None) -> list[str]:
+    """What this machine is called: by the system, and by Slurm where that differs."""
+    env = os.environ if environment is None else environment
+    return [name for name in dict.fromkeys((host(), _text(env, "SLURMD_NODENAME"))) if name]
 
 
 def launch(environment: Mapping[str, str] | None = None) -> Launch:

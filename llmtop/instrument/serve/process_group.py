@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from llmtop import tcp_store
+from llmtop.format import printable
+from llmtop.instrument.serve.launcher_env import Store, local_world_size
 
 if TYPE_CHECKING:
     from llmtop.instrument.serve.run_info import Facts
 
+OFF = "LLMTOP_JOB_STORE"
+"""Set to "off", nothing of llmtop's reads or writes the job's store."""
+_LONGEST = 64
 _WRAPPED = 8
 """So many stores within one another are opened at most."""
 
@@ -27,10 +36,30 @@ def learn(facts: Facts) -> bool:
     if facts.rank is None:
         facts.rank, facts.world_size = dist.get_rank(), dist.get_world_size()
         facts.changed()
-    if facts.launch is not None and not facts.launch.master and (master := _meeting_place()):
+    master = _meeting_place()
+    if facts.launch is not None and not facts.launch.master and master:
         facts.launch = facts.launch._replace(master=master)
         facts.changed()
+    facts.store = _store(master, os.environ, facts.world_size)
+    if facts.store is not None:
+        facts.changed()
     return True
+
+
+def _store(master: str, environment: Mapping[str, str], world_size: int | None) -> Store | None:
+    """Where captures of several nodes are asked for: nowhere if all ranks are here, or met by something else."""
+    here = local_world_size(environment)
+    if not master or master.startswith("file:") or environment.get(OFF) == "off":
+        return None
+    if (world_size or 1) < 2 or (here is not None and here >= (world_size or 1)):
+        return None
+    version = str(getattr(sys.modules.get("torch"), "__version__", "")).split(".")
+    known = [int(part) for part in version[:2] if part.isdecimal()]
+    if tuple(known) < tcp_store.FIRST_TORCH:
+        return None
+    run = printable(environment.get("TORCHELASTIC_RUN_ID", ""))[:_LONGEST]
+    start = printable(environment.get("TORCHELASTIC_RESTART_COUNT", "0"))[:_LONGEST]
+    return Store(master, f"/llmtop/{run}/{start}")
 
 
 def _meeting_place() -> str:

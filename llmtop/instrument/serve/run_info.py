@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from llmtop.wall_clock import WallClock
 
 if TYPE_CHECKING:
-    from llmtop.instrument.serve.launcher_env import Launch
+    from llmtop.instrument.serve.launcher_env import Launch, Store
 
 DEFAULT_WARMUP_STEPS = 10
 """First steps left out of rates and percentiles: compilation, autotuning, the allocator's first growth."""
@@ -34,6 +34,8 @@ class Facts:
         self.local_rank: int | None = None
         self.world_size: int | None = None
         self.launch: Launch | None = None
+        self.store: Store | None = None
+        """Where captures of several nodes are asked for; None: nowhere."""
         self.gpu_uuid: str | None = None
         self.auto = False
         self.inference = False

@@ -86,7 +86,7 @@ class Server:
         self._captures_allowed = limits.Allowance(limits.CAPTURES_PER_S, limits.CAPTURES_AT_ONCE)
         self._stacks_allowed = limits.Allowance(limits.STACKS_PER_S, limits.STACKS_AT_ONCE)
         self.on_capture: OnCapture | None = None
-        """Called in the server thread with what a monitor asked for; by default `control.self_capture`."""
+        """Called in the server thread with what a monitor asked for; None: `control.self_capture` is."""
 
     def start(self) -> None:
         """Start the thread, and wait a moment until it listens; a second call only waits.
@@ -350,10 +350,10 @@ class Server:
             )
             return
         try:
-            if self.on_capture is None:
-                handle, recorder = captures().handle, self._recorder
-                self.on_capture = lambda request, send: handle(request, recorder, send)
-            self.on_capture(message, self.send_state)
+            if self.on_capture is not None:
+                self.on_capture(message, self.send_state)
+            else:
+                captures().handle(message, self._recorder, self.send_state, monitor)
         except Exception as error:  # noqa: BLE001 - a capture that cannot start must not end the publishing
             self.send_state(wire.CaptureState(id=message.id, state="failed", detail=f"cannot capture: {error}"))
 

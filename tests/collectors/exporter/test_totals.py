@@ -6,7 +6,7 @@ import pytest
 
 from collectors.exporter.names import MOST_PHASES, OTHER
 from collectors.exporter.totals import RankTotals
-from llmtop.snapshot import Phase, Step
+from llmtop.snapshot import Phase, StampedWait, Step
 from tests.support.snapshots import rank
 
 LENGTH = 0.5
@@ -105,3 +105,26 @@ def test_a_name_is_a_harmless_line_of_bounded_length() -> None:
     (name,) = counted.host_phases
     assert name.isprintable()
     assert len(name) <= 200
+
+
+def _waits(*told: tuple[int, float]) -> tuple[StampedWait, ...]:
+    return tuple(StampedWait(index=index, seconds=seconds) for index, seconds in told)
+
+
+def test_where_stamps_tell_who_waits_they_stand_for_the_steps_between_and_phases_are_not_asked() -> None:
+    counted = totals(steps(10, 3))
+    counted.add(rank(new_steps=steps(13, 1), new_waits=_waits((4, 9.0), (12, 0.2))))
+    assert counted.comm_wait_seconds == pytest.approx(3 * 0.3 + 0.2), "phases until then; step 4 was before"
+    counted.add(rank(new_steps=steps(14, 6), new_waits=_waits((16, 0.1), (18, 0.4))))
+    assert counted.comm_wait_seconds == pytest.approx(0.9 + 0.2 + 4 * 0.1 + 2 * 0.4)
+    assert counted.comm_wait_gpu_seconds is None
+    counted.add(rank(new_waits=_waits((40_000, 0.5))))
+    assert counted.comm_wait_seconds == pytest.approx(2.3 + 0.5), "of what lies between nothing is known"
+    counted.add(rank(new_waits=_waits((1, 0.5))))
+    assert counted.comm_wait_seconds == pytest.approx(2.8), "a late message, of before"
+
+
+def test_stamps_before_any_step_that_counts_are_of_the_past() -> None:
+    counted = RankTotals(1000.0)
+    counted.add(rank(new_waits=_waits((4, 9.0), (5, 9.0))))
+    assert counted.comm_wait_seconds is None

@@ -1,0 +1,63 @@
+"""What NCCL's RAS told of communicators that do not go on: who waits, who is behind, who does not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from collectors.exporter import names
+from collectors.exporter.names import Series
+from collectors.exporter.totals import label
+from llmtop.snapshot import CommunicatorRank, Rank, Snapshot, StuckCommunicator
+
+
+class Told(NamedTuple):
+    """One value."""
+
+    series: Series
+    labels: tuple[str, ...]
+    value: float
+
+
+def told(snapshot: Snapshot) -> Iterator[Told]:
+    """Of each communicator in which ranks are behind or missing; others only wait for one of these."""
+    for stuck in snapshot.stuck_communicators:
+        if not (stuck.behind or stuck.missing):
+            continue
+        which = _which(stuck, snapshot.ranks)
+        yield Told(names.RAS_WAITING, which, stuck.waiting_count)
+        for one in stuck.behind:
+            yield Told(names.RAS_BEHIND, (*which, *_who(one)), (stuck.number or 0) - (one.called or 0))
+        for one in stuck.missing:
+            yield Told(names.RAS_MISSING, (*which, *_who(one)), 1)
+
+
+def _which(stuck: StuckCommunicator, ranks: tuple[Rank, ...]) -> tuple[str, ...]:
+    """Run, user, communicator, process group and operation; "" is what is not known here."""
+    here = [rank for rank in ranks if rank.pid in stuck.pids]
+    first = here[0] if here else None
+    return (
+        label(first.job or "") if first else "",
+        "" if first is None or first.uid is None else str(first.uid),
+        label(stuck.id),
+        _process_group(here),
+        label(stuck.operation or ""),
+    )
+
+
+def _process_group(here: list[Rank]) -> str:
+    """The one process group in which the attached ranks of it wait: torch knows its name, NCCL does not.
+
+    Where they wait in several, which of these it is cannot be told.
+    """
+    groups = {
+        count.group
+        for rank in here
+        for count in rank.collectives
+        if count.completed is not None and count.completed < count.enqueued
+    }
+    return label(groups.pop()) if len(groups) == 1 else ""
+
+
+def _who(one: CommunicatorRank) -> tuple[str, str, str]:
+    return str(one.rank), label(one.host), str(one.pid)

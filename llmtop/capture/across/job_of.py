@@ -1,0 +1,124 @@
+"""The job that a capture of several nodes is of, as the ranks on this node tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llmtop import job_store, tcp_store, wire
+from llmtop.capture.job import Target
+from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.format import printable
+from llmtop.job_store import Keys, NodeCard
+from llmtop.tcp_store import StoreError, TcpStore
+
+MOST_NODES = 100_000
+
+
+@dataclass(frozen=True)
+class SeenJob:
+    """One job, by its ranks on this node."""
+
+    here: tuple[Target, ...]
+    """By rank."""
+    world_size: int
+    store: wire.JobStore | None
+
+    @property
+    def ranks_here(self) -> frozenset[int]:
+        """Which of them are on this node."""
+        return frozenset(target.rank for target in self.here if target.rank is not None)
+
+    def targets(self, ranks: Sequence[int]) -> tuple[Target, ...]:
+        """Those of these ranks that are on this node."""
+        return tuple(target for target in self.here if target.rank in ranks)
+
+
+def seen(known: Sequence[Target], pid: int | None = None) -> SeenJob:
+    """The job that has ranks here.
+
+    Args:
+        known: the attached trainings of this node.
+        pid: one of its processes, where several jobs run here.
+
+    Raises:
+        NotPossibleHere: none is attached here.
+        UnusableInput: several are, or that process is none.
+    """
+    jobs: dict[object, list[Target]] = {}
+    for target in known:
+        if target.hello is not None and target.rank is not None:
+            jobs.setdefault(_job(target), []).append(target)
+    if pid is not None:
+        jobs = {key: ranks for key, ranks in jobs.items() if any(target.pid == pid for target in ranks)}
+        if not jobs:
+            raise UnusableInput(f"process {pid} is no attached rank of a job: llmtop --once lists them")
+    if not jobs:
+        raise NotPossibleHere(
+            "no rank of a job is attached on this node: call it on a node of the job, whose ranks run under "
+            "llmtop run"
+        )
+    if len(jobs) > 1:
+        some = ", ".join(
+            f"{ranks[0].pid} ({printable(ranks[0].command or '?', 40)})" for ranks in list(jobs.values())[:8]
+        )
+        raise UnusableInput(f"several jobs have ranks here: {some}; choose one with --pid")
+    ranks = sorted(next(iter(jobs.values())), key=lambda target: target.rank or 0)
+    hello = ranks[0].hello
+    assert hello is not None
+    return SeenJob(tuple(ranks), hello.world_size or len(ranks), hello.store)
+
+
+def _job(target: Target) -> object:
+    hello = target.hello
+    assert hello is not None
+    if hello.store is not None:
+        return hello.store.address, hello.store.prefix
+    launch = hello.launch
+    return (launch.master, launch.run_id, launch.slurm_job_id) if launch is not None else hello.world_size
+
+
+def node_names_here(job: SeenJob) -> frozenset[str]:
+    """What the node is called that these ranks are on: as the system has it, with its domain or without."""
+    names = {target.hello.host for target in job.here if target.hello is not None}
+    return frozenset({*names, *(name.partition(".")[0] for name in names)})
+
+
+def nodes(store: TcpStore, prefix: str) -> dict[int, NodeCard]:
+    """Who hears, by number.
+
+    Raises:
+        StoreError: the store has gone.
+    """
+    keys = Keys(prefix)
+    found = {}
+    for number in range(1, min(store.add(keys.nodes, 0), MOST_NODES) + 1):
+        card = job_store.decode(NodeCard, store.get(keys.node(number)) or b"")
+        if card is not None and card.names:
+            found[number] = card
+    return found
+
+
+def opened(job: SeenJob) -> TcpStore:
+    """The job's store.
+
+    Raises:
+        NotPossibleHere: it has none, or it cannot be reached; the sentence says what to do instead.
+    """
+    if job.store is None:
+        raise NotPossibleHere(
+            "the ranks of this job have not met by a TCPStore that llmtop can speak with "
+            f"(torch before {'.'.join(map(str, tcp_store.FIRST_TORCH))}, a file, MPI, or all of them on this node)"
+        )
+    try:
+        return TcpStore.open(job.store.address)
+    except StoreError as error:
+        raise NotPossibleHere(f"the job's store cannot be reached from here: {error}") from None
+
+
+def elsewhere(job: SeenJob, step: int) -> str:
+    """The commands that ask every node by itself, where the store cannot be had."""
+    hello = job.here[0].hello
+    slurm = hello.launch.slurm_job_id if hello is not None and hello.launch is not None else ""
+    command = f"llmtop capture --at-step {step} --ranks here"
+    return f"srun --overlap --jobid {slurm or 'JOB'} --ntasks-per-node 1 {command}; or: clush -w NODES {command}"

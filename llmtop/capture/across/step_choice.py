@@ -1,0 +1,94 @@
+"""At which step a capture of several ranks begins: far enough ahead that every node has heard of it."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from llmtop.capture.step_listener import StepWatch
+from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.format import duration
+
+SOONEST_SECONDS = 3.0
+"""A node looks once a second, its ranks must be reached, and one may be steps ahead of those heard here."""
+_AHEAD = 2
+"""The step that is under way, and the one that the profiler takes to start."""
+_FORM = re.compile(r"^(?P<plus>\+?)(?P<number>\d{1,15})$", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What was asked for."""
+
+    number: int
+    relative: bool
+
+    @classmethod
+    def parse(cls, text: str) -> Wanted:
+        """Read "+20" (steps from now) or "5000" (the script's own count).
+
+        Raises:
+            UnusableInput: it is neither.
+        """
+        found = _FORM.match(text.strip())
+        if found is None:
+            raise UnusableInput(
+                f"--at-step {text!r} is no step: +20 is 20 steps from now, 5000 the script's own count"
+            )
+        return cls(int(found["number"]), bool(found["plus"]))
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The step, and how far it is."""
+
+    step: int
+    last: int
+    """The last one that has ended."""
+    seconds: float
+    """Until it begins, as steps go now."""
+    moved: bool = False
+    """Whether it is later than was asked for."""
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        why = (
+            f"; later than asked, since every node must have heard of it, which takes {duration(SOONEST_SECONDS)}"
+            if self.moved
+            else ""
+        )
+        return f"it begins at step {self.step}, in some {duration(self.seconds)} (step {self.last} has ended{why})"
+
+
+def choose(wanted: Wanted, watch: StepWatch) -> Chosen:
+    """The step at which all begin.
+
+    Raises:
+        NotPossibleHere: no step has been heard of.
+        UnusableInput: that step has passed, or comes too soon.
+    """
+    heard = [[step.index for step in steps[-2:]] for steps in watch.within(0).values() if steps]
+    median = watch.median_seconds()
+    if not heard or not median:
+        raise NotPossibleHere(
+            "no step has ended yet of which this could be counted: wait until the training steps"
+        )
+    *before, last = max(heard, key=lambda indices: indices[-1])
+    by = max(1, last - before[0]) if before else 1  # some scripts count in tens, or in samples
+    soonest = last + by * (_AHEAD + math.ceil(SOONEST_SECONDS / median))
+    step = last + by * wanted.number if wanted.relative else wanted.number
+    if not wanted.relative and step <= last:
+        raise UnusableInput(f"step {step} has passed: step {last} has ended; --at-step +20 is 20 steps from now")
+    if not wanted.relative and step < soonest:
+        raise UnusableInput(
+            f"step {step} comes too soon to tell all ranks of it: step {last} has ended, and a step takes "
+            f"{duration(median)}; give {soonest} or more, or --at-step +20"
+        )
+    if (step - last) % by:
+        raise UnusableInput(
+            f"this script counts its steps by {by}, and {step} is none of them: {soonest} is; or give +20"
+        )
+    chosen = max(step, soonest)
+    return Chosen(chosen, last, (chosen - last) / by * median, moved=chosen > step)

@@ -1,0 +1,321 @@
+"""Records ranks on several nodes: asks once in the job's store, hears every node there, gathers the files."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llmtop import job_store
+from llmtop.capture import traces
+from llmtop.capture.across import job_of
+from llmtop.capture.across.job_of import SeenJob
+from llmtop.capture.engine import Engine, Refusal
+from llmtop.capture.in_process.engine import InProcessEngine, steps_to_record
+from llmtop.capture.job import CapturedRank, Job, Recorded, Target
+from llmtop.capture.wait_for_window import SILENCE_SECONDS
+from llmtop.errors import NotPossibleHere
+from llmtop.format import printable
+from llmtop.job_store import END, LOST_SECONDS, TOKEN, Ask, Keys, NodeTold, RankTold
+from llmtop.tcp_store import StoreError, TcpStore
+from llmtop.trace.file_kind import TRACES
+
+LOOK_SECONDS = 1.0
+HEARD_SECONDS = 5.0
+"""By then a node that hears has answered: it looks once a second, and its ranks have 1.5 s."""
+GONE_SECONDS = 4.0
+"""How long a call waits at its end for the nodes to have taken it back."""
+SHOWN_SECONDS = 5.0
+_ENDED = ("done", "failed", "cancelled")
+_MOST_NOTES = 20
+
+
+@dataclass
+class _Node:
+    """What one node has said."""
+
+    told: NodeTold
+    changed_at: float
+
+
+@dataclass
+class _Asked:
+    """One request under way."""
+
+    store: TcpStore
+    keys: Keys
+    number: int
+    hosts: list[int]
+    """The nodes that hear, by number."""
+    asked_at: float = field(default_factory=time.monotonic)
+    nodes: dict[int, _Node] = field(default_factory=dict)
+    beat: int = 0
+    looked_at: float = float("-inf")
+
+    def ranks(self) -> dict[int, tuple[RankTold, NodeTold]]:
+        """How each rank is, as far as a node has said."""
+        return {one.rank: (one, node.told) for node in self.nodes.values() for one in node.told.ranks}
+
+
+class AcrossNodes(Engine):
+    """An engine of attached trainings, for ranks that are not all on this node."""
+
+    begins_at_step = True
+
+    def __init__(
+        self, engine: InProcessEngine, seen: SeenJob, ranks: tuple[int, ...] | None, node: str | None
+    ) -> None:
+        """Prepare.
+
+        Args:
+            engine: what each rank records with.
+            seen: the job.
+            ranks: which; None: all, or those of `node`.
+            node: the one node that is meant.
+        """
+        self._engine = engine
+        self._seen = seen
+        self._ranks = ranks
+        self._node = node
+        self.name, self.gives = engine.name, engine.gives
+        self.reports, self.open_with = engine.reports, engine.open_with
+
+    def refusal(self, target: Target) -> Refusal | None:
+        """See `Engine.refusal`."""
+        return self._engine.refusal(target)
+
+    def record(self, job: Job) -> Recorded:
+        """See `Engine.record`."""
+        job.stage("prepare", "asking all nodes")
+        token = _write_token(job.folder)
+        asked = None
+        try:
+            with job_of.opened(self._seen) as store:
+                asked = self._ask(job, store, token)
+                try:
+                    self._follow(job, asked)
+                finally:
+                    _take_back(asked)
+            return self._recorded(job, asked)
+        except StoreError as error:
+            raise NotPossibleHere(f"the job's store has gone, and the job with it perhaps: {error}") from None
+        finally:
+            with suppress(OSError):
+                (job.folder / TOKEN).unlink()
+
+    def _ask(self, job: Job, store: TcpStore, token: str) -> _Asked:
+        assert self._seen.store is not None
+        assert job.plan.at_step is not None
+        keys = Keys(self._seen.store.prefix)
+        cards = job_of.nodes(store, self._seen.store.prefix)
+        if not cards:
+            raise NotPossibleHere("no node of this job hears what is asked of it: their llmtop may be older")
+        self._check_node([name for card in cards.values() for name in card.names])
+        folder = TRACES if self._engine.reports else "."
+        (job.folder / folder).mkdir(exist_ok=True)
+        ask = Ask(
+            id=secrets.token_hex(4),
+            at_step=job.plan.at_step,
+            steps=steps_to_record(job, self._engine),
+            engine=self.name,
+            options=dict.fromkeys(sorted(job.plan.options), True),
+            ranks=None if self._ranks is None else list(self._ranks),
+            node=self._node,
+            folder=str(job.folder),
+            file=os.path.join(folder, f"rank{{rank}}{self._engine.suffix}"),
+            token=token,
+        )
+        number = 1
+        while not store.put(keys.ask(number), job_store.encode(ask)):
+            number += 1
+        return _Asked(store, keys, number, sorted(cards))
+
+    def _check_node(self, names: list[str]) -> None:
+        short = {name.partition(".")[0] for name in names}
+        if self._node is None or self._node in {*names, *short}:
+            return
+        known = ", ".join(dict.fromkeys(printable(name, 60) for name in names[:_MOST_NOTES]))
+        raise NotPossibleHere(f"no node of this job that hears is called {printable(self._node, 60)}: {known}")
+
+    # --- following -----------------------------------------------------------------------------------
+
+    def _follow(self, job: Job, asked: _Asked) -> None:
+        """Hear the nodes until every rank has ended, one way or the other."""
+        job.stage("start", f"it begins at step {job.plan.at_step}")
+        silence = _Silence(job)
+        while not self._is_over(asked):
+            job.check()
+            silence.check()
+            if time.monotonic() - asked.looked_at >= LOOK_SECONDS:
+                _look(asked)
+                self._say(job, asked)
+            job.sleep(0.1)
+        if job.window is None:
+            job.window = time.time_ns(), time.time_ns()
+        else:
+            job.window = job.window[0], time.time_ns()
+
+    def _say(self, job: Job, asked: _Asked) -> None:
+        states = [told.state for told, _ in asked.ranks().values()]
+        if job.window is None and any(state in ("recording", "writing", "done") for state in states):
+            job.window = time.time_ns(), time.time_ns()
+            job.stage("record")
+        counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+        job.say(counts or "no node has answered yet")
+
+    def _is_over(self, asked: _Asked) -> bool:
+        """Whether nobody is left to be waited for."""
+        now = time.monotonic()
+        ranks = asked.ranks()
+        late = now - asked.asked_at > HEARD_SECONDS
+        expected = self._expected()
+        if not late and (expected is None or not expected <= ranks.keys()):
+            return False
+        for node in asked.nodes.values():
+            if now - node.changed_at > LOST_SECONDS:
+                for told in node.told.ranks:
+                    if told.state not in _ENDED:
+                        told.state, told.detail = "failed", "its node has gone, or what hears for it there"
+        return all(told.state in _ENDED for told, _ in asked.ranks().values())
+
+    def _expected(self) -> set[int] | None:
+        if self._ranks is not None:
+            return set(self._ranks)
+        return None if self._node is not None else set(range(self._seen.world_size))
+
+    # --- the end -------------------------------------------------------------------------------------
+
+    def _recorded(self, job: Job, asked: _Asked) -> Recorded:
+        job.stage("stop", "gathering")
+        ranks = asked.ranks()
+        done = {rank: one for rank, one in sorted(ranks.items()) if one[0].state == "done"}
+        notes = [*self._missing(ranks), *_failures(asked)]
+        if not done:
+            raise NotPossibleHere(f"no rank was captured: {'; '.join(notes[:4]) or 'nobody has heard of it'}")
+        found = Recorded(notes=_cut(notes))
+        found.ranks = [CapturedRank(rank, told.pid, node.host) for rank, (told, node) in done.items()]
+        for rank, (told, node) in done.items():
+            path = job.folder / (TRACES if self._engine.reports else ".") / Path(told.path).name
+            if node.shared and _has_come(path):
+                traces.label(path, rank, self._seen.world_size)
+                found.traces += [path] if self._engine.reports else []
+            else:
+                found.notes.append(_elsewhere(rank, told, node, job.folder))
+        firsts = {told.first_step for told, _ in done.values()}
+        if len(firsts) > 1:
+            found.notes.append(f"they did not begin at the same step: {sorted(map(str, firsts))}")
+        lasts = [told.last_step for told, _ in done.values() if told.last_step is not None]
+        found.first_step = max((step for step in firsts if step is not None), default=None)
+        found.last_step = min(lasts, default=None)
+        return found
+
+    def _missing(self, ranks: dict[int, tuple[RankTold, NodeTold]]) -> list[str]:
+        missing = sorted((self._expected() or set()) - ranks.keys())
+        if not missing:
+            return []
+        named = ", ".join(map(str, missing[:16])) + (f" and {len(missing) - 16} more" if len(missing) > 16 else "")
+        many = len(missing) > 1
+        return [
+            f"rank{'s' if many else ''} {named} {'have' if many else 'has'} not answered: gone, not attached, or "
+            "nobody on that node hears"
+        ]
+
+
+class _Silence:
+    """Ends the wait for a training that does not go on."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._seen = -1
+        self._since = time.monotonic()
+        self._patience = max(SILENCE_SECONDS, 3 * (job.watch.median_seconds() or 0.0))
+
+    def check(self) -> None:
+        """Raise once there is nothing to wait for.
+
+        Raises:
+            NotPossibleHere: the training has ended, or no step of it ends.
+        """
+        if not self._job.alive:
+            raise NotPossibleHere("the training has ended before it was captured")
+        newest = [step.started_unix_ns for steps in self._job.watch.within(0).values() for step in steps[-1:]]
+        if newest and max(newest) != self._seen:
+            self._seen, self._since = max(newest), time.monotonic()
+        elif time.monotonic() - self._since > self._patience:
+            raise NotPossibleHere(
+                f"no step has ended for {self._patience:.0f} s: it may hang; llmtop says where (hung_collective)"
+            )
+
+
+def _look(asked: _Asked) -> None:
+    """Tell that whoever asked is there, and hear the nodes."""
+    asked.looked_at = now = time.monotonic()
+    asked.beat += 1
+    asked.store.set(asked.keys.beat(asked.number), str(asked.beat).encode())
+    for number in asked.hosts:
+        told = job_store.decode(NodeTold, asked.store.get(asked.keys.told(asked.number, number)) or b"")
+        known = asked.nodes.get(number)
+        if told is not None and (known is None or told.beat != known.told.beat):
+            asked.nodes[number] = _Node(told, now)
+
+
+def _take_back(asked: _Asked) -> None:
+    """Have every node end what it is at; waits a moment until they have."""
+    with suppress(StoreError):
+        asked.store.set(asked.keys.beat(asked.number), END)
+        asked.store.set(asked.keys.ask(asked.number), b"{}")
+        until = time.monotonic() + GONE_SECONDS
+        now = time.monotonic()
+        waiting = [number for number, node in asked.nodes.items() if now - node.changed_at < LOST_SECONDS]
+        while waiting and time.monotonic() < until:
+            waiting = [number for number in waiting if asked.store.check(asked.keys.told(asked.number, number))]
+            time.sleep(0.1)
+        for number in asked.hosts:
+            asked.store.delete(asked.keys.told(asked.number, number))
+
+
+def _failures(asked: _Asked) -> list[str]:
+    """Of ranks that were not captured, and of nodes that refused."""
+    failed = [_failed(told, node) for told, node in asked.ranks().values() if told.state != "done"]
+    nodes = [one.told for one in asked.nodes.values() if one.told.refused]
+    return failed + [f"{printable(node.host, 60)}: {printable(node.refused)}" for node in nodes]
+
+
+def _failed(told: RankTold, node: NodeTold) -> str:
+    why = printable(told.detail or told.state)
+    return f"rank {told.rank} on {printable(node.host, 60)} (pid {told.pid}) was not captured: {why}"
+
+
+def _has_come(path: Path) -> bool:
+    """Whether a file is there that another node has written; a shared folder may show it a moment later."""
+    until = time.monotonic() + SHOWN_SECONDS
+    while not path.is_file():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _elsewhere(rank: int, told: RankTold, node: NodeTold, folder: Path) -> str:
+    host, path = printable(node.host, 60), printable(told.path)
+    return (
+        f"the trace of rank {rank} is on {host}, which does not share this folder: "
+        f"scp {host}:{path} {folder / TRACES}; then: llmtop report {folder}"
+    )
+
+
+def _cut(notes: list[str]) -> list[str]:
+    return notes if len(notes) <= _MOST_NOTES else [*notes[:_MOST_NOTES], f"and {len(notes) - _MOST_NOTES} more"]
+
+
+def _write_token(folder: Path) -> str:
+    """By which another node knows this folder for the asker's own."""
+    token = secrets.token_hex(16)
+    path = folder / TOKEN
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(number, "w") as file:
+        file.write(token)
+    return token

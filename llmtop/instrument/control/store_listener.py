@@ -1,0 +1,168 @@
+"""The one process of a node that hears what is asked of all nodes of a job, in the job's own store.
+
+A thread of its own looks there once a second. Whatever goes wrong ends it for good and without a word: the store
+goes when rank 0 does, and a training that ends so has enough to say. It speaks with the store by a socket of its
+own (`llmtop.tcp_store`) and asks torch for nothing: a clone of torch's client in a thread leaves a C++ stack trace
+in the training's log when the store goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import time
+from typing import TYPE_CHECKING
+
+from llmtop import job_store, wire
+from llmtop.instrument.control.asked_here import AskedHere
+from llmtop.instrument.guest import descriptors
+from llmtop.instrument.guest.descriptors import Channel
+from llmtop.instrument.guest.threads import Thread
+from llmtop.instrument.serve import launcher_env
+from llmtop.tcp_store import TcpStore
+from llmtop.version import __version__
+
+if TYPE_CHECKING:
+    from llmtop.instrument.serve.run_info import Facts
+
+LOOK_SECONDS = 1.0
+HEAR_SECONDS = 0.25
+"""How often ranks that are at a capture are heard."""
+MOST_AT_ONCE = 4
+_ANSWER_SECONDS = 5.0
+_JOIN_SECONDS = 0.5
+_listener: StoreListener | None = None
+
+
+def begin(facts: Facts) -> None:
+    """Listen, if this process is the one of its node that does; a second call does nothing.
+
+    Raises:
+        RuntimeError: there is no thread to be had.
+    """
+    global _listener
+    if _listener is not None or facts.store is None or facts.local_rank or facts.rank is None:
+        return
+    if facts.local_rank is None and facts.rank:
+        return  # nobody says which of a node's ranks it is
+    _listener = StoreListener(wire.JobStore(**facts.store._asdict()), facts.rank)
+    _listener.start()
+
+
+def end_with_process() -> None:
+    """The process ends: hang up."""
+    if _listener is not None:
+        _listener.stop()
+
+
+def forget_after_fork() -> None:
+    """In a forked child: the connection is the parent's."""
+    global _listener
+    if _listener is not None:
+        _listener.forget()
+    _listener = None
+
+
+class StoreListener:
+    """Hears until the store goes, or the process ends."""
+
+    def __init__(self, store: wire.JobStore, rank: int) -> None:
+        self._where = store
+        self._keys = job_store.Keys(store.prefix)
+        self._card = job_store.NodeCard(
+            names=launcher_env.node_names(),
+            rank=rank,
+            local_world_size=launcher_env.local_world_size(),
+            version=__version__,
+        )
+        self._asked: list[AskedHere] = []
+        self._channels: list[Channel] = []
+        self._stopping = False
+        self._knock: Channel | None = None
+        self._thread = Thread(self._run, "llmtop-store")
+
+    def start(self) -> None:
+        """Begin.
+
+        Raises:
+            RuntimeError: there is no thread to be had.
+        """
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and wait a moment for that."""
+        self._stopping = True
+        knock = self._knock
+        if knock is None or not knock.is_ours:
+            return
+        with contextlib.suppress(OSError):
+            knock.send(b"!")
+        self._thread.join(_JOIN_SECONDS)
+
+    def forget(self) -> None:
+        """Close what a forked child has inherited."""
+        for channel in self._channels:
+            channel.close()
+
+    def _run(self) -> None:
+        try:
+            self._knock, knocked = descriptors.pair()
+            self._channels += [self._knock, knocked]
+            self._listen(knocked)
+        except Exception:  # noqa: BLE001 - see above: whatever it was, the end
+            pass
+        finally:
+            for one in self._asked:
+                with contextlib.suppress(Exception):
+                    one.end()
+            for channel in self._channels:
+                channel.close()
+
+    def _make(self, family: int, kind: int) -> Channel:
+        channel = Channel(family, kind).remember()
+        self._channels.append(channel)
+        return channel
+
+    def _listen(self, knocked: Channel) -> None:
+        poll = descriptors.Poll()
+        poll.register(knocked, select.POLLIN)
+        with TcpStore.open(self._where.address, _ANSWER_SECONDS, self._make) as store:
+            node = store.add(self._keys.nodes, 1)
+            store.set(self._keys.node(node), job_store.encode(self._card))
+            number = 1
+            while store.check(self._keys.ask(number)):
+                number += 1  # of before this process was there
+            due = 0.0
+            while not self._stopping:
+                if time.monotonic() >= due:
+                    due = time.monotonic() + LOOK_SECONDS
+                    number = self._look(store, node, number)
+                busy = [one for one in self._asked if one.is_busy]
+                poll.poll(HEAR_SECONDS if busy else max(0.0, due - time.monotonic()))
+                for one in busy:
+                    one.drain()
+
+    def _look(self, store: TcpStore, node: int, number: int) -> int:
+        """Take in what is newly asked, and tell how all is; returns the number of the next request."""
+        asked = store.get(self._keys.ask(number))
+        if asked is not None:
+            ask = job_store.decode(job_store.Ask, asked)
+            if ask is not None:
+                self._take(store, node, number, ask)
+            number += 1
+        for one in self._asked:
+            one.tell(store, self._keys, node)
+        self._asked = [one for one in self._asked if not one.over]
+        return number
+
+    def _take(self, store: TcpStore, node: int, number: int, ask: job_store.Ask) -> None:
+        if len(self._asked) >= MOST_AT_ONCE:
+            refused = f"{MOST_AT_ONCE} captures are under way on this node"
+            told = job_store.NodeTold(host=self._card.names[0], refused=refused)
+            store.set(self._keys.told(number, node), job_store.encode(told))
+            return
+        one = AskedHere(number, ask, self._where, self._card.names)
+        if not one.over:
+            one.begin()
+        if not one.over:
+            self._asked.append(one)

@@ -1,0 +1,75 @@
+"""What the key c of the cluster's pane says: the command that captures the accused ranks; and its call."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from collectors.prometheus.cluster import LATE_SHARE
+from collectors.prometheus.model import ClusterView, Run
+from llmtop.capture import targets
+from llmtop.capture.across.rank_choice import with_company
+from llmtop.errors import LlmtopError
+
+AHEAD = "+20"
+_LINES = 2
+
+
+def command(view: ClusterView) -> list[str]:
+    """`llmtop capture` of the ranks that hang or are late, else of two that stand for all; of the largest run."""
+    accused, run = _accused(view)
+    world = (run.ranks if run is not None else None) or max([0, *accused]) + 1
+    ranks = with_company(accused, world) if world > 1 else (0,)
+    return ["llmtop", "capture", "--at-step", AHEAD, "--ranks", ",".join(map(str, ranks))]
+
+
+def _accused(view: ClusterView) -> tuple[list[int], Run | None]:
+    late = [one for one in view.late if (one.step_share or 0.0) >= LATE_SHARE]
+    named = [one for one in view.hung if one.rank] or late or list(view.late[:1])
+    name = named[0].run if named else None
+    ranks = [int(one.rank) for one in named if one.run == name and one.rank and one.rank.isdecimal()]
+    run = next((run for run in view.runs if name is None or run.name == name), None)
+    return ranks, run
+
+
+def line(words: Sequence[str]) -> str:
+    """As it is typed."""
+    return shlex.join(words)
+
+
+def can_run() -> bool:
+    """Whether a rank of a job is attached on this machine, so that it can be called here; takes up to seconds."""
+    try:
+        return any(target.rank is not None for target in targets.attached())
+    except LlmtopError:
+        return False
+
+
+class Call:
+    """The command under way, without a terminal."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def result(self) -> str:
+        """What it says at last; blocks until the capture is taken."""
+        out, err = self._process.communicate()
+        if self._process.returncode:
+            said = [text for text in err.splitlines() if text.strip()]
+            return " ".join(said[-_LINES:]) or f"it ended with exit code {self._process.returncode}"
+        said = [text for text in out.splitlines() if text.strip()]
+        return next((text for text in said if " in /" in text), said[-1] if said else "done")
+
+    def cancel(self) -> None:
+        """Give the capture up, as ctrl+c does."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
