@@ -11,6 +11,8 @@ import msgspec
 from llmtop.bench.model import Bench, BenchSettings
 from llmtop.errors import EXIT_DONE, EXIT_ENVIRONMENT, UnusableInput
 
+INTERRUPTED = 130
+"""What a shell makes of ctrl+c."""
 PARENT = "llmtop-bench"
 """Where benches go by default, each in a folder named for the time."""
 
@@ -56,7 +58,8 @@ def bench(
     """Run COMMAND --runs times, attached as by llmtop run, and measure each after its warm-up.
 
     A run ends as by ctrl+c once its window is whole, and is waited for. Exit codes: 0 all runs were measured; 2
-    wrong usage, or no such command; 3 a run crashed, made too few steps or none, or nothing could be written.
+    wrong usage, or no such command; 3 a run crashed, made too few steps or none, or nothing could be written; 130 it
+    was interrupted.
     """
     from llmtop.bench import protocol
 
@@ -82,7 +85,9 @@ def bench(
     variants = (protocol.Variant(command),)
     found = protocol.measure(variants, settings, folder, _say, bare=bare)
     _show(found, as_json=as_json)
-    return EXIT_DONE if found.state == "done" else EXIT_ENVIRONMENT
+    return (
+        INTERRUPTED if found.state == "interrupted" else EXIT_DONE if found.state == "done" else EXIT_ENVIRONMENT
+    )
 
 
 def _say(sentence: str) -> None:
