@@ -58,8 +58,8 @@ def bench(
     """Run COMMAND --runs times, attached as by llmtop run, and measure each after its warm-up.
 
     A run ends as by ctrl+c once its window is whole, and is waited for. Exit codes: 0 all runs were measured; 2
-    wrong usage, or no such command; 3 a run crashed, made too few steps or none, or nothing could be written; 130 it
-    was interrupted.
+    wrong usage, or no such command; 3 a run crashed, made too few steps or none, or nothing could be written;
+    130 it was interrupted.
     """
     from llmtop.bench import protocol
 
@@ -85,9 +85,9 @@ def bench(
     variants = (protocol.Variant(command),)
     found = protocol.measure(variants, settings, folder, _say, bare=bare)
     _show(found, as_json=as_json)
-    return (
-        INTERRUPTED if found.state == "interrupted" else EXIT_DONE if found.state == "done" else EXIT_ENVIRONMENT
-    )
+    if found.state == "interrupted":
+        return INTERRUPTED
+    return EXIT_DONE if found.state == "done" else EXIT_ENVIRONMENT
 
 
 def _say(sentence: str) -> None:
