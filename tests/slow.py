@@ -122,7 +122,9 @@ THINNED: dict[str, tuple[str, ...]] = {
 
 LEFT_OUT: dict[str, str] = {
     "test_a_bare_run_says_what_being_attached_costs": "test_each_run_is_measured_after_its_warm_up_ended_and_kept",
-    "test_a_command_that_never_steps_is_told_and_why": "test_a_command_that_ends_before_its_window_fails_the_bench",
+    "test_a_command_that_never_steps_is_told_and_why": (
+        "test_a_command_that_ends_before_its_window_fails_the_bench"
+    ),
     "test_one_that_ignores_ctrl_c_is_waited_for_and_never_killed_by_itself": (
         "test_ctrl_c_in_the_middle_ends_the_command_and_keeps_what_there_is"
     ),
