@@ -32,6 +32,10 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("llmtop compare BEFORE AFTER", "what moved by more than the noise"),
         ("llmtop compare BEFORE AFTER --fail-over 5", "for CI: exit 1 where steps got 5 % longer"),
     ),
+    "bench": (
+        ("llmtop bench -- python train.py", "three runs of 100 steps each, after 10 to warm up"),
+        ("llmtop bench --runs 5 --seconds 30 --out before -- python train.py", "five of 30 s, kept in before/"),
+    ),
     "record": (
         ("llmtop record night.llmtop.gz --seconds 28800", "eight hours, without a screen"),
         ("llmtop record run.llmtop.gz --on-alert 'mail -s llmtop me'", "and a mail for each alert"),
