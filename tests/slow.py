@@ -7,6 +7,7 @@ A matrix is thinned to some of its parameters, which are that test; a single tes
 from __future__ import annotations
 
 THINNED: dict[str, tuple[str, ...]] = {
+    "test_no_key_is_answered_with_silence": ("main",),
     "test_it_has_attached_is_said_once": ("workers",),
     "test_a_quiet_run_says_nothing": ("attached-options1-variables1", "not attached-options0-variables0"),
     "test_an_evaluation_is_a_phase_of_the_step_that_follows": ("a loader-after", "averaged weights-before"),

@@ -37,6 +37,10 @@ class View(Struct):
     """The ranks of that snapshot in their order, which is asked for many times a frame."""
     replay: str = ""
     """In a replay what the header says: speed and position."""
+    demo: bool = False
+    """Whether the recording is the demo's, which has prepared captures."""
+    ended: bool = False
+    """Whether a recording has been shown to its end."""
 
     def gpus(self) -> tuple[Gpu, ...]:
         """The GPUs to show: all of the snapshot, or only those that attached trainings use."""

@@ -85,7 +85,10 @@ class Shelved(msgspec.Struct, frozen=True, kw_only=True):
         if not traces or not engine.open_with:
             return f"llmtop report {self.path.name}"
         shown = [engine.shown(self.path / name) for name in traces]
-        return open_line(next((path for path in shown if path.is_file()), shown[0]), engine.open_with)
+        there = next((path for path in shown if path.is_file()), None)
+        if there is None and any((self.path / name).is_file() for name in traces):
+            return f"llmtop report {self.path.name}"  # what the program would open is not among them
+        return open_line(there or shown[0], engine.open_with)
 
 
 def shelf(parent: Path) -> list[Shelved]:

@@ -35,6 +35,7 @@ def with_stacks(parent: Path, number: int = 2) -> Path:
     """One more: Python stacks."""
     folder = _begun(parent / f"{number + 1}-stacks", "py-spy", number)
     (folder / "rank0.folded").write_text(FOLDED)
+    (folder / "rank0.speedscope.json").write_text("{}")
     threads = [{"thread": "MainThread", "samples": 200, "hottest": []}]
     report = {"engine": "py-spy", "rate_hz": 100, "processes": [{"pid": 41_207, "rank": 0, "threads": threads}]}
     (folder / "report.json").write_bytes(msgspec.json.encode(report))

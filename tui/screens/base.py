@@ -64,9 +64,9 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
 
     def redraw(self) -> None:
         """Show the view as it is now. Called for each snapshot, each change of choice, and each resize."""
-        board = self.query_one(Board)
-        if board.size:
-            board.show(self.parts(*board.size), self.look)
+        for board in self.query(Board):  # none yet, where the screen has only just been pushed
+            if board.size:
+                board.show(self.parts(*board.size), self.look)
 
     def on_screen_resume(self) -> None:
         """Catch up with what changed while another screen was on top."""
@@ -155,7 +155,7 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
 
     def footer(self, width: int) -> Row:
         """Paint the line of keys that work here."""
-        here = keys.for_screen(self.NAME, replaying=self.llmtop.replaying)
+        here = keys.for_screen(self.NAME, replaying=self.llmtop.replaying, demo=self.view.demo)
         return header_footer.footer([key for key in here if key.label], width, self.look, self.labels())
 
     def labels(self) -> dict[str, str]:

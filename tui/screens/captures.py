@@ -39,7 +39,7 @@ class CapturesScreen(LlmtopScreen):
             parent: the folder; None: llmtop-captures here.
         """
         super().__init__()
-        self._place = parent or shelf.default_parent()
+        self._given = parent
         self._captures: list[Shelved] | None = None
         self._baseline: Path | None = None
         self._chosen: Path | None = None
@@ -48,6 +48,12 @@ class CapturesScreen(LlmtopScreen):
         self._asks: Literal["", "delete", "keep"] = ""
         self._keep = KEPT_AT_FIRST
         self._top = 0
+
+    @property
+    def _place(self) -> Path:
+        """The folder; the demo's is its own."""
+        prepared = self.llmtop.prepared
+        return self._given or (shelf.default_parent() if prepared is None else prepared.parent)
 
     def on_mount(self) -> None:
         """Look what there is; reading a hundred folders takes a moment."""
@@ -199,6 +205,7 @@ class CapturesScreen(LlmtopScreen):
         """Mark the chosen capture as the baseline; at the second press, none."""
         capture = self._capture()
         if capture is None:
+            self._tell_none()
             return
         try:
             report_picker.mark_path(self._place, None if capture.path == self._baseline else capture.path)
@@ -210,6 +217,8 @@ class CapturesScreen(LlmtopScreen):
     def action_mark_first(self) -> None:
         """Take the chosen capture as the one that another is compared with."""
         capture = self._capture()
+        if capture is None:
+            self._tell_none()
         self._first = None if capture is None or capture.path == self._first else capture.path
         self.redraw()
 
@@ -217,7 +226,10 @@ class CapturesScreen(LlmtopScreen):
         """Compare the chosen capture with the one marked, else with the baseline."""
         capture, first = self._capture(), self._first or self._baseline
         if capture is None:
+            self._tell_none()
             return
+        if first is None:
+            first = next(iter(self._before(capture)), None)
         if first is None or first == capture.path:
             self.notify("Mark another one first: m for this comparison, b as the baseline; then v on this one.")
             return
@@ -228,6 +240,13 @@ class CapturesScreen(LlmtopScreen):
                 )
                 return
         self.in_background(partial(report_picker.both, first, capture.path), self._compare, "llmtop-compare")
+
+    def _before(self, capture: Shelved) -> list[Path]:
+        """Those of the same engine that were taken before a capture, the newest first: where nothing is marked, it
+        is compared with that."""
+        captures = self._captures or []
+        older = captures[captures.index(capture) + 1 :]
+        return [one.path for one in older if one.verdict and one.engine == capture.engine]
 
     def _compare(self, found: tuple[Loaded, Loaded] | LlmtopError) -> None:
         from tui.screens.comparison import ComparisonScreen
@@ -245,12 +264,19 @@ class CapturesScreen(LlmtopScreen):
         elif capture is not None:
             self._asks = "delete"
             self.redraw()
+        else:
+            self._tell_none()
 
     def action_keep(self) -> None:
         """Ask how many of the newest captures to keep."""
         if self._captures:
             self._asks = "keep"
             self.redraw()
+        else:
+            self._tell_none()
+
+    def _tell_none(self) -> None:
+        self.notify("There is no capture here yet: c takes one.")
 
     def _delete(self, captures: list[Shelved]) -> None:
         self._asks = ""
