@@ -9,6 +9,7 @@ import msgspec
 
 from llmtop import config
 from llmtop.capture import engines, folder
+from llmtop.capture.engine import Kind
 from llmtop.capture.folder import INFO, Info
 from llmtop.capture.nsys import orphans
 from llmtop.capture.take import copy_line, open_line
@@ -32,7 +33,8 @@ class _Written(msgspec.Struct):
 
     engine: str = ""
     verdict: str = ""
-    steps: _Steps = msgspec.field(default_factory=_Steps)
+    steps: _Steps | int | None = None
+    """Of memory only how many there were."""
 
 
 _decoder = msgspec.json.Decoder(_Written)
@@ -67,6 +69,12 @@ class Shelved(msgspec.Struct, frozen=True, kw_only=True):
             return ""
         ranks = [str(rank) for rank in self.info.ranks if rank is not None]
         return f"rank {','.join(ranks)}" if ranks else f"pid {','.join(map(str, self.info.pids))}"
+
+    @property
+    def tells(self) -> Kind:
+        """What its report is of; of an engine that this version does not know, steps."""
+        known = engines.ENGINES.get(self.engine)
+        return "steps" if known is None else known.tells
 
     @property
     def copy(self) -> str:
@@ -113,7 +121,7 @@ def _shelved(path: Path) -> Shelved | None:
         taken_at = info.started_at if info else (path / REPORT).stat().st_mtime
     except OSError:  # removed a moment ago
         return None
-    step = written.steps.seconds_p50 if written else None
+    step = written.steps.seconds_p50 if written and isinstance(written.steps, _Steps) else None
     if step is None and info is not None:
         step = info.step_seconds.before_p50
     return Shelved(

@@ -9,6 +9,7 @@ from typing import Literal
 
 from llmtop import format as fmt
 from llmtop.capture import folder, shelf
+from llmtop.capture.engine import Kind
 from llmtop.capture.shelf import Shelved
 from llmtop.errors import LlmtopError
 from tui import keys
@@ -22,8 +23,12 @@ from tui.screens.report_picker import Loaded
 
 KEPT_AT_FIRST = 5
 """How many captures are proposed to be kept."""
-_OPENED_BY = {"py-spy": "tui.screens.flame:FlameScreen"}
-"""What shows captures that are no report with steps; all else is one."""
+_OPENED_BY: dict[Kind, str] = {
+    "steps": "tui.screens.report:ReportScreen",
+    "stacks": "tui.screens.flame:FlameScreen",
+    "memory": "tui.screens.memory:MemoryScreen",
+}
+"""What shows a capture, by what its report is of."""
 
 
 class CapturesScreen(LlmtopScreen):
@@ -198,8 +203,7 @@ class CapturesScreen(LlmtopScreen):
             why = capture.info.error if capture.info and capture.info.error else "it has no report"
             self.notify(f"{capture.name}: {fmt.printable(why)}. To look at it: {capture.open}", markup=False)
         else:
-            screen = _OPENED_BY.get(capture.engine, "tui.screens.report:ReportScreen")
-            self.llmtop.open_screen(screen, capture.path)
+            self.llmtop.open_screen(_OPENED_BY[capture.tells], capture.path)
 
     def action_baseline(self) -> None:
         """Mark the chosen capture as the baseline; at the second press, none."""
