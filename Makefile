@@ -61,13 +61,18 @@ $(VENV)/schemas: tests/fetch_schemas.sh $(VENV)/app
 	@tests/fetch_schemas.sh
 	@touch $@
 
+# A real SLURM and a real sshd for the tests of docs/slurm.md and docs/ssh.md, likewise; for `make test-all` alone.
+$(VENV)/hosts: tests/fetch_hosts.sh $(VENV)/app
+	@tests/fetch_hosts.sh
+	@touch $@
+
 demo: $(VENV)/app
 	$(BIN)/llmtop demo
 
 test: $(VENV)/dev $(FETCHED)
 	$(PYTEST) -m "not slow"
 
-test-all: $(VENV)/dev $(FETCHED) $(VENV)/hta
+test-all: $(VENV)/dev $(FETCHED) $(VENV)/hta $(VENV)/hosts
 	$(PYTEST) -m "slow or not slow"
 
 # For .ci/run, which wants pytest's exit code.

@@ -121,6 +121,12 @@ THINNED: dict[str, tuple[str, ...]] = {
 """By the name of the test, wherever it stands, the parameters that `make test` runs."""
 
 LEFT_OUT: dict[str, str] = {
+    "test_a_batch_job_under_llmtop_run_is_watched_from_the_node": (
+        "test_a_training_in_a_pid_namespace_is_seen_through_a_shared_socket_folder"
+    ),
+    "test_the_tasks_of_srun_are_ranks_of_one_job_and_are_watched_from_within_it": (
+        "test_a_training_in_a_pid_namespace_is_seen_through_a_shared_socket_folder"
+    ),
     "test_assisted_decoding_is_one_request_for_all_its_drafts": (
         "test_each_request_is_seen_from_its_call_to_its_return"
     ),
