@@ -94,6 +94,7 @@ bench: $(VENV)/bench
 
 screenshots: $(VENV)/dev
 	$(BIN)/python -m screenshots.draw
+	$(BIN)/python -m screenshots.moving
 
 clean:
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache build dist
