@@ -1,7 +1,7 @@
 """The moving picture of the README: python -m screenshots.moving
 
-Frames of the recording that `llmtop demo` shows, and of the prepared captures that it opens, as one animated SVG. Each
-frame is the screen's own export; what the frames have in common (fonts, colours) stands in the file once.
+Frames of the recording that `llmtop demo` shows, and of the prepared captures that it opens, as one animated SVG.
+Each frame is the screen's own export.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def animated(shown: list[tuple[str, float]]) -> str:
         at += stands
         styles.append(
             f"@keyframes k{number} {{ 0% {{visibility: {'visible' if begin == 0 else 'hidden'}}} "
-            f"{begin:.3f}% {{visibility: visible}} {end:.3f}% {{visibility: hidden}} 100% {{visibility: hidden}} }}"
+            f"{begin:.3f}% {{visibility: visible}} {end:.3f}% {{visibility: hidden}} "
+            f"100% {{visibility: hidden}} }}"
             f"#frame{number} {{ visibility: hidden; animation: k{number} {whole:.1f}s step-end infinite; }}"
         )
         pieces.append(f'<g id="frame{number}">{body}</g>')
@@ -104,7 +105,9 @@ def animated(shown: list[tuple[str, float]]) -> str:
 
 def still(picture: str, number: int) -> str:
     """The animation with one frame alone to be seen: to look at it."""
-    return picture.replace("</style>", f"#frame{number} {{ visibility: visible !important; animation: none; }}</style>", 1)
+    return picture.replace(
+        "</style>", f"#frame{number} {{ visibility: visible !important; animation: none; }}</style>", 1
+    )
 
 
 def main() -> None:
