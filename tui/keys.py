@@ -153,6 +153,7 @@ KEYS: tuple[Key, ...] = (
         "What the recording showed, and how to watch a training of one's own.",
         where=(MAIN,),
         screen="tui.screens.demo_end:DemoEndScreen",
+        replay=True,
         demo="only",
     ),
     Key("space", "pause", "pause", "Freeze the screen; samples are taken on, and are there when you go on."),

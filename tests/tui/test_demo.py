@@ -22,6 +22,7 @@ from tests.support.processes import REPOSITORY
 from tests.tui.driving import text
 from tui import keys
 from tui.app import LlmtopApp
+from tui.canvas import Board
 from tui.screens import report_picker
 from tui.screens.base import LlmtopScreen
 from tui.screens.demo_end import DemoEndScreen
@@ -66,7 +67,7 @@ async def demo(
 async def until(pilot: Pilot[int], holds: object, seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
     while not holds():  # type: ignore[operator]
-        assert time.monotonic() < deadline, text(pilot.app)  # type: ignore[arg-type]
+        assert time.monotonic() < deadline, pilot.app.screen
         await asyncio.sleep(0.02)
         await pilot.pause()
 
@@ -102,12 +103,16 @@ async def test_the_report_names_the_fix_and_says_it_is_prepared(prepared: Prepar
         assert "recorded beforehand" in text(app)
 
 
+def ends(app: LlmtopApp) -> bool:
+    """Whether the last frame is there."""
+    return isinstance(app.screen, DemoEndScreen) and bool(app.screen.query(Board))
+
+
 @pytest.mark.parametrize("size", SIZES)
 async def test_it_ends_on_what_to_do_next(prepared: PreparedCaptures, size: tuple[int, int]) -> None:
     async with demo(prepared, size) as (app, pilot):
         await pilot.press("end")
-        await until(pilot, lambda: isinstance(app.screen, DemoEndScreen))
-        await until(pilot, lambda: "The recording has ended" in text(app))
+        await until(pilot, lambda: ends(app) and "The recording has ended" in text(app))
         shown = text(app)
         assert "llmtop run -- python train.py" in shown
         assert "SLOWER" in shown, "what it showed"
@@ -196,7 +201,7 @@ MOVES = {"up", "down", "left", "right", "pageup", "pagedown", "tab", "shift+tab"
 def state(app: LlmtopApp) -> object:
     """What a person sees."""
     top = app.screen
-    shown = text(app) if isinstance(top, LlmtopScreen) else ""
+    shown = text(app) if isinstance(top, LlmtopScreen) and top.query(Board) else ""
     return shown, len(app.screen_stack), type(top), len(app._notifications), app.theme
 
 
