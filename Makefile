@@ -17,7 +17,7 @@ help:
 	@echo "make test         set up and run the tests, but for the slow ones (tests/slow.py)"
 	@echo "make test-all     the slow ones too, as CI does"
 	@echo "make lint         ruff, mypy --strict, import-linter"
-	@echo "make bench        every figure in the README, as ratios against a peer or a primitive"
+	@echo "make bench        every figure in docs/figures.md, as ratios against a peer or a primitive"
 	@echo "make screenshots  draw the pictures under screenshots/ again"
 
 # Two environments in one: the demo needs the program only, the tests a CPU build of torch as well.
@@ -61,13 +61,18 @@ $(VENV)/schemas: tests/fetch_schemas.sh $(VENV)/app
 	@tests/fetch_schemas.sh
 	@touch $@
 
+# A real SLURM and a real sshd for the tests of docs/slurm.md and docs/ssh.md, likewise; for `make test-all` alone.
+$(VENV)/hosts: tests/fetch_hosts.sh $(VENV)/app
+	@tests/fetch_hosts.sh
+	@touch $@
+
 demo: $(VENV)/app
 	$(BIN)/llmtop demo
 
 test: $(VENV)/dev $(FETCHED)
 	$(PYTEST) -m "not slow"
 
-test-all: $(VENV)/dev $(FETCHED) $(VENV)/hta
+test-all: $(VENV)/dev $(FETCHED) $(VENV)/hta $(VENV)/hosts
 	$(PYTEST) -m "slow or not slow"
 
 # For .ci/run, which wants pytest's exit code.
@@ -89,6 +94,7 @@ bench: $(VENV)/bench
 
 screenshots: $(VENV)/dev
 	$(BIN)/python -m screenshots.draw
+	$(BIN)/python -m screenshots.moving
 
 clean:
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache build dist

@@ -170,6 +170,9 @@ class ReplayControls(Protocol):
             seconds: from the first snapshot of the recording; held within it.
         """
 
+    def on_end(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called, in the feed's thread, each time the last snapshot has been shown."""
+
     def on_jump(self, callback: Callable[[list[Snapshot]], None]) -> None:
         """Have `callback` called after each jump, in the feed's thread, with the snapshots that lie before the new
         position (up to `HISTORY_SECONDS`, oldest first, alerts included), to build histories anew from."""

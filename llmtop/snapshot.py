@@ -458,6 +458,10 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     arrivals: tuple[Arrival, ...] | None = None
     """How it comes to the collectives of its steps, beside the others; empty as long as that cannot be compared.
     None where it does not stamp that: an old version, a training of one rank or of stages."""
+    waits_seconds: float | None = None
+    """Median, a step, of how long it waits for the rank that comes last: from its own last gradient to that one's,
+    or where gradients are not stamped, by how much longer it waits in all than the one that waits least. None
+    where that cannot be compared."""
     exposed_seconds: float | None = None
     """Median, a step, of how long even the rank that comes last waits from its last gradient to the end of the
     backward pass: communication that nothing hides."""

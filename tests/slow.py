@@ -10,6 +10,7 @@ THINNED: dict[str, tuple[str, ...]] = {
     "test_the_log_is_byte_for_byte_what_it_is_without_llmtop": ("rank 0 is killed",),
     "test_one_process_begins_at_the_step_that_is_named": ("by ones",),
     "test_a_command_that_ends_before_its_window_fails_the_bench": ("crash",),
+    "test_no_key_is_answered_with_silence": ("main",),
     "test_it_has_attached_is_said_once": ("workers",),
     "test_a_quiet_run_says_nothing": ("attached-options1-variables1", "not attached-options0-variables0"),
     "test_an_evaluation_is_a_phase_of_the_step_that_follows": ("a loader-after", "averaged weights-before"),
@@ -192,6 +193,12 @@ LEFT_OUT: dict[str, str] = {
     ),
     "test_one_that_ignores_ctrl_c_is_waited_for_and_never_killed_by_itself": (
         "test_ctrl_c_in_the_middle_ends_the_command_and_keeps_what_there_is"
+    ),
+    "test_a_batch_job_under_llmtop_run_is_watched_from_the_node": (
+        "test_a_training_in_a_pid_namespace_is_seen_through_a_shared_socket_folder"
+    ),
+    "test_the_tasks_of_srun_are_ranks_of_one_job_and_are_watched_from_within_it": (
+        "test_a_training_in_a_pid_namespace_is_seen_through_a_shared_socket_folder"
     ),
     "test_assisted_decoding_is_one_request_for_all_its_drafts": (
         "test_each_request_is_seen_from_its_call_to_its_return"

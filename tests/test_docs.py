@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 
+import click
 import pytest
 
+from llmtop.__main__ import COMMANDS
 from tests.support.processes import REPOSITORY
 
 NAMED = sorted(
@@ -26,12 +29,11 @@ def test_there_are_many() -> None:
 DOCUMENTS = (
     "README.md",
     "CONTRIBUTING.md",
-    "docs/design.md",
-    "docs/measurements.md",
-    "docs/configuration.md",
-    "docs/cluster.md",
-    "docs/profilers.md",
+    *sorted(f"docs/{path.name}" for path in (REPOSITORY / "docs").glob("*.md") if path.name != "reliability.md"),
 )
+USED = ("README.md", *(name for name in DOCUMENTS if name.startswith("docs/") and name != "docs/design.md"))
+"""What a user reads."""
+UNTRIED = ("kubernetes", "mig", "wsl")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
@@ -53,3 +55,70 @@ def test_a_comment_cites_documents_that_are_there() -> None:
             cited |= set(re.findall(r"docs/\w+\.md", path.read_text()))
     assert cited
     assert not [name for name in cited if not (REPOSITORY / name).exists()]
+
+
+def imported(place: str) -> click.Command:
+    """The command at "module:attribute"."""
+    module, _, attribute = place.partition(":")
+    found = getattr(import_module(module), attribute)
+    assert isinstance(found, click.Command)
+    return found
+
+
+def commands_in(text: str) -> list[list[str]]:
+    """The words of each llmtop command in code, from the word llmtop on."""
+    code = re.findall(r"```\w*\n(.*?)```", text, re.DOTALL)
+    lines = [line for block in code for line in block.splitlines()]
+    lines += re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    found = []
+    for line in lines:
+        words = line.partition("#")[0].split()
+        if "llmtop" in words and "install" not in words[: words.index("llmtop")]:
+            found.append(words[words.index("llmtop") :])
+    return found
+
+
+@pytest.mark.parametrize("document", USED)
+def test_commands_and_options_that_a_page_names_are_there(document: str) -> None:
+    known = {name: imported(place) for name, (place, _) in COMMANDS.items()}
+    for words in commands_in((REPOSITORY / document).read_text()):
+        rest = words[1:]
+        if rest and rest[0].isidentifier() and rest[0].islower():
+            assert rest[0] in known, f"{document}: {' '.join(words)}"
+            command, rest = known[rest[0]], rest[1:]
+        else:
+            command = known["live"]
+        options = {option for one in command.params for option in (*one.opts, *one.secondary_opts)} | {
+            "-h",
+            "--help",
+        }
+        for word in rest:
+            if word in ("--", "|", "&", "&&"):
+                break
+            if re.match(r"--?[a-z]", word):
+                assert word.partition("=")[0] in options, f"{document}: {' '.join(words)}"
+
+
+def test_the_commands_of_the_pages_are_looked_at() -> None:
+    pages = " ".join((REPOSITORY / name).read_text() for name in USED)
+    assert len(commands_in(pages)) > 40
+    assert ["llmtop", "capture", "--steps", "5"] in commands_in(pages)
+
+
+@pytest.mark.parametrize("page", UNTRIED)
+def test_what_nobody_tried_begins_with_that(page: str) -> None:
+    title, _, text = (REPOSITORY / "docs" / f"{page}.md").read_text().partition("\n")
+    assert title.startswith("# ")
+    assert text.lstrip().startswith("Untried")
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    linked = set(re.findall(r"\]\(docs/([\w.]+)\)", (REPOSITORY / "README.md").read_text()))
+    assert {path.name for path in (REPOSITORY / "docs").glob("*.md")} == linked
+
+
+def test_the_readme_is_about_a_screen_and_has_the_moving_picture() -> None:
+    text = (REPOSITORY / "README.md").read_text()
+    assert len(text.splitlines()) <= 60
+    assert "screenshots/demo.svg" in text
+    assert (REPOSITORY / "screenshots" / "demo.svg").stat().st_size <= 1_500_000

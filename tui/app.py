@@ -27,6 +27,7 @@ from tui.history import SPANS
 from tui.paint import alert_style
 from tui.paint.glyphs import to_ascii
 from tui.paint.palette import THEMES
+from tui.panes import time_line
 from tui.picture import saved
 from tui.screens.base import LlmtopScreen
 from tui.screens.main import MainScreen
@@ -37,6 +38,7 @@ from tui.whom import Whom
 
 if TYPE_CHECKING:
     from collectors.past import Past
+    from llmtop.capture.prepared import PreparedCaptures
 
 INTERVALS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds between snapshots that the keys go through."""
@@ -60,7 +62,13 @@ class LlmtopApp(ScreenContext):
     ENABLE_COMMAND_PALETTE = True
 
     def __init__(
-        self, feed: Feed, *, ascii: bool = False, theme: str | None = None, memory: ThemeMemory | None = None
+        self,
+        feed: Feed,
+        *,
+        ascii: bool = False,
+        theme: str | None = None,
+        memory: ThemeMemory | None = None,
+        prepared: PreparedCaptures | None = None,
     ) -> None:
         """Prepare; `run()` starts the feed; `tui.show.show` does it with the terminal guarded.
 
@@ -69,6 +77,7 @@ class LlmtopApp(ScreenContext):
             ascii: draw with ASCII characters only.
             theme: a theme's name; those of llmtop also without "llmtop-".
             memory: the theme that was chosen last, which holds where no other is given; None: none is remembered.
+            prepared: captures to open in place of taking some: the demo's.
 
         Raises:
             UnusableInput: there is no such theme.
@@ -85,7 +94,9 @@ class LlmtopApp(ScreenContext):
         self._silence: asyncio.TimerHandle | None = None
         self._waiting = False
         self._ringing: Raised | None = None
-        self.view = View(interval=feed.interval)
+        self.prepared = prepared
+        self._end_told = False
+        self.view = View(interval=feed.interval, demo=prepared is not None)
         if isinstance(feed, GpuChoice):
             self.view.selection = feed.selection
         # Round which the key for GPUs goes: what was asked for at the start, all, those in use by trainings.
@@ -102,6 +113,8 @@ class LlmtopApp(ScreenContext):
         self.follow_theme()
         if isinstance(self._feed, ReplayControls):
             self._feed.on_jump(self._jumped)
+            if self.view.demo:
+                self._feed.on_end(self._ended)
         # Not before the first frame is out: the live feed imports its sources when it starts.
         self.call_after_refresh(self._feed.start, self._receive)
 
@@ -129,6 +142,9 @@ class LlmtopApp(ScreenContext):
                 self._past = Past()
             self._past.write(snapshot)
         self._queue(snapshot)
+
+    def _ended(self) -> None:
+        self.call_later(self.redraw)
 
     def _jumped(self, before: list[Snapshot]) -> None:
         self._queue(before)
@@ -192,6 +208,8 @@ class LlmtopApp(ScreenContext):
                 self.set_timer(_BEHIND_SECONDS, self._draw_late)
             return
         self._describe_replay()
+        if self.view.demo:
+            self._tell_end()  # which puts another screen on top
         if cached_cell_len.cache_info().currsize > _WIDTHS_KEPT:
             cached_cell_len.cache_clear()  # it keeps every row of every chart that was ever drawn
         screen = self.screen
@@ -205,10 +223,18 @@ class LlmtopApp(ScreenContext):
 
     def _describe_replay(self) -> None:
         feed = self._feed
-        if self._replays and isinstance(feed, ReplayControls):
-            self.view.paused = feed.paused
+        if isinstance(feed, ReplayControls):
+            self.view.paused, self.view.ended = feed.paused, feed.ended
             end = " end" if feed.ended else ""
             self.view.replay = f"{feed.speed:g}× {_clock(feed.position)} of {_clock(feed.length)}{end}"
+
+    def _tell_end(self) -> None:
+        """At the demo's end, what to do next; once, and not over another screen."""
+        if not self.view.ended:
+            self._end_told = False
+        elif not self._end_told and isinstance(self.screen, MainScreen):
+            self._end_told = True
+            self.open_screen("tui.screens.demo_end:DemoEndScreen")
 
     def _call_attention(self, snapshot: Snapshot) -> None:
         """Ring once for each new alert and name the worst in the title: tmux shows both in other windows."""
@@ -236,13 +262,13 @@ class LlmtopApp(ScreenContext):
         """Do what tui/keys.py says of this key on the screen on top."""
         screen = self.screen
         here = screen.NAME if isinstance(screen, LlmtopScreen) else ""
-        for key in keys.for_screen(here, replaying=self.replaying):
+        for key in keys.for_screen(here, replaying=self.replaying, demo=self.view.demo):
             if name in key.keys.split(","):
                 action = key.action.replace("%", name)
                 method = f"action_{action.partition('(')[0]}"
                 await self.run_action(action, default_namespace=screen if hasattr(screen, method) else self)
                 return
-        why = keys.refusal(name, here, replaying=self.replaying)
+        why = keys.refusal(name, here, replaying=self.replaying, demo=self.view.demo)
         if why and here:
             self.notify(why)
 
@@ -283,7 +309,8 @@ class LlmtopApp(ScreenContext):
     async def action_back(self) -> None:
         """Go back to the screen before."""
         if len(self.screen_stack) > 1:
-            self.pop_screen()
+            await self.pop_screen()
+            self.redraw()
 
     async def action_quit(self) -> None:
         """End the app with exit code 0."""
@@ -309,8 +336,13 @@ class LlmtopApp(ScreenContext):
 
     def action_seek(self, seconds: float) -> None:
         """Move the instant that is shown by so many seconds, back where they are negative."""
-        if isinstance(self._feed, ReplayControls):
-            self._feed.seek(self._feed.position + seconds)
+        feed = self._feed
+        if isinstance(feed, ReplayControls):
+            if seconds < 0 and feed.position <= 0:
+                self.notify("This is the beginning of the recording.", timeout=2)
+            elif seconds > 0 and feed.ended:
+                self.notify("This is the end of the recording.", timeout=2)
+            feed.seek(feed.position + seconds)
         elif seconds > 0 and self.view.history.instant is None:
             self.notify("This is now: nothing is known of later.", timeout=2)
         else:
@@ -347,7 +379,11 @@ class LlmtopApp(ScreenContext):
         place = SPANS.index(history.span) + step
         if 0 <= place < len(SPANS):
             history.span = SPANS[place]
+            if not isinstance(self.screen, MainScreen):  # which says it in the titles
+                self.notify(f"Charts cover {time_line.span_words(history)}.", timeout=2)
             self.redraw()
+        else:
+            self.notify(f"The charts cover no {'longer' if step > 0 else 'shorter'} span.", timeout=2)
 
     def _go_live(self) -> None:
         view = self.view
@@ -416,7 +452,7 @@ class LlmtopApp(ScreenContext):
         """The palette of commands: every key's action, and Textual's choice of themes."""
         yield SystemCommand("Theme", "Choose among all themes", self.action_change_theme)
         here = screen.NAME if isinstance(screen, LlmtopScreen) else ""
-        for key in keys.for_screen(here, replaying=self.replaying):
+        for key in keys.for_screen(here, replaying=self.replaying, demo=self.view.demo):
             if key.label and key.action != "command_palette":
                 name = key.keys.split(",")[0]
                 yield SystemCommand(

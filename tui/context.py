@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tui.base_app import TerminalApp
 from tui.view import View
+
+if TYPE_CHECKING:
+    from llmtop.capture.prepared import PreparedCaptures
 
 
 class ScreenContext(TerminalApp):
@@ -13,6 +16,8 @@ class ScreenContext(TerminalApp):
 
     view: View
     """Newest snapshot, history, and what the person chose."""
+    prepared: PreparedCaptures | None = None
+    """In the demo, the captures that are opened in place of taking some."""
 
     @property
     def replaying(self) -> bool:
@@ -30,6 +35,10 @@ class ScreenContext(TerminalApp):
 
     def action_span(self, step: int) -> None:
         """Have all charts cover the next longer span of time, or the next shorter one where `step` is negative."""
+        raise NotImplementedError
+
+    def action_first(self) -> None:
+        """Show the oldest that is known; in a replay the beginning of the recording."""
         raise NotImplementedError
 
     async def action_back(self) -> None:

@@ -8,6 +8,8 @@ the key is pressed first, and the app pushes it. To add an action of an existing
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
@@ -25,6 +27,8 @@ TIMELINE = "timeline"
 COMPARISON = "comparison"
 CAPTURES = "captures"
 FLAME = "flame"
+MEMORY = "memory"
+DEMO_END = "demo end"
 
 
 class Key(Struct, frozen=True):
@@ -51,6 +55,8 @@ class Key(Struct, frozen=True):
     """What the key does about the shown alert, in two or three words, {whom} standing for the process."""
     replay: bool | None = None
     """True: only in a replay; False: only live."""
+    demo: Literal["", "too", "only"] = ""
+    """Whether it works in the demo (a recording with prepared captures) though not in a replay; or only there."""
 
     def __post_init__(self) -> None:
         if self.screen and not self.action:
@@ -58,14 +64,28 @@ class Key(Struct, frozen=True):
         if not self.shown:
             force_setattr(self, "shown", self.keys.split(",")[0])
 
-    def works(self, screen: str, *, replaying: bool) -> bool:
-        """Whether the key does something on this screen in this mode."""
+    def works(self, screen: str, *, replaying: bool, demo: bool = False) -> bool:
+        """Whether the key does something on this screen in this mode; see `fits`."""
         here = EVERYWHERE in self.where or screen in self.where
-        return here and self.replay in (None, replaying)
+        return here and self.fits(replaying=replaying, demo=demo)
+
+    def fits(self, *, replaying: bool, demo: bool) -> bool:
+        """Whether the key is one of this mode.
+
+        Args:
+            replaying: whether a recording is shown.
+            demo: whether there are prepared captures beside it.
+        """
+        if self.demo == "only" or (demo and self.demo):
+            return demo
+        return self.replay in (None, replaying)
 
 
-_PAGED = (RANKS, HELP, ALERTS, STACKS, REPORT, COMPARISON)
-_OTHERS = (GPU, PROCESSES, RANKS, HELP, ALERTS, STACKS, REPORT, TIMELINE, COMPARISON, CAPTURES, FLAME)
+_PAGED = (RANKS, HELP, ALERTS, STACKS, REPORT, COMPARISON, MEMORY, DEMO_END)
+_OTHERS = (
+    *(GPU, PROCESSES, RANKS, HELP, ALERTS, STACKS, REPORT, TIMELINE, COMPARISON, CAPTURES, FLAME, MEMORY),
+    DEMO_END,
+)
 
 # In the order of the footer; what comes last there is always shown, so it is the help.
 KEYS: tuple[Key, ...] = (
@@ -104,6 +124,7 @@ KEYS: tuple[Key, ...] = (
         about=True,
         alert="capture {whom}",
         replay=False,
+        demo="too",
     ),
     Key(
         "z",
@@ -121,8 +142,19 @@ KEYS: tuple[Key, ...] = (
         "",
         "captures",
         "The captures, the newest first: what each one says, its step and its size; open and compare them.",
-        where=(MAIN, GPU, PROCESSES, CAPTURE, ALERTS),
+        where=(MAIN, GPU, PROCESSES, CAPTURE, ALERTS, DEMO_END),
         screen="tui.screens.captures:CapturesScreen",
+    ),
+    Key("space", "again", "again", "Play the recording again from its beginning.", where=(DEMO_END,)),
+    Key(
+        "e",
+        "",
+        "what next",
+        "What the recording showed, and how to watch a training of one's own.",
+        where=(MAIN,),
+        screen="tui.screens.demo_end:DemoEndScreen",
+        replay=True,
+        demo="only",
     ),
     Key("space", "pause", "pause", "Freeze the screen; samples are taken on, and are there when you go on."),
     Key("enter", "open_gpu", "GPU", "The selected GPU large, with charts.", where=(MAIN,)),
@@ -151,6 +183,7 @@ KEYS: tuple[Key, ...] = (
         screen="tui.screens.capture:RepeatScreen",
         about=True,
         replay=False,
+        demo="too",
     ),
     Key("enter", "go", "capture", "Capture what the dialog says; afterwards, ask again.", where=(CAPTURE,)),
     Key("up,k", "field(-1)", "", "The line above.", where=(CAPTURE,)),
@@ -205,7 +238,7 @@ KEYS: tuple[Key, ...] = (
         "v",
         "compare",
         "compare",
-        "The chosen capture against the one marked with m, else the baseline.",
+        "The chosen capture against the one marked with m, else the baseline, else the one taken before it.",
         where=(CAPTURES,),
     ),
     Key(
@@ -241,8 +274,8 @@ KEYS: tuple[Key, ...] = (
     Key("down,j", "finding(1)", "", "The finding below.", where=(REPORT,)),
     Key("pageup", "page(-1)", "", "A page up.", shown="pgup", where=_PAGED),
     Key("pagedown", "page(1)", "page", "A page down.", shown="pgdn", where=_PAGED),
-    Key("up,k", "scroll(-1)", "", "One line up.", where=(COMPARISON,)),
-    Key("down,j", "scroll(1)", "", "One line down.", where=(COMPARISON,)),
+    Key("up,k", "scroll(-1)", "", "One line up.", where=(COMPARISON, MEMORY, DEMO_END)),
+    Key("down,j", "scroll(1)", "", "One line down.", where=(COMPARISON, MEMORY, DEMO_END)),
     Key("l", "timeline", "timeline", "One step drawn: GPU, idle time, the host's calls, phases.", where=(REPORT,)),
     Key(
         "b",
@@ -356,9 +389,16 @@ KEYS: tuple[Key, ...] = (
 )
 
 
-def for_screen(screen: str, *, replaying: bool = False) -> list[Key]:
+def for_screen(screen: str, *, replaying: bool = False, demo: bool = False) -> list[Key]:
     """The keys that work on a screen, in the footer's order."""
-    return [key for key in KEYS if key.works(screen, replaying=replaying)]
+    found: list[Key] = []
+    taken: set[str] = set()
+    for key in KEYS:
+        names = set(key.keys.split(","))
+        if key.works(screen, replaying=replaying, demo=demo) and not names <= taken:  # the first one is done
+            taken |= names
+            found.append(key)
+    return found
 
 
 _FEW = 3
@@ -377,14 +417,16 @@ _TITLES = {
     COMPARISON: "on a comparison",
     CAPTURES: "on the captures",
     FLAME: "on sampled stacks",
+    MEMORY: "on a memory snapshot",
+    DEMO_END: "at the end of the demo",
 }
 
 
-def groups(*, replaying: bool) -> list[tuple[str, list[Key]]]:
+def groups(*, replaying: bool, demo: bool = False) -> list[tuple[str, list[Key]]]:
     """The keys for the help, each once: those of the main screen, those that work everywhere, then by screen."""
     found: dict[tuple[str, ...], list[Key]] = {(MAIN,): [], (EVERYWHERE,): []}
     for key in KEYS:
-        if key.replay in (None, replaying):
+        if key.fits(replaying=replaying, demo=demo):
             where = (MAIN,) if MAIN in key.where else key.where
             found.setdefault(where, []).append(key)
     return [(_where(where), keys) for where, keys in found.items()]
@@ -400,26 +442,28 @@ def _where(names: tuple[str, ...]) -> str:
     return " and ".join(_TITLES.get(name, f"on {name}") for name in names)
 
 
-def alert_keys(*, replaying: bool) -> list[Key]:
+def alert_keys(*, replaying: bool, demo: bool = False) -> list[Key]:
     """The keys that act on the shown alert."""
-    return [key for key in KEYS if key.alert and key.replay in (None, replaying)]
+    return [key for key in KEYS if key.alert and key.fits(replaying=replaying, demo=demo)]
 
 
-def refusal(name: str, screen: str, *, replaying: bool) -> str:
+def refusal(name: str, screen: str, *, replaying: bool, demo: bool = False) -> str:
     """Why a key of the table does nothing on this screen in this mode; empty for one that nobody would miss there.
 
     Args:
         name: the key, as Textual calls it.
         screen: the `NAME` of the screen on top.
         replaying: whether a recording is shown.
+        demo: whether there are prepared captures beside it.
     """
     known = [key for key in KEYS if name in key.keys.split(",") and (key.label or key.screen or key.alert)]
+    known = [key for key in known if demo or key.demo != "only"]
+    places = [key for key in known if key.fits(replaying=replaying, demo=demo)]
     for key in known:
-        if key.works(screen, replaying=not replaying):
+        if key.works(screen, replaying=not replaying) or (not places and name not in _MOVES):
             why = "is for what runs now; this is a recording" if replaying else "is for recordings; this is live"
             return f"{key.shown} ({_does(key)}) {why}."
-    places = [key for key in known if key.replay in (None, replaying) and name not in _MOVES]
-    if not places:
+    if not places or name in _MOVES:
         return ""
     where = " or ".join(dict.fromkeys(_where(key.where) for key in places))
     return f"{places[0].shown} ({_does(places[0])}) works {where}, not here; q goes back."

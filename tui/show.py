@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from collectors.base import Feed
 from llmtop.crash import own_error
@@ -15,8 +16,18 @@ from tui.base_app import TerminalApp
 from tui.terminal import TerminalGuard
 from tui.theme_memory import ThemeMemory
 
+if TYPE_CHECKING:
+    from llmtop.capture.prepared import PreparedCaptures
 
-def show(feed: Feed, *, ascii: bool = False, theme: str | None = None, remember: bool = False) -> int:
+
+def show(
+    feed: Feed,
+    *,
+    ascii: bool = False,
+    theme: str | None = None,
+    remember: bool = False,
+    prepared: PreparedCaptures | None = None,
+) -> int:
     """Run the screen until it is left, and give the terminal back whatever ends it.
 
     Args:
@@ -24,6 +35,7 @@ def show(feed: Feed, *, ascii: bool = False, theme: str | None = None, remember:
         ascii: draw with ASCII characters only; also chosen when the locale is not UTF-8.
         theme: a theme's name.
         remember: begin with the theme that was chosen last, unless one is given, and remember the next choice.
+        prepared: captures to open in place of taking some.
 
     Returns:
         The exit code: 0 when the person quit, 128 + the signal's number after a signal or a lost terminal.
@@ -35,7 +47,7 @@ def show(feed: Feed, *, ascii: bool = False, theme: str | None = None, remember:
     from tui.app import LlmtopApp
 
     memory = ThemeMemory() if remember else None
-    return run(LlmtopApp(feed, ascii=ascii or not has_unicode(), theme=theme, memory=memory))
+    return run(LlmtopApp(feed, ascii=ascii or not has_unicode(), theme=theme, memory=memory, prepared=prepared))
 
 
 def run(app: TerminalApp) -> int:

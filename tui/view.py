@@ -40,6 +40,10 @@ class View(Struct):
     """What was painted of it last."""
     replay: str = ""
     """In a replay what the header says: speed and position."""
+    demo: bool = False
+    """Whether the recording is the demo's, which has prepared captures."""
+    ended: bool = False
+    """Whether a recording has been shown to its end."""
 
     def gpus(self) -> tuple[Gpu, ...]:
         """The GPUs to show: all of the snapshot, or only those that attached trainings use."""

@@ -125,7 +125,23 @@ def _compared(group: list[_Member]) -> dict[int, dict[str, object]]:
                 found[member.place].append(_arrival(point, clock, len(group), mine))
     exposed = [waited for row in rows if (waited := row.exposed(by_gradients=by_gradients)) is not None]
     seconds = median(exposed[-WINDOWS[-1] :]) / 1e9 if len(exposed) >= FEWEST else None
-    return {place: {"arrivals": tuple(told), "exposed_seconds": seconds} for place, told in found.items()}
+    waits = _waits(rows, len(group), GRADIENT_POINTS[1] if by_gradients else WAITS)
+    return {
+        member.place: {
+            "arrivals": tuple(found[member.place]),
+            "exposed_seconds": seconds,
+            "waits_seconds": waited,
+        }
+        for member, waited in zip(group, waits, strict=True)
+    }
+
+
+def _waits(rows: Sequence[_Row], ranks: int, point: str) -> list[float] | list[None]:
+    """How long each rank waits for the one that comes last to a point, in seconds: median of the last steps."""
+    waited = [one for row in rows if (one := row.waited(point)) is not None][-WINDOWS[-1] :]
+    if len(waited) < FEWEST:
+        return [None] * ranks
+    return [median(mine) / 1e9 for mine in zip(*waited, strict=True)]
 
 
 def _common_steps(group: list[_Member]) -> list[list[wire.Arrival]]:
@@ -162,14 +178,24 @@ class _Row(NamedTuple):
 
     def lateness(self, point: str) -> list[float] | None:
         """How much later each came than the last of the others; None where that cannot be told."""
+        came = self._came(point)
+        if came is None:
+            return None
+        *_, second, last = sorted(came)
+        return [mine - (second if mine == last else last) for mine in came]
+
+    def waited(self, point: str) -> list[float] | None:
+        """How long each waited there for the one that came last; None where that cannot be told."""
+        came = self._came(point)
+        return None if came is None else [max(came) - mine for mine in came]
+
+    def _came(self, point: str) -> list[float] | None:
+        """When each came, in ns from an instant that they share; to the waits, less what it waited."""
         if not self.has(point) or not (self.directly or point == WAITS or self.has(END)):
             return None
         if point == WAITS:
-            came = [-float(one[WAITS]) for one in self.stamps]
-        else:
-            came = [float(one[point] - (0 if self.directly else one[END])) for one in self.stamps]
-        *_, second, last = sorted(came)
-        return [mine - (second if mine == last else last) for mine in came]
+            return [-float(one[WAITS]) for one in self.stamps]
+        return [float(one[point] - (0 if self.directly else one[END])) for one in self.stamps]
 
     def exposed(self, *, by_gradients: bool) -> float | None:
         """How long the one that waited least did so: from its last gradient to the end, or in all."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -35,6 +35,9 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     """What would make it good."""
 
 
+Kind = Literal["steps", "stacks", "memory"]
+
+
 class Engine(ABC):
     """One way to take a capture. It keeps nothing of a process: several threads ask it about many."""
 
@@ -44,6 +47,8 @@ class Engine(ABC):
     """What its captures show, in one clause."""
     reports: bool = True
     """Whether its captures say where time goes. One for another question is taken only when it is named."""
+    tells: Kind = "steps"
+    """What its reports are of, which decides how a screen shows them."""
     exports: bool = False
     """Whether it has the stage "export"."""
     stays_in_process: bool = False

@@ -9,6 +9,7 @@ import msgspec
 
 from llmtop import config
 from llmtop.capture import engines, folder
+from llmtop.capture.engine import Kind
 from llmtop.capture.folder import INFO, Info
 from llmtop.capture.nsys import orphans
 from llmtop.capture.take import copy_line, open_line
@@ -32,7 +33,8 @@ class _Written(msgspec.Struct):
 
     engine: str = ""
     verdict: str = ""
-    steps: _Steps = msgspec.field(default_factory=_Steps)
+    steps: _Steps | int | None = None
+    """Of memory only how many there were."""
 
 
 _decoder = msgspec.json.Decoder(_Written)
@@ -69,6 +71,12 @@ class Shelved(msgspec.Struct, frozen=True, kw_only=True):
         return f"rank {','.join(ranks)}" if ranks else f"pid {','.join(map(str, self.info.pids))}"
 
     @property
+    def tells(self) -> Kind:
+        """What its report is of; of an engine that this version does not know, steps."""
+        known = engines.ENGINES.get(self.engine)
+        return "steps" if known is None else known.tells
+
+    @property
     def copy(self) -> str:
         """The command that brings it to another machine, to be called there."""
         return copy_line(self.path)
@@ -85,7 +93,10 @@ class Shelved(msgspec.Struct, frozen=True, kw_only=True):
         if not traces or not engine.open_with:
             return f"llmtop report {self.path.name}"
         shown = [engine.shown(self.path / name) for name in traces]
-        return open_line(next((path for path in shown if path.is_file()), shown[0]), engine.open_with)
+        there = next((path for path in shown if path.is_file()), None)
+        if there is None and any((self.path / name).is_file() for name in traces):
+            return f"llmtop report {self.path.name}"  # what the program would open is not among them
+        return open_line(there or shown[0], engine.open_with)
 
 
 def shelf(parent: Path) -> list[Shelved]:
@@ -110,7 +121,7 @@ def _shelved(path: Path) -> Shelved | None:
         taken_at = info.started_at if info else (path / REPORT).stat().st_mtime
     except OSError:  # removed a moment ago
         return None
-    step = written.steps.seconds_p50 if written else None
+    step = written.steps.seconds_p50 if written and isinstance(written.steps, _Steps) else None
     if step is None and info is not None:
         step = info.step_seconds.before_p50
     return Shelved(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -26,6 +26,9 @@ from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.format import counted, duration, percent, size
 from llmtop.snapshot import Snapshot
 from llmtop.trace.file_kind import TRACES
+
+if TYPE_CHECKING:
+    from llmtop.analysis.undisturbed import Undisturbed
 
 TakeSnapshot = Callable[[], Snapshot | None]
 LONGER_AFTER = 1.1
@@ -268,20 +271,35 @@ def _report(job: Job, engine: Engine, info: Info, recorded: Recorded) -> Any:
 
 
 def _analyse(job: Job, info: Info, traces: list[Path]) -> Any:
-    from llmtop.analysis.analyze import analyze
-    from llmtop.analysis.undisturbed import Undisturbed
-    from llmtop.report.model import to_json
-    from llmtop.report.render_markdown import render
+    from llmtop.analysis.undisturbed import Undisturbed as Told
 
     def undisturbed() -> Undisturbed:
         # Asked once the trace has been read: by then some steps have gone by since the tool stopped.
         _describe_after(job, info)
         told = info.step_seconds
-        return Undisturbed(told.before_p50, told.after_p50, told.profiler_stays)
+        return Told(told.before_p50, told.after_p50, told.profiler_stays)
 
     # several ranks are judged together, which the folder stands for
     whole = traces[0] if len(traces) == 1 else job.folder
-    report = analyze(whole, steps=job.plan.steps, undisturbed=undisturbed)
+    return written_report(job, whole, undisturbed)
+
+
+def written_report(job: Job, trace: Path, undisturbed: Callable[[], Undisturbed] | None = None) -> Any:
+    """Make the report of a trace, and write it into the capture's folder.
+
+    Args:
+        job: the capture.
+        trace: a file, or the folder where several ranks are judged together.
+        undisturbed: asked, once the trace has been read, how long steps are without the tool.
+
+    Raises:
+        LlmtopError: the trace cannot be read, or the folder not be written.
+    """
+    from llmtop.analysis.analyze import analyze
+    from llmtop.report.model import to_json
+    from llmtop.report.render_markdown import render
+
+    report = analyze(trace, steps=job.plan.steps, undisturbed=undisturbed)
     _write_report(job.folder, render(report), to_json(report))
     return report
 

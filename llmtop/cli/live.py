@@ -210,18 +210,29 @@ def replay(
 @_ascii
 @_theme
 def demo(as_json: bool, speed: float | None, ascii: bool, theme: str | None) -> int:
-    """Show a recorded run of a real H200: healthy, input-starved, launch-bound and spinning minutes."""
+    """Show a recorded run of a real H200: healthy, input-starved, launch-bound and spinning minutes.
+
+    c opens captures that were recorded beforehand, of a training before and after a fix.
+    """
     from importlib.resources import as_file, files
 
-    shipped = files("llmtop") / "data" / "demo.llmtop.gz"
-    if not shipped.is_file():
+    shipped = files("llmtop") / "data"
+    recording, captures = shipped / "demo.llmtop.gz", shipped / "demo-captures.tar.xz"
+    if not recording.is_file():
         raise NotPossibleHere("this installation lacks the recording that llmtop demo shows; install llmtop anew")
-    with as_file(shipped) as path:
-        return _replay(path, as_json=as_json, speed=speed, ascii=ascii, theme=theme)
+    with as_file(recording) as path, as_file(captures) as archive:
+        return _replay(path, as_json=as_json, speed=speed, ascii=ascii, theme=theme, captures=archive)
 
 
 def _replay(
-    path: Path, *, as_json: bool, speed: float | None, ascii: bool, theme: str | None, no_limits: bool = False
+    path: Path,
+    *,
+    as_json: bool,
+    speed: float | None,
+    ascii: bool,
+    theme: str | None,
+    no_limits: bool = False,
+    captures: Path | None = None,
 ) -> int:
     from collectors.replay import ReplayFeed
     from llmtop.inputs import Limits
@@ -236,7 +247,7 @@ def _replay(
     if as_json:
         _stream(feed)
         return EXIT_DONE
-    return _show(feed, ascii=ascii, theme=theme)
+    return _show(feed, ascii=ascii, theme=theme, captures=captures)
 
 
 def _teller(command: str | None, closing: ExitStack) -> OnAlert | None:
@@ -261,12 +272,20 @@ def need_terminal(instead: str) -> None:
         raise UnusableInput(f"the screen needs a terminal, and this is none; use {instead} for a stream or a text")
 
 
-def _show(feed: Feed, *, ascii: bool, theme: str | None) -> int:
-    """Run the screen; 128 + the signal's number if a signal or a lost terminal ended it."""
+def _show(feed: Feed, *, ascii: bool, theme: str | None, captures: Path | None = None) -> int:
+    """Run the screen, the demo's with captures; 128 + the signal's number if that or a lost terminal ended it."""
     _load_asyncio_without_tls()
     from tui.show import show
 
-    return show(feed, ascii=ascii, theme=theme, remember=True)
+    if captures is None:
+        return show(feed, ascii=ascii, theme=theme, remember=True)
+    from llmtop.capture.prepared import PreparedCaptures
+
+    prepared = PreparedCaptures(captures)
+    try:
+        return show(feed, ascii=ascii, theme=theme, remember=True, prepared=prepared)
+    finally:
+        prepared.close()
 
 
 def _load_asyncio_without_tls() -> None:

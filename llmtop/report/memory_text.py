@@ -76,7 +76,7 @@ def render(report: MemoryReport, width: int = 100, style: Style | None = None) -
         lines += ["", *_finding(finding, width, paint)]
     for device in report.devices:
         lines += ["", paint(f"GPU {device.device}, {printable(PurePath(device.source).name, 80)}", "title")]
-        lines += [f"  {text}" for text in _figures(device)]
+        lines += [f"  {text}" for text in figures(device)]
         if device.timeline is not None:
             lines += ["", paint("Allocated and reserved over the window", "title")]
             lines += drawn(device.timeline, width - 4, _FULL_ROWS)
@@ -115,7 +115,8 @@ def _finding(finding: MemoryFinding, width: int, paint: Style) -> list[str]:
     return lines
 
 
-def _figures(device: MemoryDevice) -> list[str]:
+def figures(device: MemoryDevice) -> list[str]:
+    """What is reserved, allocated and free, and the peak, in a sentence each."""
     spare, peak = device.fragmentation, device.peak
     lines = [
         f"reserved {size(device.reserved_bytes)} in {counted(device.segments, 'segment')}, allocated "

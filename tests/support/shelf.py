@@ -7,9 +7,12 @@ from pathlib import Path
 import msgspec
 
 from llmtop.analysis.analyze import analyze
+from llmtop.analysis.memory import analyze_memory
 from llmtop.capture.folder import PARENT, Info, StepTimes, write_info
+from llmtop.report.memory_model import to_json as memory_json
 from llmtop.report.model import to_json
 from tests.support.data import HEALTHY, LAUNCH_BOUND
+from tests.support.memory_allocator import LOSS, Allocator, Training
 
 TAKEN_AT = 1_780_000_000.0
 _IN_STEP = "MainThread;<module> (train_gpt.py:88);main (train_gpt.py:70);step"
@@ -35,10 +38,22 @@ def with_stacks(parent: Path, number: int = 2) -> Path:
     """One more: Python stacks."""
     folder = _begun(parent / f"{number + 1}-stacks", "py-spy", number)
     (folder / "rank0.folded").write_text(FOLDED)
+    (folder / "rank0.speedscope.json").write_text("{}")
     threads = [{"thread": "MainThread", "samples": 200, "hottest": []}]
     report = {"engine": "py-spy", "rate_hz": 100, "processes": [{"pid": 41_207, "rank": 0, "threads": threads}]}
     (folder / "report.json").write_bytes(msgspec.json.encode(report))
     _describe(folder, "py-spy", number, steps=None)
+    return folder
+
+
+def with_memory(parent: Path, number: int = 3) -> Path:
+    """One more: a snapshot of the allocator, in which a line leaks."""
+    folder = _begun(parent / f"{number + 1}-memory", "memory", number)
+    allocator = Allocator()
+    Training(allocator, layers=4, leak=LOSS).steps(6)
+    made = allocator.write(folder / "rank0.memory.pickle")
+    (folder / "report.json").write_bytes(memory_json(analyze_memory([made])))
+    _describe(folder, "memory", number, steps=6)
     return folder
 
 

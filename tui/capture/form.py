@@ -183,6 +183,16 @@ class Form:
         return [*steps, *seconds] if self._tells_steps() else seconds
 
     @property
+    def preface(self) -> str:
+        """What to know before it is answered; mostly nothing."""
+        return ""
+
+    @property
+    def fixed(self) -> str:
+        """Why a line that does not change does not; empty where it is merely at its end."""
+        return ""
+
+    @property
     def condition(self) -> Condition | None:
         """What to wait for; None: nothing."""
         return CONDITIONS[self.when]

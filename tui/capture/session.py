@@ -13,6 +13,7 @@ from textual.app import App
 
 from llmtop.capture import take, trigger
 from llmtop.capture.job import Cancelled, Plan, Progress
+from llmtop.capture.prepared import PreparedCaptures
 from llmtop.capture.take import Result
 from llmtop.capture.trigger import Condition, TriggerLimits
 from llmtop.errors import LlmtopError
@@ -29,18 +30,22 @@ LEAVE_SECONDS = 10.0
 _of_apps: WeakKeyDictionary[App[int], Capturing] = WeakKeyDictionary()
 
 
-def of(app: App[int], snapshot: Callable[[], Snapshot | None]) -> Capturing:
-    """The one of this app."""
+def of(
+    app: App[int], snapshot: Callable[[], Snapshot | None], prepared: PreparedCaptures | None = None
+) -> Capturing:
+    """The one of this app, which opens prepared captures where there are some."""
     found = _of_apps.get(app)
     if found is None:
-        found = _of_apps[app] = Capturing(app, snapshot)
+        found = _of_apps[app] = Capturing(app, snapshot, prepared)
     return found
 
 
 class Capturing:
     """State that the dialog paints; changed by the thread, and the app is told."""
 
-    def __init__(self, app: App[int], snapshot: Callable[[], Snapshot | None]) -> None:
+    def __init__(
+        self, app: App[int], snapshot: Callable[[], Snapshot | None], prepared: PreparedCaptures | None = None
+    ) -> None:
         self.state: State = "idle"
         self.plan: Plan | None = None
         self.condition: Condition | None = None
@@ -54,6 +59,7 @@ class Capturing:
         """Called in the app's loop when something has changed; set by the dialog while it is on top."""
         self._app = app
         self._snapshot = snapshot
+        self._take_one = take.take if prepared is None else prepared.take
         self._cancelled = threading.Event()
         self._thread: threading.Thread | None = None
         self._told_at = 0.0
@@ -99,7 +105,7 @@ class Capturing:
 
     def _take(self) -> None:
         assert self.plan is not None
-        self.result = take.take(self.plan, self._on_progress, self._cancelled, self._snapshot)
+        self.result = self._take_one(self.plan, self._on_progress, self._cancelled, self._snapshot)
         self._finish("done", "")
 
     def _wait(self) -> None:

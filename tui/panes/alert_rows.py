@@ -32,7 +32,7 @@ def paint(view: View, width: int, height: int, look: Look) -> list[Row]:
     else:
         rows = [_alert(alert, len(heard) - 1, snapshot, width, look)]
         if height > 1:
-            rows.append(_keys(alert, heard, snapshot, width, look, replaying=bool(view.replay)))
+            rows.append(_keys(alert, heard, view, width, look))
     rows += [Row(width) for _ in range(height - len(rows))]
     return [row.end(look.palette.text) for row in rows[:height]]
 
@@ -111,12 +111,12 @@ def _reason(row: Row, said: list[str], alert: Alert, tail: str, look: Look) -> R
     return row.right(tail, palette.info, palette.text) if tail else row
 
 
-def key_words(alert: Alert, snapshot: Snapshot, *, replaying: bool) -> list[tuple[str, str]]:
+def key_words(alert: Alert, view: View) -> list[tuple[str, str]]:
     """The keys that act on an alert, each with what it does and to whom."""
-    about = whom.of_alert(alert, snapshot)
+    about = whom.Whom() if view.snapshot is None else whom.of_alert(alert, view.snapshot)
     return [
         (key.shown, key.alert.format(whom=about.name))
-        for key in keys.alert_keys(replaying=replaying)
+        for key in keys.alert_keys(replaying=bool(view.replay), demo=view.demo)
         if "{whom}" not in key.alert or about.name
     ]
 
@@ -133,12 +133,12 @@ def add_keys(row: Row, words: Sequence[tuple[str, str]], room: int, look: Look) 
     return row
 
 
-def _keys(alert: Alert, heard: list[Alert], snapshot: Snapshot, width: int, look: Look, *, replaying: bool) -> Row:
+def _keys(alert: Alert, heard: list[Alert], view: View, width: int, look: Look) -> Row:
     palette = look.palette
     row = Row(width).add("   ", palette.text)
-    words = key_words(alert, snapshot, replaying=replaying)
+    words = key_words(alert, view)
     needed = sum(cell_len(key) + cell_len(does) + 4 for key, does in words)
-    tail = _next(alert, heard, snapshot, max(row.left - needed - 1, 0))
+    tail = "" if view.snapshot is None else _next(alert, heard, view.snapshot, max(row.left - needed - 1, 0))
     add_keys(row, words, row.left - cell_len(tail), look)
     return row.right(f"{tail} ", palette.dim, palette.text) if tail else row
 

@@ -48,6 +48,8 @@ def form(asked: Form, width: int, look: Look) -> tuple[list[Row], int]:
 
     if not asked.groups:
         return _nobody(width, look), 0
+    if asked.preface:
+        lines += _paragraph(asked.preface, width, look.palette.info, look)
     whom = asked.group_name(asked.group)
     commands = {fmt.printable(one.target.command or "?") for one in asked.group}
     line(WHOM, "", "whom", whom, " ".join(sorted(commands)))
@@ -67,7 +69,8 @@ def form(asked: Form, width: int, look: Look) -> tuple[list[Row], int]:
         else f"armed: at most {ARMED_LIMITS.captures} times, {ARMED_LIMITS.cooldown_seconds:.0f} s apart, "
         f"{fmt.size(ARMED_LIMITS.disk_bytes)} in all"
     )
-    line(WHEN, "", "when", when, much or f"or wait for one of {len(CONDITIONS) - 1} conditions")
+    if (WHEN, "") in asked.fields():
+        line(WHEN, "", "when", when, much or f"or wait for one of {len(CONDITIONS) - 1} conditions")
     lines.append(_room(asked, width, look))
     lines.append(Row(width).end(look.palette.text))
     for text in _details(asked, current):

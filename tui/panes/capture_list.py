@@ -24,7 +24,7 @@ def _verdict(capture: Shelved) -> str:
     if capture.verdict:
         known = bottlenecks.find(capture.verdict)
         return known.badge.lower() if known else fmt.printable(capture.verdict)
-    return "stacks" if capture.has_report else "no report"
+    return capture.tells if capture.has_report else "no report"
 
 
 COLUMNS: tuple[Column[Shelved], ...] = (

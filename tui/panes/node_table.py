@@ -118,6 +118,8 @@ def _rank_column(title: str, width: int, weight: int, key: str, *, strong: bool 
             return fmt.number(rank.rank)
         if key == "step":
             return fmt.duration(rank.step_seconds_p50 or rank.step_seconds)
+        if key == "waits":
+            return fmt.duration(rank.waits_seconds)
         if key == "idle":
             return gpu_busy.idle_text(rank)
         return fmt.count(rank.tokens_per_s) if key == "tokens" else str(rank.pid)
@@ -131,19 +133,20 @@ COLUMNS: tuple[Column[Entry], ...] = (
     ),
     _rank_column("rk", 3, 1, "rank", strong=True),
     _gpu_column("power W", 7, 2, "power", strong=True),
-    _gpu_column("util", 4, 9, "util"),
+    _gpu_column("util", 4, 10, "util"),
     _gpu_column("SM", 4, 4, "sm"),
-    _gpu_column("tens", 4, 8, "tensor"),
-    _gpu_column("DRAM", 4, 13, "dram"),
-    _gpu_column("mem GiB", 7, 6, "memory"),
-    _gpu_column("temp", 4, 7, "temperature"),
-    _gpu_column("MHz", 5, 14, "clock"),
-    _gpu_column("PCIe/s", 6, 11, "pcie"),
-    _gpu_column("NVL/s", 5, 10, "nvlink"),
+    _gpu_column("tens", 4, 9, "tensor"),
+    _gpu_column("DRAM", 4, 14, "dram"),
+    _gpu_column("mem GiB", 7, 7, "memory"),
+    _gpu_column("temp", 4, 8, "temperature"),
+    _gpu_column("MHz", 5, 15, "clock"),
+    _gpu_column("PCIe/s", 6, 12, "pcie"),
+    _gpu_column("NVL/s", 5, 11, "nvlink"),
     _rank_column("step", 7, 3, "step", strong=True),
+    _rank_column("waits", 7, 6, "waits"),
     _rank_column("idle", 6, 5, "idle"),
-    _rank_column("tok/s", 6, 15, "tokens"),
-    _rank_column("pid", 7, 16, "pid"),
+    _rank_column("tok/s", 6, 16, "tokens"),
+    _rank_column("pid", 7, 17, "pid"),
 )
 _BEFORE_STRIP = ("", "rank", "power")
 
@@ -196,6 +199,8 @@ def _absent(shown: Sequence[Entry]) -> frozenset[str]:
         found |= {"rank", "step", "idle", "tokens", "pid"}
     elif all(entry.rank is None or entry.rank.rank is None for entry in shown):
         found.add("rank")
+    if all(entry.rank is None or entry.rank.waits_seconds is None for entry in shown):
+        found.add("waits")
     if all(entry.rank is None or entry.rank.tokens_per_s is None for entry in shown):
         found.add("tokens")
     return frozenset(found)

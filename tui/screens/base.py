@@ -64,9 +64,9 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
 
     def redraw(self) -> None:
         """Show the view as it is now. Called for each snapshot, each change of choice, and each resize."""
-        board = self.query_one(Board)
-        if board.size:
-            board.show(self.parts(*board.size), self.look)
+        for board in self.query(Board):  # none yet, where the screen has only just been pushed
+            if board.size:
+                board.show(self.parts(*board.size), self.look)
 
     def on_screen_resume(self) -> None:
         """Catch up with what changed while another screen was on top."""
@@ -155,13 +155,13 @@ class LlmtopScreen(Screen[None], inherit_bindings=False):
 
     def footer(self, width: int) -> Row:
         """Paint the line of keys that work here."""
-        replaying, labels, look = self.llmtop.replaying, self.labels(), self.look
+        replaying, demo, labels, look = self.llmtop.replaying, self.view.demo, self.labels(), self.look
 
         def paint() -> Row:
-            here = [key for key in keys.for_screen(self.NAME, replaying=replaying) if key.label]
-            return header_footer.footer(here, width, look, labels)
+            here = keys.for_screen(self.NAME, replaying=replaying, demo=demo)
+            return header_footer.footer([key for key in here if key.label], width, look, labels)
 
-        return self.view.kept.get("footer", (self.NAME, replaying, width, look, labels), paint)
+        return self.view.kept.get("footer", (self.NAME, replaying, demo, width, look, labels), paint)
 
     def labels(self) -> dict[str, str]:
         """Other words for the footer's, by those: of what a key does now, and to whom."""

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING
+
 from llmtop import procfs
 from llmtop.capture.job import Plan
+from llmtop.errors import LlmtopError
+from llmtop.snapshot import Snapshot
 from tui import keys, whom
 from tui.capture import session
 from tui.capture.form import Form, Prospect, prospects
@@ -12,6 +17,10 @@ from tui.paint.rows import Row
 from tui.panes import capture
 from tui.screens.scrolling import ScrollingScreen
 from tui.whom import Whom
+
+if TYPE_CHECKING:
+    from llmtop.capture.prepared import PreparedCaptures
+    from tui.capture.prepared_form import PreparedForm
 
 _last: dict[str, Plan] = {}
 """The plan of the capture before, for the key that repeats it."""
@@ -40,7 +49,7 @@ class CaptureScreen(ScrollingScreen):
     @property
     def _capturing(self) -> Capturing:
         app = self.llmtop  # asked for here: the thread of a capture knows of no active app
-        return session.of(app, lambda: app.view.snapshot)
+        return session.of(app, lambda: app.view.snapshot, app.prepared)
 
     def on_mount(self) -> None:
         """Show the capture that runs, or look whom one could capture."""
@@ -55,7 +64,20 @@ class CaptureScreen(ScrollingScreen):
     def _ask(self) -> None:
         """Fill the form; asking every process and tool is done in a thread."""
         self._asks, self._looking, self.top = True, True, 0
-        self.in_background(prospects, self._fill, "llmtop-prospects")
+        prepared, snapshot = self.llmtop.prepared, self.view.snapshot
+        if prepared is None:
+            self.in_background(prospects, self._fill, "llmtop-prospects")
+        else:
+            self.in_background(partial(_prepared, prepared, snapshot), self._fill_prepared, "llmtop-prospects")
+
+    def _fill_prepared(self, found: PreparedForm | LlmtopError) -> None:
+        self._looking = False
+        if isinstance(found, LlmtopError):
+            self.notify(str(found), severity="warning", markup=False)
+            self._form = Form(())
+        else:
+            self._form = found
+        self.redraw()
 
     def _fill(self, found: tuple[Prospect, ...]) -> None:
         self._looking = False
@@ -98,6 +120,7 @@ class CaptureScreen(ScrollingScreen):
         if self._asking:
             assert self._form is not None
             self._form.move(step)
+            self._tell_fixed()
         else:
             self.top += step
         self.redraw()
@@ -108,6 +131,11 @@ class CaptureScreen(ScrollingScreen):
             assert self._form is not None
             self._form.change(step)
             self.redraw()
+
+    def _tell_fixed(self) -> None:
+        """Say why there is no other line to go to."""
+        if self._form is not None and self._form.fixed:
+            self.notify(self._form.fixed)
 
     @property
     def _asking(self) -> bool:
@@ -139,6 +167,16 @@ class CaptureScreen(ScrollingScreen):
             await self.llmtop.action_back()
 
 
+def _prepared(prepared: PreparedCaptures, snapshot: Snapshot | None) -> PreparedForm | LlmtopError:
+    """The demo's form, or the sentence why there is none."""
+    from tui.capture.prepared_form import prepared_form
+
+    try:
+        return prepared_form(prepared, snapshot)
+    except LlmtopError as error:
+        return error
+
+
 class RepeatScreen(CaptureScreen):
     """A capture without the dialog: repeats the last one at once, or asks where that is not possible."""
 
@@ -146,7 +184,11 @@ class RepeatScreen(CaptureScreen):
         """Begin the last capture again; ask what to capture where there was none, or its process has ended."""
         plan = _last.get("plan")
         self._capturing.watching = self._changed
-        if plan is None or not all(procfs.is_alive(target.pid) for target in plan.targets):
+        if (
+            plan is None
+            or self.llmtop.prepared is not None
+            or not all(procfs.is_alive(target.pid) for target in plan.targets)
+        ):
             self._ask()  # a training that was started anew is another process
         elif not self._capturing.busy:
             self._capturing.begin(plan)

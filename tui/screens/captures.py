@@ -9,6 +9,7 @@ from typing import Literal
 
 from llmtop import format as fmt
 from llmtop.capture import folder, shelf
+from llmtop.capture.engine import Kind
 from llmtop.capture.shelf import Shelved
 from llmtop.errors import LlmtopError
 from tui import keys
@@ -22,8 +23,12 @@ from tui.screens.report_picker import Loaded
 
 KEPT_AT_FIRST = 5
 """How many captures are proposed to be kept."""
-_OPENED_BY = {"py-spy": "tui.screens.flame:FlameScreen"}
-"""What shows captures that are no report with steps; all else is one."""
+_OPENED_BY: dict[Kind, str] = {
+    "steps": "tui.screens.report:ReportScreen",
+    "stacks": "tui.screens.flame:FlameScreen",
+    "memory": "tui.screens.memory:MemoryScreen",
+}
+"""What shows a capture, by what its report is of."""
 
 
 class CapturesScreen(LlmtopScreen):
@@ -39,7 +44,7 @@ class CapturesScreen(LlmtopScreen):
             parent: the folder; None: llmtop-captures here.
         """
         super().__init__()
-        self._place = parent or shelf.default_parent()
+        self._given = parent
         self._captures: list[Shelved] | None = None
         self._baseline: Path | None = None
         self._chosen: Path | None = None
@@ -48,6 +53,12 @@ class CapturesScreen(LlmtopScreen):
         self._asks: Literal["", "delete", "keep"] = ""
         self._keep = KEPT_AT_FIRST
         self._top = 0
+
+    @property
+    def _place(self) -> Path:
+        """The folder; the demo's is its own."""
+        prepared = self.llmtop.prepared
+        return self._given or (shelf.default_parent() if prepared is None else prepared.parent)
 
     def on_mount(self) -> None:
         """Look what there is; reading a hundred folders takes a moment."""
@@ -192,13 +203,13 @@ class CapturesScreen(LlmtopScreen):
             why = capture.info.error if capture.info and capture.info.error else "it has no report"
             self.notify(f"{capture.name}: {fmt.printable(why)}. To look at it: {capture.open}", markup=False)
         else:
-            screen = _OPENED_BY.get(capture.engine, "tui.screens.report:ReportScreen")
-            self.llmtop.open_screen(screen, capture.path)
+            self.llmtop.open_screen(_OPENED_BY[capture.tells], capture.path)
 
     def action_baseline(self) -> None:
         """Mark the chosen capture as the baseline; at the second press, none."""
         capture = self._capture()
         if capture is None:
+            self._tell_none()
             return
         try:
             report_picker.mark_path(self._place, None if capture.path == self._baseline else capture.path)
@@ -210,6 +221,8 @@ class CapturesScreen(LlmtopScreen):
     def action_mark_first(self) -> None:
         """Take the chosen capture as the one that another is compared with."""
         capture = self._capture()
+        if capture is None:
+            self._tell_none()
         self._first = None if capture is None or capture.path == self._first else capture.path
         self.redraw()
 
@@ -217,7 +230,10 @@ class CapturesScreen(LlmtopScreen):
         """Compare the chosen capture with the one marked, else with the baseline."""
         capture, first = self._capture(), self._first or self._baseline
         if capture is None:
+            self._tell_none()
             return
+        if first is None:
+            first = next(iter(self._before(capture)), None)
         if first is None or first == capture.path:
             self.notify("Mark another one first: m for this comparison, b as the baseline; then v on this one.")
             return
@@ -228,6 +244,13 @@ class CapturesScreen(LlmtopScreen):
                 )
                 return
         self.in_background(partial(report_picker.both, first, capture.path), self._compare, "llmtop-compare")
+
+    def _before(self, capture: Shelved) -> list[Path]:
+        """Those of the same engine that were taken before a capture, the newest first: where nothing is marked, it
+        is compared with that."""
+        captures = self._captures or []
+        older = captures[captures.index(capture) + 1 :]
+        return [one.path for one in older if one.verdict and one.engine == capture.engine]
 
     def _compare(self, found: tuple[Loaded, Loaded] | LlmtopError) -> None:
         from tui.screens.comparison import ComparisonScreen
@@ -245,12 +268,19 @@ class CapturesScreen(LlmtopScreen):
         elif capture is not None:
             self._asks = "delete"
             self.redraw()
+        else:
+            self._tell_none()
 
     def action_keep(self) -> None:
         """Ask how many of the newest captures to keep."""
         if self._captures:
             self._asks = "keep"
             self.redraw()
+        else:
+            self._tell_none()
+
+    def _tell_none(self) -> None:
+        self.notify("There is no capture here yet: c takes one.")
 
     def _delete(self, captures: list[Shelved]) -> None:
         self._asks = ""

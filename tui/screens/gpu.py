@@ -102,7 +102,7 @@ class GpuScreen(LlmtopScreen):
             said = f" {alert_style.mark(alert, look)} {alert_style.word(alert)} {age} "
             bar = Row(width).add(" ", palette.text).add(said, alert_style.badge(alert, look))
             bar.add("  ", palette.text)
-            words = alert_rows.key_words(alert, snapshot, replaying=bool(self.view.replay))
+            words = alert_rows.key_words(alert, self.view)
             alert_rows.add_keys(bar, words, bar.left, look)
             rows.append(bar.end(palette.text))
             following = f" {look.glyphs.arrow} {alert.next}" if alert.next else ""

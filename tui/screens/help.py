@@ -98,7 +98,7 @@ class HelpScreen(ScrollingScreen):
             parts.append(("What this machine does not show", said))
         groups = [
             (f"Keys {title}", [(key.shown, key.help, palette.key) for key in group])
-            for title, group in keys.groups(replaying=self.llmtop.replaying)
+            for title, group in keys.groups(replaying=self.llmtop.replaying, demo=self.view.demo)
         ]
         parts += groups[:2]
         parts.append(("Signs", self._signs()))

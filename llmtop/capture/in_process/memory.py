@@ -15,6 +15,7 @@ class MemoryEngine(InProcessEngine):
     name = "memory"
     gives = "every allocation of some steps with its stack: who holds what, the peak, leaks"
     reports = False
+    tells = "memory"
     suffix = ".memory.pickle"
     open_with = "https://pytorch.org/memory_viz"
 

@@ -105,6 +105,7 @@ class PySpyEngine(Engine):
     """Samples Python stacks; a tree, a folded and a speedscope file a training, with its workers."""
 
     name = "py-spy"
+    tells = "stacks"
     gives = "Python stacks only, read from outside: where the CPU's time goes"
     options = (
         Option(

@@ -81,6 +81,15 @@ def test_waiting_for_a_slow_rank_is_no_communication() -> None:
     assert job.first_named(60)[0] == 2
     assert {alert.id for alert in job.alerts} == {"straggler"}
     assert job.figures[0].exposed_seconds == pytest.approx(0.005)
+    waits = [rank.waits_seconds for rank in job.figures]
+    assert waits[2] == 0, "it is waited for"
+    assert [waits[place] for place in (0, 1, 3)] == pytest.approx([0.15] * 3, rel=0.1)
+
+
+def test_waits_are_absent_where_nothing_is_compared() -> None:
+    alone = Job(1, jitter=QUIET)
+    list(alone.run(30))
+    assert alone.figures[0].waits_seconds is None
 
 
 def test_the_alert_goes_once_the_rank_keeps_up_again() -> None:

@@ -1,0 +1,232 @@
+"""Captures that were recorded beforehand, opened as if they were taken now: for the demo, where nothing runs.
+
+Their traces are real and lie packed in one archive; the report is made of them on the spot, as of any capture.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tarfile
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from llmtop.capture import folder as folders
+from llmtop.capture import take
+from llmtop.capture.capabilities import Ability
+from llmtop.capture.engines import ENGINES
+from llmtop.capture.folder import Info
+from llmtop.capture.job import Job, OnProgress, Plan, Target
+from llmtop.capture.step_listener import StepWatch
+from llmtop.capture.take import Result, TakeSnapshot
+from llmtop.errors import NotPossibleHere
+from llmtop.snapshot import Snapshot
+
+STEPS = 5
+PID = 463
+"""Of the process that was recorded, as the traces have it."""
+_BLINK = 0.25
+"""Seconds that a stage takes at least: quicker ones would flash by unread."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """One of the captures."""
+
+    member: str
+    """Of the archive, less the engine before it and the ending."""
+    name: str
+    about: str
+    """What was recorded, in a sentence."""
+    following: str
+    """What to press, or do, once its report has been read."""
+    alert: str = ""
+    """The id of the alert that it explains."""
+
+
+STARVED = Story(
+    "input_sleep",
+    "the starved training",
+    "A GPT on an H200 whose data comes late, as on the screen; a smaller one: a step takes 14 ms when it is fed.",
+    "The fix that it asks for is made in the script; here, enter and enter again capture that training after it.",
+    "input_bound",
+)
+FIXED = Story(
+    "healthy_medium",
+    "the same training, fixed",
+    "The same GPT on the same H200 with its batches ready in time, which is what the report's fix (workers, "
+    "prefetching) brings.",
+    "o lists both captures; there v compares this one with the one before the fix.",
+)
+LAUNCHING = Story(
+    "launch_tiny",
+    "the launch-bound training",
+    "A tiny model on an H200 with an optimizer that launches a kernel for each parameter, as on the screen.",
+    "No capture after this fix is prepared; of the starved training there is one.",
+    "launch_bound",
+)
+STORIES = (STARVED, FIXED, LAUNCHING)
+MEMBERS = tuple(story.member for story in STORIES)
+
+
+@dataclass(frozen=True)
+class PreparedTarget(Target):
+    """What one of them was taken of."""
+
+    story: Story = STARVED
+
+    @property
+    def name(self) -> str:
+        """For sentences, as of a rank."""
+        return self.story.name
+
+    @property
+    def command(self) -> str | None:
+        """That nothing runs."""
+        return f"recorded, {STEPS} steps"
+
+
+class PreparedResult(Result):
+    """What came of one: its trace has no file that another program opens."""
+
+    @property
+    def open(self) -> str:
+        """See `Result.open`."""
+        return f"llmtop report {self.folder}"
+
+
+class PreparedCaptures:
+    """The captures of an archive, and the folder for them: a temporary one that goes with the program."""
+
+    def __init__(self, archive: Path) -> None:
+        """Open nothing yet.
+
+        Args:
+            archive: has a member ENGINE-NAME.sqlite for each of `STORIES`.
+        """
+        self._archive = archive
+        self._lock = threading.Lock()
+        self.taken: list[Story] = []
+        """In the order in which they were opened."""
+
+    @cached_property
+    def parent(self) -> Path:
+        """Where they go; made when it is asked for first, and removed when the program ends."""
+        made = Path(tempfile.mkdtemp(prefix="llmtop-demo-"))
+        atexit.register(self.close)
+        return made
+
+    def close(self) -> None:
+        """Remove what was unpacked."""
+        with suppress(KeyError):
+            shutil.rmtree(self.__dict__.pop("parent"), ignore_errors=True)
+
+    def targets(self, snapshot: Snapshot | None) -> list[PreparedTarget]:
+        """What can be captured, first what fits the moment: the fix after its fault, else what an alert is of."""
+        holding = {alert.id for alert in snapshot.alerts} if snapshot is not None else set()
+        fits = [story for story in STORIES if story.alert in holding and story not in self.taken]
+        if STARVED in self.taken and FIXED not in self.taken:
+            fits.insert(0, FIXED)
+        ordered = dict.fromkeys([*fits, *STORIES])
+        return [PreparedTarget(PID, story=story) for story in ordered]
+
+    def abilities(self) -> tuple[Ability, ...]:
+        """What each engine says: the one that they were recorded with can."""
+        recorded = self._members()
+        return tuple(
+            Ability(name, True, "recorded")
+            if name in recorded
+            else Ability(name, False, "the demo's captures are not of this engine")
+            for name in ENGINES
+        )
+
+    def _members(self) -> dict[str, dict[str, str]]:
+        """The archive's members by engine and name.
+
+        Raises:
+            NotPossibleHere: it is missing or damaged.
+        """
+        try:
+            with tarfile.open(self._archive) as packed:
+                names = packed.getnames()
+        except (OSError, tarfile.TarError, EOFError) as error:
+            raise _damaged(error) from None
+        found: dict[str, dict[str, str]] = {}
+        for name in names:
+            engine, _, rest = name.partition("-")
+            found.setdefault(engine, {})[rest.removesuffix(".sqlite")] = name
+        return found
+
+    def take(
+        self,
+        plan: Plan,
+        on_progress: OnProgress = lambda progress: None,
+        cancelled: threading.Event | None = None,
+        snapshot: TakeSnapshot = lambda: None,
+    ) -> Result:
+        """Open one of them; as `llmtop.capture.take.take`, whose arguments these are."""
+        del snapshot  # of another run than the capture
+        (target,) = plan.targets
+        assert isinstance(target, PreparedTarget)
+        folders.check_disk(plan.parent)
+        path = folders.make(plan.parent, f"{target.story.member.split('_')[0]}-{plan.engine}")
+        watch = StepWatch([])
+        try:
+            job = Job(plan, path, watch, on_progress, cancelled)
+            return self._opened(job, target.story)
+        except BaseException:
+            folders.discard(path)
+            raise
+        finally:
+            watch.close()
+
+    def _opened(self, job: Job, story: Story) -> Result:
+        job.stage("prepare", "recorded beforehand: nothing runs here")
+        trace = self._unpacked(job, story)
+        job.sleep(_BLINK)
+        job.stage("analyse", "reading the trace")
+        info = Info(
+            engine=job.plan.engine,
+            host="recorded on an H200",
+            started_at=time.time(),
+            pids=[PID],
+            ranks=[None],
+            steps_wanted=STEPS,
+            notes=[
+                f"prepared: {story.about} It was recorded beforehand, is read now, and goes when the demo ends.",
+                story.following,
+            ],
+        )
+        report = take.written_report(job, trace)
+        info.steps = report.steps.count if report.steps is not None else None
+        job.sleep(_BLINK)
+        job.end_stage()
+        info.stage_seconds = {name: round(seconds, 3) for name, seconds in job.stage_seconds.items()}
+        info.state, info.finished_at = "done", time.time()
+        folders.write_info(job.folder, info)
+        job.stage("done")
+        with self._lock:
+            self.taken.append(story)
+        return PreparedResult(job.folder, info, folders.bytes_in(job.folder), trace, report)
+
+    def _unpacked(self, job: Job, story: Story) -> Path:
+        name = self._members()[job.plan.engine][story.member]
+        path = job.folder / "capture.sqlite"
+        try:
+            with tarfile.open(self._archive) as packed:
+                member = packed.extractfile(name)
+                if member is None:
+                    raise NotPossibleHere(f"{name} is no file of the demo's captures; install llmtop anew")
+                folders.write(path, member.read())
+        except (OSError, tarfile.TarError, EOFError) as error:
+            raise _damaged(error) from None
+        return path
+
+
+def _damaged(error: Exception) -> NotPossibleHere:
+    return NotPossibleHere(f"the captures that llmtop demo opens cannot be read ({error}); install llmtop anew")

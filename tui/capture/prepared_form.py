@@ -1,0 +1,52 @@
+"""The capture dialog of the demo: whom is asked, all else is as it was recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmtop.capture.prepared import STEPS, PreparedCaptures, PreparedTarget
+from llmtop.nsys_cli.tool import Option
+from llmtop.snapshot import Snapshot
+from tui.capture.form import WHOM, Form, Prospect
+
+
+def prepared_form(prepared: PreparedCaptures, snapshot: Snapshot | None) -> PreparedForm:
+    """The dialog's answers for what the screen shows now.
+
+    Raises:
+        NotPossibleHere: the captures cannot be read.
+    """
+    abilities = prepared.abilities()
+    known = tuple(Prospect(target, abilities) for target in prepared.targets(snapshot))
+    return PreparedForm(known, parent=prepared.parent)
+
+
+@dataclass
+class PreparedForm(Form):
+    """A form of which one line can be changed."""
+
+    def fields(self) -> list[tuple[str, str]]:
+        """See `Form.fields`."""
+        return [(WHOM, "")]
+
+    def lengths(self) -> list[tuple[int | None, float | None]]:
+        """As many steps as were recorded."""
+        return [(STEPS, None)]
+
+    def available_options(self) -> list[Option]:
+        """None: it is recorded already."""
+        return []
+
+    def _tells_steps(self) -> bool:
+        return True
+
+    @property
+    def preface(self) -> str:
+        """That nothing runs, and what was recorded."""
+        about = "".join(one.target.story.about for one in self.group if isinstance(one.target, PreparedTarget))
+        return f"Prepared, because in a demo nothing runs: enter opens a capture that was recorded before. {about}"
+
+    @property
+    def fixed(self) -> str:
+        """See `Form.fixed`."""
+        return "These captures are recorded: left and right choose which, and all else is as it was recorded."

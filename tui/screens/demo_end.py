@@ -1,0 +1,106 @@
+"""What stands at the end of the demo: what its recording showed, and how to watch a training of one's own."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+
+from tui import keys
+from tui.paint import alert_style
+from tui.paint.rows import Row, pad
+from tui.screens.scrolling import ScrollingScreen
+
+_OWN = (
+    ("llmtop run -- python train.py", "your training, attached"),
+    ("llmtop", "this screen, in a new pane"),
+    ("llmtop doctor", "what can be captured"),
+)
+_MOST = 5
+"""Alerts that are told."""
+
+
+class DemoEndScreen(ScrollingScreen):
+    """Shown once the recording has been played, and on its key before that."""
+
+    NAME = keys.DEMO_END
+    CSS_PATH = "report.tcss"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._at_end = False
+
+    def on_mount(self) -> None:
+        """Remember whether the recording has ended: what began anew leaves this screen."""
+        self._at_end = self.view.ended
+
+    def redraw(self) -> None:
+        """Show it, unless the recording has been begun again."""
+        super().redraw()
+        if self._at_end and not self.view.ended:
+            self._at_end = False
+            self.app.call_later(self.llmtop.action_back)
+
+    def lines(self, width: int) -> list[Row]:
+        """What to do next, and below that what was seen."""
+        palette = self.look.palette
+        title = "The recording has ended" if self.view.ended else "The recording goes on behind this"
+        rows = [Row(width).add(f" {title}", palette.strong), Row(width)]
+        rows.append(Row(width).add(" Next, a training of your own", palette.strong))
+        room = max(len(command) for command, _ in _OWN)
+        for command, does in _OWN:
+            rows.append(Row(width).add(f"   {pad(command, room)}", palette.code).add(f"  {does}", palette.dim))
+        rows.append(Row(width))
+        return [*rows, *self._captured(width), Row(width), *self._seen(width)]
+
+    def _captured(self, width: int) -> list[Row]:
+        """How far the person came with the captures."""
+        palette, prepared = self.look.palette, self.llmtop.prepared
+        from llmtop.capture.prepared import FIXED, STARVED
+
+        taken = () if prepared is None else prepared.taken
+        if STARVED in taken and FIXED in taken:
+            said = (
+                "You captured the starved training before and after its fix: o lists both, and v there compares."
+            )
+        elif taken:
+            said = "You captured one: c, enter captures the same training after its fix; then o and v compare."
+        else:
+            said = "Not tried yet: space plays it again; at INPUT-BOUND press c and enter, twice, then o and v."
+        return [Row(width).add(f" {line}", palette.text) for line in wrap(said, max(width - 2, 20))]
+
+    def _seen(self, width: int) -> list[Row]:
+        """The alerts of the recording, the first to come first."""
+        palette, alerts = self.look.palette, self.view.alerts
+        begun = alerts.since
+        told = [one for one in reversed(alerts.past()) if alert_style.weight(one.alert) > 0]
+        now = self.view.snapshot
+        holding = [] if now is None else [one for one in now.alerts if alert_style.weight(one) > 0]
+        if begun is None or not (told or holding):
+            return []
+        rows = [Row(width).add(" What it showed", palette.strong)]
+        whole = [*((one.alert, one.until) for one in told), *((one, None) for one in holding)]
+        seen = sorted(whole, key=lambda pair: pair[0].since)
+        for alert, until in seen[:_MOST]:
+            row = Row(width).add(f"   {_clock(alert.since - begun)}  ", palette.dim)
+            row.add(pad(alert_style.word(alert), 16), alert_style.ink(alert, self.look))
+            lasted = alert_style.lasted(alert, until or (alert.since if now is None else now.time))
+            rows.append(
+                row.add(f" for {pad(lasted, 8)}", palette.text).add(alert_style.title(alert)[2:], palette.dim)
+            )
+        if len(seen) > _MOST:
+            rows.append(Row(width).add(f"   and {len(seen) - _MOST} more: a", palette.dim))
+        return rows
+
+    def command(self) -> str:
+        """What starts a training of one's own."""
+        return _OWN[0][0]
+
+    async def action_again(self) -> None:
+        """Play the recording from its beginning."""
+        self._at_end = False
+        await self.llmtop.action_back()
+        self.llmtop.action_first()
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(max(int(seconds), 0), 60)
+    return f"{minutes:02d}:{rest:02d}"

@@ -1,0 +1,73 @@
+"""A capture of the allocator: who holds GPU memory, when most was held, what grows; as tables that scroll."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from llmtop.errors import LlmtopError, UnusableInput
+from llmtop.report.memory_model import MemoryReport
+from tui import keys
+from tui.paint.rows import Row
+from tui.panes import memory
+from tui.panes.report import sentence
+from tui.screens.scrolling import ScrollingScreen
+
+
+class MemoryScreen(ScrollingScreen):
+    """One snapshot of the allocator, or those of several ranks."""
+
+    NAME = keys.MEMORY
+    CSS_PATH = "report.tcss"
+
+    def __init__(self, path: Path) -> None:
+        """Show a capture of memory.
+
+        Args:
+            path: its folder, or a snapshot.
+        """
+        super().__init__()
+        self.path = path
+        self._report: MemoryReport | None = None
+        self._refusal = ""
+        self._painted: tuple[object, list[Row]] | None = None
+
+    def on_mount(self) -> None:
+        """Read the snapshot in a thread: one of a large training takes seconds."""
+        self.in_background(partial(_read, self.path), self._show, "llmtop-memory")
+
+    def _show(self, found: MemoryReport | LlmtopError) -> None:
+        if isinstance(found, LlmtopError):
+            self._refusal = str(found)
+        else:
+            self._report = found
+        self.redraw()
+
+    def command(self) -> str:
+        """What shows the same from a shell."""
+        return f"llmtop report {self.path}"
+
+    def lines(self, width: int) -> list[Row]:
+        """Paint all of it; anew only for another width or look."""
+        look = self.look
+        if self._report is None:
+            said = self._refusal or f"reading {self.path} …"
+            style = look.palette.warning if self._refusal else look.palette.dim
+            return [Row(width), *sentence(said, width, style)]
+        key = (width, look)
+        if self._painted is None or self._painted[0] != key:
+            self._painted = key, memory.paint(self._report, self.path.name, width, look)
+        return list(self._painted[1])
+
+
+def _read(path: Path) -> MemoryReport | LlmtopError:
+    from llmtop.analysis.memory import analyze_memory
+    from llmtop.trace.memory_files import memory_files
+
+    try:
+        files = memory_files([path])
+        if not files:
+            return UnusableInput(f"{path} holds no memory snapshot")
+        return analyze_memory(files)
+    except LlmtopError as error:
+        return error
