@@ -70,6 +70,7 @@ class StepsSource:
         self._owner = owner
         self._engines = engines
         self._gpu_name = gpu_name
+        self._round_seconds = ROUND_SECONDS
         self._lock = threading.Lock()
         self._trainings: dict[Path, Training] = {}
         self._notes: dict[Path, str] = {}
@@ -89,6 +90,11 @@ class StepsSource:
 
     def set_interval(self, seconds: float) -> None:
         """Nothing to change: `latest()` reads what has come, however often it is called."""
+
+    def look_every(self, seconds: float) -> None:
+        """Look for trainings so often from now on: who must not miss one that ends at once looks more often."""
+        self._round_seconds = seconds
+        self._wake.set()
 
     def close(self) -> None:
         """Hang up on all trainings, and end the thread that looks for them."""
@@ -132,8 +138,9 @@ class StepsSource:
             now = time.monotonic()
             try:
                 self._take_opened()
+                next_round = min(next_round, now + self._round_seconds)
                 if now >= next_round:
-                    next_round = now + ROUND_SECONDS
+                    next_round = now + self._round_seconds
                     self._look(now)
                 busy = self._read() >= BUSY_STEPS
             except Exception as error:  # noqa: BLE001  one odd training must not end the watch over the others

@@ -15,7 +15,7 @@ METRICS_FILE = "metrics.json"
 
 Ended = Literal["window", "itself", "crashed", "interrupted", "killed", "failed"]
 """How a run ended: "window": asked to end (SIGINT) once its window was whole; "itself": with exit code 0 before
-that, or because it was let (--to-end); "crashed": by itself with another exit code, or by a signal that was not ours;
+that, or because it was let (--to-end); "crashed": with another exit code or by a signal, neither asked for;
 "interrupted": bench itself was told to end; "killed": with SIGKILL because --kill allowed that; "failed": bench
 could not go on (a full disk)."""
 

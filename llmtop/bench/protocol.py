@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import platform
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
-from llmtop.bench.model import Bench, BenchSettings
+import msgspec
+
+from llmtop.bench.artifacts import write_environment
+from llmtop.bench.model import METRICS, METRICS_FILE, Bench, BenchRun, BenchSettings, OverRuns, State
+from llmtop.bench.run_once import RunRequest, run_once
+from llmtop.capture.folder import write
+from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.format import counted, duration
+from llmtop.secret_filter import words_without_secrets
+
+ENOUGH_SHARE = 0.5
+"""Of the window, that a command must have made which ended by itself with exit code 0 before it was whole."""
 
 
 @dataclass(frozen=True)
@@ -52,4 +66,145 @@ def measure(
         UnusableInput: a command cannot be started, or `out` holds the runs of another bench.
         NotPossibleHere: nothing can be written there.
     """
-    raise NotImplementedError
+    _make(out)
+    order = interleaved(variants, settings.runs)
+    _announce(variants, settings, out, say, bare=bare)
+    found = Bench(
+        started_at=time.time(),
+        host=platform.node(),
+        command=words_without_secrets(variants[0].command),
+        settings=settings,
+    )
+    _save(found, out)
+    if bare:
+        _add(found, out, _request(0, order[0], settings, out, say, attached=False), say)
+    for number, variant in enumerate(order, 1):
+        if found.state != "running":
+            break
+        _add(found, out, _request(number, variant, settings, out, say, attached=True), say)
+    found.state = "done" if found.state == "running" else found.state
+    found.finished_at = time.time()
+    _save(found, out)
+    return found
+
+
+def _make(out: Path) -> None:
+    if (out / METRICS_FILE).exists():
+        raise UnusableInput(f"{out} holds the runs of another bench: give another folder with --out, or remove it")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NotPossibleHere(
+            f"{out} cannot be made: {error.strerror}; choose another folder with --out"
+        ) from None
+
+
+def _announce(
+    variants: Sequence[Variant], settings: BenchSettings, out: Path, say: Callable[[str], None], *, bare: bool
+) -> None:
+    times = counted(settings.runs * len(variants) + bare, "time")
+    what = "the command" if len(variants) == 1 else f"{len(variants)} commands, interleaved:"
+    verb = "will be run" if len(variants) == 1 else "will be run, in all"
+    say(f"{what} {verb} {times}, with all that it does and writes; artifacts go to {out}")
+
+
+def _request(
+    number: int,
+    variant: Variant,
+    settings: BenchSettings,
+    out: Path,
+    say: Callable[[str], None],
+    *,
+    attached: bool,
+) -> RunRequest:
+    return RunRequest(
+        number=number,
+        folder=out / (f"run-{number}" if attached else "bare"),
+        command=variant.command,
+        settings=settings,
+        variables=variant.variables,
+        label=variant.label,
+        attached=attached,
+        say=say,
+    )
+
+
+def _add(found: Bench, out: Path, request: RunRequest, say: Callable[[str], None]) -> None:
+    """Make one run, and take it in: what it came to, and whether there shall be more."""
+    named = f" ({request.label})" if request.label else ""
+    say(f"run {request.number}{named}" if request.attached else "a run without llmtop")
+    try:
+        if not found.environment:
+            found.environment = write_environment(out, request, found.settings).main_facts()
+        write_environment(request.folder, request, found.settings)
+        run = run_once(request)
+    except NotPossibleHere as error:
+        found.state = "failed"
+        found.notes.append(str(error))
+        say(f"llmtop: {error}")
+        return
+    found.runs.append(run)
+    found.state = state_after(run, found.settings)
+    for sentence in (*run.unsteady, *run.notes):
+        say(f"run {run.number}: {sentence}")
+    found.figures = over_runs(found.runs, found.settings)
+    found.attaching = attaching(found.runs, found.settings)
+    _save(found, out)
+
+
+def state_after(run: BenchRun, settings: BenchSettings) -> State:
+    """Whether there shall be more runs after this one: "running" if so, else how it all ended."""
+    if run.ended == "interrupted":
+        return "interrupted"
+    if not run.attached:
+        return "running" if run.ended == "itself" else "failed"
+    return "running" if counts(run, settings) else "failed"
+
+
+def counts(run: BenchRun, settings: BenchSettings) -> bool:
+    """Whether a run has steps enough to count: a whole window, or most of one and a good end."""
+    if run.window is None or run.ended in ("crashed", "failed", "interrupted"):
+        return False
+    asked = settings.seconds if settings.steps is None else settings.steps
+    made = sum(run.window.step_seconds) if settings.steps is None else len(run.window.step_seconds)
+    return run.window.whole or (run.ended == "itself" and made >= ENOUGH_SHARE * (asked or 0.0))
+
+
+def over_runs(runs: Iterable[BenchRun], settings: BenchSettings) -> dict[str, dict[str, OverRuns]]:
+    """By variant and figure: median and spread over the runs that count."""
+    values: dict[str, dict[str, list[float]]] = {}
+    for run in runs:
+        if run.attached and counts(run, settings):
+            for metric in METRICS:
+                value = getattr(run.figures, metric.name)
+                if value is not None:
+                    values.setdefault(run.label, {}).setdefault(metric.name, []).append(float(value))
+    return {label: {name: _over(found) for name, found in named.items()} for label, named in values.items()}
+
+
+def _over(values: list[float]) -> OverRuns:
+    middle, low, high = median(values), min(values), max(values)
+    spread = 100.0 * (high - low) / abs(middle) if middle else 0.0
+    return OverRuns(median=middle, lowest=low, highest=high, spread_pct=spread, runs=len(values))
+
+
+def attaching(runs: Sequence[BenchRun], settings: BenchSettings) -> str | None:
+    """What being attached cost whole runs of the first variant; None without a bare run to compare with."""
+    bare = [run for run in runs if not run.attached]
+    attached = [run for run in runs if run.attached and counts(run, settings) and run.ended == "itself"]
+    attached = [run for run in attached if run.label == attached[0].label]
+    if not bare or not attached:
+        return None
+    walls, steps = [run.wall_seconds for run in attached], median(run.steps_seen for run in attached)
+    more = median(walls) - bare[0].wall_seconds
+    spread, sign = max(walls) - min(walls), "+" if more >= 0 else ""
+    noise = "" if abs(more) > spread else ", less than the runs differ by among themselves"
+    return (
+        f"an attached run took {duration(median(walls))} in all, the bare one {duration(bare[0].wall_seconds)}: "
+        f"{sign}{duration(more)}, or {sign}{duration(more / max(steps, 1))} a step "
+        f"with what attaching at the start takes{noise}"
+    )
+
+
+def _save(found: Bench, out: Path) -> None:
+    write(out / METRICS_FILE, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")

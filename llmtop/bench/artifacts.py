@@ -1,0 +1,32 @@
+"""environment.json of a run, and of all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from llmtop.bench.model import BenchSettings
+from llmtop.bench.run_once import RunRequest
+from llmtop.capture.folder import write
+from llmtop.environment import collect
+from llmtop.environment.model import Surroundings
+from llmtop.errors import NotPossibleHere
+
+ENVIRONMENT_FILE = "environment.json"
+
+
+def write_environment(folder: Path, request: RunRequest, settings: BenchSettings) -> Surroundings:
+    """Write what the command of a run is started in.
+
+    Raises:
+        NotPossibleHere: the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NotPossibleHere(
+            f"{folder} cannot be made: {error.strerror}; choose another folder with --out"
+        ) from None
+    variables = {**request.environment, **request.variables}
+    found = collect.surroundings(request.command, variables, Path.cwd(), diff=settings.diff)
+    write(folder / ENVIRONMENT_FILE, collect.to_json(found))
+    return found

@@ -1,0 +1,106 @@
+"""environment.json, as data."""
+
+from __future__ import annotations
+
+import msgspec
+
+from llmtop.version import __version__
+
+SCHEMA = 1
+
+
+class Repository(msgspec.Struct, frozen=True, kw_only=True):
+    """The git repository of the current folder."""
+
+    commit: str
+    branch: str | None = None
+    remote: str | None = None
+    dirty: bool | None = None
+    """Whether tracked files differ from the commit; None when git did not say in time."""
+    untracked: int | None = None
+    """How many files are there that git neither tracks nor ignores."""
+    diff: str | None = None
+    """Between the commit and the tracked files; None with --no-diff, or when git did not say in time."""
+    diff_cut_after: int | None = None
+    """Characters of the diff that are kept, where it is longer."""
+
+
+class PythonFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The Python that the command starts."""
+
+    executable: str
+    version: str | None = None
+    torch: str | None = None
+    cuda: str | None = None
+    """That torch was built for."""
+    packages: list[str] = []
+    """As pip freeze lists them."""
+    torch_collect_env: str | None = None
+    """What python -m torch.utils.collect_env prints."""
+    note: str | None = None
+    """Why something is missing."""
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine: what does not change from one run to the next."""
+
+    host: str
+    system: str | None = None
+    kernel: str | None = None
+    cpu: str | None = None
+    cpus: int | None = None
+    cpus_allowed: int | None = None
+    """How many of them this process may run on."""
+    cpu_governor: dict[str, int] = {}
+    """How many CPUs have which."""
+    numa_nodes: dict[str, str] = {}
+    """The CPUs of each node: {"node0": "0-31"}."""
+    memory_bytes: int | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    """The newest that the driver can do."""
+    gpus: list[dict[str, str]] = []
+    """By the names of `nvidia-smi --query-gpu`."""
+    gpu_topology: str | None = None
+    """What nvidia-smi topo -m prints: PCIe, NVLink and NUMA between the GPUs."""
+    nvlink: str | None = None
+    """What nvidia-smi nvlink --status prints."""
+    container: dict[str, str] = {}
+    """What a container says of itself: kind, image, digest, as far as that is known inside."""
+    notes: list[str] = []
+
+
+class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it."""
+
+    schema: int = SCHEMA
+    llmtop: str = __version__
+    collected_at: float
+    """Unix time."""
+    command: list[str] = []
+    folder: str = ""
+    machine: Machine
+    python: PythonFacts | None = None
+    git: Repository | None = None
+    variables: dict[str, str] = {}
+    """Those that are known to matter and to hold no secret (`llmtop/environment/variables.py`)."""
+    variables_left_out: list[str] = []
+    """Names of others of NCCL, torch and CUDA that are set; their values are not kept."""
+
+    def main_facts(self) -> dict[str, str]:
+        """What two benches are compared by at a glance; what is not known is left out."""
+        machine, python, git = self.machine, self.python, self.git
+        names = [gpu.get("name", "?") for gpu in machine.gpus]
+        found = {
+            "GPUs": ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)),
+            "driver": machine.driver,
+            "CUDA": (python.cuda if python else None) or machine.cuda,
+            "torch": python.torch if python else None,
+            "Python": python.version if python else None,
+            "CPU": machine.cpu,
+            "governor": ", ".join(sorted(machine.cpu_governor)),
+            "commit": None if git is None else git.commit[:12] + (" and changes" if git.dirty else ""),
+            "image": machine.container.get("digest") or machine.container.get("image"),
+            "host": machine.host,
+        }
+        return {name: value for name, value in found.items() if value}

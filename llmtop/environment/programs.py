@@ -1,0 +1,34 @@
+"""Running the small programs that know what is to be known: nvidia-smi, git, a Python."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+
+def output_of(
+    command: Sequence[str],
+    *,
+    seconds: float = 10.0,
+    folder: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+    most: int = 8 << 20,
+) -> str | None:
+    """What a program prints, cut to so many characters; None when it is not there, fails, or takes too long."""
+    try:
+        done = subprocess.run(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=False,
+            cwd=folder,
+            env=None if variables is None else dict(variables),
+        )
+    except (OSError, subprocess.TimeoutExpired, ValueError):
+        return None
+    return done.stdout[:most] if done.returncode == 0 else None
