@@ -128,8 +128,8 @@ def _decision(
     """The decision, why, and what would decide it; `runs` of the baseline and of the candidate."""
     if found is None:
         reason = (
-            f"{counted(runs[0], 'run')} of the baseline and {counted(runs[1], 'run')} of the candidate count; with "
-            f"fewer than {FEWEST} on a side nothing is known of their noise"
+            f"{counted(runs[0], 'run')} of the baseline and {counted(runs[1], 'run')} of the candidate count; "
+            f"with fewer than {FEWEST} on a side nothing is known of their noise"
         )
         return "none" if limit is None else Decision.UNDECIDABLE.value, reason, "give --runs 5, to both"
     if limit is None:

@@ -55,6 +55,7 @@ def _between(low: float, high: float) -> str:
 def ranking_table(found: Ranking) -> Text:
     """The values, best first."""
     rows = []
+    alone = not any(value.as_good_as_best for value in found.values[1:])
     for place, value in enumerate(found.values):
         first = place == 0
         rows.append(
@@ -63,7 +64,7 @@ def ranking_table(found: Ranking) -> Text:
                 value_told(value.median, found.unit),
                 DASH if first else told(value.behind_pct),
                 DASH if first else _between(value.behind_low_pct, value.behind_high_pct),
-                ("best" if found.differs else "first") if first else ("no" if value.as_good_as_best else "yes"),
+                ("best" if alone else DASH) if first else ("no" if value.as_good_as_best else "yes"),
             )
         )
     return Text(

@@ -1,7 +1,7 @@
-"""A file of earlier benches, for machines whose noise is from day to day: one line each, with medians over its runs.
+"""A file of earlier benches, for machines whose noise is from day to day: one line each, with medians over runs.
 
-What is new is held to the last of them. How far their medians lie apart is the noise, whatever it comes from, which
-no number of runs at one hour shows.
+What is new is held to the last of them. How far their medians lie apart is the noise, whatever it comes from: no
+number of runs at one hour shows that.
 """
 
 from __future__ import annotations

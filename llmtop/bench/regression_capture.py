@@ -1,4 +1,4 @@
-"""What --capture-on-regression leaves: a capture of the candidate, beside one of the baseline where there is one."""
+"""What --capture-on-regression leaves: a capture of the candidate, beside one of the baseline if there is one."""
 
 from __future__ import annotations
 
