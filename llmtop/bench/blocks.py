@@ -35,7 +35,7 @@ def block_length(runs: Sequence[Steps]) -> BlockLength:
     """
     runs = [run for run in runs if len(run) >= 4]
     if not runs:
-        return BlockLength(1, "too few steps to tell how alike neighbours are")
+        return BlockLength(1, "too few steps to tell how neighbours are related")
     shortest = min(len(run) for run in runs)
     covariance = _covariance(runs, most := max(1, shortest // 2))
     if covariance[0] <= 0.0:
@@ -45,7 +45,7 @@ def block_length(runs: Sequence[Steps]) -> BlockLength:
     chance = 2.0 * math.sqrt(math.log10(count) / count)
     last = _last_that_counts(correlation, chance, max(5, math.ceil(math.sqrt(math.log10(count)))))
     if last == 0:
-        return BlockLength(1, f"neighbouring steps are not alike (autocorrelation {correlation[1]:+.2f})")
+        return BlockLength(1, f"neighbouring steps are unrelated (autocorrelation {correlation[1]:+.2f})")
     lags = np.arange(1, min(2 * last, most) + 1)
     weights = np.minimum(1.0, 2.0 * (1.0 - lags / (2.0 * last)))  # the flat-top window of Politis and Romano
     spectrum = covariance[0] + 2.0 * float(np.sum(weights * covariance[lags]))
@@ -55,7 +55,7 @@ def block_length(runs: Sequence[Steps]) -> BlockLength:
     length = min(max(best, 1), longest)
     return BlockLength(
         length,
-        f"steps up to {last} apart are alike (autocorrelation {correlation[1]:+.2f} of neighbours)",
+        f"steps up to {last} apart are related (autocorrelation {correlation[1]:+.2f} of neighbours)",
     )
 
 

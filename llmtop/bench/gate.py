@@ -27,6 +27,7 @@ from llmtop.bench.regression_capture import capture_and_compare
 from llmtop.bench.summary import summary
 from llmtop.capture.folder import write
 from llmtop.errors import EXIT_DONE, EXIT_ENVIRONMENT, UnusableInput
+from llmtop.secret_filter import words_without_secrets
 
 RUNS_COMPARED = 5
 """With fewer the interval is wide: with three on each side t is 2.8, with five 2.3."""
@@ -152,7 +153,12 @@ class Gate:
             before, after = runs_that_count(found, BASELINE), runs_that_count(found, CANDIDATE)
             metric = chosen(self._metric, before, after)
             return compare_runs(
-                before, after, against=self._options.against, metric=metric, limit=limit, paired=True
+                before,
+                after,
+                against=shlex.join(words_without_secrets(self.variants[0].command)),
+                metric=metric,
+                limit=limit,
+                paired=True,
             )
         after = runs_that_count(found)
         if self._options.history is not None:

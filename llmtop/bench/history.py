@@ -21,7 +21,7 @@ from llmtop.bench.intervals import CONFIDENCE, ChangeInterval
 from llmtop.bench.model import Metric
 from llmtop.bench.student import t_quantile
 from llmtop.errors import NotPossibleHere, UnusableInput
-from llmtop.format import counted, printable
+from llmtop.format import printable
 from llmtop.inputs import read_input
 
 FEWEST = 3
@@ -119,7 +119,7 @@ def compare_history(
         limit: percent that it may be worse; None: nothing is decided.
         left_out: earlier benches that are not comparable.
     """
-    against = f"the history {path.name} ({counted(len(entries), 'bench')})"
+    against = f"the history {path.name} ({_benches(len(entries))})"
     more = f"; {left_out} more are of another environment, or were regressions" if left_out else ""
     if len(entries) < FEWEST:
         return BenchComparison(
@@ -127,7 +127,7 @@ def compare_history(
             metric=metric.name,
             limit_pct=limit,
             decision="none",
-            reason=f"the history holds {counted(len(entries), 'bench')} to compare with, and {FEWEST} are needed "
+            reason=f"the history holds {_benches(len(entries))} to compare with, and {FEWEST} are needed "
             f"before anything is judged{more}",
             baseline_runs=len(entries),
             candidate_runs=len(values),
@@ -158,6 +158,10 @@ def compare_history(
         baseline_runs=len(entries),
         candidate_runs=len(values),
     )
+
+
+def _benches(number: int) -> str:
+    return f"{number} bench" if number == 1 else f"{number} benches"
 
 
 def _predicted(earlier: np.ndarray, now: np.ndarray) -> ChangeInterval:

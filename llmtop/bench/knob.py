@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from llmtop.bench.protocol import Variant
 from llmtop.errors import UnusableInput
+from llmtop.secret_filter import variable_without_secrets, words_without_secrets
 
 HOLE = "{}"
 """What stands in a command for the value."""
@@ -40,6 +41,10 @@ def knob_variants(text: str, command: Sequence[str]) -> list[Variant]:
 
 def _variant(name: str, value: str, command: Sequence[str], *, has_hole: bool) -> Variant:
     label = f"{name}={value}" if name else value
+    if words_without_secrets([label]) != [label] or (name and variable_without_secrets(name, value) != value):
+        raise UnusableInput(
+            "--vary: a value looks like a secret, and values are told in files: vary something else"
+        )
     if has_hole:
         return Variant(tuple(word.replace(HOLE, value) for word in command), label)
     return Variant(tuple(command), label, {name: value})

@@ -47,11 +47,11 @@ def _runs(
     return made
 
 
-def test_blocks_are_single_steps_where_neighbours_are_not_alike_and_longer_where_they_are() -> None:
-    loose = block_length([run.steps for run in _runs(0.1, 10, 40, 1) if run.steps is not None])
-    tied = block_length([run.steps for run in _runs(0.1, 10, 40, 1, alike=0.8) if run.steps is not None])
+def test_blocks_are_single_steps_where_neighbours_are_unrelated_and_longer_where_they_are() -> None:
+    loose = block_length([run.steps for run in _runs(0.1, 10, 40, 2) if run.steps is not None])
+    tied = block_length([run.steps for run in _runs(0.1, 10, 40, 2, alike=0.8) if run.steps is not None])
     assert loose.steps == 1
-    assert "not alike" in loose.reason
+    assert "unrelated" in loose.reason
     assert 5 <= tied.steps <= 13
     assert "+0.7" in tied.reason or "+0.8" in tied.reason
 
