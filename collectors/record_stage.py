@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from pathlib import Path
+from typing import Any
 
 from collectors.pipeline import with_note
 from llmtop.errors import LlmtopError
@@ -18,13 +19,17 @@ PENDING_SNAPSHOTS = 100
 class RecordStage:
     """A stage for the hub that writes each snapshot to a recording and passes it on."""
 
-    def __init__(self, path: str | Path, *, host: str, overwrite: bool = False) -> None:
+    def __init__(
+        self, path: str | Path, *, host: str, overwrite: bool = False, environment: dict[str, Any] | None = None
+    ) -> None:
         """Create the file at once, so that a bad path is known before anything is watched.
+
+        Arguments as of `llmtop.recording.Writer`.
 
         Raises:
             LlmtopError: as `llmtop.recording.Writer`.
         """
-        self._writer = Writer(path, host=host, overwrite=overwrite)
+        self._writer = Writer(path, host=host, overwrite=overwrite, environment=environment)
         self._waiting: queue.Queue[Snapshot | None] = queue.Queue(PENDING_SNAPSHOTS)
         self.error: LlmtopError | None = None
         """Why recording ended early."""

@@ -25,9 +25,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from llmtop import socket_dir, wire
+from llmtop import procfs, socket_dir, wire
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.procfs import is_alive
+from llmtop.secret_filter import without_secrets
 from llmtop.version import __version__
 
 _CHUNK = 1 << 18
@@ -286,8 +287,17 @@ class Connection:
         if isinstance(message, wire.Refused):
             raise UnusableInput(f"the training refused: {message.reason}")
         if isinstance(message, wire.Hello):
+            message.command = self._command(message.command)
             self.hello = message
         return message
+
+    def _command(self, told: str) -> str:
+        """The training's command line without secrets, which monitors show and write to files.
+
+        By its words where this machine's /proc has them: in what it told, blanks within a word are lost.
+        """
+        words = procfs.command(self.host_pid) if self.host_pid and told else None
+        return (words or without_secrets(told))[: len(told)]
 
 
 @contextlib.contextmanager

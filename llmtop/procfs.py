@@ -29,12 +29,17 @@ def environ(pid: int) -> dict[str, str]:
 
 
 def command(pid: int) -> str | None:
-    """The command line, blanks between the words; None when the process is gone or a kernel thread."""
+    """The command line, blanks between the words, without secrets: it is shown, and written to files.
+
+    None when the process is gone or a kernel thread.
+    """
+    from llmtop.secret_filter import words_without_secrets  # what keeps a session open never asks for this
+
     try:
         raw = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return None
-    return " ".join(os.fsdecode(word) for word in raw.split(b"\0") if word) or None
+    return " ".join(words_without_secrets([os.fsdecode(word) for word in raw.split(b"\0") if word])) or None
 
 
 def is_alive(pid: int) -> bool:

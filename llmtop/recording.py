@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -66,6 +66,7 @@ class Writer:
         overwrite: bool = False,
         file: io.FileIO | None = None,
         effort: int = 6,
+        environment: dict[str, Any] | None = None,
     ) -> None:
         """Create the file.
 
@@ -75,6 +76,7 @@ class Writer:
             overwrite: write over one that exists.
             file: an empty one that is open already and has no name any more; closed by `close()`.
             effort: of the packing, 1 to 9.
+            environment: what the header says of where it is made.
 
         Raises:
             UnusableInput: it exists and `overwrite` is not set, or it is no file that keeps what is written.
@@ -87,7 +89,7 @@ class Writer:
         self._first = self._last = 0.0
         self._clock = SteadyTime()
         self._file = self._created(overwrite) if file is None else file
-        header = Header(created=time.time(), host=host)
+        header = Header(created=time.time(), host=host, environment=environment)
         try:
             if self._file.isatty():
                 raise _keeps_nothing(self.path)

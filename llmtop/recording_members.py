@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -46,6 +46,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     created: float
     """Unix time."""
     host: str = ""
+    environment: dict[str, Any] | None = None
+    """What was recorded on and in, as far as it was known at the start (`llmtop/environment/model.py`)."""
 
 
 class Head(NamedTuple):

@@ -116,10 +116,21 @@ THINNED: dict[str, tuple[str, ...]] = {
     "test_any_snapshot_is_painted_at_any_size_in_exactly_its_place": ("dark", "ascii"),
     "test_it_ends_with_0_and_takes_its_entry_along": ("2", "15"),
     "test_what_is_planted_among_64_nodes_is_named": ("rules",),
+    "test_equal_benches_raise_no_alarm_and_a_planted_slowdown_is_found": ("typical-False",),
 }
 """By the name of the test, wherever it stands, the parameters that `make test` runs."""
 
 LEFT_OUT: dict[str, str] = {
+    "test_a_baseline_is_kept_and_equal_slower_and_noisy_runs_are_held_to_it": "test_runs_are_held_to_a_baseline",
+    "test_an_interval_holds_what_was_planted_about_as_often_as_it_says": (
+        "test_a_few_equal_benches_raise_no_alarm_and_a_planted_slowdown_is_found"
+    ),
+    "test_equal_values_are_seldom_called_different": (
+        "test_values_that_noise_cannot_tell_apart_are_not_ranked_in_words"
+    ),
+    "test_the_plain_bootstrap_is_too_narrow_for_five_runs": (
+        "test_a_few_equal_benches_raise_no_alarm_and_a_planted_slowdown_is_found"
+    ),
     "test_assisted_decoding_is_one_request_for_all_its_drafts": (
         "test_each_request_is_seen_from_its_call_to_its_return"
     ),

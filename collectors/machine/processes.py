@@ -15,6 +15,7 @@ import psutil
 from collectors.base import GpuUse
 from collectors.machine.containers import pids_are_the_hosts
 from collectors.periodic_thread import Beat
+from llmtop.secret_filter import words_without_secrets
 from llmtop.snapshot import Process
 from llmtop.wall_clock import WallClock
 
@@ -271,10 +272,10 @@ def _allowed(read: Callable[[], T]) -> T | None:
 
 
 def _command(process: psutil.Process) -> str | None:
-    """The command line, or the name in brackets where there is none (zombies, kernel threads)."""
+    """The command line without secrets, or the name in brackets where there is none (zombies, kernel threads)."""
     words = _allowed(process.cmdline)
     if words:
-        return _text(" ".join(words)[:COMMAND_LENGTH])
+        return _text(" ".join(words_without_secrets(words))[:COMMAND_LENGTH])
     name = _allowed(process.name)
     return None if name is None else _text(f"[{name}]")
 

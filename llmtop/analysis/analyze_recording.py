@@ -14,12 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from llmtop.analysis.verdict import BORDER_PCT, NEAR_PCT
 from llmtop.bottlenecks import BOUND_IDS, BoundId, Verdict
 from llmtop.errors import UnusableInput
 from llmtop.format import duration, percent
 from llmtop.gpu_busy import idle_pct
 from llmtop.inputs import DEFAULT, Limits
+from llmtop.report import environment as environments
 from llmtop.report.model import Device, Finding, MetricOverTime, PhaseMean, Report, StepsJudged
 from llmtop.severity import gravity
 from llmtop.snapshot import Alert, Gpu, Rank, Snapshot, Step
@@ -161,15 +164,14 @@ def analyze_recording(path: str | Path, limits: Limits = DEFAULT) -> Report:
         report = analyze_snapshots((snapshot for _, snapshot in reader.snapshots()), str(path), notes, limits)
         if reader.damage:
             notes.append(reader.damage)
-        return replace_notes(report, notes)
+        told = environments.of_surroundings(reader.header.environment)
+        return replace_notes(msgspec.structs.replace(report, environment=told), notes)
     finally:
         reader.close()
 
 
 def replace_notes(report: Report, notes: list[str]) -> Report:
     """The report with more notes."""
-    import msgspec
-
     return msgspec.structs.replace(report, notes=(*report.notes, *notes))
 
 

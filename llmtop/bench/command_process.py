@@ -20,6 +20,19 @@ from llmtop.launch.environment import instrumented, without_lines
 _STARTER = Path(__file__).with_name("start_command.py")
 
 
+def check_program(command: Sequence[str], variables: Mapping[str, str]) -> None:
+    """See that there is such a program.
+
+    Raises:
+        UnusableInput: there is none, or it may not be executed.
+    """
+    program = shutil.which(command[0], os.F_OK, variables.get("PATH"))
+    if program is None:
+        raise UnusableInput(f"{command[0]}: no such command; check its name and PATH")
+    if not os.access(program, os.X_OK) or os.path.isdir(program):
+        raise UnusableInput(f"{command[0]} cannot be executed: it is no program")
+
+
 class CommandProcess:
     """The command, from its start to its end. What it writes goes to our standard error, and to no file."""
 
@@ -39,11 +52,7 @@ class CommandProcess:
         variables = without_lines(instrumented(variables)) if attached else {**variables, "LLMTOP_OFF": "1"}
         self._marker = run_lifetime.new_marker()
         variables[run_lifetime.MARKER] = self._marker
-        program = shutil.which(command[0], os.F_OK, variables.get("PATH"))
-        if program is None:
-            raise UnusableInput(f"{command[0]}: no such command; check its name and PATH")
-        if not os.access(program, os.X_OK) or os.path.isdir(program):
-            raise UnusableInput(f"{command[0]} cannot be executed: it is no program")
+        check_program(command, variables)
         self.started_at, self._began = time.time(), time.monotonic()
         self._seconds: float | None = None
         self._process = subprocess.Popen(

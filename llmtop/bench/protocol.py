@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
 import msgspec
 
 from llmtop.bench.artifacts import write_environment
+from llmtop.bench.command_process import check_program
 from llmtop.bench.model import METRICS, METRICS_FILE, Bench, BenchRun, BenchSettings, OverRuns, State
 from llmtop.bench.run_once import RunRequest, run_once
 from llmtop.capture.folder import write
+from llmtop.environment.collect import as_dict
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.format import counted, duration
 from llmtop.secret_filter import words_without_secrets
@@ -68,6 +71,8 @@ def measure(
         UnusableInput: a command cannot be started, or `out` holds the runs of another bench.
         NotPossibleHere: nothing can be written there.
     """
+    for variant in variants:
+        check_program(variant.command, {**os.environ, **variant.variables})
     _make(out)
     order = interleaved(variants, settings.runs)
     _announce(variants, settings, out, say, bare=bare)
@@ -152,8 +157,8 @@ def _add(found: Bench, out: Path, request: RunRequest, say: Callable[[str], None
     try:
         if not found.environment:
             found.environment = write_environment(out, request, found.settings).main_facts()
-        write_environment(request.folder, request, found.settings)
-        run = run_once(request)
+        around = write_environment(request.folder, request, found.settings)
+        run = run_once(replace(request, surroundings=as_dict(around)))
     except NotPossibleHere as error:
         found.state = "failed"
         found.notes.append(str(error))

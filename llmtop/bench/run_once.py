@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -41,6 +42,8 @@ class RunRequest:
     """Which variant it is of."""
     attached: bool = True
     """False: a bare run, without llmtop; whole, as it needs `settings.to_end`."""
+    surroundings: dict[str, Any] | None = None
+    """What the header of the recording says of where it is made."""
     say: Callable[[str], None] = print
     """Tells the person at the terminal what is waited for, a sentence each."""
 
@@ -77,7 +80,7 @@ def _started(request: RunRequest) -> CommandProcess:
 
 
 def _watched(request: RunRequest, told: ToldToEnd) -> BenchRun:
-    watch = RunWatch(request.folder)
+    watch = RunWatch(request.folder, request.surroundings)
     try:
         command = _started(request)
         try:

@@ -6,6 +6,7 @@ import platform
 import time
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 from collectors.hub import Hub, Sources, live_hub, live_sources, next_round
 from collectors.record_stage import RecordStage
@@ -30,8 +31,12 @@ _MOST_SNAPSHOTS = 3600
 class RunWatch:
     """Makes a snapshot a second of this machine, keeps those of the window, and writes recording and gpu.csv."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, environment: dict[str, Any] | None = None) -> None:
         """Create the files and start the sources.
+
+        Args:
+            folder: of the run.
+            environment: what the header of the recording says of it.
 
         Raises:
             LlmtopError: the files cannot be written.
@@ -41,7 +46,9 @@ class RunWatch:
         self.error: LlmtopError | None = None
         """Why the files are cut short."""
         self._csv = GpuCsv(folder / GPU_FILE)
-        self._recorder = RecordStage(folder / RECORDING_FILE, host=platform.node(), overwrite=True)
+        self._recorder = RecordStage(
+            folder / RECORDING_FILE, host=platform.node(), overwrite=True, environment=environment
+        )
         self._trainings: StepsSource | None = None
         self._settled_at: float | None = None
         self._hub: Hub = live_hub(interval=INTERVAL_SECONDS, taps=(self._recorder,), make_sources=self._sources)

@@ -22,7 +22,7 @@ from llmtop.capture.folder import Info
 from llmtop.capture.job import Cancelled, Job, OnProgress, Plan, Recorded
 from llmtop.capture.lock import CaptureLock, Holder
 from llmtop.capture.step_listener import StepWatch
-from llmtop.errors import LlmtopError, UnusableInput
+from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.format import counted, duration, percent, size
 from llmtop.snapshot import Snapshot
 from llmtop.trace.file_kind import TRACES
@@ -194,6 +194,7 @@ def _finish(job: Job, engine: Engine, info: Info, recorded: Recorded, snapshot: 
     info.gpus_after = list(after.gpus) if after else None
     _describe_after(job, info)
     _note_longer_steps(info)
+    _keep_environment(job, info)
     job.end_stage()
     info.stage_seconds = {name: round(seconds, 3) for name, seconds in job.stage_seconds.items()}
     info.state, info.finished_at = "done", time.time()
@@ -276,6 +277,19 @@ def _analyse(job: Job, info: Info, traces: list[Path]) -> Any:
     report = analyze(whole, steps=job.plan.steps, undisturbed=undisturbed)
     _write_report(job.folder, render(report), to_json(report))
     return report
+
+
+def _keep_environment(job: Job, info: Info) -> None:
+    """Write environment.json: what the first of the processes runs in. A capture without it is still one."""
+    from llmtop.environment import collect
+
+    found = collect.of_process(job.plan.targets[0].pid)
+    if found is None:
+        return
+    try:
+        folders.write(job.folder / "environment.json", collect.to_json(found))
+    except NotPossibleHere as error:
+        info.notes.append(f"environment.json is missing: {error}")
 
 
 def _note_losses(info: Info, report: Any) -> None:

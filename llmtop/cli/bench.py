@@ -18,6 +18,8 @@ from llmtop.errors import UnusableInput
 if TYPE_CHECKING:
     from llmtop.bench.gate import GateOptions
 
+INTERRUPTED = 130
+"""What a shell makes of ctrl+c."""
 PARENT = "llmtop-bench"
 """Where benches go by default, each in a folder named for the time."""
 
@@ -64,8 +66,8 @@ def bench(
     """Run COMMAND --runs times, attached as by llmtop run, and measure each after its warm-up.
 
     A run ends as by ctrl+c once its window is whole, and is waited for. Exit codes: 0 all runs were measured; 2
-    wrong usage, or no such command; 3 a run crashed, made too few steps or none, or nothing could be written. With
-    --fail-over: 1 a regression, 3 noise hides whether it is one.
+    wrong usage, or no such command; 3 a run crashed, made too few steps or none, or nothing could be written; 130
+    it was interrupted. With --fail-over: 1 a regression, 3 noise hides whether it is one.
     """
     from llmtop.bench import protocol
     from llmtop.bench.gate import RUNS_COMPARED, Gate
@@ -94,7 +96,8 @@ def bench(
     folder = (out or Path(PARENT) / time.strftime("%Y%m%d-%H%M%S")).absolute()
     found = protocol.measure(judge.variants, settings, folder, _say, bare=bare, check=judge.check_environment)
     try:
-        return judge.judge(found, folder, _say)
+        code = judge.judge(found, folder, _say)
+        return INTERRUPTED if found.state == "interrupted" else code
     finally:
         judge.write(found)
         _show(found, as_json=as_json)

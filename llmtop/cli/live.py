@@ -290,8 +290,9 @@ def _print_once(snapshot: Any, as_json: bool) -> None:
 
 def _recorder(path: Path, force: bool) -> RecordStage:
     from collectors.record_stage import RecordStage
+    from llmtop.environment.collect import of_machine
 
-    return RecordStage(path, host=platform.node(), overwrite=force)
+    return RecordStage(path, host=platform.node(), overwrite=force, environment=of_machine())
 
 
 def _recorded(recorder: RecordStage | None) -> int:

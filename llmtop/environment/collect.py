@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from llmtop import procfs
 from llmtop.environment import variables as listed
 from llmtop.environment.machine import machine
 from llmtop.environment.model import Surroundings
 from llmtop.environment.python_facts import python_facts
 from llmtop.environment.repository import repository
+from llmtop.errors import LlmtopError
 from llmtop.secret_filter import words_without_secrets
 
 
 def surroundings(
-    command: Sequence[str], variables: Mapping[str, str], folder: Path, *, diff: bool, python: bool = True
+    command: Sequence[str], variables: Mapping[str, str], folder: Path, *, diff: bool, torch: bool = True
 ) -> Surroundings:
     """What a command runs in; takes some seconds where its Python has torch.
 
@@ -26,18 +30,44 @@ def surroundings(
         variables: its environment.
         folder: in which it is started.
         diff: whether to keep the difference to the git commit.
-        python: whether to ask its Python what it has.
+        torch: whether its Python shall import torch and tell all that collect_env tells; else what is installed.
     """
     return Surroundings(
         collected_at=time.time(),
         command=words_without_secrets(command),
         folder=str(folder),
         machine=machine(),
-        python=python_facts(command, variables) if python else None,
+        python=python_facts(command, variables, torch=torch),
         git=repository(folder, diff=diff),
         variables=listed.kept(variables),
         variables_left_out=listed.left_out(variables),
     )
+
+
+def of_machine() -> dict[str, Any]:
+    """What is known before there is a command to ask about, for the header of a recording."""
+    found = Surroundings(collected_at=time.time(), machine=machine())
+    return as_dict(found)
+
+
+def of_process(pid: int) -> Surroundings | None:
+    """What a running process runs in, without asking its Python anything that takes a CPU from it for long.
+
+    None where it has gone or belongs to another user.
+    """
+    try:
+        variables = procfs.environ(pid)
+        folder = Path(os.readlink(f"/proc/{pid}/cwd"))
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+    except (OSError, LlmtopError):
+        return None
+    return surroundings([os.fsdecode(word) for word in words], variables, folder, diff=True, torch=False)
+
+
+def as_dict(found: Surroundings) -> dict[str, Any]:
+    """As JSON would have it."""
+    told: dict[str, Any] = msgspec.to_builtins(found)
+    return told
 
 
 def to_json(found: Surroundings) -> bytes:

@@ -17,6 +17,8 @@ from llmtop.secret_filter import without_secrets
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?t?$")
 _ASK_SECONDS = 60.0
 """collect_env looks at every package and starts a dozen programs; torch alone takes seconds to import."""
+_INJECTED = ("LD_PRELOAD", "NSYS_", "QUADD_", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
+"""By which a profiler would take the asked Python for a part of the training."""
 _ASKED = r"""
 import json, sys
 from importlib import metadata
@@ -37,6 +39,8 @@ for one in metadata.distributions():
     found["packages"].append(line)
 found["packages"] = sorted(set(found["packages"]), key=str.lower)
 try:
+    if sys.argv[1:] != ["torch"]:
+        raise ImportError
     import torch
     found["torch"], found["cuda"] = str(torch.__version__), torch.version.cuda
     from torch.utils.collect_env import get_pretty_env_info
@@ -72,22 +76,26 @@ def _by_first_line(program: str | None) -> str | None:
     return shutil.which(named[0]) if named else None
 
 
-def python_facts(command: Sequence[str], variables: Mapping[str, str]) -> PythonFacts | None:
+def python_facts(
+    command: Sequence[str], variables: Mapping[str, str], *, torch: bool = True
+) -> PythonFacts | None:
     """What the Python of a command has; None where its words do not tell which that is.
 
     Args:
         command: its words.
         variables: its environment.
+        torch: whether torch is imported and asked, too.
     """
     python = python_of(command, variables)
-    return None if python is None else _asked(python, tuple(sorted(variables.items())))
+    return None if python is None else _asked(python, tuple(sorted(variables.items())), torch)
 
 
 @functools.lru_cache(maxsize=8)
-def _asked(python: str, variables: tuple[tuple[str, str], ...]) -> PythonFacts:
+def _asked(python: str, variables: tuple[tuple[str, str], ...], torch: bool) -> PythonFacts:
     # It is no training: nothing attaches, and no GPU memory is taken beside the next run.
-    changed = {**dict(variables), "LLMTOP_OFF": "1"}
-    printed = output_of([python, "-c", _ASKED], seconds=_ASK_SECONDS, variables=changed)
+    kept = {name: value for name, value in variables if not name.startswith(_INJECTED)}
+    words = [python, "-c", _ASKED, *(["torch"] if torch else [])]
+    printed = output_of(words, seconds=_ASK_SECONDS, variables={**kept, "LLMTOP_OFF": "1"})
     try:
         found: dict[str, Any] = json.loads((printed or "").rpartition("\n")[2])
     except ValueError:

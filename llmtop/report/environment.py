@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from llmtop.inputs import read_input
 _HASH = 12
 """Characters of a commit that tell it from others."""
 _MOST_WORDS = 12
+_MOST_ROWS = 20
+"""Variables and packages that are told one by one."""
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +36,16 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     command: str | None = None
     ranks: int | None = None
     """How many processes were captured."""
+    python: str | None = None
+    cpu: str | None = None
+    governor: str | None = None
+    image: str | None = None
+    """Of the container, by digest where that is known."""
+    diff: str | None = None
+    """What the changes to the commit hash to."""
+    packages: dict[str, str] = {}
+    """By name, as pip freeze tells them."""
+    variables: dict[str, str] = {}
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,18 +64,18 @@ def environment_of(path: Path) -> Environment | None:
     Args:
         path: the folder of the capture, or a file in it.
     """
-    try:
-        data = read_input((path if path.is_dir() else path.parent) / "capture.json")
-        found = msgspec.json.decode(data, type=dict[str, Any])
-    except (UnusableInput, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    folder = path if path.is_dir() else path.parent
+    found = _read(folder / "capture.json")
+    if found is None:
         return None
+    around = of_surroundings(_read(folder / "environment.json"))
     git = found.get("git")
     git = git if isinstance(git, dict) else {}
     listed = found.get("gpus_before")
     gpus = [gpu for gpu in listed if isinstance(gpu, dict)] if isinstance(listed, list) else []
     pids, dirty = found.get("pids"), git.get("dirty")
     limits = [gpu.get("power_limit_watts") for gpu in gpus]
-    return Environment(
+    told = Environment(
         gpus=tuple(name for gpu in gpus if (name := _text(gpu, "name"))),
         power_limit_watts=tuple(float(limit) for limit in limits if isinstance(limit, int | float)),
         host=_text(found, "host"),
@@ -74,6 +87,59 @@ def environment_of(path: Path) -> Environment | None:
         command=_text(found, "command"),
         ranks=len(pids) if isinstance(pids, list) and pids else None,
     )
+    names = ("python", "cpu", "governor", "image", "diff", "packages", "variables")
+    more = {} if around is None else {name: getattr(around, name) for name in names}
+    return msgspec.structs.replace(told, **more)
+
+
+def of_surroundings(found: dict[str, Any] | None) -> Environment | None:
+    """What environment.json says, or the header of a recording; None without either."""
+    if found is None or not isinstance(machine := found.get("machine"), dict):
+        return None
+    python, git = (value if isinstance(value := found.get(name), dict) else {} for name in ("python", "git"))
+    listed = machine.get("gpus")
+    gpus = [gpu for gpu in listed if isinstance(gpu, dict)] if isinstance(listed, list) else []
+    container = machine.get("container")
+    container = container if isinstance(container, dict) else {}
+    governors = machine.get("cpu_governor")
+    words, dirty, diff = found.get("command"), git.get("dirty"), _text(git, "diff")
+    return Environment(
+        gpus=tuple(name for gpu in gpus if (name := _text(gpu, "name"))),
+        host=_text(machine, "host"),
+        driver=_text(machine, "driver"),
+        cuda=_text(python, "cuda") or _text(machine, "cuda"),
+        torch=_text(python, "torch"),
+        commit=_text(git, "commit"),
+        dirty=dirty if isinstance(dirty, bool) else None,
+        command=" ".join(map(str, words)) if isinstance(words, list) and words else None,
+        python=_text(python, "version"),
+        cpu=_text(machine, "cpu"),
+        governor=", ".join(sorted(map(str, governors))) if isinstance(governors, dict) and governors else None,
+        image=_text(container, "digest") or _text(container, "image"),
+        diff=hashlib.sha256(diff.encode(errors="replace")).hexdigest()[:_HASH] if diff else None,
+        packages=_packages(python.get("packages")),
+        variables=_texts(found.get("variables")),
+    )
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        return msgspec.json.decode(read_input(path), type=dict[str, Any])
+    except (UnusableInput, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _packages(lines: object) -> dict[str, str]:
+    """Name and version of each line of pip freeze."""
+    found = {}
+    for line in lines if isinstance(lines, list) else []:
+        name, _, version = str(line).partition(" @ " if " @ " in str(line) else "==")
+        found[name] = version
+    return found
+
+
+def _texts(values: object) -> dict[str, str]:
+    return {str(name): str(value) for name, value in values.items()} if isinstance(values, dict) else {}
 
 
 def _text(values: dict[str, Any], name: str) -> str | None:
@@ -95,7 +161,28 @@ def differences(before: Environment | None, after: Environment | None) -> tuple[
         if one != other and (one is not None or other is not None):
             changed = words_changed(one, other) if name == "command" and one and other else ""
             found.append(Difference(name=name, before=one, after=other, told=changed))
-    return tuple(found)
+    return (*found, *_of_tables(before, after))
+
+
+def _of_tables(before: Environment, after: Environment) -> list[Difference]:
+    """Variables and packages that differ, one by one, where both sides list any."""
+    found = []
+    if before.python and after.python:
+        found += _apart("$", before.variables, after.variables)
+    if before.packages and after.packages:
+        found += _apart("package ", before.packages, after.packages)
+    left = len(found) - _MOST_ROWS
+    if left > 0:
+        found[_MOST_ROWS:] = [Difference(name="packages", before=None, after=None, told=f"{left} more differ")]
+    return found
+
+
+def _apart(prefix: str, before: dict[str, str], after: dict[str, str]) -> list[Difference]:
+    return [
+        Difference(name=f"{prefix}{name}", before=before.get(name), after=after.get(name))
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    ]
 
 
 def _told(of: Environment) -> list[tuple[str, str | None]]:
@@ -109,6 +196,11 @@ def _told(of: Environment) -> list[tuple[str, str | None]]:
         ("CUDA", of.cuda),
         ("torch", of.torch),
         ("commit", commit),
+        ("changes to the commit", of.diff),
+        ("Python", of.python),
+        ("container", of.image),
+        ("CPU", of.cpu),
+        ("governor", of.governor),
         ("host", of.host),
         ("command", of.command),
     ]

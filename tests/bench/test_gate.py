@@ -56,7 +56,7 @@ def test_runs_are_held_to_a_baseline(
         summary=tmp_path / "s.md",
         junit=tmp_path / "j.xml",
     )
-    ended, comparison = _judged(tmp_path, options, made_runs(step, 5, seed=3, between=between))
+    ended, comparison = _judged(tmp_path, options, made_runs(step, 5, seed=7, between=between))
     assert ended == code
     assert comparison is not None
     assert comparison.decision == decision

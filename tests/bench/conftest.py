@@ -1,0 +1,66 @@
+"""A bench as people start it: by the command line, over real trainings, on the CPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import environment
+
+PLAIN = """
+import signal, sys, time
+import llmtop
+steps, ends = int(sys.argv[1]), sys.argv[2]
+if ends == "deaf":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+for index in range(steps):
+    with llmtop.step(tokens=100):
+        time.sleep(0.005)
+    if ends == "crash" and index == 20:
+        sys.exit(7)
+"""
+"""A loop that knows llmtop and needs no torch: so many steps of 5 ms."""
+
+Bench = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """Start `llmtop bench` with these options over PLAIN: ``bench(["--runs", "1"], steps=100, ends="well")``."""
+    (tmp_path / "train.py").write_text(PLAIN)
+
+    def start(
+        options: list[str], steps: int = 1_000_000, ends: str = "well", **more: object
+    ) -> subprocess.Popen[str]:
+        command = more.pop("command", None) or [sys.executable, "train.py", str(steps), ends]
+        wrapped = more.pop("wrapped", [])
+        assert isinstance(command, list)
+        assert isinstance(wrapped, list)
+        return subprocess.Popen(
+            [
+                *wrapped,
+                sys.executable,
+                "-m",
+                "llmtop",
+                "bench",
+                "--warmup",
+                "5",
+                "--out",
+                "a",
+                *options,
+                "--",
+                *command,
+            ],
+            cwd=tmp_path,
+            env=environment(LLMTOP_DIR=str(tmp_path / "s")),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start

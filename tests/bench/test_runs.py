@@ -1,0 +1,161 @@
+"""Whole benches through the command line: what is measured, what is kept, and how each ending is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmtop.recording import Reader
+from tests.bench.conftest import Bench
+from tests.support.processes import wait_for
+
+
+def _metrics(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
+    return found
+
+
+def test_each_run_is_measured_after_its_warm_up_ended_and_kept(bench: Bench, tmp_path: Path) -> None:
+    out, err = (done := bench(["--steps", "30", "--runs", "2", "--json"])).communicate(timeout=100)
+    assert done.returncode == 0, err
+    found = _metrics(tmp_path / "a")
+    assert json.loads(out) == found
+    assert err.index("will be run 2 times") < err.index("run 1\n")
+    assert found["state"] == "done"
+    for number, run in enumerate(found["runs"], 1):
+        folder = tmp_path / "a" / run["folder"]
+        assert (run["ended"], run["signal"], run["number"]) == ("window", "SIGINT", number)
+        window = run["window"]
+        assert len(window["step_seconds"]) == len(window["step_tokens"]) == 30
+        assert sum(window["step_tokens"]) == 3000
+        assert min(window["step_seconds"]) >= 0.005
+        seconds = sum(window["step_seconds"])
+        assert run["figures"]["tokens_per_s"] == pytest.approx(3000 / seconds)
+        assert run["figures"]["steps_per_s"] == pytest.approx(30 / seconds)
+        assert json.loads((folder / "metrics.json").read_text()) == run
+        assert (folder / "gpu.csv").read_text().startswith("timestamp, index, name, uuid, utilization.gpu [%]")
+        reader = Reader(folder / "recording.llmtop.gz")
+        recorded = [step for _, one in reader.snapshots() for rank in one.ranks for step in rank.new_steps]
+        assert len(recorded) > 35
+        around = json.loads((folder / "environment.json").read_text())
+        assert around["command"][1:] == ["train.py", "1000000", "well"]
+        assert reader.header.environment == around
+    rates = [run["figures"]["tokens_per_s"] for run in found["runs"]]
+    over = found["figures"][""]["tokens_per_s"]
+    assert (over["lowest"], over["highest"]) == (min(rates), max(rates))
+
+
+@pytest.mark.parametrize(
+    ("steps", "ends", "said", "ended"),
+    [
+        (20, "well", "ended (exit code 0) after 19 whole steps", "itself"),
+        (1000, "crash", "ended (exit code 7)", "crashed"),
+    ],
+    ids=["early", "crash"],
+)
+def test_a_command_that_ends_before_its_window_fails_the_bench(
+    bench: Bench, tmp_path: Path, steps: int, ends: str, said: str, ended: str
+) -> None:
+    _, err = (done := bench(["--steps", "40", "--runs", "2"], steps, ends)).communicate(timeout=100)
+    assert done.returncode == 3, err
+    assert said in err
+    found = _metrics(tmp_path / "a")
+    assert (found["state"], len(found["runs"]), found["runs"][0]["ended"]) == ("failed", 1, ended)
+    assert found["runs"][0]["window"]["whole"] is False
+
+
+def test_a_command_that_never_steps_is_told_and_why(bench: Bench, tmp_path: Path) -> None:
+    _, err = (done := bench(["--runs", "2"], command=[sys.executable, "-c", "print(1)"])).communicate(timeout=100)
+    assert done.returncode == 3
+    assert "not one whole step was seen: nothing of it attached" in err
+    assert _metrics(tmp_path / "a")["runs"][0]["window"] is None
+
+
+def test_a_command_that_is_not_there_is_a_wrong_argument(bench: Bench, tmp_path: Path) -> None:
+    _, err = (done := bench([], command=["no-such-command"])).communicate(timeout=100)
+    assert (done.returncode, "no such command" in err) == (2, True)
+    assert not (tmp_path / "a").exists()
+
+
+def test_one_that_ignores_ctrl_c_is_waited_for_and_never_killed_by_itself(bench: Bench, tmp_path: Path) -> None:
+    with bench(["--steps", "10", "--runs", "1"], ends="deaf") as started:
+        assert started.stderr is not None
+        waits = next(line for line in started.stderr if line.startswith("waiting for pid"))
+        pid = int(waits.split()[3])
+        assert Path(f"/proc/{pid}").exists()
+        started.send_signal(signal.SIGINT)
+        assert any("once more, and it is left running" in line for line in started.stderr)
+        started.send_signal(signal.SIGINT)
+        assert started.wait(timeout=60) == 130
+        try:
+            assert Path(f"/proc/{pid}").exists()
+        finally:
+            os.kill(pid, signal.SIGKILL)
+    found = _metrics(tmp_path / "a")
+    assert found["state"] == "interrupted"
+    assert "left running" in "".join(found["runs"][0]["notes"])
+
+
+def test_ctrl_c_in_the_middle_ends_the_command_and_keeps_what_there_is(bench: Bench, tmp_path: Path) -> None:
+    with bench(["--seconds", "3000", "--runs", "2"]) as started:
+        csv = tmp_path / "a" / "run-1" / "gpu.csv"
+        wait_for(csv.exists, 60, "the first run")
+        wait_for(lambda: list((tmp_path / "s").glob("*.sock")), 60, "the training")
+        started.send_signal(signal.SIGINT)
+        _, err = started.communicate(timeout=60)
+    assert started.returncode == 130
+    assert "told to end" in err
+    found = _metrics(tmp_path / "a")
+    assert (found["state"], found["runs"][0]["ended"], len(found["runs"])) == ("interrupted", "interrupted", 1)
+    assert Reader(tmp_path / "a" / "run-1" / "recording.llmtop.gz").count >= 0
+
+
+def test_a_bench_that_is_killed_says_so_in_its_file_and_leaves_no_training(bench: Bench, tmp_path: Path) -> None:
+    with bench(["--seconds", "3000", "--runs", "2"]) as started:
+        sockets = wait_for(lambda: list((tmp_path / "s").glob("*.sock")), 60, "the training")
+        pid = int(sockets[0].name.partition("-")[0])
+        started.kill()
+        started.wait(timeout=60)
+        wait_for(lambda: not Path(f"/proc/{pid}").exists(), 60, "the training's end")
+    assert _metrics(tmp_path / "a")["state"] == "running"
+    assert (tmp_path / "a" / "environment.json").exists()
+
+
+def test_on_a_full_disk_the_command_is_ended_and_the_bench_says_so(bench: Bench, tmp_path: Path) -> None:
+    limited = ["prlimit", "--fsize=20000", "--"]
+    with bench(["--seconds", "3000", "--runs", "2"], wrapped=limited) as started:
+        _, err = started.communicate(timeout=100)
+    assert started.returncode == 3, err
+    assert "File too large" in err
+    assert (
+        'Traceback (most recent call last):\n  File "' not in err.replace("KeyboardInterrupt", "")
+        or "llmtop/" not in err
+    )
+    assert not list((tmp_path / "s").glob("*.sock"))
+
+
+def test_the_folder_of_another_bench_is_left_alone(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "metrics.json").write_text("{}")
+    _, err = (done := bench(["--runs", "1"])).communicate(timeout=60)
+    assert (done.returncode, "holds the runs of another bench" in err) == (2, True)
+
+
+def test_a_bare_run_says_what_being_attached_costs(bench: Bench, tmp_path: Path) -> None:
+    options = ["--steps", "30", "--runs", "1", "--to-end", "--bare"]
+    out, err = (done := bench(options, steps=60)).communicate(timeout=100)
+    assert done.returncode == 0, err
+    assert "an attached run took" in out
+    bare, run = _metrics(tmp_path / "a")["runs"]
+    assert (bare["attached"], bare["steps_seen"], run["ended"]) == (False, 0, "itself")
+
+
+def test_bare_needs_a_whole_run(bench: Bench) -> None:
+    _, err = (done := bench(["--bare"])).communicate(timeout=60)
+    assert (done.returncode, "add --to-end" in err) == (2, True)
