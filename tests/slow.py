@@ -7,6 +7,7 @@ A matrix is thinned to some of its parameters, which are that test; a single tes
 from __future__ import annotations
 
 THINNED: dict[str, tuple[str, ...]] = {
+    "test_a_command_that_ends_before_its_window_fails_the_bench": ("crash",),
     "test_it_has_attached_is_said_once": ("workers",),
     "test_a_quiet_run_says_nothing": ("attached-options1-variables1", "not attached-options0-variables0"),
     "test_an_evaluation_is_a_phase_of_the_step_that_follows": ("a loader-after", "averaged weights-before"),
@@ -130,6 +131,13 @@ LEFT_OUT: dict[str, str] = {
     ),
     "test_the_plain_bootstrap_is_too_narrow_for_five_runs": (
         "test_a_few_equal_benches_raise_no_alarm_and_a_planted_slowdown_is_found"
+    ),
+    "test_a_bare_run_says_what_being_attached_costs": "test_each_run_is_measured_after_its_warm_up_ended_and_kept",
+    "test_a_command_that_never_steps_is_told_and_why": (
+        "test_a_command_that_ends_before_its_window_fails_the_bench"
+    ),
+    "test_one_that_ignores_ctrl_c_is_waited_for_and_never_killed_by_itself": (
+        "test_ctrl_c_in_the_middle_ends_the_command_and_keeps_what_there_is"
     ),
     "test_assisted_decoding_is_one_request_for_all_its_drafts": (
         "test_each_request_is_seen_from_its_call_to_its_return"

@@ -46,7 +46,7 @@ KNOWN = {
     "an item": ("os.environ['HF_TOKEN'] = '{}'", "zzz"),
     "a webhook": ("https://hooks.slack.com/services/{}", "T0/B0/" + _some(_BASE62, 24)),
     "a query": ("https://x.y/z?token={}&a=1", _some(_BASE62, 10)),
-    "a private key": ("+-----BEGIN OPENSSH PRIVATE KEY-----\n+{}\n+-----END OPENSSH PRIVATE KEY-----", "b3BlbnNza"),
+    "a private key": ("+-----BEGIN RSA PRIVATE KEY-----\n+{}\n+-----END RSA PRIVATE KEY-----", "b3BlbnNza"),
     "curl": ("curl -u me:{} https://x", "pa55"),
     "a connection string": ("AccountName=a;AccountKey={};x", base64.b64encode(_DRAWN.randbytes(64)).decode()),
 }  # fmt: skip
@@ -86,10 +86,10 @@ def test_what_is_random_goes_without_any_name(alphabet: str, number: int, least:
 
 
 KEPT = """
-python train.py --lr 1e-4 --model meta-llama/Meta-Llama-3.1-8B-Instruct --max-tokens 4096 --seed 12345678901234567890
+train.py --lr 1e-4 --model meta-llama/Meta-Llama-3.1-8B-Instruct --max-tokens 4096 --seed 1234567890123456789
 torchrun --nproc-per-node 8 --rdzv-id 4a3b2c1d9e8f7a6b --rdzv-endpoint node01:29500 train.py --pad-token <pad>
 train.py --resume /data/checkpoints/2024-05-01T12-30-00/step_000123456/model-00001-of-00008.safetensors
-accelerate launch --config_file configs/fsdp_llama3_70b_8xH100.yaml x.py --output_dir /scratch/u/llama3-70b-sft-lr2e5
+accelerate launch --config_file configs/fsdp_llama3_70b_8xH100.yaml x.py --output_dir /data/u/llama3-70b-sft-lr2e5
 eval.py --revision 9fceb02d0ae598e95dc970b74767f19372d61af8 --key-value-heads 8 --sort-key loss --pass-through
 /root/.cache/huggingface/hub/models--gpt2/snapshots/607a30d783dfa663caf39e06633721c8d4cfcd7e/model.safetensors
 llmtop-monitor @ git+https://github.com/org/repo@9fceb02d0ae598e95dc970b74767f19372d61af8

@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from llmtop.bench.model import Bench, BenchSettings
 from llmtop.cli.bench_options import gate_options
+from llmtop.cli.live import between
 from llmtop.errors import UnusableInput
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ PARENT = "llmtop-bench"
               help="Steps that are dropped first.")  # fmt: skip
 @click.option("--steps", type=click.IntRange(2, 1_000_000), metavar="N",
               help="Steps of the window (default: 100).")  # fmt: skip
-@click.option("--seconds", type=click.FloatRange(0.1, 86400.0), metavar="S",
+@click.option("--seconds", type=float, callback=between(0.1, 86400.0), metavar="S",
               help="Measure for so long, instead of --steps.")  # fmt: skip
 @click.option("--runs", type=click.IntRange(1, 1000), default=3, show_default=True, metavar="N",
               help="How often the command is run; 5 where runs are compared.")  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -34,27 +34,17 @@ def bench(tmp_path: Path) -> Bench:
     (tmp_path / "train.py").write_text(PLAIN)
 
     def start(
-        options: list[str], steps: int = 1_000_000, ends: str = "well", **more: object
+        options: list[str],
+        steps: int = 1_000_000,
+        ends: str = "well",
+        *,
+        command: Sequence[str] | None = None,
+        wrapped: Sequence[str] = (),
     ) -> subprocess.Popen[str]:
-        command = more.pop("command", None) or [sys.executable, "train.py", str(steps), ends]
-        wrapped = more.pop("wrapped", [])
-        assert isinstance(command, list)
-        assert isinstance(wrapped, list)
+        words = command or [sys.executable, "train.py", str(steps), ends]
+        own = [sys.executable, "-m", "llmtop", "bench", "--warmup", "5", "--out", "a"]
         return subprocess.Popen(
-            [
-                *wrapped,
-                sys.executable,
-                "-m",
-                "llmtop",
-                "bench",
-                "--warmup",
-                "5",
-                "--out",
-                "a",
-                *options,
-                "--",
-                *command,
-            ],
+            [*wrapped, *own, *options, "--", *words],
             cwd=tmp_path,
             env=environment(LLMTOP_DIR=str(tmp_path / "s")),
             stdin=subprocess.DEVNULL,

@@ -133,10 +133,7 @@ def test_on_a_full_disk_the_command_is_ended_and_the_bench_says_so(bench: Bench,
         _, err = started.communicate(timeout=100)
     assert started.returncode == 3, err
     assert "File too large" in err
-    assert (
-        'Traceback (most recent call last):\n  File "' not in err.replace("KeyboardInterrupt", "")
-        or "llmtop/" not in err
-    )
+    assert "llmtop/bench" not in err  # no traceback of ours
     assert not list((tmp_path / "s").glob("*.sock"))
 
 

@@ -1,0 +1,54 @@
+"""What differs in the environments of two recordings is told, variable by variable and package by package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from llmtop.analysis.analyze_recording import analyze_recording
+from llmtop.environment.collect import as_dict
+from llmtop.environment.model import Machine, PythonFacts, Repository, Surroundings
+from llmtop.recording import Writer
+from llmtop.report.compare import compare_reports
+from llmtop.report.environment import of_surroundings
+from llmtop.report.model import Report
+from llmtop.snapshot import Host, Snapshot
+
+
+def _report(path: Path, *, debug: str, numpy: str, diff: str, command: str = "python x.py") -> Report:
+    around = Surroundings(
+        collected_at=1.0,
+        command=command.split(),
+        machine=Machine(host="node", cpu="a CPU", gpus=[{"name": "NVIDIA H100"}], driver="570.1"),
+        python=PythonFacts(
+            executable="python", version="3.11.7", packages=[f"numpy=={numpy}", "x @ git+https://h/x@1"]
+        ),
+        git=Repository(commit="9fceb02d0ae5", dirty=True, diff=diff),
+        variables={"NCCL_DEBUG": debug},
+    )
+    writer = Writer(path, host="node", environment=as_dict(around))
+    writer.write(Snapshot(time=1.0, host=Host(name="node")))
+    writer.close()
+    return analyze_recording(path)
+
+
+def test_variables_packages_and_changes_are_told_one_by_one(tmp_path: Path) -> None:
+    before = _report(tmp_path / "a", debug="INFO", numpy="1.26", diff="+a")
+    after = _report(tmp_path / "b", debug="WARN", numpy="2.0", diff="+b")
+    told = {row.name: (row.before, row.after) for row in compare_reports(before, after).environment}
+    assert told.pop("changes to the commit")
+    assert told == {"$NCCL_DEBUG": ("INFO", "WARN"), "package numpy": ("1.26", "2.0")}
+
+
+def test_the_same_environment_differs_in_nothing(tmp_path: Path) -> None:
+    same = [_report(tmp_path / name, debug="INFO", numpy="2.0", diff="+a") for name in "ab"]
+    assert compare_reports(*same).environment == ()
+
+
+def test_what_is_no_environment_is_none() -> None:
+    for found in (None, {}, {"machine": 3}):
+        assert of_surroundings(found) is None
+    odd = of_surroundings(
+        {"machine": {"gpus": [3], "container": 1, "cpu_governor": []}, "python": {"packages": [1]}}
+    )
+    assert odd is not None
+    assert odd.gpus == ()
