@@ -5,18 +5,21 @@ of 3%. "typical" has noise as large as on a GPU; the others are as recorded on a
 where most must be called undecidable, and nothing else is asked than no false alarm. Beside it the plain bootstrap
 over runs, which nobody corrected for there being five of them.
 
-    python -m benchmarks.bench_decisions metrics.json...     # the same, drawn from your own benches
+    python -m benchmarks.bench_decisions FILE     # the same, of what tests/gpu/check_bench.py wrote on a GPU
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from benchmarks.result import Result
-from tests.support.resampled_runs import Pool, outcome, plain_bootstrap, pool_of, pools
+from llmtop.bench.baseline import runs_that_count
+from llmtop.bench.comparing import chosen, compare_runs
+from tests.support.resampled_runs import Pool, outcome, pairs_of, plain_bootstrap, pool_of, pools
 
 PAIRS = 400
 SLOWER = 0.06
@@ -49,6 +52,18 @@ def of_pool(name: str, pool: Pool, *, promised: bool) -> Iterator[Result]:
     yield Result(f"{name}, 5 runs: the same, plain bootstrap", 100.0 * (1.0 - plain.covered), "%", None, "")
 
 
+def of_measured(file: Path) -> Iterator[Result]:
+    """What each measured pair is decided to be, then the same as of a pool, drawn from runs without a plant."""
+    pairs = pairs_of(file)
+    for number, pair in enumerate(pairs, 1):
+        sides = runs_that_count(pair.a), runs_that_count(pair.b)
+        found = compare_runs(*sides, against="a", metric=chosen(None, *sides), limit=3.0)
+        worse = found.changes[0].worse_pct if found.changes else math.nan
+        yield Result(f"pair {number} ({pair.kind}): {found.decision}", worse, "% worse", None, found.reason)
+    plain = [pair.a for pair in pairs] + [pair.b for pair in pairs if pair.kind == "equal"]
+    yield from of_pool("measured", pool_of(plain), promised=True)
+
+
 if __name__ == "__main__":
-    for result in of_pool("own", pool_of([Path(path) for path in sys.argv[1:]]), promised=False):
+    for result in of_measured(Path(sys.argv[1])):
         print(json.dumps({"name": result.name, "value": result.value, "unit": result.unit, "note": result.note}))

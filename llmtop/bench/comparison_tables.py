@@ -22,7 +22,7 @@ def value_told(value: float | None, unit: str) -> str:
         return size(value)
     if unit in ("%", "W"):
         return number(value, 1, unit if unit == "%" else f" {unit}")
-    return f"{value:.4g}" if value < 10_000 else count(value)
+    return f"{value:.4g}" if value < 9_999.5 else count(value)
 
 
 def comparison_table(found: BenchComparison) -> Text:

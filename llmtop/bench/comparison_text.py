@@ -30,7 +30,6 @@ def render_outcome(found: Bench, width: int = 100) -> str:
         blocks.append("\n".join(_broken(one, width) for one in comparison_sentences(found.comparison)))
     elif found.ranking is not None:
         blocks.append(_drawn(ranking_table(found.ranking)))
-    blocks.append("\n".join(_broken(printable(note, 400), width) for note in found.notes))
     return "\n\n".join(block for block in blocks if block)
 
 

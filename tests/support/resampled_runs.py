@@ -48,9 +48,23 @@ def _scaled(pool: Pool, between: float, within: float) -> Pool:
     return list(np.exp(levels + steps * within / steps.std()))
 
 
-def pool_of(files: Sequence[Path]) -> Pool:
-    """The runs that llmtop bench measured, from metrics.json of each bench."""
-    benches = [msgspec.json.decode(path.read_bytes(), type=Bench) for path in files]
+class MeasuredPair(msgspec.Struct):
+    """A line of what tests/gpu/check_bench.py writes: two benches, and what was planted in the second."""
+
+    kind: str
+    a: Bench
+    b: Bench
+
+
+def pairs_of(file: Path) -> list[MeasuredPair]:
+    """All pairs of such a file."""
+    return [
+        msgspec.json.decode(line, type=MeasuredPair) for line in file.read_bytes().splitlines() if line.strip()
+    ]
+
+
+def pool_of(benches: Sequence[Bench]) -> Pool:
+    """The runs that llmtop bench measured, in the order in which they were made."""
     runs = [run for found in benches for run in found.runs if run.attached and run.window is not None]
     return [
         np.array(run.window.step_seconds) for run in sorted(runs, key=lambda run: run.started_at) if run.window
