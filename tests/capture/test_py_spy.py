@@ -148,9 +148,11 @@ def test_a_recording_is_a_speedscope_file_and_a_tree(process: subprocess.Popen[s
     assert told is not None
     assert told.processes[0].threads[0].samples == data["processes"][0]["threads"][0]["samples"]
     assert sorted(path.name for path in result.folder.iterdir()) == [
-        "capture.json", f"pid{process.pid}.folded", f"pid{process.pid}.speedscope.json",
+        "capture.json", "environment.json", f"pid{process.pid}.folded", f"pid{process.pid}.speedscope.json",
         "report.json", "report.md",
     ]  # fmt: skip
+    around = json.loads((result.folder / "environment.json").read_bytes())
+    assert around["command"][-1].endswith("train.py")
     assert process.poll() is None
 
 
