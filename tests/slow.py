@@ -161,6 +161,7 @@ THINNED: dict[str, tuple[str, ...]] = {
     "test_a_killed_llmtop_leaves_nothing_marked": ("record",),
     "test_what_a_loader_waits_for_is_named": ("decode-4-decode-PIL", "lock-4-lock-None"),
     "test_functions_of_python_are_seen_where_it_was_started_so": ("3.12",),
+    "test_equal_benches_raise_no_alarm_and_a_planted_slowdown_is_found": ("typical-False",),
 }
 """By the name of the test, wherever it stands, the parameters that `make test` runs."""
 
@@ -186,6 +187,16 @@ LEFT_OUT: dict[str, str] = {
     ),
     "test_a_rank_that_does_not_answer_nccl_is_named_on_the_pane_of_the_cluster": (
         "test_one_who_is_named_by_counts_and_by_nccl_is_told_once_and_two_nodes_say_the_same_once"
+    ),
+    "test_a_baseline_is_kept_and_equal_slower_and_noisy_runs_are_held_to_it": "test_runs_are_held_to_a_baseline",
+    "test_an_interval_holds_what_was_planted_about_as_often_as_it_says": (
+        "test_a_few_equal_benches_raise_no_alarm_and_a_planted_slowdown_is_found"
+    ),
+    "test_equal_values_are_seldom_called_different": (
+        "test_values_that_noise_cannot_tell_apart_are_not_ranked_in_words"
+    ),
+    "test_the_plain_bootstrap_is_too_narrow_for_five_runs": (
+        "test_a_few_equal_benches_raise_no_alarm_and_a_planted_slowdown_is_found"
     ),
     "test_a_bare_run_says_what_being_attached_costs": "test_each_run_is_measured_after_its_warm_up_ended_and_kept",
     "test_a_command_that_never_steps_is_told_and_why": (

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from llmtop.bench.comparison_model import BenchComparison, Ranking
 from llmtop.version import __version__
 
 SCHEMA = 1
@@ -170,6 +171,12 @@ class Bench(msgspec.Struct, kw_only=True):
     runs: list[BenchRun] = []
     figures: dict[str, dict[str, OverRuns]] = {}
     """By the variant's label and the figure's name, over its whole attached runs."""
+    comparison: BenchComparison | None = None
+    """With what these runs were held to; None where they were held to nothing."""
+    ranking: Ranking | None = None
+    """Of the values of --vary."""
+    folder: str | None = None
+    """In a baseline: where its artifacts were, for a later comparison of captures."""
     attaching: str | None = None
     """What being attached cost beside a bare run, in words; None where none was made."""
     notes: list[str] = []

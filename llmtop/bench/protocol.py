@@ -18,7 +18,7 @@ from llmtop.bench.model import METRICS, METRICS_FILE, Bench, BenchRun, BenchSett
 from llmtop.bench.run_once import RunRequest, run_once
 from llmtop.capture.folder import write
 from llmtop.environment.collect import as_dict
-from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.format import counted, duration
 from llmtop.secret_filter import words_without_secrets
 
@@ -52,6 +52,7 @@ def measure(
     say: Callable[[str], None],
     *,
     bare: bool = False,
+    check: Callable[[Mapping[str, str]], None] | None = None,
 ) -> Bench:
     """Make all runs and write metrics.json of all of them into `out`, again after each run.
 
@@ -61,6 +62,7 @@ def measure(
         out: the folder; made if it is not there.
         say: tells the person at the terminal, a sentence each.
         bare: one more run first, without llmtop; needs `settings.to_end`.
+        check: told the main facts of the environment before the first run; what it raises ends it all.
 
     Returns:
         All of it; `state` is "done" only if every run has its window. Otherwise the last run says why.
@@ -81,6 +83,8 @@ def measure(
         settings=settings,
     )
     _save(found, out)
+    if check is not None:
+        _check(found, out, _request(0, order[0], settings, out, say, attached=True), check)
     if bare:
         _add(found, out, _request(0, order[0], settings, out, say, attached=False), say)
     for number, variant in enumerate(order, 1):
@@ -91,6 +95,18 @@ def measure(
     found.finished_at = time.time()
     _save(found, out)
     return found
+
+
+def _check(found: Bench, out: Path, request: RunRequest, check: Callable[[Mapping[str, str]], None]) -> None:
+    """Let the environment be refused before anything runs."""
+    found.environment = write_environment(out, request, found.settings).main_facts()
+    try:
+        check(found.environment)
+    except LlmtopError as error:
+        found.state, found.finished_at = "failed", time.time()
+        found.notes.append(str(error))
+        _save(found, out)
+        raise
 
 
 def _make(out: Path) -> None:

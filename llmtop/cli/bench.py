@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from llmtop.bench.model import Bench, BenchSettings
+from llmtop.cli.bench_options import gate_options
 from llmtop.cli.live import between
-from llmtop.errors import EXIT_DONE, EXIT_ENVIRONMENT, UnusableInput
+from llmtop.errors import UnusableInput
+
+if TYPE_CHECKING:
+    from llmtop.bench.gate import GateOptions
 
 INTERRUPTED = 130
 """What a shell makes of ctrl+c."""
@@ -29,7 +36,7 @@ PARENT = "llmtop-bench"
 @click.option("--seconds", type=float, callback=between(0.1, 86400.0), metavar="S",
               help="Measure for so long, instead of --steps.")  # fmt: skip
 @click.option("--runs", type=click.IntRange(1, 1000), default=3, show_default=True, metavar="N",
-              help="How often the command is run.")  # fmt: skip
+              help="How often the command is run; 5 where runs are compared.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
               help=f"Folder for the artifacts (default: {PARENT}/<time>).")  # fmt: skip
 @click.option("--to-end", is_flag=True, help="Let each run end by itself; else it gets what ctrl+c sends.")
@@ -40,7 +47,7 @@ PARENT = "llmtop-bench"
 )
 @click.option("--no-diff", is_flag=True, help="Leave the difference to the git commit out of environment.json.")
 @click.option("--json", "as_json", is_flag=True, help="Print metrics.json; all words go to stderr.")
-# Options that decide and compare: here.
+@gate_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGS]...")
 def bench(
     *,
@@ -54,15 +61,17 @@ def bench(
     kill: bool,
     no_diff: bool,
     as_json: bool,
+    gate: GateOptions,
     command: tuple[str, ...],
 ) -> int:
     """Run COMMAND --runs times, attached as by llmtop run, and measure each after its warm-up.
 
     A run ends as by ctrl+c once its window is whole, and is waited for. Exit codes: 0 all runs were measured; 2
-    wrong usage, or no such command; 3 a run crashed, made too few steps or none, or nothing could be written;
-    130 it was interrupted.
+    wrong usage, or no such command; 3 a run crashed, made too few steps or none, or nothing could be written; 130
+    it was interrupted. With --fail-over: 1 a regression, 3 noise hides whether it is one.
     """
     from llmtop.bench import protocol
+    from llmtop.bench.gate import RUNS_COMPARED, Gate
 
     if not command:
         raise UnusableInput("llmtop bench needs a command, as in: llmtop bench -- python train.py")
@@ -73,6 +82,9 @@ def bench(
             "--bare times whole runs, since nobody counts steps without llmtop: add --to-end, and a command that "
             "ends by itself"
         )
+    if gate.compares and click.get_current_context().get_parameter_source("runs") == ParameterSource.DEFAULT:
+        runs = RUNS_COMPARED
+    judge = Gate(gate, command, runs)
     settings = BenchSettings(
         warmup=warmup,
         steps=None if seconds is not None else steps or 100,
@@ -83,12 +95,13 @@ def bench(
         diff=not no_diff,
     )
     folder = (out or Path(PARENT) / time.strftime("%Y%m%d-%H%M%S")).absolute()
-    variants = (protocol.Variant(command),)
-    found = protocol.measure(variants, settings, folder, _say, bare=bare)
-    _show(found, as_json=as_json)
-    if found.state == "interrupted":
-        return INTERRUPTED
-    return EXIT_DONE if found.state == "done" else EXIT_ENVIRONMENT
+    found = protocol.measure(judge.variants, settings, folder, _say, bare=bare, check=judge.check_environment)
+    try:
+        code = judge.judge(found, folder, _say)
+        return INTERRUPTED if found.state == "interrupted" else code
+    finally:
+        judge.write(found)
+        _show(found, as_json=as_json)
 
 
 def _say(sentence: str) -> None:
@@ -96,9 +109,13 @@ def _say(sentence: str) -> None:
 
 
 def _show(found: Bench, *, as_json: bool) -> None:
+    from llmtop.bench.comparison_text import render_outcome
     from llmtop.bench.text import render
 
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     else:
         click.echo(render(found))
+        outcome = render_outcome(found, shutil.get_terminal_size((100, 40)).columns)
+        if outcome:
+            click.echo(f"\n{outcome}")

@@ -34,7 +34,11 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     ),
     "bench": (
         ("llmtop bench -- python train.py", "three runs of 100 steps each, after 10 to warm up"),
-        ("llmtop bench --runs 5 --seconds 30 --out before -- python train.py", "five of 30 s, kept in before/"),
+        (
+            "llmtop bench --baseline b.json --fail-over 5 -- python train.py",
+            "for CI: exit 1 where it got 5 % slower",
+        ),
+        ("llmtop bench --vary NUM_WORKERS=2,4,8 -- python train.py", "which value is best, if any"),
     ),
     "record": (
         ("llmtop record night.llmtop.gz --seconds 28800", "eight hours, without a screen"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import shutil
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from llmtop.cli.percent_option import percent
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import escaped_json
 from llmtop.inputs import Limits
@@ -33,19 +33,6 @@ def _steps(_ctx: click.Context, _param: click.Parameter, value: str | None) -> i
     if last <= first:
         raise click.BadParameter(f"{value!r} holds no step")
     return first, last
-
-
-def _percent(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
-    """The value of --fail-over: a number of percent, with or without the sign (5, 5%)."""
-    if value is None:
-        return None
-    try:
-        number = float(value.strip().removesuffix("%").rstrip())
-    except ValueError:
-        number = math.nan
-    if not (number >= 0 and math.isfinite(number)):
-        raise click.BadParameter(f"{value!r} is no number of percent, 0 or more (5 or 5%)")
-    return number
 
 
 _no_limits = click.option(
@@ -179,7 +166,7 @@ def _write(path: Path, text: str) -> None:
 @click.option("--full", is_flag=True, help="Print all of it; without, what is to be read first, in 60 lines.")
 @click.option(
     "--fail-over",
-    callback=_percent,
+    callback=percent,
     metavar="PCT",
     help="Exit with 1 when the median step became slower by more than PCT percent (5 or 5%), noise respected; "
     "with 3 where two different profilers leave that open.",

@@ -1,0 +1,69 @@
+"""How often `llmtop bench` decides wrongly: equal benches called a regression, planted ones of 6% missed.
+
+Drawn from runs of real trainings (tests/support/resampled_runs.py), five runs of 40 steps on each side, at a limit
+of 3%. "typical" has noise as large as on a GPU; the others are as recorded on a machine that others use as well,
+where most must be called undecidable, and nothing else is asked than no false alarm. Beside it the plain bootstrap
+over runs, which nobody corrected for there being five of them.
+
+    python -m benchmarks.bench_decisions FILE     # the same, of what tests/gpu/check_bench.py wrote on a GPU
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from benchmarks.result import Result
+from llmtop.bench.baseline import runs_that_count
+from llmtop.bench.comparing import chosen, compare_runs
+from tests.support.resampled_runs import Pool, outcome, pairs_of, plain_bootstrap, pool_of, pools
+
+PAIRS = 400
+SLOWER = 0.06
+MOST_WRONG = 5.0
+"""Percent of equal pairs that may be called a regression, and of planted ones with typical noise that may not."""
+
+
+def run() -> Iterable[Result]:
+    """See the module."""
+    for name, pool in pools().items():
+        yield from of_pool(name, pool, promised=name == "typical")
+
+
+def of_pool(name: str, pool: Pool, *, promised: bool) -> Iterator[Result]:
+    """False alarms and misses for one pool; `promised`: whether a planted one must be found."""
+    for runs, interleaved in ((5, False), (5, True), (3, False)):
+        how = f"{name}, {runs} runs{', in turns' if interleaved else ''}"
+        equal = outcome(pool, PAIRS, runs=runs, interleaved=interleaved)
+        planted = outcome(pool, PAIRS, runs=runs, interleaved=interleaved, slower=SLOWER)
+        alarms = 100.0 * equal.decisions["regression"] / PAIRS
+        missed = 100.0 - 100.0 * planted.decisions["regression"] / PAIRS
+        said = f"ok {equal.decisions['ok']}, undecidable {equal.decisions['undecidable']} of {PAIRS}"
+        yield Result(f"{how}: false alarms", alarms, "%", MOST_WRONG, said)
+        limit = MOST_WRONG if promised and runs == 5 else None
+        said = f"ok {planted.decisions['ok']}, undecidable {planted.decisions['undecidable']}"
+        yield Result(f"{how}: 6% not found", missed, "%", limit, said)
+        outside = 100.0 * (1.0 - (equal.covered + planted.covered) / 2.0)
+        yield Result(f"{how}: intervals without the truth", outside, "%", None, "5% are meant")
+    plain = outcome(pool, PAIRS, compare=plain_bootstrap)
+    yield Result(f"{name}, 5 runs: the same, plain bootstrap", 100.0 * (1.0 - plain.covered), "%", None, "")
+
+
+def of_measured(file: Path) -> Iterator[Result]:
+    """What each measured pair is decided to be, then the same as of a pool, drawn from runs without a plant."""
+    pairs = pairs_of(file)
+    for number, pair in enumerate(pairs, 1):
+        sides = runs_that_count(pair.a), runs_that_count(pair.b)
+        found = compare_runs(*sides, against="a", metric=chosen(None, *sides), limit=3.0)
+        worse = found.changes[0].worse_pct if found.changes else math.nan
+        yield Result(f"pair {number} ({pair.kind}): {found.decision}", worse, "% worse", None, found.reason)
+    plain = [pair.a for pair in pairs] + [pair.b for pair in pairs if pair.kind == "equal"]
+    yield from of_pool("measured", pool_of(plain), promised=True)
+
+
+if __name__ == "__main__":
+    for result in of_measured(Path(sys.argv[1])):
+        print(json.dumps({"name": result.name, "value": result.value, "unit": result.unit, "note": result.note}))

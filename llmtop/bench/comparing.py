@@ -1,0 +1,181 @@
+"""The runs of a candidate beside those of its baseline: every figure, and the decision by one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+import numpy as np
+
+from llmtop.bench.comparison_model import BenchComparison, FactDifference, FigureChange
+from llmtop.bench.decide import Decision, decide, runs_for, told
+from llmtop.bench.intervals import ChangeInterval, RunSample, interval
+from llmtop.bench.model import METRICS, BenchRun, Metric
+from llmtop.bench.of_steps import of_steps, worse_by
+from llmtop.errors import UnusableInput
+from llmtop.format import counted
+
+_BY_DEFAULT = ("tokens_per_s", "samples_per_s", "steps_per_s")
+"""What is compared unless --metric names another: the first that both have."""
+FEWEST = 2
+"""Runs on each side, without which nothing is known of their noise."""
+
+
+def value_of(run: BenchRun, metric: Metric) -> float | None:
+    """A figure of a run as far as it can be compared by ratio; None where it is absent or 0."""
+    value = getattr(run.figures, metric.name)
+    return float(value) if value is not None and value > 0 else None
+
+
+def chosen(wanted: Metric | None, *sides: Sequence[BenchRun]) -> Metric:
+    """What is compared: the figure that was asked for, or the first usual one that all runs have.
+
+    Raises:
+        UnusableInput: a run lacks it.
+    """
+    by_name = {metric.name: metric for metric in METRICS}
+    if wanted is None:
+        has = [all(value_of(run, by_name[name]) for runs in sides for run in runs) for name in _BY_DEFAULT]
+        return by_name[_BY_DEFAULT[has.index(True) if True in has else -1]]
+    if not all(value_of(run, wanted) for runs in sides for run in runs):
+        present = [one for one in METRICS if all(value_of(run, one) for runs in sides for run in runs)]
+        names = ", ".join(one.short or one.name for one in present) or "nothing"
+        raise UnusableInput(f"--metric {wanted.short or wanted.name}: not every run has it; all have {names}")
+    return wanted
+
+
+def change_of(
+    baseline: Sequence[BenchRun],
+    candidate: Sequence[BenchRun],
+    metric: Metric,
+    *,
+    paired: bool,
+    confidence: float | None = None,
+) -> ChangeInterval | None:
+    """The change of one figure with its interval; None where a run lacks it, or there are too few.
+
+    Args:
+        baseline: its runs that count.
+        candidate: its runs that count.
+        metric: the figure.
+        paired: whether runs of the same place in both were made side by side.
+        confidence: of the interval; None: the usual one.
+    """
+    before, after = _samples(baseline, metric), _samples(candidate, metric)
+    if before is None or after is None or min(len(before), len(after)) < FEWEST:
+        return None
+    side_by_side = paired and len(before) == len(after)
+    more = {} if confidence is None else {"confidence": confidence}
+    return interval(before, after, of_steps(metric), paired=side_by_side, **more)
+
+
+def _samples(runs: Sequence[BenchRun], metric: Metric) -> list[RunSample] | None:
+    found = []
+    for run in runs:
+        value = value_of(run, metric)
+        if value is None:
+            return None
+        steps = np.array(run.window.step_seconds if run.window else [], dtype=float)
+        usable = len(steps) > 1 and bool(np.all(steps > 0.0))
+        found.append(RunSample(value, steps if usable and of_steps(metric) else None))
+    return found
+
+
+def compare_runs(
+    baseline: Sequence[BenchRun],
+    candidate: Sequence[BenchRun],
+    *,
+    against: str,
+    metric: Metric,
+    limit: float | None,
+    paired: bool = False,
+    differs: Sequence[FactDifference] = (),
+) -> BenchComparison:
+    """Compare and, if there is a limit, decide.
+
+    Args:
+        baseline: its runs that count.
+        candidate: its runs that count.
+        against: what the baseline is, for the person who reads.
+        metric: what is decided by.
+        limit: percent that the candidate may be worse; None: nothing is decided.
+        paired: whether runs of the same place in both were made side by side.
+        differs: in what their environments differ.
+    """
+    found = change_of(baseline, candidate, metric, paired=paired)
+    decision, reason, advice = _decision(found, metric, limit, (len(baseline), len(candidate)))
+    blocks = found.blocks if found is not None and of_steps(metric) else None
+    return BenchComparison(
+        against=against,
+        metric=metric.name,
+        limit_pct=limit,
+        decision=decision,
+        reason=reason,
+        advice=advice,
+        changes=_changes(baseline, candidate, metric, found, paired=paired) if found else [],
+        baseline_runs=len(baseline),
+        candidate_runs=len(candidate),
+        paired=found is not None and found.paired,
+        block_steps=blocks.steps if blocks else None,
+        block_reason=blocks.reason if blocks else "",
+        differs=list(differs),
+    )
+
+
+def _decision(
+    found: ChangeInterval | None, metric: Metric, limit: float | None, runs: tuple[int, int]
+) -> tuple[str, str, str]:
+    """The decision, why, and what would decide it; `runs` of the baseline and of the candidate."""
+    if found is None:
+        reason = (
+            f"{counted(runs[0], 'run')} of the baseline and {counted(runs[1], 'run')} of the candidate count; "
+            f"with fewer than {FEWEST} on a side nothing is known of their noise"
+        )
+        return "none" if limit is None else Decision.UNDECIDABLE.value, reason, "give --runs 5, to both"
+    if limit is None:
+        low, high = sorted((worse_by(metric, found.low), worse_by(metric, found.high)))
+        more = "more than the noise" if low > 0.0 or high < 0.0 else "no difference beyond noise"
+        between = f"between {told(low)} and {told(high)}"
+        return "none", f"{metric.title} is {told(worse_by(metric, found.log_ratio))}, {between}: {more}", ""
+    verdict = decide(found, metric, limit)
+    if verdict.decision is not Decision.UNDECIDABLE:
+        return verdict.decision.value, verdict.reason, ""
+    needed = runs_for(found, limit, min(runs))
+    advice = (
+        "quieten the machine, or take a longer window (--steps): more runs alone would not do"
+        if needed is None
+        else f"with noise as it is, about --runs {needed} would decide it"
+    )
+    return verdict.decision.value, verdict.reason, advice
+
+
+def _changes(
+    baseline: Sequence[BenchRun],
+    candidate: Sequence[BenchRun],
+    first: Metric,
+    found: ChangeInterval,
+    *,
+    paired: bool,
+) -> list[FigureChange]:
+    changes = [_change(baseline, candidate, first, found)]
+    for metric in METRICS:
+        if metric is not first:
+            other = change_of(baseline, candidate, metric, paired=paired)
+            changes += [_change(baseline, candidate, metric, other)] if other else []
+    return changes
+
+
+def _change(
+    baseline: Sequence[BenchRun], candidate: Sequence[BenchRun], metric: Metric, found: ChangeInterval
+) -> FigureChange:
+    low, high = sorted((worse_by(metric, found.low), worse_by(metric, found.high)))
+    return FigureChange(
+        name=metric.name,
+        title=metric.title,
+        unit=metric.unit,
+        baseline=median(value for run in baseline if (value := value_of(run, metric))),
+        candidate=median(value for run in candidate if (value := value_of(run, metric))),
+        worse_pct=worse_by(metric, found.log_ratio),
+        worse_low_pct=low,
+        worse_high_pct=high,
+    )

@@ -1,0 +1,95 @@
+"""What a comparison of two benches, and a ranking of several values, came to, as metrics.json tells it."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class FigureChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure on both sides. Percent are of how much worse the candidate is; negative: better."""
+
+    name: str
+    """As in `RunFigures`."""
+    title: str
+    unit: str
+    baseline: float
+    """Median over its runs."""
+    candidate: float
+    worse_pct: float
+    worse_low_pct: float
+    worse_high_pct: float
+    """Between these it is with 95% confidence."""
+
+    @property
+    def is_beyond_noise(self) -> bool:
+        """Whether the interval leaves out that nothing has changed."""
+        return self.worse_low_pct > 0.0 or self.worse_high_pct < 0.0
+
+
+class FactDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing in which the environments of two benches differ; None where one does not tell it."""
+
+    name: str
+    before: str | None
+    after: str | None
+    matters: bool
+    """Whether --strict refuses it: the commit and the command are what is meant to differ."""
+
+
+class BenchComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """A candidate beside its baseline."""
+
+    against: str
+    """The baseline: its file, its command, or the history."""
+    metric: str
+    """What is decided by."""
+    limit_pct: float | None = None
+    """Of --fail-over; None: nobody asked for a decision."""
+    decision: str
+    """"ok", "improvement", "regression", "undecidable", or "none" where there is no limit or too little yet."""
+    reason: str
+    """In one sentence, with the numbers."""
+    advice: str = ""
+    """What would decide it; "" where it is decided."""
+    changes: list[FigureChange] = []
+    """Of every figure that both sides have, what is decided by first."""
+    baseline_runs: int = 0
+    candidate_runs: int = 0
+    paired: bool = False
+    """Whether runs were interleaved, and compared as pairs."""
+    block_steps: int | None = None
+    """Steps that were drawn together; None where no steps were."""
+    block_reason: str = ""
+    differs: list[FactDifference] = []
+    """In what the environments differ."""
+    notes: list[str] = []
+    capture: str | None = None
+    """Where --capture-on-regression put its capture and the compared report."""
+
+
+class RankedValue(msgspec.Struct, frozen=True, kw_only=True):
+    """One value of the knob that --vary turned."""
+
+    label: str
+    median: float
+    """Of the figure over its runs."""
+    runs: int
+    behind_pct: float = 0.0
+    """By how much it is worse than the best; 0 of the best."""
+    behind_low_pct: float = 0.0
+    behind_high_pct: float = 0.0
+    as_good_as_best: bool = True
+    """Whether noise hides that it is worse than the best."""
+
+
+class Ranking(msgspec.Struct, frozen=True, kw_only=True):
+    """The values of a knob, best first."""
+
+    metric: str
+    title: str
+    unit: str
+    values: list[RankedValue]
+    differs: bool
+    """Whether any two values differ by more than noise."""
+    summary: str
+    """In one sentence."""

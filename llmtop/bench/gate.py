@@ -1,0 +1,255 @@
+"""What is asked of a bench besides running: against what it is held, by what, and where the answer is written."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from llmtop.bench.baseline import BASELINE, CANDIDATE, check_new, read_baseline, runs_that_count, save_baseline
+from llmtop.bench.comparing import FEWEST, chosen, compare_runs, value_of
+from llmtop.bench.comparison_model import BenchComparison
+from llmtop.bench.decide import Decision
+from llmtop.bench.fact_differences import fact_differences, told_differences
+from llmtop.bench.history import HistoryEntry, append_history, comparable, compare_history, read_history
+from llmtop.bench.junit import junit
+from llmtop.bench.knob import knob_variants
+from llmtop.bench.model import METRICS_FILE, Bench, BenchRun
+from llmtop.bench.of_steps import metric_named
+from llmtop.bench.protocol import Variant
+from llmtop.bench.rank import rank
+from llmtop.bench.regression_capture import capture_and_compare
+from llmtop.bench.summary import summary
+from llmtop.capture.folder import write
+from llmtop.errors import EXIT_DONE, EXIT_ENVIRONMENT, UnusableInput
+from llmtop.secret_filter import words_without_secrets
+
+RUNS_COMPARED = 5
+"""With fewer the interval is wide: with three on each side t is 2.8, with five 2.3."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateOptions:
+    """The options of `llmtop bench` that compare, as they were given."""
+
+    baseline: Path | None = None
+    against: str | None = None
+    history: Path | None = None
+    window: int = 10
+    vary: tuple[str, ...] = ()
+    fail_over: float | None = None
+    metric: str | None = None
+    strict: bool = False
+    capture: bool = False
+    save_baseline: Path | None = None
+    force: bool = False
+    summary: Path | None = None
+    junit: Path | None = None
+
+    @property
+    def compares(self) -> bool:
+        """Whether runs are held against anything, now or later."""
+        return bool(self.baseline or self.against or self.history or self.vary or self.save_baseline)
+
+
+class Gate:
+    """Everything that is compared and decided about one bench. What cannot be is refused before the first run."""
+
+    def __init__(self, options: GateOptions, command: Sequence[str], runs: int) -> None:
+        """Check what was asked for, and read the baseline.
+
+        Raises:
+            UnusableInput: the options contradict each other, or what they name cannot be used.
+        """
+        self._options, self._command = options, tuple(command)
+        _check(options, runs)
+        self._metric = metric_named(options.metric) if options.metric is not None else None
+        self._baseline = read_baseline(options.baseline) if options.baseline is not None else None
+        self._before = runs_that_count(self._baseline) if self._baseline is not None else []
+        if self._baseline is not None:
+            chosen(self._metric, self._before)
+        self._history = read_history(options.history) if options.history is not None else []
+        self.variants = self._variants()
+
+    def _variants(self) -> list[Variant]:
+        if self._options.vary:
+            return knob_variants(self._options.vary[0], self._command)
+        if self._options.against is None:
+            return [Variant(self._command)]
+        try:
+            other = shlex.split(self._options.against)
+        except ValueError as error:
+            raise UnusableInput(f"--against {self._options.against}: {error}") from None
+        if not other:
+            raise UnusableInput("--against: give a command in quotes, as in --against 'python train_before.py'")
+        return [Variant(tuple(other), BASELINE), Variant(self._command, CANDIDATE)]
+
+    def check_environment(self, facts: Mapping[str, str]) -> None:
+        """With --strict, refuse to measure in another environment than the baseline's.
+
+        Args:
+            facts: the main facts of the environment, before the first run.
+
+        Raises:
+            UnusableInput: something differs that figures may depend on.
+        """
+        if self._baseline is None or not self._options.strict:
+            return
+        differs = [one for one in fact_differences(self._baseline.environment, facts) if one.matters]
+        if differs:
+            raise UnusableInput(
+                f"--strict: the environment is not that of {self._options.baseline} "
+                f"({'; '.join(told_differences(differs))}): make the baseline anew here, or leave out --strict"
+            )
+
+    def judge(self, found: Bench, folder: Path, say: Callable[[str], None]) -> int:
+        """Compare, decide, and keep what shall be kept.
+
+        Args:
+            found: all runs; what they are held to is entered into it.
+            folder: of the artifacts.
+            say: tells the person at the terminal.
+
+        Returns:
+            The exit code.
+
+        Raises:
+            LlmtopError: the runs cannot be compared by what was asked for, or something cannot be written.
+        """
+        if found.state != "done":
+            return EXIT_ENVIRONMENT
+        if self._options.vary:
+            self._rank(found)
+        else:
+            found.comparison = self._compare(found)
+        decision = found.comparison.decision if found.comparison is not None else "none"
+        is_worse = decision in (Decision.REGRESSION.value, Decision.UNDECIDABLE.value)
+        if self._options.history is not None:
+            self._remember(found, self._options.history, decision)
+        wanted = decision == Decision.REGRESSION.value or (
+            self._options.save_baseline is not None and not is_worse
+        )
+        if self._options.capture and wanted:
+            taken = capture_and_compare(
+                found, self._baseline, self.variants, folder, environment=os.environ, say=say
+            )
+            if found.comparison is not None and taken is not None:
+                found.comparison = msgspec.structs.replace(found.comparison, capture=taken)
+        if self._options.save_baseline is not None and not is_worse:
+            save_baseline(found, self._options.save_baseline, folder)
+        elif self._options.save_baseline is not None:
+            found.notes.append(f"{self._options.save_baseline} was not written: a baseline is no {decision} one")
+        write(folder / METRICS_FILE, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+        return EXIT_DONE if self._options.fail_over is None else _exit_code(decision)
+
+    def _compare(self, found: Bench) -> BenchComparison | None:
+        limit = self._options.fail_over
+        if self._options.against is not None:
+            before, after = runs_that_count(found, BASELINE), runs_that_count(found, CANDIDATE)
+            metric = chosen(self._metric, before, after)
+            return compare_runs(
+                before,
+                after,
+                against=shlex.join(words_without_secrets(self.variants[0].command)),
+                metric=metric,
+                limit=limit,
+                paired=True,
+            )
+        after = runs_that_count(found)
+        if self._options.history is not None:
+            return self._with_history(found, after, self._options.history)
+        if self._baseline is None:
+            return None
+        return compare_runs(
+            self._before,
+            after,
+            against=str(self._options.baseline),
+            metric=chosen(self._metric, self._before, after),
+            limit=limit,
+            differs=fact_differences(self._baseline.environment, found.environment),
+        )
+
+    def _with_history(self, found: Bench, runs: Sequence[BenchRun], path: Path) -> BenchComparison:
+        metric = chosen(self._metric, runs)
+        entries = comparable(self._history, found.environment, metric, self._options.window)
+        values = [value for run in runs if (value := value_of(run, metric))]
+        left_out = max(0, min(len(self._history), self._options.window) - len(entries))
+        return compare_history(
+            entries, values, path=path, metric=metric, limit=self._options.fail_over, left_out=left_out
+        )
+
+    def _remember(self, found: Bench, path: Path, decision: str) -> None:
+        figures = found.figures.get("", {})
+        append_history(
+            path,
+            HistoryEntry(
+                time=found.finished_at or time.time(),
+                medians={name: over.median for name, over in figures.items()},
+                runs=sum(run.attached for run in found.runs),
+                command=" ".join(found.command),
+                decision=decision,
+                environment=dict(found.environment),
+                llmtop=found.llmtop,
+            ),
+        )
+
+    def _rank(self, found: Bench) -> None:
+        runs = {variant.label: runs_that_count(found, variant.label) for variant in self.variants}
+        found.ranking = rank(runs, chosen(self._metric, *runs.values()))
+
+    def write(self, found: Bench) -> None:
+        """Write what CI shows, however the bench went.
+
+        Raises:
+            NotPossibleHere: a file cannot be written.
+        """
+        if self._options.summary is not None:
+            write(self._options.summary, summary(found).encode())
+        if self._options.junit is not None:
+            write(self._options.junit, junit(found))
+
+
+def _exit_code(decision: str) -> int:
+    return EXIT_DONE if decision == "none" else Decision(decision).exit_code
+
+
+def _check(options: GateOptions, runs: int) -> None:
+    """Refuse what cannot be meant."""
+    given = [
+        name
+        for name, value in (
+            ("--baseline", options.baseline),
+            ("--against", options.against),
+            ("--history", options.history),
+            ("--vary", options.vary or None),
+        )
+        if value is not None
+    ]
+    if len(given) > 1:
+        raise UnusableInput(f"{' and '.join(given)} each say what runs are held against: give one of them")
+    if len(options.vary) > 1:
+        raise UnusableInput("--vary turns one knob at a time: give it once")
+    if options.fail_over is not None and given in ([], ["--vary"]):
+        raise UnusableInput("--fail-over needs something to hold the runs to: --baseline, --against or --history")
+    if options.strict and options.baseline is None:
+        raise UnusableInput("--strict is about the environment of a baseline: give --baseline")
+    if options.capture and options.fail_over is None and options.save_baseline is None:
+        raise UnusableInput("--capture-on-regression needs a limit that says what a regression is: --fail-over 5")
+    if options.save_baseline is not None and options.vary:
+        raise UnusableInput(
+            "--save-baseline keeps one command, and --vary runs several: bench the best value alone"
+        )
+    if runs < FEWEST and options.compares and not options.save_baseline:
+        raise UnusableInput(
+            f"--runs {runs}: with fewer than {FEWEST} nothing is known of noise; 5 are a good number"
+        )
+    if options.save_baseline is not None:
+        check_new(options.save_baseline, force=options.force)
+    for name, path in (("--summary", options.summary), ("--junit", options.junit), ("--history", options.history)):
+        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+            raise UnusableInput(f"{name} {path}: that is no file in a folder that is there")

@@ -1,0 +1,174 @@
+"""A file of earlier benches, for machines whose noise is from day to day: one line each, with medians over runs.
+
+What is new is held to the last of them. How far their medians lie apart is the noise, whatever it comes from: no
+number of runs at one hour shows that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from llmtop.bench.blocks import BlockLength
+from llmtop.bench.comparison_model import BenchComparison, FigureChange
+from llmtop.bench.decide import Decision, decide
+from llmtop.bench.fact_differences import fact_differences
+from llmtop.bench.intervals import CONFIDENCE, ChangeInterval
+from llmtop.bench.model import Metric
+from llmtop.bench.student import t_quantile
+from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.format import printable
+from llmtop.inputs import read_input
+
+FEWEST = 3
+"""Earlier benches; of fewer it is not known how far they lie apart."""
+WINDOW = 10
+"""The last so many are looked at: older ones may be of another state of the machine."""
+_OF_A_MEDIAN = math.pi / 2.0
+"""The variance of a median over that of a mean, of the same normal values."""
+
+
+class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One line: a bench in short."""
+
+    time: float
+    """Unix time at which it ended."""
+    medians: dict[str, float]
+    """By the figure's name, over its runs."""
+    runs: int
+    command: str = ""
+    """Without secrets."""
+    decision: str = "none"
+    """What it was judged to be; a regression stays out of the window of later ones."""
+    environment: dict[str, str] = {}
+    llmtop: str = ""
+
+
+def read_history(path: Path) -> list[HistoryEntry]:
+    """All lines, oldest first; none where there is no file yet.
+
+    Raises:
+        UnusableInput: a line is damaged, or it is no such file.
+    """
+    if not path.exists():
+        return []
+    found = []
+    for number, line in enumerate(read_input(path).splitlines(), 1):
+        if line.strip():
+            try:
+                found.append(msgspec.json.decode(line, type=HistoryEntry))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                raise UnusableInput(
+                    f"{path}, line {number} is none of a history of llmtop bench ({printable(str(error), 120)}): "
+                    "remove it, or name another file"
+                ) from None
+    return found
+
+
+def append_history(path: Path, entry: HistoryEntry) -> None:
+    """Add a line, in one write, so that two benches that end at once leave two lines.
+
+    Raises:
+        NotPossibleHere: the file cannot be written.
+    """
+    try:
+        with path.open("ab", buffering=0) as file:
+            file.write(msgspec.json.encode(entry) + b"\n")
+    except OSError as error:
+        raise NotPossibleHere(
+            f"{path} cannot be written: {error.strerror}; the history lacks this bench"
+        ) from None
+
+
+def comparable(
+    entries: Sequence[HistoryEntry], environment: Mapping[str, str], metric: Metric, window: int
+) -> list[HistoryEntry]:
+    """The last `window` entries that were no regression, have the figure and were made in such an environment."""
+    alike = [
+        entry
+        for entry in entries
+        if entry.decision != Decision.REGRESSION.value
+        and entry.medians.get(metric.name, 0.0) > 0.0
+        and not any(one.matters for one in fact_differences(entry.environment, environment))
+    ]
+    return alike[-window:]
+
+
+def compare_history(
+    entries: Sequence[HistoryEntry],
+    values: Sequence[float],
+    *,
+    path: Path,
+    metric: Metric,
+    limit: float | None,
+    left_out: int = 0,
+) -> BenchComparison:
+    """Hold the median of this bench to those of earlier ones.
+
+    The interval is one of prediction: one more bench of the same program lies within it with 95% confidence.
+
+    Args:
+        entries: of `comparable`.
+        values: of the figure in each run of this bench.
+        path: of the history.
+        metric: the figure.
+        limit: percent that it may be worse; None: nothing is decided.
+        left_out: earlier benches that are not comparable.
+    """
+    against = f"the history {path.name} ({_benches(len(entries))})"
+    more = f"; {left_out} more are of another environment, or were regressions" if left_out else ""
+    if len(entries) < FEWEST:
+        return BenchComparison(
+            against=against,
+            metric=metric.name,
+            limit_pct=limit,
+            decision="none",
+            reason=f"the history holds {_benches(len(entries))} to compare with, and {FEWEST} are needed "
+            f"before anything is judged{more}",
+            baseline_runs=len(entries),
+            candidate_runs=len(values),
+        )
+    found = _predicted(np.log([entry.medians[metric.name] for entry in entries]), np.log(values))
+    verdict = decide(found, metric, limit if limit is not None else math.inf)
+    change = FigureChange(
+        name=metric.name,
+        title=metric.title,
+        unit=metric.unit,
+        baseline=float(np.median([entry.medians[metric.name] for entry in entries])),
+        candidate=float(np.median(values)),
+        worse_pct=verdict.worse,
+        worse_low_pct=verdict.worse_low,
+        worse_high_pct=verdict.worse_high,
+    )
+    undecided = limit is not None and verdict.decision is Decision.UNDECIDABLE
+    return BenchComparison(
+        against=against,
+        metric=metric.name,
+        limit_pct=limit,
+        decision="none" if limit is None else verdict.decision.value,
+        reason=verdict.reason + more,
+        advice="earlier benches lie too far apart for this limit: raise it, or quieten the machine"
+        if undecided
+        else "",
+        changes=[change],
+        baseline_runs=len(entries),
+        candidate_runs=len(values),
+    )
+
+
+def _benches(number: int) -> str:
+    return f"{number} bench" if number == 1 else f"{number} benches"
+
+
+def _predicted(earlier: np.ndarray, now: np.ndarray) -> ChangeInterval:
+    """The change from the middle of earlier medians to this one, all as logarithms."""
+    spread = float(earlier.var(ddof=1))
+    own = float(now.var(ddof=1)) / len(now) * _OF_A_MEDIAN if len(now) > 1 else 0.0
+    error = math.sqrt(spread / len(earlier) + max(spread, own))
+    change = float(np.median(now) - np.median(earlier))
+    half = error * t_quantile(0.5 + CONFIDENCE / 2.0, len(earlier) - 1)
+    return ChangeInterval(change, change - half, change + half, error, len(earlier) - 1, BlockLength(1, ""), False)

@@ -1,0 +1,235 @@
+"""Baselines, histories and what CI is told, on made-up runs; tests/cli/test_bench_gate.py has real ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+
+from llmtop.bench.baseline import read_baseline, runs_that_count, save_baseline
+from llmtop.bench.comparing import chosen, compare_runs
+from llmtop.bench.comparison_text import render_outcome
+from llmtop.bench.fact_differences import fact_differences
+from llmtop.bench.gate import Gate, GateOptions
+from llmtop.bench.history import read_history
+from llmtop.bench.junit import junit
+from llmtop.bench.model import BenchRun
+from llmtop.bench.of_steps import metric_named
+from llmtop.bench.summary import summary
+from llmtop.errors import UnusableInput
+from tests.support.bench_runs import made_bench, made_runs
+
+COMMAND = ("python", "train.py")
+
+
+def _saved(path: Path, step: float = 0.1, **more: object) -> Path:
+    save_baseline(made_bench(made_runs(step, 5, seed=1), **more), path, path.parent)
+    return path
+
+
+def _judged(tmp_path: Path, options: GateOptions, runs: list[BenchRun], **more: object) -> tuple[int, object]:
+    found = made_bench(runs, **more)
+    gate = Gate(options, COMMAND, 5)
+    code = gate.judge(found, tmp_path, print)
+    gate.write(found)
+    return code, found.comparison
+
+
+@pytest.mark.parametrize(
+    ("step", "between", "decision", "code"),
+    [
+        (0.1, 0.003, "ok", 0),
+        (0.12, 0.003, "regression", 1),
+        (0.08, 0.003, "improvement", 0),
+        (0.1, 0.1, "undecidable", 3),
+    ],
+)
+def test_runs_are_held_to_a_baseline(
+    tmp_path: Path, step: float, between: float, decision: str, code: int
+) -> None:
+    options = GateOptions(
+        baseline=_saved(tmp_path / "b.json"),
+        fail_over=5.0,
+        summary=tmp_path / "s.md",
+        junit=tmp_path / "j.xml",
+    )
+    ended, comparison = _judged(tmp_path, options, made_runs(step, 5, seed=7, between=between))
+    assert ended == code
+    assert comparison is not None
+    assert comparison.decision == decision
+    written = json.loads((tmp_path / "metrics.json").read_text())
+    assert written["comparison"]["decision"] == decision
+    text = (tmp_path / "s.md").read_text()
+    assert text.splitlines()[0].endswith(f"llmtop bench: {decision}")
+    assert "| tokens/s |" in text
+    suite = ElementTree.parse(tmp_path / "j.xml").getroot()[0]
+    assert suite.get("tests") == "6"
+    expected = {"regression": ("1", "0"), "undecidable": ("0", "1")}.get(decision, ("0", "0"))
+    assert (suite.get("failures"), suite.get("errors")) == expected
+
+
+def test_without_a_limit_the_change_is_told_and_nothing_decided(tmp_path: Path) -> None:
+    options = GateOptions(baseline=_saved(tmp_path / "b.json"))
+    code, comparison = _judged(tmp_path, options, made_runs(0.12, 5, seed=2))
+    assert code == 0
+    assert comparison is not None
+    assert comparison.decision == "none"
+    assert comparison.reason.endswith("more than the noise")
+
+
+def test_two_commands_in_turns_are_pairs(tmp_path: Path) -> None:
+    runs = made_runs(0.1, 5, seed=1, label="baseline") + made_runs(0.12, 5, seed=2, label="candidate")
+    options = GateOptions(against="python 'train before.py'", fail_over=5.0)
+    assert Gate(options, COMMAND, 5).variants[0].command == ("python", "train before.py")
+    code, comparison = _judged(tmp_path, options, runs)
+    assert code == 1
+    assert comparison is not None
+    assert comparison.paired
+
+
+def test_a_history_is_judged_from_the_fourth_bench_on_and_a_regression_stays_out_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "speed.jsonl"
+    options = GateOptions(history=path, fail_over=5.0)
+    seen = [
+        _judged(tmp_path, options, made_runs(step, 3, seed=seed))[0]
+        for seed, step in enumerate((0.1, 0.101, 0.1, 0.1, 0.13, 0.13))
+    ]
+    assert seen == [0, 0, 0, 0, 1, 1]
+    decisions = [entry.decision for entry in read_history(path)]
+    assert decisions == ["none", "none", "none", "ok", "regression", "regression"]
+
+
+def test_a_history_leaves_out_other_machines_and_looks_at_the_last_ones(tmp_path: Path) -> None:
+    path = tmp_path / "speed.jsonl"
+    options = GateOptions(history=path, fail_over=5.0, window=3)
+    for seed in range(3):
+        _judged(tmp_path, options, made_runs(0.05, 3, seed=seed), environment={"GPUs": "8 x B200"})
+    code, comparison = _judged(tmp_path, options, made_runs(0.1, 3, seed=9))
+    assert code == 0
+    assert comparison is not None
+    assert comparison.decision == "none"
+    assert "3 more are of another environment" in comparison.reason
+
+
+@pytest.mark.parametrize("text", ["garbage", '{"time": 1}\n', "[]", "\x00"])
+def test_a_damaged_history_is_named_with_its_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "h.jsonl"
+    path.write_text(text)
+    with pytest.raises(UnusableInput, match="line 1"):
+        read_history(path)
+
+
+@pytest.mark.parametrize("text", ["", "garbage", "[]", '{"schema": 1}', '{"state": 5}', "\x00\xff"])
+def test_what_is_no_baseline_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "b.json"
+    path.write_text(text)
+    with pytest.raises(UnusableInput, match=r"b\.json"):
+        read_baseline(path)
+
+
+def test_a_folder_of_a_bench_is_a_baseline_too_and_one_of_a_newer_llmtop_is_not(tmp_path: Path) -> None:
+    found = made_bench(made_runs(0.1, 3))
+    (tmp_path / "metrics.json").write_bytes(msgspec.json.encode(found))
+    assert len(runs_that_count(read_baseline(tmp_path))) == 3
+    found.schema = 99
+    (tmp_path / "metrics.json").write_bytes(msgspec.json.encode(found))
+    with pytest.raises(UnusableInput, match="newer llmtop"):
+        read_baseline(tmp_path)
+
+
+def test_a_baseline_is_written_over_with_force_alone_and_never_by_a_regression(tmp_path: Path) -> None:
+    path = _saved(tmp_path / "b.json")
+    with pytest.raises(UnusableInput, match="--force"):
+        Gate(GateOptions(save_baseline=path), COMMAND, 5)
+    before = path.read_bytes()
+    options = GateOptions(baseline=path, save_baseline=path, force=True, fail_over=5.0)
+    assert _judged(tmp_path, options, made_runs(0.13, 5, seed=2))[0] == 1
+    assert path.read_bytes() == before
+    assert _judged(tmp_path, options, made_runs(0.1, 5, seed=2))[0] == 0
+    assert path.read_bytes() != before
+
+
+def test_another_environment_is_said_and_with_strict_refused_but_not_for_commit_or_host(tmp_path: Path) -> None:
+    path = _saved(tmp_path / "b.json")
+    strict = Gate(GateOptions(baseline=path, strict=True), COMMAND, 5)
+    strict.check_environment({"GPUs": "1 x H200", "driver": "580.1", "commit": "def", "host": "there"})
+    with pytest.raises(UnusableInput, match=r"driver: 580\.1 -> 570\.2"):
+        strict.check_environment({"GPUs": "1 x H200", "driver": "570.2", "commit": "abc", "host": "here"})
+    Gate(GateOptions(baseline=path), COMMAND, 5).check_environment({})
+    options = GateOptions(baseline=path, fail_over=5.0)
+    _, comparison = _judged(tmp_path, options, made_runs(0.1, 5), environment={"GPUs": "1 x H100"})
+    assert comparison is not None
+    assert [one.name for one in comparison.differs if one.matters] == ["GPUs", "driver"]
+    assert fact_differences({"a": "1"}, {"a": "1"}) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (GateOptions(fail_over=5.0), "--fail-over needs"),
+        (GateOptions(against="x", vary=("A=1,2",)), "--against and --vary"),
+        (GateOptions(vary=("A=1,2", "B=1,2")), "one knob"),
+        (GateOptions(strict=True), "--strict"),
+        (GateOptions(capture=True), "--capture-on-regression"),
+        (GateOptions(against="'x"), "--against 'x"),
+        (GateOptions(against=" "), "--against"),
+        (GateOptions(metric="speed"), "'speed'"),
+        (GateOptions(summary=Path("/nowhere/at/all.md")), "--summary"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_the_first_run(options: GateOptions, said: str) -> None:
+    with pytest.raises(UnusableInput, match=said):
+        Gate(options, COMMAND, 5)
+
+
+def test_one_run_is_refused_where_it_would_be_compared_and_undecidable_where_it_was(tmp_path: Path) -> None:
+    with pytest.raises(UnusableInput, match="--runs 1"):
+        Gate(GateOptions(against="x"), COMMAND, 1)
+    tokens = metric_named("tokens_per_s")
+    found = compare_runs(made_runs(0.1, 5), made_runs(0.1, 1), against="b", metric=tokens, limit=5.0)
+    assert found.decision == "undecidable"
+    assert "1 run of the candidate" in found.reason
+
+
+def test_the_metric_is_the_first_rate_that_all_have_and_another_must_be_there() -> None:
+    runs = made_runs(0.1, 3)
+    bare = [
+        msgspec.structs.replace(run, figures=msgspec.structs.replace(run.figures, tokens_per_s=None))
+        for run in runs
+    ]
+    assert chosen(None, runs).name == "tokens_per_s"
+    assert chosen(None, runs, bare).name == "steps_per_s"
+    with pytest.raises(UnusableInput, match=r"--metric mfu: not every run has it; all have .*p95"):
+        chosen(metric_named("mfu"), runs)
+
+
+def test_a_bench_that_failed_is_told_to_ci_as_well(tmp_path: Path) -> None:
+    runs = made_runs(0.1, 2)
+    crashed = msgspec.structs.replace(
+        runs[1], ended="crashed", window=None, exit_code=7, notes=["it ended with <7> | \x1b[1m"]
+    )
+    found = made_bench([runs[0], crashed], state="failed")
+    root = ElementTree.fromstring(junit(found))
+    assert root[0].get("errors") == "1"
+    text = summary(found)
+    assert "llmtop bench: failed" in text
+    assert "\x1b" not in text
+    assert (
+        Gate(GateOptions(baseline=_saved(tmp_path / "b.json"), fail_over=5.0), COMMAND, 5).judge(
+            found, tmp_path, print
+        )
+        == 3
+    )
+
+
+def test_the_text_fits_a_narrow_terminal() -> None:
+    runs = made_runs(0.1, 5, seed=1), made_runs(0.12, 5, seed=2)
+    found = made_bench(runs[1])
+    tokens = metric_named("tokens_per_s")
+    found.comparison = compare_runs(*runs, against="b.json", metric=tokens, limit=5.0)
+    lines = render_outcome(found, 80).splitlines()
+    assert lines[0] == "decision: regression"
+    assert max(map(len, lines)) <= 80
