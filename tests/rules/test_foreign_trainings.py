@@ -1,4 +1,4 @@
-"""What stands on the screen of trainings that nobody wrote for llmtop, as they were recorded on H100s.
+"""What stands on the screen of trainings that nobody wrote for llmtop (and of two that were), as they were recorded on H100s.
 
 The verdicts were judged by hand from a capture of the same run: docs/measurements.md has the figures.
 """
@@ -24,11 +24,13 @@ RIGHT: dict[str, str | None] = {
     "fsdp2_example": "launch_bound",  # equal ranks, now the one and now the other ahead
     "hf_gpt2": "sync_bound",
     "imagenet_resnet50": "launch_bound",  # beside loss.item(), during which the GPU works
+    "lightning_autoencoder": "input_bound",  # decodes pictures in the training's own thread
     "mingpt_adder": "launch_bound",
     "nanogpt_char": "launch_bound",
     "nanogpt_ddp": "straggler",  # rank 0 logs, and waits for the loss that it logs
     "nanogpt_sample": "launch_bound",
     "open_clip": "launch_bound",
+    "resnet50": "launch_bound",  # of this repository; beside copies from pageable memory
     "timm_benchmark": None,  # the GPU is at work for 98.6 % of the time
     "timm_train": "input_bound",  # short epochs
     "word_lstm": "launch_bound",

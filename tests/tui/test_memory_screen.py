@@ -39,7 +39,8 @@ async def opened(app: LlmtopApp, pilot: Pilot[int], *words: str) -> None:
 async def shows(app: LlmtopApp, pilot: Pilot[int], *words: str) -> None:
     for _ in range(1500):
         await pilot.pause()
-        if all(word in text(app) for word in words):
+        shown = " ".join(text(app).split())  # a sentence may go on in the next row
+        if all(word in shown for word in words):
             return
         await asyncio.sleep(0.02)
     raise AssertionError(f"no {words} in\n{text(app)}")
