@@ -1,4 +1,4 @@
-"""What stands on the screen of trainings that nobody wrote for llmtop (and of two that were), as they were recorded on H100s.
+"""What stands on the screen of trainings, most of others, as they were recorded on H100s.
 
 The verdicts were judged by hand from a capture of the same run: docs/measurements.md has the figures.
 """
