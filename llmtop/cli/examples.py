@@ -31,6 +31,11 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ("llmtop compare BEFORE AFTER", "what moved by more than the noise"),
         ("llmtop compare BEFORE AFTER --fail-over 5", "for CI: exit 1 where steps got 5 % longer"),
     ),
+    "kernel": (
+        ("llmtop kernel llmtop-captures/NAME --top 3", "the ncu commands for its three hottest kernels"),
+        ("llmtop kernel llmtop-captures/NAME --run", "run the first, and say what limits the kernel"),
+        ("llmtop kernel FILE.ncu-rep", "what ncu measured, wherever that was"),
+    ),
     "record": (
         ("llmtop record night.llmtop.gz --seconds 28800", "eight hours, without a screen"),
         ("llmtop record run.llmtop.gz --on-alert 'mail -s llmtop me'", "and a mail for each alert"),
