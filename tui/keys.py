@@ -25,6 +25,7 @@ TIMELINE = "timeline"
 COMPARISON = "comparison"
 CAPTURES = "captures"
 FLAME = "flame"
+KERNELS = "kernels"
 
 
 class Key(Struct, frozen=True):
@@ -64,8 +65,8 @@ class Key(Struct, frozen=True):
         return here and self.replay in (None, replaying)
 
 
-_PAGED = (RANKS, HELP, ALERTS, STACKS, REPORT, COMPARISON)
-_OTHERS = (GPU, PROCESSES, RANKS, HELP, ALERTS, STACKS, REPORT, TIMELINE, COMPARISON, CAPTURES, FLAME)
+_PAGED = (RANKS, HELP, ALERTS, STACKS, REPORT, COMPARISON, KERNELS)
+_OTHERS = (GPU, PROCESSES, RANKS, HELP, ALERTS, STACKS, REPORT, TIMELINE, COMPARISON, CAPTURES, FLAME, KERNELS)
 
 # In the order of the footer; what comes last there is always shown, so it is the help.
 KEYS: tuple[Key, ...] = (
@@ -124,6 +125,7 @@ KEYS: tuple[Key, ...] = (
         where=(MAIN, GPU, PROCESSES, CAPTURE, ALERTS),
         screen="tui.screens.captures:CapturesScreen",
     ),
+    Key("o", "kernels", "kernels", "What ncu measured of this capture's kernels (.ncu-rep).", where=(CAPTURES,)),
     Key("space", "pause", "pause", "Freeze the screen; samples are taken on, and are there when you go on."),
     Key("enter", "open_gpu", "GPU", "The selected GPU large, with charts.", where=(MAIN,)),
     Key(
@@ -241,8 +243,8 @@ KEYS: tuple[Key, ...] = (
     Key("down,j", "finding(1)", "", "The finding below.", where=(REPORT,)),
     Key("pageup", "page(-1)", "", "A page up.", shown="pgup", where=_PAGED),
     Key("pagedown", "page(1)", "page", "A page down.", shown="pgdn", where=_PAGED),
-    Key("up,k", "scroll(-1)", "", "One line up.", where=(COMPARISON,)),
-    Key("down,j", "scroll(1)", "", "One line down.", where=(COMPARISON,)),
+    Key("up,k", "scroll(-1)", "", "One line up.", where=(COMPARISON, KERNELS)),
+    Key("down,j", "scroll(1)", "", "One line down.", where=(COMPARISON, KERNELS)),
     Key("l", "timeline", "timeline", "One step drawn: GPU, idle time, the host's calls, phases.", where=(REPORT,)),
     Key(
         "b",
@@ -377,6 +379,7 @@ _TITLES = {
     COMPARISON: "on a comparison",
     CAPTURES: "on the captures",
     FLAME: "on sampled stacks",
+    KERNELS: "on kernels",
 }
 
 

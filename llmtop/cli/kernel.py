@@ -18,7 +18,6 @@ from llmtop.format import count, counted, duration, escaped_json, percent, print
 
 if TYPE_CHECKING:
     from llmtop.ncu.judge import NcuReport
-    from llmtop.ncu.tool import NcuTool
     from llmtop.report.model import KernelTime, Report
 
 _SHOWN_IN_SHELL = {"title": {"bold": True}, "warning": {"fg": "yellow"}, "dim": {"dim": True}}
@@ -68,7 +67,7 @@ def kernel(
     if path.suffix == SUFFIX:
         if run_it or command:
             raise click.UsageError(f"{path} is what ncu wrote already: --run and a command are for a capture")
-        _print([_read(path, "")], as_json)
+        _print([_read(path)], as_json)
         return EXIT_DONE
     report, rows = _hot(path, top)
     words = list(command) or _recorded(report)
@@ -167,7 +166,7 @@ def _run(
         UnusableInput: nobody is there to be asked.
     """
     from llmtop.cli.gpus_in_use import refuse_used_gpus
-    from llmtop.ncu import tool
+    from llmtop.ncu import read, tool
     from llmtop.ncu.command import file_stem, launches_of
     from llmtop.ncu.run import run
 
@@ -175,7 +174,8 @@ def _run(
     refused = tool.counters_refused()
     if refused:
         raise NotPossibleHere(f"{refused}: {tool.REMEDY}")
-    _needs_library(ncu)
+    if read.found_at() is None:
+        raise NotPossibleHere(f"what ncu writes is read with NVIDIA's ncu-report, not here: {read.INSTALL}")
     refuse_used_gpus()
     _announce(words, len(rows), seconds, folder)
     if not yes:
@@ -191,15 +191,8 @@ def _run(
         click.echo(f"ncu: {printable(launches.told)} …", err=True)
         written = run(ncu, launches, folder / file_stem(row), words, seconds)
         click.echo(f"written: {written}", err=True)
-        found.append(_read(written, ncu.python_path, row))
+        found.append(_read(written, row))
     return found
-
-
-def _needs_library(ncu: NcuTool) -> None:
-    from llmtop.ncu.read import INSTALL, library
-
-    if library() is None and not ncu.python_path:
-        raise NotPossibleHere(f"what ncu writes is read with NVIDIA's ncu-report, which is not here: {INSTALL}")
 
 
 def _announce(words: list[str], runs: int, seconds: float, folder: Path) -> None:
@@ -225,7 +218,7 @@ def _make(folder: Path) -> None:
         raise NotPossibleHere(f"{folder} cannot be written: choose another folder with --out")
 
 
-def _read(path: Path, python_path: str, row: KernelTime | None = None) -> NcuReport:
+def _read(path: Path, row: KernelTime | None = None) -> NcuReport:
     """An .ncu-rep, judged; of a run for one kernel that kernel alone, if it is there.
 
     Raises:
@@ -235,9 +228,7 @@ def _read(path: Path, python_path: str, row: KernelTime | None = None) -> NcuRep
     from llmtop.ncu.read import read
     from llmtop.ncu.run import wanted_of
 
-    if row is None and not python_path:
-        python_path = _bundled()
-    kernels, left_out = read(path, python_path)
+    kernels, left_out = read(path)
     if row is None:
         return ncu_report(path, kernels, left_out)
     wanted = wanted_of(row, kernels)
@@ -256,19 +247,6 @@ def _read(path: Path, python_path: str, row: KernelTime | None = None) -> NcuRep
         f"{duration(row.max_us / 1e6)}."
     )
     return ncu_report(path, [wanted], note=note)
-
-
-def _bundled() -> str:
-    """The ncu_report of an Nsight Compute that is here; "" where it is not needed or there is none."""
-    from llmtop.ncu import tool
-    from llmtop.ncu.read import library
-
-    if library() is not None:
-        return ""
-    try:
-        return tool.find().python_path
-    except NotPossibleHere:
-        return ""
 
 
 def _print(reports: list[NcuReport], as_json: bool) -> None:

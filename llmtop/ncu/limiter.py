@@ -48,6 +48,7 @@ STALLS = {
     "sleeping": "asleep",
     "dispatch_stall": "the dispatcher held back",
     "not_selected": "ready, another warp was taken",
+    "misc": "for another reason",
 }
 """ncu's names of stalls in words, by its guide's section on warp states."""
 

@@ -13,7 +13,7 @@ import msgspec
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import printable
 from llmtop.inputs import open_input
-from llmtop.ncu import extract
+from llmtop.ncu import extract, tool
 from llmtop.ncu.profile import KernelProfile
 
 SUFFIX = ".ncu-rep"
@@ -35,12 +35,22 @@ def library() -> str | None:
     return found.origin if found is not None else None
 
 
-def read(path: Path, python_path: str = "") -> tuple[list[KernelProfile], int]:
+def found_at() -> str | None:
+    """Where ncu_report can be imported from: "" where it is installed, else the folder of an Nsight Compute that
+    brings one; None where it cannot be had."""
+    if library() is not None:
+        return ""
+    try:
+        return tool.find().python_path or None
+    except NotPossibleHere:
+        return None
+
+
+def read(path: Path) -> tuple[list[KernelProfile], int]:
     """The kernels of a report, in the order in which they ran, and how many more were left out.
 
     Args:
         path: the report.
-        python_path: where ncu_report lies, if it is not installed: Nsight Compute brings one.
 
     Raises:
         UnusableInput: no report of ncu, damaged, or without any kernel.
@@ -50,7 +60,8 @@ def read(path: Path, python_path: str = "") -> tuple[list[KernelProfile], int]:
         head = file.read(len(_MAGIC))
     if head != _MAGIC:
         raise UnusableInput(f"{path} is no report of ncu ({SUFFIX})")
-    if library() is None and not python_path:
+    python_path = found_at()
+    if python_path is None:
         raise NotPossibleHere(f"{path} is read with NVIDIA's ncu-report, which is not installed here: {INSTALL}")
     found = _extracted(path, python_path)
     if found.error:
