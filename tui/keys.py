@@ -125,7 +125,6 @@ KEYS: tuple[Key, ...] = (
         where=(MAIN, GPU, PROCESSES, CAPTURE, ALERTS),
         screen="tui.screens.captures:CapturesScreen",
     ),
-    Key("o", "kernels", "kernels", "What ncu measured of this capture's kernels (.ncu-rep).", where=(CAPTURES,)),
     Key("space", "pause", "pause", "Freeze the screen; samples are taken on, and are there when you go on."),
     Key("enter", "open_gpu", "GPU", "The selected GPU large, with charts.", where=(MAIN,)),
     Key(
@@ -224,6 +223,7 @@ KEYS: tuple[Key, ...] = (
         "Mark the chosen capture as the baseline that later ones are held against; kept in the folder.",
         where=(CAPTURES,),
     ),
+    Key("o", "kernels", "kernels", "What ncu measured of this capture's kernels (.ncu-rep).", where=(CAPTURES,)),
     Key("d,delete", "delete", "delete", "Delete the chosen capture; asks first.", where=(CAPTURES,)),
     Key("K", "keep", "keep newest", "Delete all but the newest captures; asks how many.", where=(CAPTURES,)),
     Key("up,k", "move(-1)", "", "The capture above.", where=(CAPTURES,)),

@@ -35,7 +35,7 @@ def page(name: str) -> dict[str, tuple[float, str]]:
 
 
 _PROGRAM = '''#!{python}
-"""Behaves as ncu 2025.3: takes its options, runs the program, says ==PROF==, writes a report, or fails as it fails."""
+"""Behaves as ncu 2025.3: takes its options, runs the program, says ==PROF==, writes a report, or fails so."""
 import pathlib, shutil, subprocess, sys
 
 REPORT, WAY = pathlib.Path({report!r}), pathlib.Path({way!r}).read_text()
@@ -57,9 +57,9 @@ if WAY == "refuse":
 child = subprocess.Popen(words)
 print(f"==PROF== Connected to process {{child.pid}} ({{words[0]}})", flush=True)
 if WAY == "permission":
-    print("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters "
-          "on the target device 0. For instructions on enabling permissions and to get more information see "
-          "https://developer.nvidia.com/ERR_NVGPUCTRPERM", flush=True)
+    print("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance "
+          "Counters on the target device 0. For instructions on enabling permissions and to get more information "
+          "see https://developer.nvidia.com/ERR_NVGPUCTRPERM", flush=True)
 code = child.wait()
 print(f"==PROF== Disconnected from process {{child.pid}}", flush=True)
 if WAY in ("permission", "nothing"):

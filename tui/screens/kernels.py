@@ -22,7 +22,7 @@ _SCREEN = "tui.screens.kernels:KernelsScreen"
 
 
 def open_beside(screen: LlmtopScreen, capture: Path) -> None:
-    """Open, from another screen, what ncu wrote into a capture's folder; where there is none, say how to get it."""
+    """Open what ncu wrote into a capture's folder; where there is nothing, say how to get it."""
     if reports(capture):
         screen.llmtop.open_screen(_SCREEN, capture)
     else:
