@@ -224,7 +224,7 @@ def _read(path: Path, row: KernelTime | None = None) -> NcuReport:
     Raises:
         UnusableInput, NotPossibleHere: as `llmtop.ncu.read.read`.
     """
-    from llmtop.ncu.judge import ncu_report
+    from llmtop.ncu.judge import ncu_report, ncu_report_of_one
     from llmtop.ncu.read import read
     from llmtop.ncu.run import wanted_of
 
@@ -239,14 +239,14 @@ def _read(path: Path, row: KernelTime | None = None) -> NcuReport:
             f"others first ({others}); what follows is of those. With a larger --launch-count, by hand, it is "
             "found."
         )
-        return ncu_report(path, kernels[:1], len(kernels) - 1, note)
+        return ncu_report_of_one(path, kernels, 0, note)
     place = kernels.index(wanted)
     note = (
         f"{row.name}: measured launch {place + 1} of the {len(kernels)} in the file, {duration(wanted.seconds)} "
         f"under ncu; in the capture {duration(row.mean_us / 1e6)} on average, {duration(row.min_us / 1e6)} to "
         f"{duration(row.max_us / 1e6)}."
     )
-    return ncu_report(path, [wanted], note=note)
+    return ncu_report_of_one(path, kernels, place, note)
 
 
 def _print(reports: list[NcuReport], as_json: bool) -> None:

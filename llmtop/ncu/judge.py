@@ -40,6 +40,8 @@ class NcuReport(msgspec.Struct, frozen=True, kw_only=True):
     kernels: tuple[KernelJudgement, ...]
     left_out: int = 0
     """Kernels beyond the first two hundred."""
+    place: int | None = None
+    """Which kernel of the file the one told of is, from 0; None where all are told of."""
     note: str = ""
     """Whether the kernel that was wanted is among them."""
 
@@ -63,13 +65,24 @@ def judged(kernel: KernelProfile) -> KernelJudgement:
     )
 
 
-def ncu_report(path: Path, kernels: Sequence[KernelProfile], left_out: int = 0, note: str = "") -> NcuReport:
+def ncu_report(path: Path, kernels: Sequence[KernelProfile], left_out: int = 0) -> NcuReport:
     """All kernels of a report, judged.
 
     Args:
         path: of the report.
-        kernels: those to be told of.
+        kernels: all that were read of it.
         left_out: how many more it has.
-        note: what else there is to say.
     """
-    return NcuReport(source=str(path), kernels=tuple(map(judged, kernels)), left_out=left_out, note=note)
+    return NcuReport(source=str(path), kernels=tuple(map(judged, kernels)), left_out=left_out)
+
+
+def ncu_report_of_one(path: Path, kernels: Sequence[KernelProfile], place: int, note: str) -> NcuReport:
+    """One kernel of a report, judged.
+
+    Args:
+        path: of the report.
+        kernels: all that were read of it.
+        place: which of them is told of.
+        note: why that one.
+    """
+    return NcuReport(source=str(path), kernels=(judged(kernels[place]),), place=place, note=note)

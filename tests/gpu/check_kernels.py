@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,23 +53,25 @@ def captured(folder: Path) -> Path:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             time.sleep(5)
-            done = _llmtop("capture", "--pid", training.pid, "--engine", "torch.profiler", "--steps", 4, "--out",
-            folder)
-            found = sorted(path.parent for path in folder.glob("*/report.json")) if done.returncode == 0 and
-            found: return found[0]
+            how = ("--engine", "torch.profiler", "--steps", 4, "--out", folder)
+            done = _llmtop("capture", "--pid", training.pid, *how)
+            found = sorted(path.parent for path in folder.glob("*/report.json"))
+            if done.returncode == 0 and found:
+                return found[0]
         raise SystemExit(f"no capture: {done.stderr}")
     finally:
         training.kill()
         training.wait()
 
 
-def page(report: Path, ncu: tool.NcuTool) -> dict[str, float]:
-    """ncu's own page on the first kernel of a report, in seconds, bytes a second and percent."""
+def page(report: Path, ncu: tool.NcuTool, place: int = 0) -> dict[str, float]:
+    """ncu's own page on one kernel of a report, in seconds, bytes a second and percent."""
     said = subprocess.run(
         [str(ncu.path), "-i", str(report), "--page", "details"], capture_output=True, text=True, check=True
     ).stdout
     found: dict[str, float] = {}
-    for line in said.splitlines():
+    of_each = re.split(r"(?m)^  \S.*\), Context \d+, Stream \d+", said)[1:]
+    for line in of_each[place].splitlines():
         match = re.match(r"^ {4}(\S.*?) {2,}(\S+) +([\d,.]+)$", line)
         if match and match[2] in _UNITS:
             name = f"{match[1]} rate" if match[2].endswith("byte/s") else match[1]
@@ -120,7 +123,7 @@ def hot(capture: Path, folder: Path, ncu: tool.NcuTool) -> list[dict[str, Any]]:
         return [{"kernel": one["kernel"], "failed": done.stderr[-1000:]} for one in kinds]
     rows = []
     for told, report in zip(kinds, json.loads(done.stdout)["reports"], strict=True):
-        row = against(report["kernels"][0], page(Path(report["source"]), ncu), None)
+        row = against(report["kernels"][0], page(Path(report["source"]), ncu, report["place"]), None)
         row |= {"wanted": told["kernel"], "note": report["note"], "command": told["command"]}
         row["right"] = _RIGHT.get(told["kind"], "?") == row["limiter"] and not report["note"].startswith("None of")
         rows.append(row)
@@ -138,6 +141,13 @@ def planted(folder: Path, ncu: tool.NcuTool) -> list[dict[str, Any]]:
     return rows
 
 
+def _tried(part: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    try:
+        return part()
+    except (LlmtopError, subprocess.SubprocessError, ValueError, LookupError) as error:
+        return [{"failed": f"{type(error).__name__}: {error}"}]
+
+
 def main() -> int:
     """Run both; returns the exit code."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -148,12 +158,7 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     ncu = tool.find(os.environ)
-    rows: list[dict[str, Any]] = []
-    for part in (lambda: planted(folder, ncu), lambda: hot(captured(folder), folder, ncu)):
-        try:
-            rows += part()
-        except (LlmtopError, subprocess.SubprocessError, json.JSONDecodeError, KeyError) as error:
-            rows.append({"failed": f"{type(error).__name__}: {error}"})
+    rows = _tried(lambda: planted(folder, ncu)) + _tried(lambda: hot(captured(folder), folder, ncu))
     for row in rows:
         row["ncu"] = ncu.version
         row["at_seconds"] = round(time.monotonic() - began, 1)
