@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 
 from llmtop.errors import NotPossibleHere
@@ -11,10 +12,13 @@ from llmtop.snapshot import Gpu, Snapshot
 
 _UNSEEN_BYTES = 2 << 30
 """Memory in use that no listed process has: more than a driver keeps for itself on any GPU."""
+_LEAVING_SECONDS = 4.0
 
 
 def refuse_used_gpus() -> None:
     """Ask the driver who works on the GPUs that a command started here would see.
+
+    What has just ended holds its memory for a moment: that is waited for.
 
     Raises:
         NotPossibleHere: there is no GPU, or another process works on one of them.
@@ -24,9 +28,14 @@ def refuse_used_gpus() -> None:
     hub = live_hub(interval=1.0)
     try:
         snapshot = hub.once()
+        refusal = used(snapshot, visible(snapshot.gpus, os.environ))
+        deadline = time.monotonic() + _LEAVING_SECONDS
+        while refusal and snapshot.gpus and time.monotonic() < deadline:
+            time.sleep(0.5)
+            snapshot = hub.poll()
+            refusal = used(snapshot, visible(snapshot.gpus, os.environ))
     finally:
         hub.close()
-    refusal = used(snapshot, visible(snapshot.gpus, os.environ))
     if refusal:
         raise NotPossibleHere(refusal)
 
