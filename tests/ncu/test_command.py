@@ -253,6 +253,14 @@ def test_a_template_with_too_many_launches_is_searched_by_a_word_that_both_spell
     assert not re.search(pattern, by_ncu.replace("bfloat16_copy", "float16_copy"))
 
 
+def test_a_report_from_before_the_order_was_told_gives_a_bound() -> None:
+    mine = replace(_row("lerp_scalar_kernel<float>"), per_step=(PerStep(0, 10.0, 1.0, 0.0),))
+    other = replace(_row("sqrt_kernel_cuda<float>"), per_step=(PerStep(0, 30.0, 1.0, 0.0),))
+    assert launches_of(mine, (mine, other)) == LaunchFilter("vectorized_elementwise_kernel", 120, 8)
+    assert launches_of(mine, (mine,)) == LaunchFilter("vectorized_elementwise_kernel", 30, 1)
+    assert launches_of(_row()) == LaunchFilter("vectorized_elementwise_kernel", None, 5), "no steps, no warm-up"
+
+
 def test_of_what_was_measured_the_wanted_kernel_is_told_by_its_functor() -> None:
     def measured(functor: str, took: float) -> KernelProfile:
         spelled = (
