@@ -45,9 +45,7 @@ def _kernel(kernel: KernelJudgement, width: int) -> Iterator[Line]:
     if kernel.roofline is not None:
         yield from _wrapped(_roofline(kernel.roofline), width, "", "  ", "      ")
     else:
-        yield from _wrapped(
-            "roofline: no floating-point operations were counted, or not their bytes.", width, "", "  ", "      "
-        )
+        yield from _wrapped(_no_place(kernel), width, "", "  ", "      ")
     yield "", ""
     for reading in kernel.readings:
         yield from _reading(reading, width)
@@ -55,6 +53,13 @@ def _kernel(kernel: KernelJudgement, width: int) -> Iterator[Line]:
 
 def _three(numbers: tuple[int, int, int]) -> str:
     return " x ".join(map(str, numbers))
+
+
+def _no_place(kernel: KernelJudgement) -> str:
+    dram = next((reading.text for reading in kernel.readings if reading.name == "DRAM throughput"), None)
+    if dram is None:
+        return "roofline: neither FLOPs nor bytes were counted."
+    return f"roofline: no floating-point operations were counted, so there are only its bytes: {dram} of DRAM."
 
 
 def _roofline(point: RooflinePoint) -> str:

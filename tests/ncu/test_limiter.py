@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from llmtop.ncu.judge import ncu_report
 from llmtop.ncu.limiter import STALLS, limiter
 from llmtop.ncu.profile import KernelProfile
 from llmtop.ncu.read import read
 from llmtop.ncu.readings import readings
 from llmtop.ncu.roofline import roofline_point
+from llmtop.ncu.text import lines
 from tests.support.ncu_reports import unpacked
 
 END = "_throughput.avg.pct_of_peak_sustained_elapsed"
@@ -128,6 +130,14 @@ def test_without_its_counters_nothing_is_claimed(recorded: KernelProfile) -> Non
     assert "--set full" in limiter(bare).todo
     assert readings(bare) == ()
     assert roofline_point(bare) is None
+
+
+def test_what_only_copies_is_placed_by_its_bytes_alone(recorded: KernelProfile) -> None:
+    adds = "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum.per_cycle_elapsed"
+    copies = changed(recorded, **{adds: 0.0})
+    assert roofline_point(copies) is None
+    said = " ".join(" ".join(text.split()) for text, _ in lines(ncu_report(Path("x"), [copies]), 100))
+    assert "there are only its bytes: 83.4%, 2.797 TB/s of DRAM" in said
 
 
 def test_arithmetic_of_constants_is_no_fp16(recorded: KernelProfile) -> None:
