@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("llmtop.cli.report:report", "Say what a capture or a recording shows."),
     "compare": ("llmtop.cli.report:compare", "Two captures, recordings or reports: what moved."),
     "bench": ("llmtop.cli.bench:bench", "Run a training several times, and measure a steady window of each."),
+    "kernel": ("llmtop.cli.kernel:kernel", "The ncu command for a hot kernel, its run, and what ncu measured."),
     "record": ("llmtop.cli.live:record", "Write a recording without a screen."),
     "replay": ("llmtop.cli.live:replay", "Show a recording as if it were live."),
     "demo": ("llmtop.cli.live:demo", "Show a recorded run of a real H200."),

@@ -29,6 +29,7 @@ CAPTURES = "captures"
 FLAME = "flame"
 MEMORY = "memory"
 DEMO_END = "demo end"
+KERNELS = "kernels"
 
 
 class Key(Struct, frozen=True):
@@ -81,10 +82,11 @@ class Key(Struct, frozen=True):
         return self.replay in (None, replaying)
 
 
-_PAGED = (RANKS, HELP, ALERTS, STACKS, REPORT, COMPARISON, MEMORY, DEMO_END)
+_PAGED = (RANKS, HELP, ALERTS, STACKS, REPORT, COMPARISON, MEMORY, DEMO_END, KERNELS)
 _OTHERS = (
     *(GPU, PROCESSES, RANKS, HELP, ALERTS, STACKS, REPORT, TIMELINE, COMPARISON, CAPTURES, FLAME, MEMORY),
     DEMO_END,
+    KERNELS,
 )
 
 # In the order of the footer; what comes last there is always shown, so it is the help.
@@ -255,6 +257,7 @@ KEYS: tuple[Key, ...] = (
         "Mark the chosen capture as the baseline that later ones are held against; kept in the folder.",
         where=(CAPTURES,),
     ),
+    Key("o", "kernels", "kernels", "What ncu measured of this capture's kernels (.ncu-rep).", where=(CAPTURES,)),
     Key("d,delete", "delete", "delete", "Delete the chosen capture; asks first.", where=(CAPTURES,)),
     Key("K", "keep", "keep newest", "Delete all but the newest captures; asks how many.", where=(CAPTURES,)),
     Key("up,k", "move(-1)", "", "The capture above.", where=(CAPTURES,)),
@@ -274,8 +277,8 @@ KEYS: tuple[Key, ...] = (
     Key("down,j", "finding(1)", "", "The finding below.", where=(REPORT,)),
     Key("pageup", "page(-1)", "", "A page up.", shown="pgup", where=_PAGED),
     Key("pagedown", "page(1)", "page", "A page down.", shown="pgdn", where=_PAGED),
-    Key("up,k", "scroll(-1)", "", "One line up.", where=(COMPARISON, MEMORY, DEMO_END)),
-    Key("down,j", "scroll(1)", "", "One line down.", where=(COMPARISON, MEMORY, DEMO_END)),
+    Key("up,k", "scroll(-1)", "", "One line up.", where=(COMPARISON, MEMORY, DEMO_END, KERNELS)),
+    Key("down,j", "scroll(1)", "", "One line down.", where=(COMPARISON, MEMORY, DEMO_END, KERNELS)),
     Key("l", "timeline", "timeline", "One step drawn: GPU, idle time, the host's calls, phases.", where=(REPORT,)),
     Key(
         "b",
@@ -419,6 +422,7 @@ _TITLES = {
     FLAME: "on sampled stacks",
     MEMORY: "on a memory snapshot",
     DEMO_END: "at the end of the demo",
+    KERNELS: "on kernels",
 }
 
 

@@ -18,6 +18,7 @@ from llmtop.analysis.findings import Measured, findings
 from llmtop.analysis.gemms import gemm_times, roofs
 from llmtop.analysis.idle_causes import CAUSES, Gaps, attribute
 from llmtop.analysis.kernels import kernel_times
+from llmtop.analysis.launch_order import with_launch_order
 from llmtop.analysis.launches import launch_calls, launches_per_step
 from llmtop.analysis.longest_gaps import longest_gaps
 from llmtop.analysis.makeup import makeup
@@ -187,7 +188,7 @@ def _measure(
         uneven=uneven([lane for lane in lanes if lane.process not in missing]),
         phases=_phases(steps, phases, lanes),
         waits=() if main is None else wait_places(main, phases[main.process]),
-        kernels=kernel_times(trace, by_step),
+        kernels=with_launch_order(kernel_times(trace, by_step), lanes),
         copies=copy_times(trace),
         api=cuda.api_times(trace, lanes),
         steps=_steps(own, main, trace),

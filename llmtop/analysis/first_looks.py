@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
-
 from llmtop.analysis.device_timeline import Lane
-from llmtop.analysis.launches import runs_per_step
 from llmtop.analysis.verdict import Judgement
 from llmtop.format import count, duration, percent
 from llmtop.gpu_specs import peak
 from llmtop.kernel_names import kind_of, matrix_type
+from llmtop.ncu.command import command_line, launches_a_step, launches_of
 from llmtop.report.advice import FindingId
 from llmtop.report.device_time import Makeup, OperatorTime
 from llmtop.report.model import KernelTime
 from llmtop.severity import Severity
-from llmtop.trace.groups import distinct
 
 TOLD_PCT = 10.0
 """Of device time. What a change of less gains is in the noise of most comparisons, 3 % of a step."""
 _MUCH_PCT = 30.0
-_WARM_UP_STEPS = 3
-_LOOKED_AT = 5
-"""Launches that ncu replays: enough to see the same ceiling five times."""
 
 
 class Figures(Protocol):
@@ -154,8 +147,6 @@ def _hot_kernel(measured: Figures, lane: Lane) -> Look | None:
     if not compute or not lane.kernels_known:
         return None
     top = compute[0]
-    wanted = _filter(top, measured.kernels)
-    a_step = _launches_per_step(measured, lane, wanted)
     by = f" by {top.operator}" if top.operator else ""
     summary = (
         f"{top.name} ({top.kind}){by} takes {percent(top.share_pct, 1)} of kernel time: "
@@ -163,63 +154,10 @@ def _hot_kernel(measured: Figures, lane: Lane) -> Look | None:
     )
     evidence: dict[str, Any] = {"kernel": top.name, "kind": top.kind, "operator": top.operator or None}
     evidence |= {"kernel_time_pct": top.share_pct, "count": top.count, "mean_us": top.mean_us}
-    evidence |= {"launches_per_step": a_step}
-    # How many launches warm up cannot be told without steps.
-    skipped = f"--launch-skip {_WARM_UP_STEPS * a_step} " if a_step is not None else ""
+    evidence |= {"launches_per_step": round(launches_a_step(top)) or None}
     fills = {
-        "kernel_filter": wanted.options,
+        "ncu": command_line(launches_of(top), "llmtop-kernel", measured.command),
         "kernel": shlex.quote(top.short_name),
-        "launches": f"{skipped}--launch-count {min(_LOOKED_AT, a_step or _LOOKED_AT)}",
-        "file": "llmtop-kernel",
         "command": measured.command,
     }
     return Look("hot_kernel", "info", None, summary, evidence, None, fills)
-
-
-@dataclass(frozen=True)
-class _Filter:
-    """What ncu lets through."""
-
-    pattern: str
-    demangled: bool
-    """Whether it is searched in the name with all its template arguments, and not in the function's alone."""
-
-    @property
-    def options(self) -> str:
-        """As ncu's options."""
-        base = "--kernel-name-base demangled " if self.demangled else ""
-        return f"{base}--kernel-name {shlex.quote(f'regex:{self.pattern}')}"
-
-
-def _filter(row: KernelTime, kernels: tuple[KernelTime, ...]) -> _Filter:
-    """What lets this kernel through and, as far as names go, no other of the capture.
-
-    By the function's name where that is enough. The kernels of one template are told apart by words of the
-    demangled name: tools write the rest of it differently (4 and (int)4).
-    """
-    if not row.functor:
-        return _Filter(f"^{re.escape(row.short_name)}$", demangled=False)
-    functor, _, kind = row.functor.rstrip(">").partition("<")
-    template = rf"\b{re.escape(row.short_name)}<"
-    tried = [rf"{template}.*\b{re.escape(functor)}\b"]
-    if kind:
-        typed = rf"\b{re.escape(kind)}\b"
-        tried += [
-            rf"{tried[0]}.*{typed}",
-            rf"{template}.*(?:Unary|Binary)Functor<[^,]*{typed}.*\b{re.escape(functor)}\b",
-        ]
-    own = [variant.name for variant in row.variants]
-    others = [variant.name for other in kernels if other is not row for variant in other.variants]
-    for pattern in tried:
-        found = re.compile(pattern)
-        if all(map(found.search, own)) and not any(map(found.search, others)):
-            return _Filter(pattern, demangled=True)
-    return _Filter(tried[min(1, len(tried) - 1)], demangled=True)
-
-
-def _launches_per_step(measured: Figures, lane: Lane, wanted: _Filter) -> int | None:
-    """Launches in a step of a process that the filter lets through, as ncu counts; None without steps."""
-    found = re.compile(wanted.pattern)
-    column = lane.trace.ops.full_name if wanted.demangled else lane.trace.ops.name
-    fits = [number for number in distinct(column).tolist() if found.search(lane.trace.names[number])]
-    return runs_per_step(np.array(fits, dtype=np.int64), measured.lanes, wanted.demangled)

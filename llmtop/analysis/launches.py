@@ -29,13 +29,12 @@ def launches_per_step(lane: Lane) -> float | None:
     return float(np.count_nonzero(inside)) / lane.counted
 
 
-def runs_per_step(names: Ns, lanes: Sequence[Lane], demangled: bool = False) -> int | None:
+def runs_per_step(names: Ns, lanes: Sequence[Lane]) -> int | None:
     """How often a process runs kernels of these names in a step; None without whole steps.
 
     Args:
-        names: their numbers in `Trace.names`; at least one occurs in the capture.
+        names: numbers of short names in `Trace.names`; at least one occurs in the capture.
         lanes: all of the capture; the figure is the mean over their processes, and at least 1.
-        demangled: whether these are full names, with the arguments of templates, and not short ones.
     """
     whole = [lane for lane in lanes if lane.counted]
     if not whole:
@@ -43,7 +42,7 @@ def runs_per_step(names: Ns, lanes: Sequence[Lane], demangled: bool = False) -> 
     a_step = 0.0
     for lane in whole:
         ops = lane.ops
-        mine = np.isin(ops.full_name if demangled else ops.name, names) & (ops.kind == model.KERNEL)
+        mine = np.isin(ops.name, names) & (ops.kind == model.KERNEL)
         inside = mine & (ops.start >= lane.low) & (ops.start < lane.high)
         a_step += np.count_nonzero(inside) / lane.counted
     return max(1, round(a_step / len({lane.process for lane in whole})))

@@ -71,7 +71,7 @@ def _counted(makeup: Makeup | None, shapes: bool) -> str:
     if makeup is not None and makeup.vendor == "AMD":
         tool = "rocprof-compute can tell: it counts its bytes and FLOPs (rocprof-compute profile --roof-only)"
     else:
-        tool = "ncu can tell: it counts its bytes and FLOPs (ncu --set full, section GPU Speed Of Light Roofline)"
+        tool = "ncu can tell: it counts its bytes and FLOPs (llmtop kernel, given this capture, has the command)"
     capture = "llmtop capture --engine torch.profiler --option shapes"
     how = "" if shapes else f" Recorded with shapes ({capture}), matrix products show their rates here."
     return f"{how} At which roof any other kernel is, only {tool}."

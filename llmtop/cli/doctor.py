@@ -153,6 +153,7 @@ def examine() -> Diagnosis:
     checks = [
         *_driver(),
         *(check for engine in ENGINES.values() for check in engine.checks()),
+        *_kernels(),
         _runtime_dir(),
         _disk(),
     ]
@@ -192,6 +193,31 @@ def _driver() -> list[Check]:
         Check(name="driver", ok=True, says=f"NVIDIA {version}"),
         Check(name="GPUs", ok=bool(models), says=names),
     ]
+
+
+def _kernels() -> list[Check]:
+    """What llmtop kernel needs: ncu to measure, ncu-report to read, and the GPU's counters."""
+    from llmtop.ncu import read, tool
+
+    try:
+        ncu = tool.find()
+        found = [Check(name="ncu", ok=True, says=f"{ncu.version} at {ncu.path}")]
+    except LlmtopError as error:
+        found = [Check(name="ncu", ok=False, says=str(error).partition(": ")[0], command=tool.WHERE)]
+    where = read.found_at()
+    if where is None:
+        reads = Check(
+            name="ncu-report", ok=False, says="not installed: reads what ncu wrote", command=read.INSTALL
+        )
+    else:
+        reads = Check(
+            name="ncu-report", ok=True, says=f"Nsight Compute's own, in {where}" if where else "installed"
+        )
+    found.append(reads)
+    refused = tool.counters_refused()
+    if refused:
+        found.append(Check(name="ncu's counters", ok=False, says=refused, command=tool.REMEDY))
+    return found
 
 
 def _runtime_dir() -> Check:

@@ -40,6 +40,11 @@ EXAMPLES: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         ),
         ("llmtop bench --vary NUM_WORKERS=2,4,8 -- python train.py", "which value is best, if any"),
     ),
+    "kernel": (
+        ("llmtop kernel llmtop-captures/NAME --top 3", "the ncu commands for its three hottest kernels"),
+        ("llmtop kernel llmtop-captures/NAME --run", "run the first, and say what limits the kernel"),
+        ("llmtop kernel FILE.ncu-rep", "what ncu measured, wherever that was"),
+    ),
     "record": (
         ("llmtop record night.llmtop.gz --seconds 28800", "eight hours, without a screen"),
         ("llmtop record run.llmtop.gz --on-alert 'mail -s llmtop me'", "and a mail for each alert"),

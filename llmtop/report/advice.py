@@ -140,7 +140,7 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
     "hot_kernel": Advice(
         fix="",
         confirm="the kernel's mean time falls",
-        next="ncu --target-processes all {kernel_filter} {launches} --set full -o {file} {command}",
+        next="{ncu}",
     ),
     "small_kernels": Advice(
         fix="Fuse them: torch.compile, a fused or foreach optimizer, fused norms and losses; or replay them as a "

@@ -145,6 +145,18 @@ class KernelVariant(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """How a kernel's launches lie in the steps of one process, for a tool that counts launches by name."""
+
+    per_step: int
+    """Launches a step of all kernels of the same function, whatever the arguments of their template."""
+    in_a_row: int
+    """Among so many of those in a row there is always one of this kernel that takes half its mean time or
+    longer."""
+    own_in_a_row: int
+    """The same among launches of this kernel alone."""
+
+
 class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
     """All launches of kernels with one short name; of PyTorch's templates, which share a few, with one functor."""
 
@@ -167,6 +179,8 @@ class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
     variants: tuple[KernelVariant, ...] = ()
     per_step: tuple[PerStep, ...] = ()
     """By device."""
+    launches: LaunchOrder | None = None
+    """Of the hottest kernels, in captures with whole steps."""
 
 
 class CopyTime(msgspec.Struct, frozen=True, kw_only=True):

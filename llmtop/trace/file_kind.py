@@ -22,6 +22,7 @@ _GZIP = b"\x1f\x8b"
 _RECORDING = b"\x1f\x8b\x08\x04"
 """gzip with an extra field: what llmtop.recording writes."""
 _NSYS_REPORT = b"NVIDIA Tegra Profiler Report"
+_NCU_REPORT = b"NVR\0"
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 """How a pickle begins, with the number of its protocol: a snapshot of PyTorch's allocator, perhaps."""
 _EVENT = re.compile(rb'\{\s*"ph"\s*:\s*"')
@@ -71,6 +72,8 @@ def _kind_of(path: Path, head: bytes) -> Kind:
     """The kind of a file that begins like that, unpacked."""
     if head.startswith(_SQLITE):
         return "nsys-sqlite"
+    if head.startswith(_NCU_REPORT) or path.suffix == ".ncu-rep":
+        raise UnusableInput(f"{path} is what ncu measured of kernels; to read it: llmtop kernel {path}")
     if head.startswith(_NSYS_REPORT) or path.suffix == ".nsys-rep":
         return "nsys-report"
     if path.suffix == ".qdstrm":

@@ -1,7 +1,7 @@
 """What ncu looks at: a step of a GPT, and two kernels with a planted fault each.
 
     python -m tests.gpu.ncu_workloads names                       # the GPT's kernels by device time, as JSON
-    ncu … python -m tests.gpu.ncu_workloads gpt|uncoalesced|conflicts
+    ncu … python -m tests.gpu.ncu_workloads gpt [STEPS]|uncoalesced|conflicts
 
 `uncoalesced` reads floats 128 bytes apart; `conflicts` reads a tile of shared memory by columns, so that the 32
 lanes of a warp meet in one bank.
@@ -105,15 +105,15 @@ def planted(name: str) -> None:
     cupy.cuda.Device().synchronize()
 
 
-def main(what: str) -> None:
-    """Run one of them."""
+def main(what: str, count: int = 4) -> None:
+    """Run one of them; of the GPT so many steps."""
     if what == "names":
         print(json.dumps(names()))
     elif what == "gpt":
-        steps(4)
+        steps(count)
     else:
         planted(what)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], *map(int, sys.argv[2:]))

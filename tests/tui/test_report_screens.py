@@ -107,7 +107,7 @@ async def test_enter_unfolds_the_evidence_and_folds_it_again(captures: Path) -> 
         assert "at most 55.2 ms a step" in shown
         await pilot.press("enter", "down", "down", "down", "enter")
         await pilot.pause()
-        assert "ncu --target-processes all" in " ".join(text(app).split())
+        assert "ncu --set full --clock-control none --target-processes all" in " ".join(text(app).split())
 
 
 async def test_the_text_scrolls_to_the_tables(captures: Path) -> None:

@@ -17,7 +17,7 @@ from tui.canvas import Placed
 from tui.layout import Rect
 from tui.paint.rows import Row
 from tui.panes import capture_list
-from tui.screens import report_picker
+from tui.screens import kernels, report_picker
 from tui.screens.base import LlmtopScreen
 from tui.screens.report_picker import Loaded
 
@@ -204,6 +204,12 @@ class CapturesScreen(LlmtopScreen):
             self.notify(f"{capture.name}: {fmt.printable(why)}. To look at it: {capture.open}", markup=False)
         else:
             self.llmtop.open_screen(_OPENED_BY[capture.tells], capture.path)
+
+    def action_kernels(self) -> None:
+        """Open what ncu measured, where it lies beside the chosen capture."""
+        capture = self._capture()
+        if capture is not None:
+            kernels.open_beside(self, capture.path)
 
     def action_baseline(self) -> None:
         """Mark the chosen capture as the baseline; at the second press, none."""

@@ -1,0 +1,88 @@
+"""What ncu measured of one kernel, judged: the limiter, the roofline, the readings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from llmtop.ncu.limiter import LimiterId, limiter
+from llmtop.ncu.profile import KernelProfile
+from llmtop.ncu.readings import CounterReading, readings
+from llmtop.ncu.roofline import RooflinePoint, roofline_point
+
+
+class KernelJudgement(msgspec.Struct, frozen=True, kw_only=True):
+    """One launch of a kernel; what `llmtop kernel --json` prints of it."""
+
+    kernel: str
+    demangled: str
+    gpu: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    seconds: float | None
+    """Under ncu, which empties the caches before each pass."""
+    limiter: LimiterId
+    word: str
+    """The limiter as it is said."""
+    sentence: str
+    todo: str
+    roofline: RooflinePoint | None
+    readings: tuple[CounterReading, ...]
+
+
+class NcuReport(msgspec.Struct, frozen=True, kw_only=True):
+    """All kernels of an .ncu-rep, in the order in which they ran."""
+
+    schema: int = 1
+    source: str
+    kernels: tuple[KernelJudgement, ...]
+    left_out: int = 0
+    """Kernels beyond the first two hundred."""
+    place: int | None = None
+    """Which kernel of the file the one told of is, from 0; None where all are told of."""
+    note: str = ""
+    """Whether the kernel that was wanted is among them."""
+
+
+def judged(kernel: KernelProfile) -> KernelJudgement:
+    """What limits a kernel, and what says so."""
+    found = limiter(kernel)
+    return KernelJudgement(
+        kernel=kernel.name,
+        demangled=kernel.demangled,
+        gpu=kernel.gpu,
+        grid=kernel.grid,
+        block=kernel.block,
+        seconds=kernel.seconds,
+        limiter=found.id,
+        word=found.word,
+        sentence=found.sentence,
+        todo=found.todo,
+        roofline=roofline_point(kernel),
+        readings=readings(kernel),
+    )
+
+
+def ncu_report(path: Path, kernels: Sequence[KernelProfile], left_out: int = 0) -> NcuReport:
+    """All kernels of a report, judged.
+
+    Args:
+        path: of the report.
+        kernels: all that were read of it.
+        left_out: how many more it has.
+    """
+    return NcuReport(source=str(path), kernels=tuple(map(judged, kernels)), left_out=left_out)
+
+
+def ncu_report_of_one(path: Path, kernels: Sequence[KernelProfile], place: int, note: str) -> NcuReport:
+    """One kernel of a report, judged.
+
+    Args:
+        path: of the report.
+        kernels: all that were read of it.
+        place: which of them is told of.
+        note: why that one.
+    """
+    return NcuReport(source=str(path), kernels=(judged(kernels[place]),), place=place, note=note)

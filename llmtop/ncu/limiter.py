@@ -1,0 +1,272 @@
+"""What limits a kernel, in one word and a sentence: the unit that is busy, the waste that keeps it so, or neither.
+
+The order is that of an expert: work that is not wasted and keeps the tensor cores busy; else what is wasted;
+else the busiest unit; and where none is busy, why there is too little to do.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+from llmtop.format import percent
+from llmtop.ncu.profile import KernelProfile
+
+LimiterId = Literal[
+    "compute", "memory", "L2", "L1", "uncoalesced", "bank conflicts", "latency", "small grid", "unknown"
+]
+BUSY_PCT = 60.0
+"""Of what a unit can do. Below that in every unit a kernel waits for latency: ncu's own rule, SOLBottleneck."""
+CONFLICTS_PCT = 20.0
+"""Of the wavefronts of shared memory: without them a busy pipe would have a fifth less to do."""
+WASTED_PCT = 50.0
+"""Of the bytes that global loads and stores move: half, as reading every other value of four bytes does."""
+_WAITING_PCT = 40.0
+"""Of the cycles between two instructions: then that is what most of a warp's time goes to."""
+_CACHED_PCT = 80.0
+"""Where L1 serves so much of the sectors, spread reads find what their neighbours fetched."""
+_WITHIN = 0.75
+"""All that comes from DRAM passes L2 as well: it is DRAM's limit unless L2 is a third busier."""
+IDLE_SM_PCT = 20.0
+"""Of the kernel's time without a block on the mean SM: a fifth of the GPU."""
+
+STALLS = {
+    "long_scoreboard": "waiting for data of L1, L2 or memory",
+    "lg_throttle": "too many loads and stores of global memory queued",
+    "short_scoreboard": "waiting for shared memory or special functions",
+    "mio_throttle": "the queue to shared memory and special functions full",
+    "barrier": "waiting for other warps of the block at a barrier",
+    "membar": "waiting for a memory fence",
+    "math_pipe_throttle": "the arithmetic pipe full",
+    "gmma": "waiting for the tensor cores' products",
+    "wait": "a fixed latency of the instruction before",
+    "drain": "waiting at the end for stores",
+    "no_instruction": "waiting for instructions to be fetched",
+    "branch_resolving": "waiting for a branch",
+    "imc_miss": "waiting for constants",
+    "tex_throttle": "the queue to textures full",
+    "sleeping": "asleep",
+    "dispatch_stall": "the dispatcher held back",
+    "not_selected": "ready, another warp was taken",
+    "misc": "for another reason",
+}
+"""ncu's names of stalls in words, by its guide's section on warp states."""
+
+
+class Limiter(NamedTuple):
+    """What limits a kernel."""
+
+    id: LimiterId
+    word: str
+    sentence: str
+    todo: str
+    """What to do about it."""
+
+
+class _Units(NamedTuple):
+    """How busy the parts of the GPU were, in percent of what each can do."""
+
+    sm: float
+    tensor: float
+    dram: float
+    l2: float
+    l1: float
+
+    @property
+    def memory(self) -> float:
+        return max(self.dram, self.l2, self.l1)
+
+    @property
+    def top(self) -> float:
+        return max(self.sm, self.tensor, self.memory)
+
+
+def limiter(kernel: KernelProfile) -> Limiter:
+    """What limits a kernel; "unknown" where the report lacks the counters that tell."""
+    units = _units(kernel)
+    if units is None:
+        return Limiter(
+            "unknown",
+            "unknown",
+            "this report has no speed-of-light counters.",
+            "Profile it again with ncu --set full.",
+        )
+    found = _tensor(units) or _conflicts(kernel, units) or _uncoalesced(kernel, units)
+    if found is None:
+        found = _busiest(kernel, units) if units.top >= BUSY_PCT else _waiting(kernel, units)
+    return found
+
+
+def _units(kernel: KernelProfile) -> _Units | None:
+    end = "_throughput.avg.pct_of_peak_sustained_elapsed"
+    sm, dram = kernel.number("sm_" + end), kernel.number("gpu__dram" + end, "dram_" + end)
+    if sm is None or dram is None:
+        return None
+    l2, l1 = kernel.number("lts_" + end) or 0.0, kernel.number("l1tex_" + end) or 0.0
+    return _Units(sm, kernel.tensor_pct or 0.0, dram, l2, l1)
+
+
+def _tensor(units: _Units) -> Limiter | None:
+    if units.tensor < BUSY_PCT or units.tensor < units.memory:
+        return None
+    return Limiter(
+        "compute",
+        "compute (tensor)",
+        f"the tensor cores are active {percent(units.tensor)} of the time, more than any other unit is busy "
+        f"(DRAM {percent(units.dram)}, L2 {percent(units.l2)}).",
+        "It is near what the GPU can do: fewer FLOPs (a smaller type such as fp8, less recomputation, no "
+        "padding) or higher clocks (power limit, cooling) make it shorter, little else.",
+    )
+
+
+def _conflicts(kernel: KernelProfile, units: _Units) -> Limiter | None:
+    share, pipe = kernel.conflicts_pct(), kernel.shared_pipe_pct or 0.0
+    waits = kernel.stall_pct("short_scoreboard", "mio_throttle")
+    busy = pipe >= BUSY_PCT and pipe >= 0.9 * units.top
+    if share is None or share < CONFLICTS_PCT or not (busy or (units.top < BUSY_PCT and waits >= _WAITING_PCT)):
+        return None
+    return Limiter(
+        "bank conflicts",
+        "shared-memory bank conflicts",
+        f"{percent(share)} of the wavefronts of shared memory are there because threads of a warp meet in one "
+        f"bank; its pipe is busy {percent(pipe)} of the time and warps wait for it {percent(waits)} of theirs.",
+        "Let the 32 threads of a warp touch 32 different banks (of 4 bytes): pad the rows of a tile by one value "
+        "(tile[32][33]), swizzle the index, or read along rows; in Triton another layout or block shape.",
+    )
+
+
+def _uncoalesced(kernel: KernelProfile, units: _Units) -> Limiter | None:
+    wasted = kernel.wasted_pct
+    if wasted is None or wasted < WASTED_PCT:
+        return None
+    cached = (kernel.number("l1tex__t_sector_hit_rate.pct") or 0.0) >= _CACHED_PCT
+    moved = units.l1 if cached else units.memory
+    waits = kernel.stall_pct("long_scoreboard", "lg_throttle")
+    quiet = units.top < BUSY_PCT and waits >= _WAITING_PCT and not cached
+    if not quiet and (moved < BUSY_PCT or moved < units.sm):
+        return None
+    used = " and ".join(
+        f"{words} use {value:.1f}"
+        for words, value in (("loads", kernel.bytes_a_sector("ld")), ("stores", kernel.bytes_a_sector("st")))
+        if value is not None
+    )
+    return Limiter(
+        "uncoalesced",
+        "uncoalesced access",
+        f"global {used} of the 32 bytes of a sector: {percent(wasted)} of what moves between the caches was asked "
+        f"for by no thread, and keeps DRAM {percent(units.dram)} and L2 {percent(units.l2)} busy.",
+        "Let neighbouring threads read neighbouring addresses: transpose or .contiguous() the tensor once, "
+        "iterate over the last dimension with threadIdx.x, arrays of values in place of arrays of structures; or "
+        "load a tile to shared memory in rows and read it from there in columns.",
+    )
+
+
+def _busiest(kernel: KernelProfile, units: _Units) -> Limiter:
+    memory, compute = units.memory, max(units.sm, units.tensor)
+    if compute > memory:
+        return _compute(kernel, units)
+    if units.dram >= BUSY_PCT and units.dram >= _WITHIN * memory:
+        return Limiter(
+            "memory",
+            "memory (DRAM)",
+            f"DRAM is busy {percent(units.dram)} of the time, compute {percent(compute)}.",
+            "Move fewer bytes: fuse it with its neighbours (torch.compile), a narrower type, no copies that only "
+            "change layout; what is read twice should come from L2 or shared memory.",
+        )
+    if units.l2 >= units.l1:
+        return Limiter(
+            "L2",
+            "L2",
+            f"L2 is busy {percent(units.l2)} of the time, DRAM {percent(units.dram)}, compute {percent(compute)}.",
+            "Read each value from L2 fewer times: larger tiles in shared memory or registers, multicast between "
+            "the blocks of a cluster, an order of blocks that shares rows; fewer atomics on one address.",
+        )
+    return Limiter(
+        "L1",
+        "L1 and shared memory",
+        f"L1 and shared memory are busy {percent(units.l1)} of the kernel's time, L2 {percent(units.l2)}, DRAM "
+        f"{percent(units.dram)}, compute {percent(compute)}.",
+        "Fewer, wider accesses (float4, ldmatrix), values that are used again kept in registers.",
+    )
+
+
+_PIPES = {
+    "alu": "integer and logic",
+    "fma": "fp32",
+    "fp64": "fp64",
+    "xu": "special functions and conversions",
+    "lsu": "loads and stores",
+    "adu": "addresses and branches",
+    "uniform": "uniform",
+}
+
+
+def _compute(kernel: KernelProfile, units: _Units) -> Limiter:
+    stem, end = "sm__inst_executed_pipe_", ".avg.pct_of_peak_sustained_active"
+    used = {words: kernel.number(stem + pipe + end) or 0.0 for pipe, words in _PIPES.items()}
+    pipe = max(used, key=lambda words: used[words])
+    by = f", the busiest pipe is {pipe} ({percent(used[pipe])})" if used[pipe] else ""
+    return Limiter(
+        "compute",
+        "compute",
+        f"the SMs are busy {percent(units.sm)} of the time and not their tensor cores "
+        f"({percent(units.tensor)}){by}; memory {percent(units.memory)}.",
+        "Give products to the tensor cores (bf16, TF32); fewer instructions for each value: vector types, cheaper "
+        "functions (__expf), indices computed once.",
+    )
+
+
+def _waiting(kernel: KernelProfile, units: _Units) -> Limiter:
+    small = _small_grid(kernel)
+    if small is not None:
+        return small
+    stalls = list(kernel.stalls.items())[:1]
+    between = kernel.cycles_between
+    by = ""
+    if stalls and between:
+        name, cycles = stalls[0]
+        by = f" A warp waits {between:.0f} cycles between two instructions, {cycles:.0f} of them {said(name)}."
+    achieved = kernel.number("sm__warps_active.avg.pct_of_peak_sustained_active")
+    least = " and ".join(kernel.occupancy_limits)
+    filled = f" {percent(achieved)} of an SM's places for warps are taken, limited by {least}." if least else ""
+    return Limiter(
+        "latency",
+        "latency and occupancy",
+        f"no unit is busy for {BUSY_PCT:.0f} % of the time (compute {percent(units.sm)}, memory "
+        f"{percent(units.memory)}).{by}{filled}",
+        "More work in flight: more warps an SM (fewer registers or less shared memory a block, other block "
+        "sizes), more independent loads a thread (unrolling, vector loads, asynchronous copies).",
+    )
+
+
+def _small_grid(kernel: KernelProfile) -> Limiter | None:
+    waves, idle = kernel.waves, kernel.sm_idle_pct
+    sms, blocks = kernel.number("launch__sm_count"), kernel.number("launch__grid_size")
+    if waves is None or not waves or not sms or not blocks:
+        return None
+    last = math.ceil(waves) - waves
+    idle_pct = idle if idle is not None else 0.0
+    fix = (
+        "Give it more blocks: a larger batch or smaller tiles, split the reduced dimension (split-k, stream-k), "
+        "fuse small kernels (torch.compile), or run independent ones beside it; CUDA graphs for the time between."
+    )
+    if blocks < sms:
+        words = f"{blocks:.0f} blocks for {sms:.0f} SMs: {sms - blocks:.0f} have nothing to do."
+    elif waves < 1:
+        words = (
+            f"{blocks:.0f} blocks fill {percent(100 * waves)} of what the {sms:.0f} SMs hold at once, so too few "
+            "warps run to hide how long each waits."
+        )
+    elif idle_pct >= IDLE_SM_PCT and last > 0.2 and waves < 5:
+        words = (
+            f"{waves:.2f} waves of blocks: in the last one SMs have nothing to do, {percent(idle_pct)} of the "
+            "time over all."
+        )
+    else:
+        return None
+    return Limiter("small grid", "too small a grid", words, fix)
+
+
+def said(stall: str) -> str:
+    """A stall's name with what it means: "long_scoreboard (waiting for data of L1, L2 or memory)"."""
+    return f"{stall} ({STALLS[stall]})" if stall in STALLS else stall

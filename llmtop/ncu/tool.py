@@ -1,0 +1,121 @@
+"""Nsight Compute on this machine: where ncu is, and whether the GPU's counters can be had."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmtop.errors import NotPossibleHere
+
+_PLACES = ("/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda*/bin/ncu", "/usr/local/NVIDIA-Nsight-Compute*/ncu")
+_VERSION = re.compile(r"Version (\d+(?:\.\d+)+)")
+_ANSWER_SECONDS = 60.0
+"""ncu is a script around a large program, which a busy disk reads for seconds."""
+WHERE = (
+    "install Nsight Compute (https://developer.nvidia.com/nsight-compute, or cuda-nsight-compute of CUDA's "
+    "packages), or set LLMTOP_NCU to its ncu"
+)
+_SYS_ADMIN, _PERFMON = 21, 38
+REMEDY = (
+    "run it as root (sudo), or open the counters to all users: echo 'options nvidia "
+    "NVreg_RestrictProfilingToAdminUsers=0' | sudo tee /etc/modprobe.d/nvidia.conf, then reboot; a container is "
+    "started with --cap-add=SYS_ADMIN"
+)
+"""What NVIDIA's page on ERR_NVGPUCTRPERM says."""
+
+
+@dataclass(frozen=True)
+class NcuTool:
+    """An ncu that can be started."""
+
+    path: Path
+    version: str
+    """As it says: "2025.3.1.0"."""
+
+    @property
+    def python_path(self) -> str:
+        """Where the ncu_report of this Nsight Compute lies; "" where it brings none."""
+        for folder in (self.path.resolve().parent, self.path.resolve().parent.parent):
+            if (folder / "extras" / "python" / "ncu_report.py").is_file():
+                return str(folder / "extras" / "python")
+        return ""
+
+
+def find(environ: Mapping[str, str] | None = None) -> NcuTool:
+    """The ncu to use: `$LLMTOP_NCU`, else the first on PATH, else the newest in NVIDIA's usual places.
+
+    Raises:
+        NotPossibleHere: there is none that answers.
+    """
+    environ = os.environ if environ is None else environ
+    given = environ.get("LLMTOP_NCU")
+    if given:
+        return _usable(Path(given))
+    on_path = shutil.which("ncu", path=environ.get("PATH"))
+    candidates = [*([Path(on_path)] if on_path else []), *_installed()]
+    if not candidates:
+        raise NotPossibleHere(f"ncu (Nsight Compute) is not on this machine: {WHERE}")
+    answers = [_try(path) for path in candidates]
+    usable = next((one for one in answers if isinstance(one, NcuTool)), None)
+    if usable is None:
+        raise next(one for one in answers if isinstance(one, NotPossibleHere))
+    return usable
+
+
+def _try(path: Path) -> NcuTool | NotPossibleHere:
+    try:
+        return _usable(path)
+    except NotPossibleHere as refusal:
+        return refusal
+
+
+def _installed() -> Iterator[Path]:
+    for pattern in _PLACES:
+        yield from sorted(Path("/").glob(pattern.lstrip("/")), reverse=True)
+
+
+def _usable(path: Path) -> NcuTool:
+    try:
+        done = subprocess.run(
+            [str(path), "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ANSWER_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise NotPossibleHere(f"{path} --version did not answer within {_ANSWER_SECONDS:.0f} s: {WHERE}") from None
+    except OSError as error:
+        raise NotPossibleHere(f"{path} cannot be started: {error.strerror}; {WHERE}") from None
+    match = _VERSION.search(done.stdout)
+    if match is None:
+        raise NotPossibleHere(f"{path} does not answer --version as ncu does: {WHERE}")
+    return NcuTool(path, match[1])
+
+
+def counters_refused(proc: Path = Path("/proc")) -> str:
+    """Why this process may not read the GPU's counters; "" where nothing is known that forbids it.
+
+    Args:
+        proc: where the kernel tells of the driver and of this process.
+    """
+    try:
+        parameters = (proc / "driver/nvidia/params").read_text(errors="replace")
+        status = (proc / "self/status").read_text(errors="replace")
+    except OSError:
+        return ""
+    if "RmProfilingAdminOnly: 1" not in parameters:
+        return ""
+    match = re.search(r"^CapEff:\s*([0-9a-fA-F]+)", status, re.MULTILINE)
+    held = int(match[1], 16) if match else 0
+    if held >> _SYS_ADMIN & 1 or held >> _PERFMON & 1:
+        return ""
+    who = "root without CAP_SYS_ADMIN, as in a container," if os.geteuid() == 0 else "this user"
+    return f"the driver gives the GPU's counters to administrators only, and {who} is none (ERR_NVGPUCTRPERM)"
