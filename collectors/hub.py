@@ -64,6 +64,7 @@ def live_sources(
         engines: whether to find out what can capture each training.
     """
     # psutil and the rules take some 40 ms to import: a screen paints its first frame before.
+    from collectors.dcgm.activity import DcgmActivity
     from collectors.gpu_busy import GpuBusy
     from collectors.machine.host import HostSource
     from collectors.machine.processes import ProcessSource
@@ -82,7 +83,7 @@ def live_sources(
         processes=ProcessSource(lambda: gpu.latest().uses, ranks.pids, interval),
         ranks=ranks,
         rules=Rules().apply,
-        before_rules=(*(() if all_users else (NcclRas(),)), GpuBusy()),
+        before_rules=(*(() if all_users else (NcclRas(),)), GpuBusy(), DcgmActivity()),
     )
 
 

@@ -97,7 +97,7 @@ def _gpu(gpu: Gpu, snapshot: Snapshot, width: int) -> list[str]:
         f"memory {_of(fmt.size(gpu.mem_used_bytes), fmt.size(gpu.mem_total_bytes))}",
         f"temperature {fmt.number(gpu.temperature_c, 0, ' °C')}",
         f"SM clock {_of(fmt.number(gpu.sm_clock_mhz), fmt.number(gpu.sm_clock_max_mhz, 0, ' MHz'))}{reasons}",
-        f"SM active {fmt.percent(gpu.sm_active_pct)}",
+        f"SM active {fmt.percent(gpu.sm_active_pct)}{' (by DCGM)' if gpu.activity_source == 'dcgm' else ''}",
         f"occupancy {fmt.percent(gpu.sm_occupancy_pct)}",
         f"tensor {fmt.percent(gpu.tensor_active_pct)}",
         f"DRAM {fmt.percent(gpu.dram_active_pct)}",
