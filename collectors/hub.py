@@ -64,17 +64,17 @@ def live_sources(
         engines: whether to find out what can capture each training.
     """
     # psutil and the rules take some 40 ms to import: a screen paints its first frame before.
+    from collectors.all_gpus import AllGpus
     from collectors.dcgm.activity import DcgmActivity
     from collectors.gpu_busy import GpuBusy
     from collectors.machine.host import HostSource
     from collectors.machine.processes import ProcessSource
     from collectors.nccl_ras.stage import NcclRas
-    from collectors.nvml.driver_source import DriverSource
     from collectors.trainings.all_users import AllUsersSource
     from collectors.trainings.source import StepsSource
     from llmtop.rules.engine import Rules
 
-    gpu = DriverSource(interval)
+    gpu = AllGpus(interval)
     names = _GpuNames(gpu)
     ranks: RankSource = AllUsersSource(names) if all_users else StepsSource(directory, names, engines=engines)
     return Sources(

@@ -121,6 +121,7 @@ class Columns(Struct, frozen=True, forbid_unknown_fields=True):
                     "MHz",
                     "PCIe/s",
                     "NVL/s",
+                    "XGMI/s",
                     "step",
                     "idle",
                     "tok/s",

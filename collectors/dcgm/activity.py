@@ -1,8 +1,8 @@
 """SM, tensor and memory activity, PCIe and NVLink rates by DCGM, for GPUs whose driver gives none.
 
 NVML has such counters from Hopper on (GPM). On Ampere and Ada DCGM alone reads them, one program at a time, so
-llmtop asks the dcgm-exporter that a node of a cluster has anyway. Its values are as old as its own collection, which
-it makes every 30 s unless it was told otherwise.
+llmtop asks the dcgm-exporter that a node of a cluster has anyway. Its values are as old as its own collection,
+which it makes every 30 s unless it was told otherwise.
 """
 
 from __future__ import annotations
