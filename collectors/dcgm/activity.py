@@ -68,7 +68,7 @@ class DcgmActivity:
         Args:
             url: of the exporter's metrics; by default what $LLMTOP_DCGM says, or the configuration.
         """
-        told = url or os.environ.get(VARIABLE) or config.current().dcgm or URL
+        told = url or where()
         self._page: DcgmPage | None = None
         self._fault: str | None = None
         if told != NONE:
@@ -128,6 +128,11 @@ class DcgmActivity:
                     self._found = now, found
                 elif self._found[1]:
                     self._next = now + AGAIN_SECONDS  # it answered a moment ago
+
+
+def where() -> str:
+    """What is to be asked: a URL, or `NONE`."""
+    return os.environ.get(VARIABLE) or config.current().dcgm or URL
 
 
 def activity_in(text: str, now: float) -> dict[Place, dict[str, float]]:
