@@ -1,6 +1,6 @@
-"""Trainings in plain JAX, which know nothing of llmtop: an MLP and a small transformer, with a planted wait.
+"""Trainings in JAX, plain or with llmtop's step context: an MLP and a small transformer, with a planted wait.
 
-python tests/gpu/jax_training.py transformer --steps 50 [--wait-ms 20] [--trace DIR] [--annotate]
+python tests/gpu/jax_training.py transformer --steps 50 [--wait-ms 20] [--trace DIR] [--annotate | --llmtop]
 """
 
 from __future__ import annotations
@@ -66,6 +66,14 @@ def train_step(loss: Any, state: Any, batch: Any) -> Any:
     return {"params": params, "moments": moments}, value
 
 
+def _context(given: argparse.Namespace, index: int) -> Any:
+    if given.llmtop:
+        from llmtop.integrations.jax import step
+
+        return step()
+    return jax.profiler.StepTraceAnnotation("train", step_num=index) if given.annotate else nullcontext()
+
+
 def main() -> None:
     """Train, and print the loss and the mean step."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -74,7 +82,8 @@ def main() -> None:
     parser.add_argument("--wait-ms", type=float, default=0.0)
     parser.add_argument("--width", type=int, default=None)
     parser.add_argument("--trace", default=None, help="record the second half of the steps there")
-    parser.add_argument("--annotate", action="store_true")
+    parser.add_argument("--annotate", action="store_true", help="mark steps as jax.profiler's own documents do")
+    parser.add_argument("--llmtop", action="store_true", help="step with llmtop.integrations.jax")
     given = parser.parse_args()
     make, loss = (mlp, mlp_loss) if given.model == "mlp" else (transformer, transformer_loss)
     more = {} if given.width is None else {"width": given.width}
@@ -90,8 +99,7 @@ def main() -> None:
             begun = time.monotonic()
             if given.trace:
                 jax.profiler.start_trace(given.trace)
-        annotated = jax.profiler.StepTraceAnnotation("train", step_num=index) if given.annotate else nullcontext()
-        with annotated:
+        with _context(given, index):
             time.sleep(given.wait_ms / 1000)
             state, value = train_step(loss, state, batch)
             if given.wait_ms:
