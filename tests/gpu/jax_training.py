@@ -108,7 +108,7 @@ def main() -> None:
     seconds = (time.monotonic() - begun) / (given.steps - given.steps // 2)
     if given.trace:
         jax.profiler.stop_trace()
-    print(f"loss {float(value):.4f}, {1000 * seconds:.3f} ms a step on {jax.devices()[0].device_kind}", flush=True)
+    print(f"loss {float(value)!r}, {1000 * seconds:.3f} ms a step on {jax.devices()[0].device_kind}", flush=True)
 
 
 if __name__ == "__main__":
