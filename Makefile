@@ -51,6 +51,11 @@ $(VENV)/hta: tests/fetch_hta.sh $(VENV)/app
 	@PYTHON=$(abspath $(BIN))/python tests/fetch_hta.sh
 	@touch $@
 
+# The real JAX, likewise for `make test-all` alone.
+$(VENV)/jax: tests/fetch_jax.sh $(VENV)/app
+	@PYTHON=$(abspath $(BIN))/python tests/fetch_jax.sh
+	@touch $@
+
 # A real Prometheus for the tests of what is told to one, likewise.
 $(VENV)/prometheus: tests/fetch_prometheus.sh $(VENV)/app
 	@tests/fetch_prometheus.sh
@@ -72,7 +77,7 @@ demo: $(VENV)/app
 test: $(VENV)/dev $(FETCHED)
 	$(PYTEST) -m "not slow"
 
-test-all: $(VENV)/dev $(FETCHED) $(VENV)/hta $(VENV)/hosts
+test-all: $(VENV)/dev $(FETCHED) $(VENV)/hta $(VENV)/jax $(VENV)/hosts
 	$(PYTEST) -m "slow or not slow"
 
 # For .ci/run, which wants pytest's exit code.

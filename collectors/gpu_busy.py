@@ -106,7 +106,9 @@ class GpuBusy:
             samples = self._gpus[gpu.uuid] = before.get(gpu.uuid) or deque(maxlen=1024)
             self._sampled[gpu.uuid] = gpu.sampled_at
             if gpu.error is None and (gpu.sampled_at is None or gpu.sampled_at != sampled.get(gpu.uuid)):
-                own = (gpu.util_pct, gpu.util_sampled_pct, gpu.sm_active_pct, gpu.pcie_rx_bytes_per_s)
+                # DCGM's is of up to half a minute ago, not of these seconds.
+                sm = None if gpu.activity_source == "dcgm" else gpu.sm_active_pct
+                own = (gpu.util_pct, gpu.util_sampled_pct, sm, gpu.pcie_rx_bytes_per_s)
                 samples.append(_Sample(now, *own, pcie_bytes_per_s(gpu.pcie_gen, gpu.pcie_width)))
             while samples and samples[0].time < now - self._keep:
                 samples.popleft()

@@ -70,18 +70,19 @@ def live_sources(
         turns: whether the other nodes of a job have a hub like this one too, so that they ask NCCL in turn.
     """
     # psutil and the rules take some 40 ms to import: a screen paints its first frame before.
+    from collectors.all_gpus import AllGpus
+    from collectors.dcgm.activity import DcgmActivity
     from collectors.gpu_busy import GpuBusy
     from collectors.machine.host import HostSource
     from collectors.machine.processes import ProcessSource
     from collectors.nccl_ras.stage import NcclRas
-    from collectors.nvml.driver_source import DriverSource
     from collectors.trainings.all_users import AllUsersSource
     from collectors.trainings.loading import LoaderCosts
     from collectors.trainings.source import StepsSource
     from llmtop.rules.engine import Rules
 
     loaders = (LoaderCosts(),) if config.current().look_at_loaders else ()
-    gpu = DriverSource(interval)
+    gpu = AllGpus(interval)
     names = _GpuNames(gpu)
     ranks: RankSource = AllUsersSource(names) if all_users else StepsSource(directory, names, engines=engines)
     return Sources(
@@ -90,7 +91,12 @@ def live_sources(
         processes=ProcessSource(lambda: gpu.latest().uses, ranks.pids, interval),
         ranks=ranks,
         rules=Rules().apply,
-        before_rules=(GpuBusy(),) if all_users else (NcclRas(turns=turns), GpuBusy(), *loaders),
+        before_rules=(
+            *(() if all_users else (NcclRas(turns=turns),)),
+            GpuBusy(),
+            DcgmActivity(),
+            *(() if all_users else loaders),
+        ),
     )
 
 

@@ -33,6 +33,13 @@ Text = Annotated[str, Meta(min_length=1, description="a text in quotes")]
 Texts = Annotated[list[Text], Meta(description="a list of texts in quotes")]
 Switch = Annotated[bool, Meta(description="true or false")]
 AlertIds = Annotated[list[AlertId], Meta(description="a list of alert ids (docs/configuration.md has them)")]
+Dcgm = Annotated[
+    str,
+    Meta(
+        pattern=r"^(none|http://[^/\s]+(/\S*)?)$",
+        description='a URL of http such as "http://127.0.0.1:9400/metrics", or "none",',
+    ),
+]
 Steps = Annotated[int, Meta(ge=1, le=1000, description="a whole number of steps from 1 to 1000")]
 Window = Annotated[float, Meta(ge=0.1, le=600, description="a number of seconds from 0.1 to 600")]
 
@@ -114,6 +121,7 @@ class Columns(Struct, frozen=True, forbid_unknown_fields=True):
                     "MHz",
                     "PCIe/s",
                     "NVL/s",
+                    "XGMI/s",
                     "step",
                     "waits",
                     "idle",
@@ -190,6 +198,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     ascii: Switch = False
     look_at_loaders: Switch = True
     """Whether a training that waits for its data is looked at for three seconds a minute, by py-spy and /proc."""
+    dcgm: Dcgm | None = None
+    """Where the node's dcgm-exporter is asked for what NVML does not give."""
     alerts: Alerts = field(default_factory=Alerts)
     columns: Columns = field(default_factory=Columns)
     capture: Capture = field(default_factory=Capture)

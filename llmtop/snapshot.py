@@ -33,6 +33,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     uuid: str
     """The driver's UUID: "GPU-…", of a MIG instance "MIG-…"."""
     name: str
+    vendor: Literal["NVIDIA", "AMD"] = "NVIDIA"
+    """Whose driver says all this; older recordings are NVIDIA's."""
     util_pct: float | None = None
     """GPU-Util: share of time in which at least one kernel ran. 100 does not mean busy."""
     util_sampled_pct: float | None = None
@@ -54,16 +56,23 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Names of the reasons for which clocks are not at their maximum now; None when the driver does not say."""
     pcie_rx_bytes_per_s: float | None = None
     pcie_tx_bytes_per_s: float | None = None
-    pcie_source: Literal["gpm", "nvml"] | None = None
-    """Which counter the PCIe rates come from: GPM over the whole interval, or NVML's 20 ms window."""
+    pcie_source: Literal["gpm", "nvml", "dcgm"] | None = None
+    """Which counter the PCIe rates come from: GPM over the whole interval, NVML's 20 ms window, or DCGM as of the
+    last collection of the node's dcgm-exporter."""
     pcie_gen: int | None = None
     pcie_width: int | None = None
     nvlink_rx_bytes_per_s: float | None = None
     nvlink_tx_bytes_per_s: float | None = None
+    xgmi_rx_bytes_per_s: float | None = None
+    xgmi_tx_bytes_per_s: float | None = None
+    """AMD's links between GPUs, all of this GPU's together, over the time since the round before."""
     sm_active_pct: float | None = None
     sm_occupancy_pct: float | None = None
     tensor_active_pct: float | None = None
     dram_active_pct: float | None = None
+    activity_source: Literal["gpm", "dcgm"] | None = None
+    """Which counters SM, tensor and DRAM activity come from: GPM over the whole interval, or DCGM as of the last
+    collection of the node's dcgm-exporter (every 30 s, unless that was told otherwise)."""
     mig_parent_uuid: str | None = None
     """Set on a MIG instance: the GPU that it is a part of."""
     mig_index: int | None = None

@@ -103,7 +103,7 @@ def families(
         )
         for gpu in gpus:
             value = field.value(gpu) if gpu.uuid in labels else None
-            if value is not None and (_parent(gpu), field.name) not in others:
+            if value is not None and (_parent(gpu), field.name) not in others and not _dcgms(gpu, field.name):
                 family.add_metric(labels[gpu.uuid], value)
         if family.samples:
             yield family
@@ -114,6 +114,11 @@ def families(
             errors.add_metric(labels[gpu.uuid], last)
     if errors.samples:
         yield errors
+
+
+def _dcgms(gpu: Gpu, name: str) -> bool:
+    """Whether the value was had from a dcgm-exporter, and so is its own to tell."""
+    return gpu.activity_source == "dcgm" and name.startswith("DCGM_FI_PROF_")
 
 
 def _parent(gpu: Gpu) -> str:

@@ -44,6 +44,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "pcie_tx_bytes_per_s": _LINK,
     "nvlink_rx_bytes_per_s": (0.0, 2e13),  # NVLink 5 carries 0.9e12 one way, all links of a GPU together
     "nvlink_tx_bytes_per_s": (0.0, 2e13),
+    "xgmi_rx_bytes_per_s": (0.0, 2e13),
+    "xgmi_tx_bytes_per_s": (0.0, 2e13),
     "sm_active_pct": _SHARE,
     "sm_occupancy_pct": _SHARE,
     "tensor_active_pct": _SHARE,

@@ -312,7 +312,8 @@ class DeviceSampler:
             return {}
         if uuid not in self._gpms:
             self._gpms[uuid] = Gpm(self._fast_call, take)
-        return dict(self._gpms[uuid].read())
+        values = self._gpms[uuid].read()
+        return {**values, "activity_source": "gpm"} if values else {}
 
     def _end_fast(self) -> None:
         for gpm in self._gpms.values():

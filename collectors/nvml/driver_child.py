@@ -41,7 +41,7 @@ _CHANNEL = 3
 # The package llmtop is put there empty: what its __init__ imports is for trainings, and megabytes.
 _BEGIN = """\
 import sys, types
-parent, home, binding, package = sys.argv[1:]
+parent, home, binding, package, vendor = sys.argv[1:]
 sys.path.insert(0, home)
 sys.path.append(binding)
 sys.modules["llmtop"] = types.ModuleType("llmtop")
@@ -49,8 +49,10 @@ sys.modules["llmtop"].__path__ = [package]
 from collectors.nvml.driver_child import settle
 channel = settle(int(parent))
 from collectors.nvml.driver_serve import serve
-serve(channel)
+serve(channel, vendor)
 """
+_BINDINGS = {"NVIDIA": ("pynvml", "nvidia-ml-py"), "AMD": ("amdsmi", "amdsmi")}
+"""The module that binds each vendor's library, and the package that has it."""
 
 
 class Child:
@@ -60,22 +62,25 @@ class Child:
         self.pid, self.channel = pid, channel
 
 
-def start() -> Child:
-    """Start one.
+def start(vendor: str = "NVIDIA") -> Child:
+    """Start one that asks the driver of "NVIDIA" or "AMD".
 
     Raises:
-        OSError: the system allows no further process, there is no interpreter to start, or no binding to NVML.
+        OSError: the system allows no further process, there is no interpreter to start, or no binding to the
+            driver's library.
     """
     import errno
     from importlib.util import find_spec  # not for the child, which imports this module too
 
     from llmtop import errors
 
-    binding = find_spec("pynvml")
+    module, distribution = _BINDINGS[vendor]
+    binding = find_spec(module)
     if binding is None or binding.origin is None:
-        raise FileNotFoundError(errno.ENOENT, "the package nvidia-ml-py is not installed")
+        raise FileNotFoundError(errno.ENOENT, f"the package {distribution} is not installed")
     package = os.path.dirname(os.path.abspath(errors.__file__))
-    arguments = (str(os.getpid()), _HOME, os.path.dirname(binding.origin), package)
+    inside = binding.origin if binding.submodule_search_locations is None else os.path.dirname(binding.origin)
+    arguments = (str(os.getpid()), _HOME, os.path.dirname(inside), package, vendor)
     ours, theirs = socket.socketpair()
     with theirs:
         try:

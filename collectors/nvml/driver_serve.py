@@ -17,26 +17,28 @@ from collectors.nvml.driver_child import HEARTBEAT_SECONDS, LENGTH, PACE
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
+
+    from collectors.amd.source import AmdSource
+    from collectors.nvml.source import NvmlSource
 
 _GATHER_SECONDS = 0.005
 """GPUs are sampled at the same instants, so what comes within this time of the first goes in one message."""
 
 
-def serve(channel: socket.socket) -> None:
-    """Work until the monitor closes its end; then end the process, whatever its threads are inside of."""
+def serve(channel: socket.socket, vendor: str) -> None:
+    """Ask that vendor's driver until the monitor closes its end; then end the process, hung threads and all."""
     command = channel.recv(PACE.size)
     if len(command) == PACE.size:
         with suppress(BrokenPipeError, ConnectionResetError):
-            _tell(channel, *PACE.unpack(command))
+            _tell(channel, vendor, *PACE.unpack(command))
     # A thread may be inside a call that never returns. The kernel takes back what the driver's library holds.
     os._exit(0)
 
 
-def _tell(channel: socket.socket, interval: float) -> None:
-    from collectors.nvml.source import NvmlSource
-
+def _tell(channel: socket.socket, vendor: str, interval: float) -> None:
     fresh_out, fresh_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    source = NvmlSource(interval, on_fresh=lambda: _ring(fresh_in))
+    source = _source(vendor, interval, lambda: _ring(fresh_in))
     source.start()
     poll = select.poll()
     poll.register(channel, select.POLLIN)
@@ -57,6 +59,17 @@ def _tell(channel: socket.socket, interval: float) -> None:
         told = json.dumps([reading, None if uses == sent else uses]).encode()
         sent = uses
         channel.sendall(LENGTH.pack(len(told)) + told)
+
+
+def _source(vendor: str, interval: float, on_fresh: Callable[[], None]) -> NvmlSource | AmdSource:
+    """Of that vendor; the other's binding is not imported."""
+    if vendor == "AMD":
+        from collectors.amd.source import AmdSource
+
+        return AmdSource(interval, on_fresh=on_fresh)
+    from collectors.nvml.source import NvmlSource
+
+    return NvmlSource(interval, on_fresh=on_fresh)
 
 
 def _ring(bell: int) -> None:

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from contextlib import suppress
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -42,9 +43,9 @@ class DriverSource:
     While nobody answers, the GPUs known last stay in the reading, without values, the reason being their error.
     """
 
-    def __init__(self, interval: float = 1.0) -> None:
-        """Prepare to sample every `interval` seconds; starts nothing yet."""
-        self._interval = interval
+    def __init__(self, interval: float = 1.0, vendor: Literal["NVIDIA", "AMD"] = "NVIDIA") -> None:
+        """Prepare to sample that vendor's GPUs every `interval` seconds; starts nothing yet."""
+        self._interval, self._vendor = interval, vendor
         self._child: Child | None = None
         self._wake = Alarm()
         self._closing = False
@@ -110,7 +111,7 @@ class DriverSource:
 
     def _start_child(self) -> Child | None:
         try:
-            self._child = driver_child.start()
+            self._child = driver_child.start(self._vendor)
         except (OSError, TypeError, ValueError) as error:  # also an interpreter that does not know where it is
             self._child = None
             why = getattr(error, "strerror", None) or str(error)
@@ -189,4 +190,5 @@ def _hang_up(child: Child) -> None:
 
 
 def _without_values(gpu: Gpu, error: str) -> Gpu:
-    return Gpu(index=gpu.index, uuid=gpu.uuid, name=gpu.name, mig_parent_uuid=gpu.mig_parent_uuid, error=error)
+    bare = Gpu(index=gpu.index, uuid=gpu.uuid, name=gpu.name, vendor=gpu.vendor, error=error)
+    return replace(bare, mig_parent_uuid=gpu.mig_parent_uuid)

@@ -14,6 +14,8 @@ from llmtop.snapshot import Gpu, Rank
 
 _INDEX = re.compile(r"^\d{1,4}$")
 _UUID = re.compile(r"^(GPU|MIG|MIG-GPU)-[0-9a-fA-F][0-9a-fA-F/-]*$")
+_ROCM_UUID = re.compile(r"^GPU-((?:(?:3[0-9]|6[1-6])-?){16})$")
+"""Each byte a digit of a hexadecimal number in ASCII."""
 _CUDA_INDEX = re.compile(r"^\+?(\d{1,9})")
 """CUDA reads the number at the beginning of an entry and takes no offence at the rest."""
 _OLD_MIG = re.compile(r"^MIG-(GPU-[0-9a-fA-F-]+)/(\d{1,4})/(\d{1,4})$")
@@ -144,8 +146,14 @@ def _is_unknown(rank: Rank, known: set[str]) -> bool:
 
 
 def _with_whole_uuid(rank: Rank, gpus: tuple[Gpu, ...]) -> Rank:
-    found = _by_uuid(rank.gpu_uuid or "", gpus)
+    found = _by_uuid(_as_hip_writes_it(rank.gpu_uuid or ""), gpus)
     return replace(rank, gpu_uuid=found.pop()) if len(found) == 1 else rank
+
+
+def _as_hip_writes_it(uuid: str) -> str:
+    """PyTorch on ROCm takes the sixteen characters of HIP's UUID for sixteen bytes, and writes these in hex."""
+    match = _ROCM_UUID.match(uuid)
+    return uuid if match is None else "GPU-" + bytes.fromhex(match[1].replace("-", "")).decode("ascii")
 
 
 def _by_uuid(want: str, gpus: tuple[Gpu, ...]) -> set[str]:

@@ -234,10 +234,10 @@ def _snapshots(alerts: bool) -> Iterator[TakeSnapshot]:
         with _whole_machine() as take:
             yield take
         return
-    from collectors.nvml.driver_source import DriverSource
+    from collectors.all_gpus import AllGpus
     from llmtop.snapshot import Host, Snapshot
 
-    source = DriverSource(1.0)
+    source = AllGpus(1.0)
     source.start()
 
     def look() -> Snapshot:

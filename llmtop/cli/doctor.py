@@ -145,13 +145,14 @@ def _print_training(training: TrainingAnswer) -> None:
 
 
 def examine() -> Diagnosis:
-    """Look at everything; takes up to a second."""
+    """Look at everything; takes up to a second, and some more where the drivers of GPUs are asked."""
     from llmtop.capture import capabilities, targets
     from llmtop.capture.engines import ENGINES
+    from llmtop.cli import gpu_checks
     from llmtop.launch import uninstrumentable
 
     checks = [
-        *_driver(),
+        *gpu_checks.checks(),
         *(check for engine in ENGINES.values() for check in engine.checks()),
         *_kernels(),
         _runtime_dir(),
@@ -179,20 +180,6 @@ def _training(target: Target, found: tuple[object, ...]) -> TrainingAnswer:
         attached=target.hello is not None,
         engines=[msgspec.convert(one, EngineAnswer, from_attributes=True) for one in found],
     )
-
-
-def _driver() -> list[Check]:
-    from llmtop import procfs
-
-    version = procfs.driver_version()
-    if version is None:
-        return [Check(name="driver", ok=False, says="no NVIDIA driver is loaded")]
-    models = procfs.gpu_models()
-    names = ", ".join(f"{models.count(name)} x {name}" for name in dict.fromkeys(models)) or "none"
-    return [
-        Check(name="driver", ok=True, says=f"NVIDIA {version}"),
-        Check(name="GPUs", ok=bool(models), says=names),
-    ]
 
 
 def _kernels() -> list[Check]:

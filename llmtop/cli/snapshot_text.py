@@ -14,6 +14,8 @@ from llmtop.whole_steps import OUTSIDE
 
 MAX_PROCESSES = 20
 """So many are listed; of more, only the number is said."""
+_NVIDIA_ALONE = ("SM active", "occupancy", "tensor", "DRAM", "NVLink")
+"""Figures that no driver of AMD's gives."""
 _COLUMNS = (
     ("PID", 8, True),
     ("user", 9, False),
@@ -97,7 +99,7 @@ def _gpu(gpu: Gpu, snapshot: Snapshot, width: int) -> list[str]:
         f"memory {_of(fmt.size(gpu.mem_used_bytes), fmt.size(gpu.mem_total_bytes))}",
         f"temperature {fmt.number(gpu.temperature_c, 0, ' °C')}",
         f"SM clock {_of(fmt.number(gpu.sm_clock_mhz), fmt.number(gpu.sm_clock_max_mhz, 0, ' MHz'))}{reasons}",
-        f"SM active {fmt.percent(gpu.sm_active_pct)}",
+        f"SM active {fmt.percent(gpu.sm_active_pct)}{' (by DCGM)' if gpu.activity_source == 'dcgm' else ''}",
         f"occupancy {fmt.percent(gpu.sm_occupancy_pct)}",
         f"tensor {fmt.percent(gpu.tensor_active_pct)}",
         f"DRAM {fmt.percent(gpu.dram_active_pct)}",
@@ -105,6 +107,9 @@ def _gpu(gpu: Gpu, snapshot: Snapshot, width: int) -> list[str]:
         f"NVLink rx {fmt.rate(gpu.nvlink_rx_bytes_per_s)} tx {fmt.rate(gpu.nvlink_tx_bytes_per_s)}",
         f"energy {fmt.number(None if gpu.energy_joules is None else gpu.energy_joules / 3.6e6, 2, ' kWh')}",
     ]
+    if gpu.vendor == "AMD":
+        items = [item.replace("SM clock", "clock") for item in items if not item.startswith(_NVIDIA_ALONE)]
+        items.append(f"XGMI rx {fmt.rate(gpu.xgmi_rx_bytes_per_s)} tx {fmt.rate(gpu.xgmi_tx_bytes_per_s)}")
     kind = "MIG" if gpu.mig_parent_uuid else "GPU"
     lines = [_head(f"{kind} {gpu.number}  {fmt.printable(gpu.name)}", fmt.printable(gpu.uuid), width)]
     if gpu.error is not None:

@@ -12,7 +12,8 @@ from typing import Any
 from accelerate.tracking import GeneralTracker
 
 import llmtop
-from llmtop.integrations.hooked import guarded, hooked_loop
+from llmtop.integrations.guarded import guarded
+from llmtop.integrations.hooked import hooked_loop
 
 
 class LlmtopTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not followed by mypy here

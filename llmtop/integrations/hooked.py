@@ -5,12 +5,8 @@ An integration holds nothing of them: libraries copy and pickle their callbacks,
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from llmtop.instrument import auto
 from llmtop.instrument.auto.loop import Loop
-from llmtop.instrument.guest.guard import met
 from llmtop.instrument.record import recorder
 
 
@@ -23,14 +19,6 @@ def hooked_loop() -> Loop:
     loop: Loop = auto.install()
     loop.recorder.facts.auto = True
     return loop
-
-
-def guarded(tell: Callable[..., None], *args: Any) -> None:
-    """Tell what a library has called us for; see `guard`."""
-    try:
-        tell(*args)
-    except Exception as error:  # noqa: BLE001 - the door
-        met("what the training library says", error)
 
 
 def is_by_hand() -> bool:

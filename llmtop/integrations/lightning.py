@@ -10,7 +10,8 @@ import time
 from typing import Any
 
 import llmtop
-from llmtop.integrations.hooked import guarded, hooked_loop
+from llmtop.integrations.guarded import guarded
+from llmtop.integrations.hooked import hooked_loop
 
 METRICS_SECONDS = 0.5
 """How often Lightning's metrics are read: making their dictionary takes longer than a step of llmtop's own."""

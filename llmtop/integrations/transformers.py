@@ -11,7 +11,8 @@ from transformers import TrainerCallback
 
 import llmtop
 from llmtop.instrument.auto.loop import runs_below
-from llmtop.integrations.hooked import guarded, hooked_loop, is_by_hand
+from llmtop.integrations.guarded import guarded
+from llmtop.integrations.hooked import hooked_loop, is_by_hand
 
 
 class LlmtopCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not followed by mypy here

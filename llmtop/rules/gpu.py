@@ -38,7 +38,10 @@ def looks_busy_but_is_not(gpu: GpuState, up: bool = False) -> bool:
     if gpu.sm_active_pct is None:
         return gpu.mem_util_pct is not None and gpu.mem_util_pct < _limit(MEM_UTIL_LOW, up)
     dram = gpu.mean("dram_active_pct")
-    return gpu.sm_active_pct < _limit(SM_LOW, up) and (dram is None or dram < _limit(DRAM_LOW, up))
+    low = gpu.sm_active_pct < _limit(SM_LOW, up) and (dram is None or dram < _limit(DRAM_LOW, up))
+    if gpu.gpu.activity_source == "dcgm":  # it may be of before what runs now: the driver's own word must agree
+        return low and gpu.mem_util_pct is not None and gpu.mem_util_pct < _limit(MEM_UTIL_LOW, up)
+    return low
 
 
 def _tell_low_power(gpu: GpuState) -> Told:

@@ -27,7 +27,7 @@ _NEXT: Final[dict[Role, str]] = {
 _NEXT_OUTSIDE: Final = (
     "press s for the stacks between two steps: logging, a checkpoint, garbage collection or .item() there"
 )
-_NEXT_EVERYWHERE: Final = "look what else runs on this machine's CPUs and GPU (top, nvidia-smi)"
+_NEXT_EVERYWHERE: Final = "look what else runs on this machine's CPUs and GPU (top, nvidia-smi or amd-smi)"
 _NEXT_COMPUTE: Final = "press c to capture some steps; look for longer sequences, recompilation and lower clocks"
 _CAUSE_FIRST: Final[dict[Role, int]] = {
     **dict.fromkeys(("compute", "optimizer", "step"), 1),

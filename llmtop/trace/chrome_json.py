@@ -56,6 +56,11 @@ def load(stream: EventStream, source: str, check: Callable[[Collector], None] | 
     reading.run()
     if not reading.collector.seen:
         raise UnusableInput(f"{source} holds no trace events: it is empty or cut before the first one")
+    if reading.collector.of_xla:
+        raise UnusableInput(
+            f"{source} is a trace of jax.profiler, which llmtop does not read: open it in "
+            "https://ui.perfetto.dev, or its folder with xprof (pip install xprof)"
+        )
     notes = reading.notes()
     properties: dict[str, Any] = {}
     for part in (reading.header, reading.tail):

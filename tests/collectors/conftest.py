@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.nvml_source import OwnSource
 from tests.support.nvml_stub import Driver
+from tests.support.pages import Serve, servers
 
 
 @pytest.fixture
@@ -16,3 +17,10 @@ def source(nvml_stub: Driver) -> Iterator[OwnSource]:
     source = OwnSource(0.1)
     yield source
     source.close()
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Start a server that gives a page, and say where."""
+    with servers() as start:
+        yield start

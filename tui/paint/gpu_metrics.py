@@ -178,7 +178,11 @@ METRICS: tuple[Metric, ...] = (
         lambda v: f"{v:.0f} °C",
         optional=True,
     ),
+    _rate("xgmi_rx", "XGMI rx", "XGMI receive", attrgetter("xgmi_rx_bytes_per_s"), nvlink_limit, True),
+    _rate("xgmi_tx", "XGMI tx", "XGMI send", attrgetter("xgmi_tx_bytes_per_s"), nvlink_limit, True),
 )
+_NVIDIA_ALONE = frozenset({"sm", "tensor", "dram"})
+"""Figures that no driver of AMD's gives."""
 
 BY_KEY = {metric.key: metric for metric in METRICS}
 HEROES = ("util", "power", "memory")
@@ -193,4 +197,6 @@ def for_card(gpu: Gpu) -> list[Metric]:
     shown = [m for m in METRICS[:12] if not m.optional or m.value(gpu) is not None]
     if gpu.dram_active_pct is None and gpu.mem_util_pct is not None:
         shown = [BY_KEY["mem_util"] if m.key == "dram" else m for m in shown]
+    if gpu.vendor == "AMD":
+        shown = [m for m in shown if m.key not in _NVIDIA_ALONE]
     return shown

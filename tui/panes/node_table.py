@@ -106,6 +106,7 @@ _TEXTS: dict[str, Callable[[Gpu], str]] = {
     "clock": lambda gpu: fmt.number(gpu.sm_clock_mhz),
     "pcie": lambda gpu: _per_s(_both(gpu.pcie_rx_bytes_per_s, gpu.pcie_tx_bytes_per_s)),
     "nvlink": lambda gpu: _per_s(_both(gpu.nvlink_rx_bytes_per_s, gpu.nvlink_tx_bytes_per_s)),
+    "xgmi": lambda gpu: _per_s(_both(gpu.xgmi_rx_bytes_per_s, gpu.xgmi_tx_bytes_per_s)),
 }
 
 
@@ -142,6 +143,7 @@ COLUMNS: tuple[Column[Entry], ...] = (
     _gpu_column("MHz", 5, 15, "clock"),
     _gpu_column("PCIe/s", 6, 12, "pcie"),
     _gpu_column("NVL/s", 5, 11, "nvlink"),
+    _gpu_column("XGMI/s", 6, 11, "xgmi"),
     _rank_column("step", 7, 3, "step", strong=True),
     _rank_column("waits", 7, 6, "waits"),
     _rank_column("idle", 6, 5, "idle"),
@@ -191,8 +193,12 @@ def _absent(shown: Sequence[Entry]) -> frozenset[str]:
     gpus = [entry.gpu for entry in shown if entry.gpu is not None]
     if all(gpu.nvlink_rx_bytes_per_s is None and gpu.nvlink_tx_bytes_per_s is None for gpu in gpus):
         found.add("nvlink")
+    if all(gpu.xgmi_rx_bytes_per_s is None and gpu.xgmi_tx_bytes_per_s is None for gpu in gpus):
+        found.add("xgmi")
     if all(gpu.sm_active_pct is None for gpu in gpus):
         found |= {"sm", "tensor", "dram"}
+    if gpus and all(gpu.vendor == "AMD" for gpu in gpus):
+        found.add("pcie")  # its driver gives no such rates
     if not gpus:
         found |= {"power", "util", "sm", "memory", "temperature", "clock", "pcie"}
     if all(entry.rank is None for entry in shown):

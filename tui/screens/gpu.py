@@ -85,12 +85,13 @@ class GpuScreen(LlmtopScreen):
         )
         link = "" if gpu.pcie_gen is None else f"PCIe gen {gpu.pcie_gen} x{fmt.number(gpu.pcie_width)}"
         source = "" if gpu.pcie_source is None else f"PCIe rates by {gpu.pcie_source.upper()}"
+        activity = "SM, tensor, DRAM by DCGM" if gpu.activity_source == "dcgm" else ""
         energy = (
             ""
             if gpu.energy_joules is None
             else f"{fmt.number(gpu.energy_joules / 3.6e6, 1)} kWh since driver start"
         )
-        for text in (users(gpu, self.view, look), fmt.printable(gpu.uuid), link, source, energy):
+        for text in (users(gpu, self.view, look), fmt.printable(gpu.uuid), link, source, activity, energy):
             if text and len(text) + 3 <= first.left:
                 first.add(f" {dot} {text}", palette.dim)
         rows = [first.end(palette.text)]

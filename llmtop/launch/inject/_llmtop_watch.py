@@ -170,7 +170,8 @@ def _at_exit() -> None:
 
 def _what_was_missing() -> str:
     if "torch" not in sys.modules:
-        return "having imported torch"
+        jax = "; llmtop.integrations.jax.step() tells the steps of JAX" if "jax" in sys.modules else ""
+        return "having imported torch" + jax
     return (
         "a backward pass or an optimizer's step of torch's, generate() or a second of forward passes; "
         "llmtop.step() tells the steps of any loop"

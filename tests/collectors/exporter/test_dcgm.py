@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import http.server
-import threading
 import time
-from collections.abc import Callable, Iterator
 
 import pytest
 
 from collectors.exporter.dcgm import DcgmExporter
 from llmtop.errors import UnusableInput
+from tests.support.pages import Answer, Serve, page
 from tests.support.processes import wait_for
 
 LABELS = 'pci_bus_id="00000000:1B:00.0",device="nvidia0",modelName="NVIDIA H100 80GB HBM3"'
@@ -27,43 +26,6 @@ TEXT = "".join(
     )
 )
 """As dcgm-exporter writes it (internal/pkg/rendermetrics), before and since its label was renamed."""
-
-Answer = Callable[[http.server.BaseHTTPRequestHandler], None]
-Serve = Callable[[Answer], str]
-
-
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    """Start a server that answers so, and say where."""
-    servers = []
-
-    def start(answer: Answer) -> str:
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                answer(self)
-
-            def log_message(self, *_args: object) -> None:
-                pass
-
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        servers.append(server)
-        return f"http://127.0.0.1:{server.server_port}/metrics"
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
-
-
-def page(body: bytes, status: int = 200) -> Answer:
-    def answer(handler: http.server.BaseHTTPRequestHandler) -> None:
-        handler.send_response(status)
-        handler.end_headers()
-        handler.wfile.write(body)
-
-    return answer
 
 
 def asked(url: str) -> set[tuple[str, str]]:

@@ -31,9 +31,9 @@ FIELDS: dict[str, set[str]] = {
     "nvmlDeviceGetCurrPcieLinkGeneration": {"pcie_gen"},
     "nvmlDeviceGetCurrPcieLinkWidth": {"pcie_width"},
     "nvmlGpmSampleGet": {"sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct"}
-    | {"nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s"},
+    | {"activity_source", "nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s"},
     "nvmlGpmMetricsGet": {"sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct"}
-    | {"nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s"},
+    | {"activity_source", "nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s"},
     "nvmlDeviceGetEnforcedPowerLimit": set(),  # the management limit stands in
     "nvmlDeviceGetProcessUtilization": set(),
     "nvmlDeviceGetComputeRunningProcesses_v3": set(),
@@ -49,7 +49,7 @@ PCIE = {"pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "pcie_source"}  # without 
 
 
 def absent(gpu: Gpu) -> set[str]:
-    fields = {name for name in gpu.__struct_fields__ if not name.startswith("mig_")} - {"error"}
+    fields = {name for name in gpu.__struct_fields__ if not name.startswith(("mig_", "xgmi_"))} - {"error"}
     return {name for name in fields if getattr(gpu, name) is None}
 
 

@@ -77,6 +77,7 @@ def test_every_value_of_the_contract_arrives_in_its_unit(nvml_stub: Driver, sour
         sm_occupancy_pct=1.5,
         tensor_active_pct=0.25,
         dram_active_pct=3,
+        activity_source="gpm",
         sampled_at=gpu.sampled_at,
     )
 

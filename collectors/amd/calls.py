@@ -1,0 +1,106 @@
+"""Calls into amdsmi that never raise, and what its answers mean in words; imports little, as those of NVML."""
+
+from __future__ import annotations
+
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+GARBAGE, NO_FUNCTION = -1, -2
+"""Answers of our own: what the binding could not read, and a function that it does not have."""
+NO_PERMISSION = 10
+LOST = frozenset({32, 34})
+"""amdsmi_status_t that concern the whole driver: not initialised, not loaded."""
+ABSENT = frozenset({NO_FUNCTION, 1, 2, 3, 5, 20, 30, 31, 39, 40, 41, 52, 55})
+"""Those that only mean that a value is not there, or not now (30: another thread is asking)."""
+_WORDS = {
+    GARBAGE: "the driver's answer cannot be read",
+    2: "not supported",
+    4: "a library that amdsmi needs could not be loaded",
+    6: "the kernel refused the driver's call (libdrm)",
+    8: "the driver gave up waiting for the GPU",
+    NO_PERMISSION: "no permission (be in the groups render and video: sudo usermod -aG render,video $USER)",
+    12: "the GPU does not answer (I/O error; see dmesg)",
+    14: "a file of the driver could not be read",
+    15: "the driver is out of memory",
+    16: "the driver reports an internal error",
+    18: "the driver could not be initialised",
+    32: "amdsmi was shut down",
+    34: "AMD's kernel module is not loaded (try: sudo modprobe amdgpu)",
+    54: "the GPU could not be reset (see dmesg)",
+    56: "the GPU's EEPROM is corrupted",
+}
+_VAGUE = frozenset({GARBAGE, 7, 16})
+
+
+def words(code: int) -> str:
+    """What an amdsmi_status_t means; a number that this version does not know is named as such."""
+    return _WORDS.get(code, f"amdsmi answered with error {code}")
+
+
+def vague(code: int) -> bool:
+    """Whether an answer says neither why nor what is lost."""
+    return code in _VAGUE or (code not in _WORDS and code not in ABSENT)
+
+
+def error_text(refusals: Mapping[str, int], *, answered: bool = False) -> str | None:
+    """The gravest of a round's answers in words, or None when at most some values are absent.
+
+    Where other calls were `answered`, a vague refusal costs its own value and no more.
+    """
+    for code in sorted(LOST & set(refusals.values())):
+        return words(code)
+    for call, code in refusals.items():
+        if code not in ABSENT and code != NO_PERMISSION and not (answered and vague(code)):
+            return f"{words(code)} ({call})"
+    return None
+
+
+class AmdCaller:
+    """Makes calls for one thread and remembers what was refused, and which call it is inside of."""
+
+    def __init__(self, smi: Any) -> None:
+        """Prepare to call functions of `smi`, the module amdsmi."""
+        self.smi = smi
+        self.refusals: dict[str, int] = {}
+        """amdsmi_status_t by function since `begin()`."""
+        self.answered = False
+        """Whether any function has answered since `begin()`."""
+        self._inside: tuple[str, float] | None = None
+
+    def begin(self) -> None:
+        """Start a round of calls: forget the refusals of the round before."""
+        self.refusals = {}
+        self.answered = False
+
+    def __call__(self, name: str, *args: Any) -> Any:
+        """Call a function of amdsmi; None when it is refused, and `refusals` then has the reason."""
+        function = getattr(self.smi, name, None)
+        if function is None:
+            self.refusals[name] = NO_FUNCTION
+            return None
+        self._inside = (name, time.monotonic())
+        try:
+            answer = function(*args)
+            self.answered = True
+            return answer
+        except self.smi.AmdSmiLibraryException as error:
+            self.refusals[name] = error.get_error_code()
+        except Exception:  # noqa: BLE001  its binding reads texts and numbers out of what the library gave
+            self.refusals[name] = GARBAGE
+        finally:
+            self._inside = None
+        return None
+
+    @property
+    def lost(self) -> bool:
+        """Whether a call of this round was answered with the loss of the driver."""
+        return not LOST.isdisjoint(self.refusals.values())
+
+    def waiting(self) -> tuple[str, float] | None:
+        """The call that this thread is inside of, and for how many seconds; for other threads to ask."""
+        inside = self._inside
+        return None if inside is None else (inside[0], time.monotonic() - inside[1])

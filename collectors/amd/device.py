@@ -1,0 +1,171 @@
+"""One of AMD's GPUs, sampled in threads of its own, so that one that hangs delays no other."""
+
+from __future__ import annotations
+
+import time
+
+from collectors.amd.calls import AmdCaller, error_text, vague
+from collectors.amd.fields import Xgmi, cheap_values, identity, slow_values, uses
+from collectors.nvml.bounds import judged
+from collectors.periodic_thread import Beat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from collectors.nvml.bounds import Odd, Values
+
+SLOW_SECONDS = 2.0
+STALE_SECONDS = 2.0
+"""A value is dropped after three rounds without a fresh one, and not before this."""
+SETTLE_SECONDS = 3.0
+
+
+class _Round:
+    """What one round of one thread found."""
+
+    def __init__(self, values: Values, call: AmdCaller, odd: Odd) -> None:
+        self.values, self.odd = judged(values, odd), odd
+        self.refusals, self.answered, self.lost = call.refusals, call.answered, call.lost
+        self.at, self.unix = time.monotonic(), time.time()
+
+
+class AmdSampler:
+    """Samples one GPU from `start()` to `stop()`."""
+
+    def __init__(self, smi: Any, handle: Any, index: int, interval: float, on_fresh: Callable[[], None]) -> None:
+        """Prepare to sample the GPU with amdsmi's handle and number every `interval` seconds.
+
+        `on_fresh` is called after each round of cheap values.
+        """
+        self.index, self._handle, self._interval, self._on_fresh = index, handle, interval, on_fresh
+        self.uuid = f"unknown-amd-{index}"
+        self._name = "AMD GPU"
+        self._known = False
+        self._fast_call, self._slow_call = AmdCaller(smi), AmdCaller(smi)
+        self._fast: _Round | None = None
+        self._slow: _Round | None = None
+        self._fast_rounds = 0
+        self._xgmi = Xgmi()
+        self._uses: list[Values] = []
+        self._born = time.monotonic()
+        self._beats = (
+            Beat(f"amd{index}", self._fast_round, interval),
+            Beat(f"amd{index}-slow", self._slow_round, max(SLOW_SECONDS, interval), offset=-0.05),
+        )
+
+    def start(self) -> None:
+        """Start the threads."""
+        for beat in self._beats:
+            beat.start()
+
+    def stop(self) -> None:
+        """Ask the threads to end; returns at once."""
+        for beat in self._beats:
+            beat.stop()
+
+    def join(self, deadline: float) -> bool:
+        """Wait until a monotonic time for the threads to end; returns whether all did."""
+        ended = [beat.join(deadline - time.monotonic()) for beat in self._beats]
+        return all(ended)
+
+    def set_interval(self, seconds: float) -> None:
+        """Change the pace."""
+        self._interval = seconds
+        self._beats[0].set_seconds(seconds)
+        self._beats[1].set_seconds(max(SLOW_SECONDS, seconds))
+
+    @property
+    def lost(self) -> bool:
+        """Whether the last round found the driver gone."""
+        return self._fast is not None and self._fast.lost
+
+    @property
+    def settled(self) -> bool:
+        """Whether it was sampled twice and its slow values are there, or it had its chance."""
+        return time.monotonic() - self._born > SETTLE_SECONDS or (self._fast_rounds > 1 and self._slow is not None)
+
+    def hanging(self, seconds: float) -> bool:
+        """Whether a thread has been inside one call for longer than that."""
+        waits = (call.waiting() for call in (self._fast_call, self._slow_call))
+        return any(wait is not None and wait[1] > seconds for wait in waits)
+
+    @property
+    def odd(self) -> Odd:
+        """What the driver said in the last rounds that cannot be, by field."""
+        return {name: value for one in (self._slow, self._fast) if one for name, value in one.odd.items()}
+
+    def refused(self, code: int) -> set[str]:
+        """The functions that answered `code` in the last rounds."""
+        return {name for refusals in self._refusals() for name, answer in refusals.items() if answer == code}
+
+    def refused_vaguely(self) -> set[str]:
+        """The functions that were refused for no reason given, while others answered."""
+        if self._fast is None or not self._fast.answered:
+            return set()
+        return {name for refusals in self._refusals() for name, code in refusals.items() if vague(code)}
+
+    def own_faults(self) -> list[str]:
+        """Mistakes of llmtop itself in the last rounds."""
+        return [beat.fault for beat in self._beats if beat.fault is not None]
+
+    def row(self) -> Values:
+        """This GPU as known now: fields of `llmtop.snapshot.Gpu`."""
+        now, fast, slow = time.monotonic(), self._fast, self._slow
+        fresh = fast is not None and now - fast.at <= self._patience()
+        values: Values = {}
+        if slow is not None and now - slow.at <= 3 * max(SLOW_SECONDS, self._interval):
+            values.update(slow.values)
+        if fast is not None and fresh:
+            values.update(fast.values, sampled_at=fast.unix)
+        error = self._error(now, fresh)
+        who = {"index": self.index, "uuid": self.uuid, "name": self._name, "vendor": "AMD", "error": error}
+        return {**who, **values}
+
+    def uses(self) -> list[Values]:
+        """Who used this GPU in the last slow round."""
+        slow = self._slow
+        fresh = slow is not None and time.monotonic() - slow.at <= 3 * max(SLOW_SECONDS, self._interval)
+        return self._uses if fresh else []
+
+    def _patience(self) -> float:
+        return max(3 * self._interval, STALE_SECONDS)
+
+    def _refusals(self) -> list[dict[str, int]]:
+        return [one.refusals for one in (self._fast, self._slow) if one is not None]
+
+    def _error(self, now: float, fresh: bool) -> str | None:
+        texts: list[str | None] = []
+        since = max(self._born, self._fast.at if self._fast else 0.0)
+        if not fresh and now - self._born > self._patience():
+            wait = self._fast_call.waiting()
+            texts.append(
+                f"the driver has not answered for {now - since:.0f} s" + (f" ({wait[0]})" if wait else "")
+            )
+        answered = self._fast is not None and self._fast.answered
+        texts.append(next(filter(None, (error_text(one, answered=answered) for one in self._refusals())), None))
+        slow = self._slow_call.waiting()
+        if slow is not None and slow[1] > STALE_SECONDS:
+            texts.append(f"{slow[0]} has not returned for {slow[1]:.0f} s")
+        return "; ".join(text for text in texts if text) or None
+
+    def _fast_round(self) -> None:
+        call = self._fast_call
+        call.begin()
+        if not self._known:
+            uuid, name = identity(call, self._handle)
+            self.uuid, self._name = uuid or self.uuid, name or self._name
+            self._known = uuid is not None and name is not None
+        self._fast = _Round(cheap_values(call, self._handle), call, {})
+        self._fast_rounds += 1
+        self._on_fresh()
+
+    def _slow_round(self) -> None:
+        call, odd = self._slow_call, {}  # type: AmdCaller, Odd
+        call.begin()
+        values = slow_values(call, self._handle)
+        if not call.lost:
+            values.update(self._xgmi.read(call, self._handle))
+            self._uses = uses(call, self._handle, self.uuid, odd)
+        self._slow = _Round(values, call, odd)

@@ -1,0 +1,177 @@
+"""SM, tensor and memory activity, PCIe and NVLink rates by DCGM, for GPUs whose driver gives none.
+
+NVML has such counters from Hopper on (GPM). On Ampere and Ada DCGM alone reads them, one program at a time, so
+llmtop asks the dcgm-exporter that a node of a cluster has anyway. Its values are as old as its own collection,
+which it makes every 30 s unless it was told otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from msgspec.structs import replace
+
+from collectors import pipeline
+from collectors.dcgm.page import URL, DcgmPage
+from collectors.nvml.bounds import judged
+from llmtop import config
+from llmtop.errors import UnusableInput
+from llmtop.snapshot import Gpu, Snapshot
+
+VARIABLE: Final = "LLMTOP_DCGM"
+"""The URL of its metrics, or "none": it is then not asked. Wins over the configuration."""
+NONE: Final = "none"
+PATIENCE_SECONDS = 4.0
+"""For so long a GPU may lack SM activity before DCGM is asked: GPM needs two samples."""
+AGAIN_SECONDS, AGAIN_SECONDS_IN_VAIN = 5.0, 60.0
+"""Between two questions, and where the last one had no answer that is of use."""
+KEPT_SECONDS = 12.0
+"""Values are dropped so long after they were told."""
+STALE_SECONDS = 90.0
+"""Lines that carry a time stamp are left out when that is older: three times the exporter's own interval."""
+
+_ACTIVITY: Final = ("sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct")
+FIELDS: Final[Mapping[str, tuple[str, float]]] = {
+    "DCGM_FI_PROF_SM_ACTIVE": ("sm_active_pct", 100.0),
+    "DCGM_FI_PROF_SM_OCCUPANCY": ("sm_occupancy_pct", 100.0),
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": ("tensor_active_pct", 100.0),
+    "DCGM_FI_PROF_DRAM_ACTIVE": ("dram_active_pct", 100.0),
+    "DCGM_FI_PROF_PCIE_RX_BYTES": ("pcie_rx_bytes_per_s", 1.0),
+    "DCGM_FI_PROF_PCIE_TX_BYTES": ("pcie_tx_bytes_per_s", 1.0),
+    "DCGM_FI_PROF_NVLINK_RX_BYTES": ("nvlink_rx_bytes_per_s", 1.0),
+    "DCGM_FI_PROF_NVLINK_TX_BYTES": ("nvlink_tx_bytes_per_s", 1.0),
+}
+"""The snapshot's field by DCGM's name, and the factor to its unit. Despite their names the last four are rates."""
+_LINE: Final = re.compile(
+    r"^(DCGM_FI_PROF_(?:SM_ACTIVE|SM_OCCUPANCY|PIPE_TENSOR_ACTIVE|DRAM_ACTIVE|(?:PCIE|NVLINK)_[RT]X_BYTES))"
+    r"\{([^}\n]*)\}[ \t]+(\S+)(?:[ \t]+(\d{1,15}))?[ \t]*$",
+    re.MULTILINE,
+)
+_LABEL: Final = re.compile(r'(\w+)="([^"]{0,128})"')
+
+Place = tuple[str, str]
+"""A GPU's UUID and, of a MIG instance of it, the GPU instance's id; else ""."""
+
+
+class DcgmActivity:
+    """A stage of the live pipeline. Asking is done by a thread that lives as long as the question."""
+
+    def __init__(self, url: str | None = None) -> None:
+        """Prepare to ask.
+
+        Args:
+            url: of the exporter's metrics; by default what $LLMTOP_DCGM says, or the configuration.
+        """
+        told = url or where()
+        self._page: DcgmPage | None = None
+        self._fault: str | None = None
+        if told != NONE:
+            try:
+                self._page = DcgmPage(told)
+            except UnusableInput as error:
+                self._fault = f"{VARIABLE}: {error}"
+        self._lock = threading.Lock()
+        self._asking = False
+        self._next = 0.0
+        self._lacking: dict[str, float] = {}
+        self._found: tuple[float, Mapping[Place, Mapping[str, float]]] = (0.0, {})
+
+    def __repr__(self) -> str:
+        return "DCGM's activity"
+
+    def __call__(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot with what DCGM says of the GPUs whose driver gives no SM activity."""
+        if self._fault is not None:
+            return pipeline.with_note(snapshot, self._fault)
+        lacking = self._lacks(snapshot.gpus)
+        if not lacking or self._page is None:
+            return snapshot
+        now = time.monotonic()
+        with self._lock:
+            if not self._asking and now >= self._next:
+                self._asking = True
+                threading.Thread(
+                    target=self._ask, args=(self._page,), name="llmtop-dcgm-activity", daemon=True
+                ).start()
+            at, values = self._found
+        if not values or now - at > KEPT_SECONDS:
+            return snapshot
+        return replace(
+            snapshot, gpus=tuple(_with(gpu, values) if gpu.uuid in lacking else gpu for gpu in snapshot.gpus)
+        )
+
+    def _lacks(self, gpus: Iterable[Gpu]) -> set[str]:
+        """Who has had no SM activity for a while, though its driver answers."""
+        now = time.monotonic()
+        silent = [
+            one.uuid for one in gpus if one.vendor == "NVIDIA" and not one.error and one.sm_active_pct is None
+        ]
+        self._lacking = {uuid: self._lacking.get(uuid, now) for uuid in silent}
+        return {uuid for uuid, since in self._lacking.items() if now - since >= PATIENCE_SECONDS}
+
+    def _ask(self, page: DcgmPage) -> None:
+        found: Mapping[Place, Mapping[str, float]] = {}
+        try:
+            found = activity_in(page.ask(), time.time())
+        finally:
+            now = time.monotonic()
+            with self._lock:
+                self._asking = False
+                self._next = now + (AGAIN_SECONDS if found else AGAIN_SECONDS_IN_VAIN)
+                if found or now - self._found[0] > KEPT_SECONDS:
+                    self._found = now, found
+                elif self._found[1]:
+                    self._next = now + AGAIN_SECONDS  # it answered a moment ago
+
+
+def where() -> str:
+    """What is to be asked: a URL, or `NONE`."""
+    return os.environ.get(VARIABLE) or config.current().dcgm or URL
+
+
+def activity_in(text: str, now: float) -> dict[Place, dict[str, float]]:
+    """Values by GPU, and by field of `llmtop.snapshot.Gpu`, from an exporter's text.
+
+    What cannot be is left out (DCGM writes "blank" as 140737488355328), and what is older than `STALE_SECONDS` by
+    its own stamp.
+
+    Args:
+        text: in Prometheus' format.
+        now: unix seconds.
+    """
+    found: dict[Place, dict[str, float]] = {}
+    for name, labels, number, stamp in _LINE.findall(text):
+        if stamp and now - int(stamp) / 1000 > STALE_SECONDS:
+            continue
+        told = dict(_LABEL.findall(labels))
+        uuid = told.get("UUID")
+        try:
+            value = float(number)
+        except ValueError:
+            continue
+        if uuid and math.isfinite(value):
+            field, factor = FIELDS[name]
+            found.setdefault((uuid, told.get("GPU_I_ID", "")), {})[field] = value * factor
+    sound = {place: judged(values, {}) for place, values in found.items()}
+    return {place: values for place, values in sound.items() if values}
+
+
+def _with(gpu: Gpu, values: Mapping[Place, Mapping[str, float]]) -> Gpu:
+    """The GPU with what it lacks; what the driver itself gives stays."""
+    instance = "" if gpu.mig_gpu_instance is None else str(gpu.mig_gpu_instance)
+    told = values.get((gpu.mig_parent_uuid or gpu.uuid, instance), {})
+    fresh: dict[str, object] = {name: value for name, value in told.items() if getattr(gpu, name) is None}
+    if any(name in fresh for name in _ACTIVITY):
+        fresh["activity_source"] = "dcgm"
+    if any(name.startswith("pcie_") for name in fresh):
+        if gpu.pcie_source is None:
+            fresh["pcie_source"] = "dcgm"
+        else:  # one figure of two would be of another counter than it says
+            fresh = {name: value for name, value in fresh.items() if not name.startswith("pcie_")}
+    return replace(gpu, **fresh) if fresh else gpu

@@ -1,0 +1,16 @@
+"""The door of an integration: what a library has called it for. Loads no library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llmtop.instrument.guest.guard import met
+
+
+def guarded(tell: Callable[..., None], *args: Any) -> None:
+    """Tell what a library has called us for; see `guard`."""
+    try:
+        tell(*args)
+    except Exception as error:  # noqa: BLE001 - the door
+        met("what the training library says", error)

@@ -1,0 +1,70 @@
+"""llmtop doctor on a machine with GPUs of either maker: what is shown, what is not, what would change that."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collectors.dcgm.activity import VARIABLE
+from llmtop import procfs
+from llmtop.cli import gpu_checks
+from llmtop.snapshot import Gpu
+from tests.support import amd_stub
+from tests.support.amd_stub import AmdScenario
+from tests.support.pages import page, servers
+from tests.support.processes import environment
+
+
+def doctor(runtime_dir: Path, **extra: str) -> dict[str, dict[str, Any]]:
+    env = environment(LLMTOP_DIR=str(runtime_dir), **extra)
+    done = subprocess.run(
+        [sys.executable, "-m", "llmtop", "doctor", "--json"], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    return {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+
+
+def test_amds_gpus_are_named_as_untried(runtime_dir: Path, tmp_path: Path) -> None:
+    scenario = AmdScenario(tmp_path / "amd")
+    checks = doctor(runtime_dir, **amd_stub.environment(amd_stub.build(), scenario.path))
+    assert checks["AMD GPUs"]["ok"] is True
+    assert "8 x AMD Instinct MI300X (untried on hardware" in checks["AMD GPUs"]["says"]
+    assert checks["driver"]["ok"] is (None if procfs.driver_version() is None else True)
+
+
+def test_an_amd_driver_that_does_not_start_is_told_with_its_reason(runtime_dir: Path, tmp_path: Path) -> None:
+    scenario = AmdScenario(tmp_path / "amd").fault("amdsmi_init", "error", 34).write()
+    check = doctor(runtime_dir, **amd_stub.environment(amd_stub.build(), scenario.path))["AMD GPUs"]
+    assert check["ok"] is False
+    assert "modprobe amdgpu" in check["says"]
+
+
+def test_without_any_gpu_amds_are_none(runtime_dir: Path, tmp_path: Path) -> None:
+    check = doctor(runtime_dir, ROCM_PATH=str(tmp_path))["AMD GPUs"]
+    assert check["ok"] is None
+    assert check["says"].startswith("none here")
+
+
+def test_who_gives_sm_activity_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    hopper = Gpu(index=0, uuid="GPU-a", name="H100", sm_active_pct=3.0, activity_source="gpm")
+    ampere = Gpu(index=1, uuid="GPU-b", name="A100")
+    assert gpu_checks._activity([hopper]).ok is True
+    with servers() as serve:
+        monkeypatch.setenv(VARIABLE, serve(page(b'DCGM_FI_PROF_SM_ACTIVE{gpu="1",UUID="GPU-b"} 0.5\n')))
+        found = gpu_checks._activity([hopper, ampere])
+        assert found.ok is True
+        assert "of GPU 1 by DCGM" in found.says
+        monkeypatch.setenv(VARIABLE, serve(page(b"node_load1 1\n")))
+        found = gpu_checks._activity([hopper, ampere])
+        assert found.ok is False
+        assert "not of GPU 1" in found.says
+        assert "dcgm-exporter" in found.command
+    monkeypatch.setenv(VARIABLE, "none")
+    assert VARIABLE in gpu_checks._activity([ampere]).command
+    monkeypatch.setenv(VARIABLE, "9400")
+    assert "no URL" in gpu_checks._activity([ampere]).says
