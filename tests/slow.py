@@ -7,7 +7,6 @@ A matrix is thinned to some of its parameters, which are that test; a single tes
 from __future__ import annotations
 
 THINNED: dict[str, tuple[str, ...]] = {
-    "test_the_log_is_byte_for_byte_what_it_is_without_llmtop": ("rank 0 is killed",),
     "test_one_process_begins_at_the_step_that_is_named": ("by ones",),
     "test_a_command_that_ends_before_its_window_fails_the_bench": ("crash",),
     "test_no_key_is_answered_with_silence": ("main",),
@@ -161,11 +160,31 @@ THINNED: dict[str, tuple[str, ...]] = {
     "test_a_killed_llmtop_leaves_nothing_marked": ("record",),
     "test_what_a_loader_waits_for_is_named": ("decode-4-decode-PIL", "lock-4-lock-None"),
     "test_functions_of_python_are_seen_where_it_was_started_so": ("3.12",),
-    "test_equal_benches_raise_no_alarm_and_a_planted_slowdown_is_found": ("typical-False",),
+    "test_that_it_cannot_is_said_once_with_the_reason": ("no step",),
 }
 """By the name of the test, wherever it stands, the parameters that `make test` runs."""
 
 LEFT_OUT: dict[str, str] = {
+    "test_the_log_is_byte_for_byte_what_it_is_without_llmtop": (
+        "test_it_says_what_torch_s_own_client_says_and_the_server_prints_nothing"
+    ),
+    "test_equal_benches_raise_no_alarm_and_a_planted_slowdown_is_found": (
+        "test_a_few_equal_benches_raise_no_alarm_and_a_planted_slowdown_is_found"
+    ),
+    "test_the_values_of_a_knob_are_run_in_turns_and_ranked": (
+        "test_values_that_noise_cannot_tell_apart_are_not_ranked_in_words"
+    ),
+    "test_two_commands_are_run_in_turns_and_compared_as_pairs": "test_drift_that_both_of_a_pair_share_drops_out",
+    "test_five_runs_are_made_where_runs_are_compared_and_a_failed_one_is_no_decision": (
+        "test_runs_are_held_to_a_baseline"
+    ),
+    "test_a_bench_that_is_killed_says_so_in_its_file_and_leaves_no_training": (
+        "test_ctrl_c_in_the_middle_ends_the_command_and_keeps_what_there_is"
+    ),
+    "test_the_script_s_own_stderr_has_nothing_of_it": "test_it_has_attached_is_said_once",
+    "test_a_directory_that_cannot_be_used_is_the_one_reason": "test_that_it_cannot_is_said_once_with_the_reason",
+    "test_victoriametrics_tells_the_same": "test_what_is_planted_among_64_nodes_is_named",
+    "test_a_thousand_labels_more_and_one_run_alone": "test_an_odd_answer_is_a_sentence",
     "test_a_slow_disk_is_named_by_the_state_of_the_threads": (
         "test_where_the_kernel_says_disk_the_library_is_not_blamed"
     ),

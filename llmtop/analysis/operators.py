@@ -133,6 +133,8 @@ def graph_launched(trace: model.Trace) -> npt.NDArray[np.bool_]:
 def operator_times(trace: model.Trace, steps: StepOfWork | None = None) -> tuple[OperatorTime, ...]:
     """Self device time by operator, whole file, all devices, most first; empty where no operator launched any.
 
+    Of nsys: of the time in which operators were marked, which begins and ends with a step within its file.
+
     Args:
         trace: what was read of a capture.
         steps: in which steps its device work lies; None: figures a step are not wanted.
@@ -142,7 +144,8 @@ def operator_times(trace: model.Trace, steps: StepOfWork | None = None) -> tuple
     if not len(used):
         return ()
     took = trace.ops.end - trace.ops.start
-    everything = max(int(took.sum()), 1)
+    marked = _while_marked(trace)
+    everything = max(int(took[marked].sum()), 1)
     by_operator = row >= 0
     call = np.searchsorted(used, row[by_operator])
     seconds = np.bincount(call, weights=took[by_operator], minlength=len(used)).astype(np.float64)
@@ -178,8 +181,22 @@ def operator_times(trace: model.Trace, steps: StepOfWork | None = None) -> tuple
                 per_step=per_step.get(number, ()),
             )
         )
-    rows += _without(trace, ~by_operator, took, everything, steps)
+    rows += _without(trace, ~by_operator & marked, took, everything, steps)
     return tuple(sorted(rows, key=lambda row: -row.seconds))
+
+
+def _while_marked(trace: model.Trace) -> npt.NDArray[np.bool_]:
+    """Which device work was launched from its process's first operator to the end of its last."""
+    by, host, chosen = trace.launched_by, trace.host, np.ones(len(trace.ops), dtype=bool)
+    if not trace.operators_of_a_part:
+        return chosen
+    operators = host.kind == model.OPERATOR
+    for pid in distinct(host.process[operators]).tolist():
+        mine = operators & (host.process == pid)
+        first, last = host.start[mine].min(), host.end[mine].max()
+        launched_at = trace.calls.start[by]
+        chosen &= (trace.ops.process != pid) | ((by >= 0) & (launched_at >= first) & (launched_at <= last))
+    return chosen
 
 
 def _kernels_by_name(

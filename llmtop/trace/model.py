@@ -214,6 +214,8 @@ class Trace:
     """"nsys" or "kineto"."""
     version: str = ""
     """The tool's version, as it writes it."""
+    operators_of_a_part: bool = False
+    """Whether operators, if there are any, were recorded for a part of the file only: PyTorch's marks for nsys."""
     names: list[str] = field(default_factory=lambda: [""])
     """All names, by their number in the tables; 0 is the empty name."""
     ops: DeviceOps = field(default_factory=lambda: empty(DeviceOps))

@@ -103,7 +103,7 @@ def _load(database: Database, source: str, notes: list[str]) -> model.Trace:
     waits = database.numbers("OSRT_API", {"start": NEVER, "end": NEVER, "globalTid": 0, "nameId": NEVER})
     ids = [kernels["shortName"], kernels["demangledName"], calls["nameId"], waits["nameId"]]
     number = database.names(ids, names)
-    trace = model.Trace(source=source, engine="nsys", notes=notes)
+    trace = model.Trace(source=source, engine="nsys", operators_of_a_part=True, notes=notes)
     ops = [_kernels(kernels, number), _copies(copies, names), _memsets(memsets, names.number("memset"))]
     if len(graphs["start"]):
         ops.append(_graphs(graphs, names, database, ops))

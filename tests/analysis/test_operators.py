@@ -253,3 +253,21 @@ def test_operators_that_pytorch_marks_with_nvtx_are_operators(tmp_path: Path) ->
     assert sizes == {"aten::addmm": (64, 16, 32, "bf16"), "aten::mm": (32, 16, 64, "bf16")}
     names = {trace.names[number] for number in trace.ranges.name.tolist()}
     assert names == {"step", "Optimizer.step#AdamW.step"}, "ranges of the script stay ranges"
+
+
+def test_what_ran_before_and_after_the_marks_is_nobody_s_share(tmp_path: Path) -> None:
+    made = Capture()
+    made.range("step", 0, 400)
+    made.kernel(10, 90, launched=5, name=GEMM)  # of a step before: nsys begins earlier than the marks do
+    made.range("aten::mm, op_id = 1, sizes = [[64, 32], [32, 16]]", 100, 140)
+    made.kernel(200, 230, launched=120, name=GEMM)
+    made.kernel(240, 250, launched=145, name="other")
+    made.range("aten::relu, op_id = 2, sizes = [[64, 16]]", 150, 180)
+    made.kernel(260, 270, launched=160, name="relu")
+    made.kernel(300, 390, launched=290, name=GEMM)
+    rows = {
+        row.name: (round(row.seconds * 1e6), round(row.share_pct)) for row in operator_times(made.trace(tmp_path))
+    }
+    assert rows.pop("aten::mm") == (30, 60)
+    assert rows.pop("aten::relu") == (10, 20)
+    assert list(rows.values()) == [(10, 20)], "launched between them, by no operator"

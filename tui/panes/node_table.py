@@ -143,7 +143,7 @@ COLUMNS: tuple[Column[Entry], ...] = (
     _gpu_column("MHz", 5, 15, "clock"),
     _gpu_column("PCIe/s", 6, 12, "pcie"),
     _gpu_column("NVL/s", 5, 11, "nvlink"),
-    _gpu_column("XGMI/s", 6, 11, "xgmi"),
+    _gpu_column("XGMI/s", 6, 18, "xgmi"),
     _rank_column("step", 7, 3, "step", strong=True),
     _rank_column("waits", 7, 6, "waits"),
     _rank_column("idle", 6, 5, "idle"),
