@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import time
 from urllib.parse import urlsplit
 
@@ -38,6 +37,8 @@ class DcgmPage:
 
     def ask(self) -> str:
         """Its answer, or the beginning of it; "" where there is none."""
+        import http.client  # OpenSSL comes with it, 3 MiB that a monitor does without where nobody is asked
+
         connection = http.client.HTTPConnection(self._host, self._port, timeout=LIMIT_SECONDS)
         until, body = time.monotonic() + LIMIT_SECONDS, bytearray()
         try:
