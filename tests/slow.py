@@ -9,7 +9,6 @@ from __future__ import annotations
 THINNED: dict[str, tuple[str, ...]] = {
     "test_one_process_begins_at_the_step_that_is_named": ("by ones",),
     "test_a_command_that_ends_before_its_window_fails_the_bench": ("crash",),
-    "test_no_key_is_answered_with_silence": ("main",),
     "test_it_has_attached_is_said_once": ("workers",),
     "test_a_quiet_run_says_nothing": ("attached-options1-variables1", "not attached-options0-variables0"),
     "test_an_evaluation_is_a_phase_of_the_step_that_follows": ("a loader-after", "averaged weights-before"),
@@ -47,7 +46,6 @@ THINNED: dict[str, tuple[str, ...]] = {
     "test_what_the_monitor_says_is_judged": ("steps = 7-the last step is number 6; right is 7",),
     "test_steps_and_their_parts_are_as_long_as_the_iterations": ("evaluation every N",),
     "test_compiled_code_is_the_same_with_hooks_as_without": ("function",),
-    "test_what_is_compiled_is_compiled_as_without": ("function",),
     "test_a_loop_over_a_model_has_its_forwards_as_steps_from_start_to_start": (
         "eval and no_grad",
         "below what is evaluated",
@@ -158,13 +156,23 @@ THINNED: dict[str, tuple[str, ...]] = {
     "test_it_ends_with_0_and_takes_its_entry_along": ("2", "15"),
     "test_what_is_planted_among_64_nodes_is_named": ("rules",),
     "test_a_killed_llmtop_leaves_nothing_marked": ("record",),
-    "test_what_a_loader_waits_for_is_named": ("decode-4-decode-PIL", "lock-4-lock-None"),
+    "test_what_a_loader_waits_for_is_named": ("decode-4-decode-PIL",),
     "test_functions_of_python_are_seen_where_it_was_started_so": ("3.12",),
     "test_that_it_cannot_is_said_once_with_the_reason": ("no step",),
 }
 """By the name of the test, wherever it stands, the parameters that `make test` runs."""
 
 LEFT_OUT: dict[str, str] = {
+    "test_a_request_that_names_no_folder_of_the_users_writes_beside_the_training_and_is_cleared": (
+        "test_one_process_begins_at_the_step_that_is_named"
+    ),
+    "test_what_is_compiled_is_compiled_as_without": "test_compiled_code_is_the_same_with_hooks_as_without",
+    "test_on_a_full_disk_the_command_is_ended_and_the_bench_says_so": (
+        "test_ctrl_c_in_the_middle_ends_the_command_and_keeps_what_there_is"
+    ),
+    "test_no_key_is_answered_with_silence": "test_no_key_of_the_main_screen_is_answered_with_silence",
+    "test_prefill_and_decode_are_phases_of_a_capture": "test_each_request_is_seen_from_its_call_to_its_return",
+    "test_once_and_json_say_the_same_without_a_screen": "test_what_is_planted_among_64_nodes_is_named",
     "test_the_log_is_byte_for_byte_what_it_is_without_llmtop": (
         "test_it_says_what_torch_s_own_client_says_and_the_server_prints_nothing"
     ),
@@ -196,11 +204,9 @@ LEFT_OUT: dict[str, str] = {
         "test_one_process_begins_at_the_step_that_is_named"
     ),
     "test_a_second_request_is_told_and_one_that_was_killed_leaves_nothing": (
-        "test_a_request_that_names_no_folder_of_the_users_writes_beside_the_training_and_is_cleared"
+        "test_one_process_begins_at_the_step_that_is_named"
     ),
-    "test_a_dead_rank_is_told_and_not_waited_for": (
-        "test_a_request_that_names_no_folder_of_the_users_writes_beside_the_training_and_is_cleared"
-    ),
+    "test_a_dead_rank_is_told_and_not_waited_for": ("test_one_process_begins_at_the_step_that_is_named"),
     "test_c_again_captures_where_a_rank_of_the_job_is_and_the_server_may_stand_in_the_configuration": (
         "test_c_says_the_command_that_captures_the_accused_and_where_to_call_it"
     ),
@@ -299,7 +305,7 @@ LEFT_OUT: dict[str, str] = {
     ),
     "test_whatever_the_server_does_is_said_and_the_keys_go_on": "test_an_odd_answer_is_a_sentence",
     "test_nobody_is_accused_among_equal_ranks": "test_equal_ranks_are_never_accused",
-    "test_a_compiled_decode_is_timed_and_compiled_as_without": "test_what_is_compiled_is_compiled_as_without",
+    "test_a_compiled_decode_is_timed_and_compiled_as_without": "test_compiled_code_is_the_same_with_hooks_as_without",
     "test_a_monitor_sees_two_ranks_and_no_launcher": "test_torchrun_s_two_ranks_beside_a_process_of_its_own",
     "test_ranks_say_it_once_for_all": "test_it_has_attached_is_said_once",
     "test_a_rank_that_crashes_is_not_held_up_by_its_capture": (
