@@ -305,7 +305,9 @@ LEFT_OUT: dict[str, str] = {
     ),
     "test_whatever_the_server_does_is_said_and_the_keys_go_on": "test_an_odd_answer_is_a_sentence",
     "test_nobody_is_accused_among_equal_ranks": "test_equal_ranks_are_never_accused",
-    "test_a_compiled_decode_is_timed_and_compiled_as_without": "test_compiled_code_is_the_same_with_hooks_as_without",
+    "test_a_compiled_decode_is_timed_and_compiled_as_without": (
+        "test_compiled_code_is_the_same_with_hooks_as_without"
+    ),
     "test_a_monitor_sees_two_ranks_and_no_launcher": "test_torchrun_s_two_ranks_beside_a_process_of_its_own",
     "test_ranks_say_it_once_for_all": "test_it_has_attached_is_said_once",
     "test_a_rank_that_crashes_is_not_held_up_by_its_capture": (
