@@ -58,6 +58,7 @@ def live_sources(
     all_users: bool = False,
     engines: bool = True,
     turns: bool = False,
+    look_at_loaders: bool = True,
 ) -> Sources:
     """The sources of this machine: its GPUs, the host, the processes and the attached trainings.
 
@@ -67,6 +68,7 @@ def live_sources(
         all_users: root listens to the trainings of every user, each in his own folder. NCCL is not asked then:
             where to ask stands in a process's environment, which is another user's word.
         engines: whether to find out what can capture each training.
+        look_at_loaders: whether trainings that wait for data are looked at, unless the configuration forbids it.
         turns: whether the other nodes of a job have a hub like this one too, so that they ask NCCL in turn.
     """
     # psutil and the rules take some 40 ms to import: a screen paints its first frame before.
@@ -81,7 +83,7 @@ def live_sources(
     from collectors.trainings.source import StepsSource
     from llmtop.rules.engine import Rules
 
-    loaders = (LoaderCosts(),) if config.current().look_at_loaders else ()
+    loaders = (LoaderCosts(),) if look_at_loaders and config.current().look_at_loaders else ()
     gpu = AllGpus(interval)
     names = _GpuNames(gpu)
     ranks: RankSource = AllUsersSource(names) if all_users else StepsSource(directory, names, engines=engines)

@@ -28,7 +28,6 @@ import msgspec
 from llmtop import procfs, socket_dir, wire
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.procfs import is_alive
-from llmtop.secret_filter import without_secrets
 from llmtop.version import __version__
 
 _CHUNK = 1 << 18
@@ -296,6 +295,8 @@ class Connection:
 
         By its words where this machine's /proc has them: in what it told, blanks within a word are lost.
         """
+        from llmtop.secret_filter import without_secrets  # trainings load this file too, and never ask
+
         words = procfs.command(self.host_pid) if self.host_pid and told else None
         return (words or without_secrets(told))[: len(told)]
 

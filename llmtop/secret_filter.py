@@ -212,7 +212,7 @@ def _without_random(found: re.Match[str], text: str) -> str:
     hashed = hashed or parts.count("/") > 1
     told = ""
     for part in parts:
-        is_hash = hashed or _HASH_NAME.search(told.rstrip("=.:")) is not None
+        is_hash = hashed or _HASH_NAME.search(told[-40:].rstrip("=.:")) is not None
         told += MASK if part and is_random(part, hashed=is_hash) else part
     return told
 

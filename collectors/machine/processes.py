@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
@@ -281,9 +282,21 @@ def _command(process: psutil.Process) -> str | None:
     """The command line without secrets, or the name in brackets where there is none (zombies, kernel threads)."""
     words = _allowed(process.cmdline)
     if words:
-        return _text(" ".join(words_without_secrets(words))[:COMMAND_LENGTH])
+        return _text(_shown(tuple(words))[:COMMAND_LENGTH])
     name = _allowed(process.name)
     return None if name is None else _text(f"[{name}]")
+
+
+@lru_cache(maxsize=512)
+def _shown(words: tuple[str, ...]) -> str:
+    """A command line without secrets; what is far beyond the length that is shown is not looked at."""
+    kept, room = [], 2 * COMMAND_LENGTH
+    for word in words:
+        if room <= 0:
+            break
+        kept.append(word[:room])
+        room -= len(word) + 1
+    return " ".join(words_without_secrets(kept))
 
 
 def _text(text: str | None) -> str | None:

@@ -83,13 +83,13 @@ def _watched(request: RunRequest, told: ToldToEnd) -> BenchRun:
     watch = RunWatch(request.folder, request.surroundings)
     try:
         command = _started(request)
+        end = RunEnd(command, told, request.say, kill=request.settings.kill)
         try:
-            end = RunEnd(command, told, request.say, kill=request.settings.kill)
             by_window = _until_its_end(request, command, watch, end)
             if not end.abandoned:
                 watch.finish(command)
         finally:
-            if not command.has_ended():
+            if not command.has_ended() and not end.abandoned:
                 command.interrupt()
     finally:
         watch.close()

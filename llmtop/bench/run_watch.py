@@ -55,7 +55,7 @@ class RunWatch:
         self._due = time.monotonic()
 
     def _sources(self, interval: float) -> Sources:
-        sources = live_sources(interval, engines=False)
+        sources = live_sources(interval, engines=False, look_at_loaders=False)  # looks fall into some windows
         if isinstance(sources.ranks, StepsSource):
             self._trainings = sources.ranks
             self._trainings.look_every(LOOK_SECONDS)

@@ -144,3 +144,19 @@ def test_a_compiled_model_is_said_to_tell_less(runtime_dir: Path) -> None:
         until(heard, "ready")
         (said,) = (one for one in heard.messages if isinstance(one, wire.OpRangesState))
         assert said.detail == COMPILED
+
+
+def test_a_profiler_that_the_script_starts_meanwhile_works_and_ends_the_marks(runtime_dir: Path) -> None:
+    profiles = """
+    if on:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found:
+            model(torch.randn(4, 8))
+        begins = torch.autograd.profiler._enable_profiler is torch._C._autograd._enable_profiler
+        print("profiled", len(found.events()) > 0, int(torch.autograd._profiler_enabled()), begins, flush=True)
+"""
+    with Training(program() + profiles) as training:
+        heard = Heard(connect(runtime_dir, training))
+        ask(heard, "on")
+        until(heard, "failed")
+        lines = [line for line in ended(training) if line.startswith("profiled")]
+    assert lines == ["profiled True 0 True"], "it saw its operators, and nothing of ours stays"

@@ -81,7 +81,18 @@ def burst(pid: int, step_seconds: float | None = None) -> LoadingCost | None:
     kept = os.memfd_create("llmtop-loading")
     looks = StateLooks([pid])
     first = cpu_times.count([pid])
-    command = [str(outside.find()), "record", "--pid", str(pid), "--duration", str(BURST_SECONDS)]
+    # Unasked, and of trainings that may be short of CPUs: it takes what they leave.
+    command = [
+        "nice",
+        "-n",
+        "19",
+        str(outside.find()),
+        "record",
+        "--pid",
+        str(pid),
+        "--duration",
+        str(BURST_SECONDS),
+    ]
     command += ["--rate", str(BURST_HZ), "--format", "raw", "--threads", "--idle", "--subprocesses"]
     command += ["--full-filenames", "--nonblocking", "--output", f"/dev/fd/{kept}"]
     quiet = subprocess.DEVNULL

@@ -39,6 +39,7 @@ class AskedHere:
         self._store = store
         self._told = NodeTold(host=names[0])
         self._siblings: dict[int, Sibling] = {}
+        self._greeting: list[Sibling] = []
         """By rank."""
         self._ranks: dict[int, RankTold] = {}
         self._folder: Path | None = None
@@ -53,6 +54,11 @@ class AskedHere:
     def is_busy(self) -> bool:
         """Whether a rank is at it."""
         return any(told.state not in ENDED for told in self._ranks.values())
+
+    def forget(self) -> None:
+        """In a forked child: close its copies of the connections, and say nothing on them."""
+        for sibling in (*self._greeting, *self._siblings.values()):
+            sibling.channel.close()
 
     def begin(self) -> None:
         """Ask the ranks that are meant."""
@@ -147,6 +153,7 @@ class AskedHere:
         for file in files:
             with contextlib.suppress(Gone):
                 found.append(Sibling(file.path))
+        self._greeting = found
         until = time.monotonic() + GREET_SECONDS
         while any(one.hello is None for one in found) and time.monotonic() < until:
             found = [one for one in found if _is_there(one)]
@@ -209,8 +216,9 @@ class AskedHere:
                 if not folder.exists():
                     folder.mkdir(mode=0o700)
                     self._made.insert(0, folder)
-        except OSError as error:
-            return f"no folder can be made on {self._told.host}: {error.strerror}"
+        except (OSError, ValueError) as error:
+            said = error.strerror if isinstance(error, OSError) else error
+            return f"no folder can be made on {self._told.host}: {said}"
         self._folder = here
         return ""
 
@@ -231,7 +239,7 @@ def _is_the_askers(folder: Path, token: str) -> bool:
         return False
     try:
         number = os.open(folder / job_store.TOKEN, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a name with a zero in it
         return False
     with open(number, "rb") as file:
         return os.fstat(number).st_uid == os.geteuid() and file.read(200) == token.encode()

@@ -20,12 +20,16 @@ from llmtop.instrument.guest.interrupts import raised_by_handler
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.recorder import Recorder
+    from llmtop.instrument.record.state import State
 
 LONGEST_SECONDS = 700.0
 """Whatever a monitor asks for: longer than the longest window by the clock."""
 COMPILED = (
     "its model is compiled, or replays CUDA graphs: what runs in there is the operators' around it, or nobody's"
 )
+
+_BEGINS = ("_prepare_profiler", "_enable_profiler", "_enable_profiler_legacy")
+"""By these names of torch.autograd.profiler all its profilers begin."""
 
 Send = Callable[[wire.OpRangesState], None]
 
@@ -80,6 +84,13 @@ def forget_after_fork(recorder: Recorder) -> None:
         known.drop()
 
 
+def end_here(recorder: State) -> None:
+    """At the end of the process, or of our own work in it: in the thread that is marked, no more operators are."""
+    known, recorder.op_ranges = recorder.op_ranges, None
+    if isinstance(known, Marking):
+        known.drop()
+
+
 class Marking:
     """One stretch of marked operators, from the request to the step after which it ended."""
 
@@ -91,6 +102,8 @@ class Marking:
         self._asker = asker
         self._thread = 0
         """That whose operators are marked; 0 for none yet."""
+        self._before: dict[str, Any] = {}
+        """What PyTorch's profilers start by, while a wrapper of ours stands there."""
         self._wanted = True
         self._until = time.monotonic() + max(0.0, min(request.seconds, LONGEST_SECONDS))
 
@@ -100,6 +113,9 @@ class Marking:
 
     def __call__(self, index: int) -> None:
         """In the training thread, after a step has ended; `index` is the script's own count of it."""
+        if self.ended:
+            self._end("failed", "the script has started a profiler of PyTorch's own")
+            return
         over = not self._wanted or self._asker.gone or time.monotonic() > self._until
         if self._thread and self._thread != get_ident():
             if self._thread in sys._current_frames():
@@ -108,28 +124,60 @@ class Marking:
             over = True
         try:
             if over:
-                began, self._thread = self._thread, 0
-                if began:
-                    _disable()
+                self._stop()
                 self._end("off")
             elif not self._thread:
-                _enable()
+                _check_free()
                 self._thread = get_ident()
+                self._make_way_for_others()
+                _enable()
                 self._send(wire.OpRangesState(id=self.request.id, state="on", detail=f"after step {index}"))
         except Exception as error:  # whatever PyTorch raises, the training goes on
+            self.drop()
             self._end("failed", _said(error))
             if raised_by_handler(error):
                 raise
 
     def drop(self) -> None:
-        """In a forked child."""
+        """End without a word: in a forked child, at the end, after an error, or because a profiler begins."""
         self.ended = True
-        if self._thread:
-            try:
-                _disable()
-            except Exception as error:
-                if raised_by_handler(error):
-                    raise
+        try:
+            self._stop()
+        except Exception as error:
+            if raised_by_handler(error):
+                raise
+
+    def _stop(self) -> None:
+        """Mark no more, where this is the thread that does; a second call does nothing."""
+        began = self._thread
+        self._give_back()
+        if began == get_ident() and sys.modules["torch"].autograd._profiler_enabled():
+            _disable()
+        self._thread = 0
+
+    def _make_way_for_others(self) -> None:
+        """Have a profiler that the script starts meanwhile find none on: two in a thread are an error of its."""
+        profiler: Any = sys.modules["torch"].autograd.profiler
+
+        def first(begin: Callable[..., Any]) -> Callable[..., Any]:
+            def begins(*args: Any, **kwargs: Any) -> Any:
+                if get_ident() == self._thread:
+                    self.drop()
+                return begin(*args, **kwargs)
+
+            return begins
+
+        for name in _BEGINS:
+            begin = getattr(profiler, name, None)
+            if begin is not None:
+                self._before[name] = begin
+                setattr(profiler, name, first(begin))
+
+    def _give_back(self) -> None:
+        profiler: Any = sys.modules["torch"].autograd.profiler
+        while self._before:
+            name, begin = self._before.popitem()
+            setattr(profiler, name, begin)
 
     def _end(self, state: str, detail: str = "") -> None:
         self.ended = True
@@ -156,15 +204,19 @@ def _enable() -> None:
     Raises:
         RuntimeError: a profiler is on in this thread.
     """
+    _check_free()
     torch: Any = sys.modules["torch"]
-    if torch.autograd._profiler_enabled():
-        raise RuntimeError("a profiler of PyTorch's is on")
     kinds = torch._C._profiler
     experimental = kinds._ExperimentalConfig()
     configured = kinds.ProfilerConfig(kinds.ProfilerState.NVTX, True, False, False, False, False, experimental)
     # Without those of the script: one that is open across the end of a step could not be closed.
     scopes = {kinds.RecordScope.FUNCTION, kinds.RecordScope.BACKWARD_FUNCTION}
     torch._C._autograd._enable_profiler(configured, set(), scopes)
+
+
+def _check_free() -> None:
+    if sys.modules["torch"].autograd._profiler_enabled():
+        raise RuntimeError("a profiler of PyTorch's is on")
 
 
 def _disable() -> None:

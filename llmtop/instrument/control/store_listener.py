@@ -31,6 +31,8 @@ HEAR_SECONDS = 0.25
 MOST_AT_ONCE = 4
 _ANSWER_SECONDS = 5.0
 _JOIN_SECONDS = 0.5
+_MOST_BEFORE = 10_000
+"""Requests of before this process was there; a server that says yes to everything is no store."""
 _listener: StoreListener | None = None
 
 
@@ -101,6 +103,8 @@ class StoreListener:
 
     def forget(self) -> None:
         """Close what a forked child has inherited."""
+        for one in self._asked:
+            one.forget()
         for channel in self._channels:
             channel.close()
 
@@ -130,7 +134,7 @@ class StoreListener:
             node = store.add(self._keys.nodes, 1)
             store.set(self._keys.node(node), job_store.encode(self._card))
             number = 1
-            while store.check(self._keys.ask(number)):
+            while number < _MOST_BEFORE and not self._stopping and store.check(self._keys.ask(number)):
                 number += 1  # of before this process was there
             due = 0.0
             while not self._stopping:
@@ -163,6 +167,7 @@ class StoreListener:
             return
         one = AskedHere(number, ask, self._where, self._card.names)
         if not one.over:
+            self._asked.append(one)  # before it begins: whatever ends the listener ends what was begun
             one.begin()
-        if not one.over:
-            self._asked.append(one)
+            if one.over:
+                self._asked.remove(one)

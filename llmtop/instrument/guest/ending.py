@@ -35,6 +35,9 @@ def end(recorder: State) -> None:
     listener = sys.modules.get("llmtop.instrument.control.store_listener")
     if listener is not None:
         listener.end_with_process()
+    marking = sys.modules.get("llmtop.instrument.control.op_ranges")
+    if marking is not None:
+        marking.end_here(recorder)
     clean = captures is None or captures.end_with_process(WRITE_SECONDS)
     clean &= pausing is None or pausing.end_with_process(DRAIN_SECONDS)
     recorder.server.stop()

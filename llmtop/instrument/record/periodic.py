@@ -15,6 +15,7 @@ from llmtop.instrument.gpu import events as gpu_events
 from llmtop.instrument.gpu.clock import GpuClock
 from llmtop.instrument.gpu.logged_tensors import GpuMetrics
 from llmtop.instrument.gpu.stream_waits import StreamWaits
+from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.serve import process_group
 from llmtop.instrument.torch_compile import is_compiling, keep_untraced
 
@@ -127,9 +128,7 @@ class Chores:
             self._knows_group = process_group.learn(recorder.facts)
             if recorder.facts.store is not None and not recorder.facts.local_rank:
                 # Of a job of several nodes, in one process of each.
-                from llmtop.instrument.control import store_listener
-
-                store_listener.begin(recorder.facts)
+                _listen_to_the_store(recorder)
         for look in recorder.looks:
             look()
         if self._cuda is None:
@@ -184,3 +183,14 @@ class Chores:
         recorder.gpu_metrics = GpuMetrics(cuda)
         if recorder.tracks is None:  # steps that overlap share the stream: their GPU times cannot be told apart
             recorder.clock = GpuClock(gpu_events.CudaEvents(cuda))
+
+
+def _listen_to_the_store(recorder: State) -> None:
+    """Have this node's rank hear of captures at a step; without a thread or a file to be had, it does not."""
+    try:
+        from llmtop.instrument.control import store_listener
+
+        store_listener.begin(recorder.facts)
+    except Exception as error:
+        if raised_by_handler(error):
+            raise

@@ -306,6 +306,9 @@ class State(OpenPhases):
             if self.paused or is_the_scripts(error):
                 self.paused = False
                 raise
+            ranges = sys.modules.get("llmtop.instrument.control.op_ranges")
+            if ranges is not None:
+                ranges.end_here(self)
             self.run_chores = self.boundary_hook = self.op_ranges = None
             self._watch.clock = self._watch.arrival = None
             self._rewatch()
