@@ -305,9 +305,14 @@ def written_report(job: Job, trace: Path, undisturbed: Callable[[], Undisturbed]
 
 
 def _keep_environment(job: Job, info: Info) -> None:
-    """Write environment.json: what the first of the processes runs in. A capture without it is still one."""
+    """Write environment.json: what the first of the processes runs in. A capture without it is still one.
+
+    One of ranks on several nodes may have none of them here.
+    """
     from llmtop.environment import collect
 
+    if not job.plan.targets:
+        return
     found = collect.of_process(job.plan.targets[0].pid)
     if found is None:
         return
