@@ -208,7 +208,9 @@ class CapturesScreen(LlmtopScreen):
     def action_kernels(self) -> None:
         """Open what ncu measured, where it lies beside the chosen capture."""
         capture = self._capture()
-        if capture is not None:
+        if capture is None:
+            self.notify("No capture is chosen that a file of ncu's could lie beside.")
+        else:
             kernels.open_beside(self, capture.path)
 
     def action_baseline(self) -> None:
