@@ -131,6 +131,9 @@ def test_a_rank_that_does_not_answer_nccl_is_named_on_the_pane_of_the_cluster(
             exporter.when("llmtop_steps_total", least=2, seconds=110)
         job.hang()
         page = first.when("llmtop_ras_missing", seconds=90)
+        until = time.monotonic() + 30
+        while of(page, "llmtop_ras_missing", pg="") and time.monotonic() < until:
+            page = first.when("llmtop_ras_missing", seconds=30)  # the group is known once the ranks have said so
         (told,) = of(page, "llmtop_ras_missing")
         assert (told[1]["rank"], told[1]["host"], told[1]["pg"]) == ("3", "10.0.0.9", "0 default_pg")
         # The second node waits for its turn: one answer is of all nodes.
