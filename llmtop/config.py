@@ -6,6 +6,7 @@ A library or a test that never calls `load` has the defaults: nothing here reads
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -229,7 +230,7 @@ def load(path: Path | None = None) -> Config:
     """
     path = path or place()
     config = Config()
-    if path.is_file():
+    if os.path.isfile(path):  # of a home that may not be entered, as setpriv and su leave it: no file
         config = parse(read_input(path).decode("utf-8", "replace"), path)
     _loaded[:] = [config]
     return config
