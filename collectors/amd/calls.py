@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from collectors.call_round import CallRound
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,22 +61,13 @@ def error_text(refusals: Mapping[str, int], *, answered: bool = False) -> str | 
     return None
 
 
-class AmdCaller:
-    """Makes calls for one thread and remembers what was refused, and which call it is inside of."""
+class AmdCaller(CallRound):
+    """Makes calls for one thread."""
 
     def __init__(self, smi: Any) -> None:
         """Prepare to call functions of `smi`, the module amdsmi."""
+        super().__init__()
         self.smi = smi
-        self.refusals: dict[str, int] = {}
-        """amdsmi_status_t by function since `begin()`."""
-        self.answered = False
-        """Whether any function has answered since `begin()`."""
-        self._inside: tuple[str, float] | None = None
-
-    def begin(self) -> None:
-        """Start a round of calls: forget the refusals of the round before."""
-        self.refusals = {}
-        self.answered = False
 
     def __call__(self, name: str, *args: Any) -> Any:
         """Call a function of amdsmi; None when it is refused, and `refusals` then has the reason."""
@@ -99,8 +92,3 @@ class AmdCaller:
     def lost(self) -> bool:
         """Whether a call of this round was answered with the loss of the driver."""
         return not LOST.isdisjoint(self.refusals.values())
-
-    def waiting(self) -> tuple[str, float] | None:
-        """The call that this thread is inside of, and for how many seconds; for other threads to ask."""
-        inside = self._inside
-        return None if inside is None else (inside[0], time.monotonic() - inside[1])

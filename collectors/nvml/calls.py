@@ -10,6 +10,8 @@ import time
 
 import pynvml
 
+from collectors.call_round import CallRound
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,20 +98,8 @@ def is_lost(refusals: Mapping[str, int]) -> bool:
     return not LOST.isdisjoint(refusals.values())
 
 
-class Caller:
-    """Makes calls for one thread and remembers what was refused, and which call it is inside of."""
-
-    def __init__(self) -> None:
-        self.refusals: dict[str, int] = {}
-        """nvmlReturn by function since `begin()`."""
-        self.answered = False
-        """Whether any function has answered since `begin()`."""
-        self._inside: tuple[str, float] | None = None
-
-    def begin(self) -> None:
-        """Start a round of calls: forget the refusals of the round before."""
-        self.refusals = {}
-        self.answered = False
+class Caller(CallRound):
+    """Makes calls for one thread."""
 
     def __call__(self, name: str, *args: Any) -> Any:
         """Call a function of pynvml; None when it is refused, and `refusals` then has the reason."""
@@ -140,8 +130,3 @@ class Caller:
     def lost(self) -> bool:
         """Whether a call of this round was answered with the loss of the GPU (`is_lost`)."""
         return is_lost(self.refusals)
-
-    def waiting(self) -> tuple[str, float] | None:
-        """The call that this thread is inside of, and for how many seconds; for other threads to ask."""
-        inside = self._inside
-        return None if inside is None else (inside[0], time.monotonic() - inside[1])

@@ -51,7 +51,10 @@ class RunEnd:
             if len(self._told.signals) > 1:
                 self.abandoned = True
                 return True
-            self._say("told to end: the command gets ctrl+c and is waited for; once more, and it is left running")
+            self._say(
+                "told to end: the command gets ctrl+c and is waited for; once more, and it is left running, "
+                "with a last ctrl+c as llmtop ends"
+            )
             if self.asked:
                 self._command.interrupt()
             self.ask()

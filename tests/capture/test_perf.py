@@ -24,7 +24,7 @@ from llmtop.errors import NotPossibleHere
 from llmtop.report.stacks import StackNode
 from llmtop.report.stacks_text import brief
 from llmtop.report.stacks_text import counters as counted
-from tests.support.processes import REPOSITORY, environment, wait_for
+from tests.support.processes import REPOSITORY, environment, running, wait_for
 
 needs_perf = pytest.mark.skipif(program.refusal() is not None or bool(program._tried()), reason="no perf here")
 
@@ -45,13 +45,8 @@ while True:
 def process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    process.stdout.readline()
-    yield process
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    with running(script) as process:
+        yield process
 
 
 def plan(pid: int, parent: Path, seconds: float = 1.0) -> Plan:

@@ -27,7 +27,7 @@ from llmtop.capture.step_listener import StepWatch
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.report.stacks import StackNode
 from tests.capture.conftest import Start, Training
-from tests.support.processes import wait_for
+from tests.support.processes import running, wait_for
 
 SCRIPT = """
 import threading, time
@@ -51,12 +51,8 @@ train()
 def process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    process.stdout.readline()
-    yield process
-    process.kill()
-    process.wait()
+    with running(script) as process:
+        yield process
 
 
 LOADS = """

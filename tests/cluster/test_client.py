@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import http.server
 import json
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,36 +16,16 @@ import pytest
 from collectors.prometheus.client import Access, Client, Unanswered, shown, token_from
 from collectors.prometheus.cluster import Cluster
 from llmtop.errors import NotPossibleHere, UnusableInput
+from tests.support.pages import Serve, servers
 
 Handler = http.server.BaseHTTPRequestHandler
-Serve = Callable[[Callable[[Handler], None]], str]
 
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
     """Start a server that answers so, and say where."""
-    servers = []
-
-    def start(answer: Callable[[Handler], None]) -> str:
-        class Own(Handler):
-            def do_POST(self) -> None:
-                self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                with contextlib.suppress(ConnectionError):  # who asked has had enough
-                    answer(self)
-
-            def log_message(self, *_args: object) -> None:
-                pass
-
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Own)
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        servers.append(server)
-        return f"http://127.0.0.1:{server.server_port}"
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    with servers("") as start:
+        yield start
 
 
 def reply(body: bytes, status: int = 200, kind: str = "application/json") -> Callable[[Handler], None]:

@@ -1,7 +1,8 @@
-"""Pages on a real socket, as an exporter gives them; or something that only looks like one."""
+"""Pages on a real socket, as an exporter or Prometheus gives them; or something that only looks like one."""
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import threading
 from collections.abc import Callable, Iterator
@@ -12,14 +13,19 @@ Serve = Callable[[Answer], str]
 
 
 @contextmanager
-def servers() -> Iterator[Serve]:
-    """Start a server that answers so, and say where its /metrics is; all end together."""
+def servers(path: str = "/metrics") -> Iterator[Serve]:
+    """Start a server that answers so, and say where that path of it is; all end together."""
     running = []
 
     def start(answer: Answer) -> str:
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                answer(self)
+                with contextlib.suppress(ConnectionError):  # who asked has had enough
+                    answer(self)
+
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                self.do_GET()
 
             def log_message(self, *_args: object) -> None:
                 pass
@@ -28,7 +34,7 @@ def servers() -> Iterator[Serve]:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         running.append(server)
-        return f"http://127.0.0.1:{server.server_port}/metrics"
+        return f"http://127.0.0.1:{server.server_port}{path}"
 
     yield start
     for server in running:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -44,3 +47,13 @@ def stop(pid: int) -> None:
 
     tasks = Path(f"/proc/{pid}/task")
     wait_for(stands, what=f"process {pid} to stand")
+
+
+@contextmanager
+def running(script: Path) -> Iterator[subprocess.Popen[str]]:
+    """A script in a Python of its own, once it has printed its first line; killed at the end."""
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        process.kill()
