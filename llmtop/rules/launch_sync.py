@@ -109,16 +109,22 @@ def _starves(state: RankState, steps: list[StepCosts], up: bool) -> bool:
     return gpu.util_pct < UTIL_LAUNCH and does_little(state, up, SM_LAUNCH)
 
 
-def launching_weighs_more(state: RankState, steps: list[StepCosts]) -> bool:
-    """Whether most of the GPU's idle time is the launching's, though the host waits for data as well.
+def launching_weighs_more(state: RankState, steps: list[StepCosts], idle: float | None) -> bool:
+    """Whether most of the GPU's idle time is not the wait for data, and the host mostly launches.
 
-    What the waits could explain is taken off the idle time; what is left must be twice the wait for data.
+    What the waits could explain is taken off the idle time; what is left must be twice the wait for data. The
+    idle time is of the rank's window, so the host's is, too: the last steps may be 60 ms, or those that were timed.
+
+    Args:
+        state: of the rank.
+        steps: the last ones, for a rank without a window.
+        idle: the idle time to explain, in percent of all time; None: not known.
     """
-    idle = _idle_but_for(state, steps)
+    steps = state.window_means() or steps
     if idle is None or host_share_pct(steps, LAUNCHING) < MOSTLY_LAUNCHING_PCT:
         return False
     # A copy from pageable memory holds the host for as long as the GPU works before it: by events where there are.
-    copies_pct = gpu_share_pct(timed(state), "h2d")
+    copies_pct = gpu_share_pct(steps, "h2d")
     waits = host_share_pct(steps, ("input", "comm", "sync"))
     left = idle - waits - (host_share_pct(steps, ("h2d",)) if copies_pct is None else copies_pct)
     return left >= max(IDLE_PCT[0], 2 * host_share_pct(steps, ("input",)))
@@ -130,7 +136,7 @@ def _launch_bound(state: RankState, up: bool) -> bool:
         return False
     if state.rank.gpu_busy_pct is None and (finite(state.rank.gpu_wait_pct) or 0.0) >= LOOKED_AT_LEAST_PCT[0]:
         return False  # it is not known yet whether they take turns
-    if launching_weighs_more(state, steps):
+    if launching_weighs_more(state, steps, _idle_but_for(state, steps)):
         return True
     return host_share_pct(steps, LAUNCHING) >= LAUNCHING_PCT and host_share_pct(steps, _WAITING) < INPUT_PCT[0]
 

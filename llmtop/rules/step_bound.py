@@ -47,6 +47,9 @@ from llmtop.rules.state.windows import finite
 
 # ---- waiting for data ----
 
+SOON_KNOWN_SECONDS: Final = 4.0
+"""GPU-Util is believed once it was seen for 1.5 to 2.5 s of a window of steps, some rounds after it began."""
+
 
 def _waited(steps: list[StepCosts], pct: float, by_gpu: bool) -> list[bool]:
     """For each step, whether at least `pct` percent of it went into waiting for data."""
@@ -88,9 +91,17 @@ def _input_bound(state: RankState, up: bool) -> bool:
     # One slow batch is the start of an epoch; two within two seconds are a loader that cannot keep up.
     if sum(_waited(steps, pct, by_gpu=False)) < 2 or host_share_pct(steps, ("input",)) < pct:
         return False
-    if is_kept_busy(state, pct / 2) or launching_weighs_more(state, steps):
-        return False  # what the training's stream waits for, another does; or it waits for launches, mostly
+    if is_kept_busy(state, pct / 2) or launching_weighs_more(state, steps, idle):
+        return False  # what the training's stream waits for, another does; or it waits for other things, mostly
+    if idle is None and _is_soon_known(state):
+        return False
     return _lacks_data(state, steps, up)
+
+
+def _is_soon_known(state: RankState) -> bool:
+    """Whether it steps for too short a time yet to tell how idle the GPU is, which GPU-Util will."""
+    seconds, gpu = finite(state.rank.window_seconds), state.gpu
+    return seconds is not None and seconds < SOON_KNOWN_SECONDS and gpu is not None and gpu.util_pct is not None
 
 
 def _lacks_data(state: RankState, steps: list[StepCosts], up: bool) -> bool:

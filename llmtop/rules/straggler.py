@@ -53,10 +53,10 @@ LATE_ERRORS: Final = (6.0, 3.0)
 """So many times its standard error that must be. Equal CPU ranks beside other programs differed by a fifth of a
 step, by chance; in some hours of that, resampled, six was reached once, and four every few minutes."""
 FREE_PACED_PCT: Final = 25.0
-"""Of the time in which a rank's GPU waits for its host. Hosts that launch too slowly do not wait for each other:
-one may be ahead by any distance, at no cost, while its GPU stands in a collective. Two equal ranks under FSDP2 on
-H100s were 11 ms of 83 apart for seconds, now the one and now the other ahead, both at 86 ms a step, and the one
-behind waited for its host in 38 to 71 % of the time."""
+"""Of the time in which the GPU of one of the ranks waits for its host. Hosts that launch too slowly do not wait for
+each other: one may be ahead by any distance, at no cost, while its GPU stands in a collective. Two equal ranks under
+FSDP2 on H100s were 6 and 11 ms of a step apart for seconds, now the one and now the other ahead. The one behind
+waited for its host in 38 to 71 % of the time; or its GPU stood in collectives, and the other waited in 74 to 92."""
 OWN_MORE_PCT: Final = (5.0, 3.5)
 """Of the step, by which the host of such a rank must be longer at one thing than the others' hosts, who are slow
 as well. Those two differed by 0.9 % at most; planted ranks by 40 and more."""
@@ -135,9 +135,12 @@ def _late_seconds(arrival: Arrival, step: float, up: bool) -> float | None:
 
 
 def _runs_free(state: RankState, states: Sequence[RankState], arrival: Arrival, step: float, up: bool) -> bool:
-    """Whether a rank is behind by the GPU's clock only because its host launches as slowly as the others' do."""
-    paced = finite(state.rank.gpu_host_paced_pct)
-    if arrival.clock != "GPU" or paced is None or paced < FREE_PACED_PCT:
+    """Whether a rank is behind by the GPU's clock only because its host launches as slowly as the others' do.
+
+    Its own GPU may stand in a collective meanwhile, and so not wait for its host: the other's does.
+    """
+    paced = (finite(one.rank.gpu_host_paced_pct) for one in states if one.stepping)
+    if arrival.clock != "GPU" or max((pct for pct in paced if pct is not None), default=0.0) < FREE_PACED_PCT:
         return False
     others = [_host_parts(other) for other in states if other is not state and other.stepping]
     excess = (
@@ -348,7 +351,7 @@ STRAGGLER: Final = Rule[JobState](
         meaning="All ranks of a synchronous training take as long as the slowest. It is the one that waits least.",
         condition=f"it comes last to the gradients or passes in {LAST_PCT[0]:.0f} % of the stamped steps (or "
         f"waits least in them), by {LATE_PCT['GPU'][0]:.0f} % of the step by CUDA events or "
-        f"{LATE_PCT['host'][0]:.0f} % by the host's clock; where its host is what its GPU waits for, also "
+        f"{LATE_PCT['host'][0]:.0f} % by the host's clock; where the GPU of one of them waits for its host, also "
         f"{OWN_MORE_PCT[0]:.0f} % longer at one thing than the others' hosts. Of ranks that stamp nothing: "
         f"one spends {BEHIND_PCT[0]:.0f} % of the step more than the others' median on its own work (computing, "
         "loading, copying), by CUDA events where all ranks have them, else by the host's clock over the last "

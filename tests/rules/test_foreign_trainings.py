@@ -21,7 +21,9 @@ RIGHT: dict[str, str | None] = {
     "accelerate_cv": "input_bound",  # one step of four waits for all four workers, and none of those had events
     "dcgan": "input_bound",  # 38 % of all time begins epochs of 16 steps
     "ddp_tutorial": "launch_bound",  # 13 % waits for data, and the GPU is idle for 80
+    "ddp_tutorial_again": "launch_bound",  # its steps of 1.3 ms vary: the last forty say nothing of a second
     "fsdp2_example": "launch_bound",  # equal ranks, now the one and now the other ahead
+    "fsdp2_example_again": "launch_bound",  # the GPU of the rank that seems behind waits for the other
     "hf_gpt2": "sync_bound",
     "imagenet_resnet50": "launch_bound",  # beside loss.item(), during which the GPU works
     "lightning_autoencoder": "input_bound",  # decodes pictures in the training's own thread

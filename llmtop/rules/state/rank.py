@@ -124,7 +124,14 @@ class RankState:
         if self.steps:
             return list(self.steps)[-count:]
         rank = self.rank
-        length = finite(rank.step_seconds_p50) or finite(rank.step_seconds)
+        return self._means(finite(rank.step_seconds_p50) or finite(rank.step_seconds))
+
+    def window_means(self) -> list[StepCosts]:
+        """The mean step of the rank's window as the only step, for what is compared with figures of that window."""
+        return self._means(finite(self.rank.step_seconds_mean)) if self.rank.phases else []
+
+    def _means(self, length: float | None) -> list[StepCosts]:
+        rank = self.rank
         if length is None or rank.step is None:
             return []
         idle = finite(rank.gpu_idle_pct)
