@@ -108,9 +108,16 @@ def judge(
 
 
 def last_figures(snapshots: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The ranks as they were told at nine tenths of the training."""
-    full = [snapshot["ranks"] for snapshot in snapshots if len(snapshot["ranks"]) > 1]
-    names = ("rank", "step", "step_seconds_p50", "arrivals", "exposed_seconds", "overhead_seconds", "note")
+    """The ranks as they were told at nine tenths of the training, with what the straggler's rule goes by."""
+    full = [
+        ranks
+        for ranks in (snapshot["ranks"] for snapshot in snapshots)
+        if len(ranks) > 1 and all(rank["state"] == "running" for rank in ranks)
+    ]
+    names = (
+        "rank", "step", "step_seconds_p50", "arrivals", "exposed_seconds", "waits_seconds", "gpu_host_paced_pct",
+        "overhead_seconds", "note",
+    )  # fmt: skip
     return [{name: rank.get(name) for name in names} for rank in full[int(len(full) * 0.9)]] if full else []
 
 
