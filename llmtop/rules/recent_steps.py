@@ -39,6 +39,9 @@ RX_LOW_BYTES_PER_S: Final = (2.0e9, 1.5e9)
 """Pageable copies reached 8.3 GB/s on an H200; healthy trainings read 0.03."""
 RX_OF_LINK: Final = 0.1
 """Below this part of what the link carries, copies of pinned memory take less than a tenth of the time."""
+RX_POLLS_OF_LINK: Final = 0.5
+"""The same where ranks wait for each other: a kernel of NCCL that waits reads the host's memory again and again. Two
+H100s said 14 of 58.7 GB/s, and 0.02 while they worked."""
 RX_WAIT_PCT: Final = (10.0, 7.0)
 """Of the time, in calls that wait, among them copies that block."""
 
@@ -137,7 +140,11 @@ def copies(state: RankState, up: bool) -> bool:
     if state.gpu is None or rx is None or rx < pick(RX_LOW_BYTES_PER_S, up):
         return False
     link, waits = state.gpu.link_bytes_per_s, finite(state.rank.gpu_wait_pct)
-    if link is not None and rx < RX_OF_LINK * link and waits is not None and waits < pick(RX_WAIT_PCT, up):
+    if (state.rank.world_size or 1) > 1:
+        part, waits = RX_POLLS_OF_LINK, waits or 0.0
+    else:
+        part = RX_OF_LINK
+    if link is not None and rx < part * link and waits is not None and waits < pick(RX_WAIT_PCT, up):
         return False  # pinned memory on its way beside the work; a copy that blocks is a call that waits
     return does_little(state, up, SM_LAUNCH)
 

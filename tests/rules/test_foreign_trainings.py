@@ -24,6 +24,7 @@ RIGHT: dict[str, str | None] = {
     "ddp_tutorial_again": "launch_bound",  # its steps of 1.3 ms vary: the last forty say nothing of a second
     "fsdp2_example": "launch_bound",  # equal ranks, now the one and now the other ahead
     "fsdp2_example_again": "launch_bound",  # the GPU of the rank that seems behind waits for the other
+    "fsdp2_example_polls": "launch_bound",  # and kernels that wait for the other rank read the host's memory
     "hf_gpt2": "sync_bound",
     "imagenet_resnet50": "launch_bound",  # beside loss.item(), during which the GPU works
     "lightning_autoencoder": "input_bound",  # decodes pictures in the training's own thread
