@@ -113,7 +113,7 @@ def launching_weighs_more(state: RankState, steps: list[StepCosts], idle: float 
     """Whether most of the GPU's idle time is not the wait for data, and the host mostly launches.
 
     What the waits could explain is taken off the idle time; what is left must be twice the wait for data. The
-    idle time is of the rank's window, so the host's is, too: the last steps may be 60 ms, or those that were timed.
+    idle time is of the rank's window, so the host's is, too: the last steps may be 60 ms in all, or odd ones.
 
     Args:
         state: of the rank.
@@ -173,7 +173,9 @@ LAUNCH_BOUND: Final = Rule[RankState](
     holds=_launch_bound,
     tell=_tell_launch,
     # Not by low_power_full_util: of ranks whose hosts are too slow, now one's GPU spins and now the other's.
-    covered_by=frozenset({"stalled", "straggler", "input_bound", "h2d_bound", "sync_bound", "communication_bound"}),
+    covered_by=frozenset(
+        {"stalled", "straggler", "input_bound", "h2d_bound", "sync_bound", "communication_bound"}
+    ),
     text=RuleText(
         meaning="The kernels are so short that the host cannot launch them as fast as the GPU runs them.",
         condition=f"steps go on, the host spends {LAUNCHING_PCT:.0f} % or more of them in phases that launch, "

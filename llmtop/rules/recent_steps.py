@@ -40,8 +40,8 @@ RX_LOW_BYTES_PER_S: Final = (2.0e9, 1.5e9)
 RX_OF_LINK: Final = 0.1
 """Below this part of what the link carries, copies of pinned memory take less than a tenth of the time."""
 RX_POLLS_OF_LINK: Final = 0.5
-"""The same where ranks wait for each other: a kernel of NCCL that waits reads the host's memory again and again. Two
-H100s said 14 of 58.7 GB/s, and 0.02 while they worked."""
+"""The same where ranks wait for each other: a kernel of NCCL that waits reads the host's memory again and again.
+Two H100s said 14 of 58.7 GB/s, and 0.02 while they worked."""
 RX_WAIT_PCT: Final = (10.0, 7.0)
 """Of the time, in calls that wait, among them copies that block."""
 

@@ -232,8 +232,8 @@ H2D_BOUND: Final = Rule[RankState](
         meaning="The steps wait for data on its way over PCIe.",
         condition=f"PCIe receives {RX_LOW_BYTES_PER_S[0] / 1e9:g} GB/s or more while under {SM_LAUNCH[0]:.0f} % "
         f"of the SMs are active and steps go on; unless that is under {RX_OF_LINK:.0%} of what the link carries "
-        f"({RX_POLLS_OF_LINK:.0%} with several ranks, whose kernels poll the host's memory while they wait) and the "
-        "host is found in calls that wait, copies among them, for under "
+        f"({RX_POLLS_OF_LINK:.0%} with several ranks, whose kernels poll the host's memory while they wait) and "
+        "the host is found in calls that wait, copies among them, for under "
         f"{RX_WAIT_PCT[0]:.0f} % of the time",
         source="measured on an H200: 8.3 GB/s at 0.4 % SM activity with pageable copies, 0.03 GB/s when healthy",
         hold_seconds=2.0,

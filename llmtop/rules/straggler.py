@@ -53,10 +53,11 @@ LATE_ERRORS: Final = (6.0, 3.0)
 """So many times its standard error that must be. Equal CPU ranks beside other programs differed by a fifth of a
 step, by chance; in some hours of that, resampled, six was reached once, and four every few minutes."""
 FREE_PACED_PCT: Final = 25.0
-"""Of the time in which the GPU of one of the ranks waits for its host. Hosts that launch too slowly do not wait for
-each other: one may be ahead by any distance, at no cost, while its GPU stands in a collective. Two equal ranks under
-FSDP2 on H100s were 6 and 11 ms of a step apart for seconds, now the one and now the other ahead. The one behind
-waited for its host in 38 to 71 % of the time; or its GPU stood in collectives, and the other waited in 74 to 92."""
+"""Of the time in which the GPU of one of the ranks waits for its host. Hosts that launch too slowly do not wait
+for each other: one may be ahead by any distance, at no cost, while its GPU stands in a collective. Two equal ranks
+under FSDP2 on H100s were 6 and 11 ms of a step apart for seconds, now the one and now the other ahead. The one
+behind waited for its host in 38 to 71 % of the time; or its GPU stood in collectives, and the other's waited for
+its host in 74 to 92."""
 OWN_MORE_PCT: Final = (5.0, 3.5)
 """Of the step, by which the host of such a rank must be longer at one thing than the others' hosts, who are slow
 as well. Those two differed by 0.9 % at most; planted ranks by 40 and more."""

@@ -10,6 +10,7 @@ import pytest
 
 from llmtop.instrument.arrival import sampler as sampler_module
 from llmtop.instrument.arrival.sampler import EVERY_NS, Sampler
+from llmtop.instrument.gpu import stream_waits
 from llmtop.instrument.gpu.stream_waits import StreamWaits
 from llmtop.instrument.record.phase_tree import Node
 from tests.support.installed import needs
@@ -280,6 +281,19 @@ def test_waits_on_a_device_that_fails_are_waited_for_and_not_told(
     gpu.failing = False
     assert told.end() is None
     assert Stream.waited == [(cuda.current, "gathered")]
+
+
+def test_that_an_event_waits_for_room_in_the_queue_is_no_cost(
+    waits: tuple[StreamWaits, Cuda], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, cuda = waits
+    readings = iter([number * 5 * US for number in range(4)] + [number * 5 * MS for number in range(1, 81)])
+    monkeypatch.setattr(stream_waits, "perf_counter_ns", lambda: next(readings))
+    for _ in range(21):  # each event takes from one reading to the next
+        told.begin()
+        cuda.current.wait_event("gathered")
+        told.end()
+    assert 10 * US <= told.cost_ns <= 40 * US, "two events, each as long as one may take that does not wait"
 
 
 def test_no_module_is_kept_alive() -> None:

@@ -21,6 +21,7 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 from llmtop.instrument.gpu.events import Events
+from llmtop.instrument.gpu.queueing import Calls
 from llmtop.instrument.guest.forks import keep_in_children
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.record.phase_tree import HIDDEN
@@ -87,6 +88,7 @@ class GpuClock:
         self._spoilt = False
         self.spent_ns = 0
         """At boundaries so far, in all."""
+        self._calls = Calls()
         self._spent_ns = 0
         self._cost_ns = float(FIRST_COST_NS)
 
@@ -108,7 +110,7 @@ class GpuClock:
         """The next boundaries belong to a step that is to be timed."""
         self._recycle(self._marks)
         self._spoilt = False
-        self._spent_ns = 0
+        self._calls.clear()
 
     def mark(self, slot: int, begins: bool) -> None:
         """Record an event where a step or the phase of that slot begins or ends."""
@@ -130,7 +132,7 @@ class GpuClock:
             if raised_by_handler(error):
                 raise
             self._spoilt = True
-        self._spent_ns += perf_counter_ns() - entered
+        self._calls.add(perf_counter_ns() - entered)
 
     def unmark(self, slot: int) -> None:
         """The phase that began last is not to be counted after all."""
@@ -143,6 +145,7 @@ class GpuClock:
 
     def end(self, index: int, begun_ns: int) -> None:
         """The step that was to be timed has ended; it began at `begun_ns` by the host's clock."""
+        self._spent_ns = self._calls.cost_ns()
         self.spent_ns += self._spent_ns
         if self._spoilt or not self._marks:
             self._cost_ns = max(self._cost_ns, float(FIRST_COST_NS))

@@ -12,6 +12,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from llmtop.instrument.gpu.events import Events
+from llmtop.instrument.gpu.queueing import Calls
 from llmtop.instrument.guest.forks import keep_in_children
 from llmtop.instrument.guest.interrupts import raised_by_handler
 
@@ -45,11 +46,12 @@ class StreamWaits:
         self._spoilt = False
         self.cost_ns = 0.0
         """Of a step's events, on average."""
-        self._spent_ns = 0
+        self._calls = Calls()
 
     def begin(self) -> None:
         """From now on look at the waits of the stream that is current in this thread."""
-        self._stream, self._spoilt, self._spent_ns = self._cuda.current_stream(), False, 0
+        self._stream, self._spoilt = self._cuda.current_stream(), False
+        self._calls.clear()
         self._before = self._class.__dict__.get("wait_event")
         if self._before is None:
             return
@@ -63,7 +65,8 @@ class StreamWaits:
             self._class.wait_event = self._before
         self._before = self._stream = None
         pairs, self._pairs = self._pairs, []
-        self.cost_ns += 0.3 * (self._spent_ns - self.cost_ns) if self.cost_ns else float(self._spent_ns)
+        spent_ns = self._calls.cost_ns()
+        self.cost_ns += 0.3 * (spent_ns - self.cost_ns) if self.cost_ns else spent_ns
         if self._spoilt:
             self.give_back(pairs)
             return None
@@ -100,5 +103,5 @@ class StreamWaits:
                 raise
             self._spoilt = True
             return None
-        self._spent_ns += perf_counter_ns() - begun
+        self._calls.add(perf_counter_ns() - begun)
         return event

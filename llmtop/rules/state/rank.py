@@ -127,7 +127,7 @@ class RankState:
         return self._means(finite(rank.step_seconds_p50) or finite(rank.step_seconds))
 
     def window_means(self) -> list[StepCosts]:
-        """The mean step of the rank's window as the only step, for what is compared with figures of that window."""
+        """The mean step of the rank's window as the only step, to be compared with figures of that window."""
         return self._means(finite(self.rank.step_seconds_mean)) if self.rank.phases else []
 
     def _means(self, length: float | None) -> list[StepCosts]:
