@@ -150,7 +150,14 @@ class Connection:
         self.uid = uid
 
     @classmethod
-    def open(cls, path: Path, history: int = 512, timeout_s: float = 2.0, owner: int | None = None) -> Connection:
+    def open(
+        cls,
+        path: Path,
+        history: int = 512,
+        timeout_s: float = 2.0,
+        owner: int | None = None,
+        every_ms: int = 0,
+    ) -> Connection:
         """Connect, check who is there, read its Hello and subscribe.
 
         Args:
@@ -159,6 +166,7 @@ class Connection:
             timeout_s: seconds that all of it may take, by the monotonic clock.
             owner: uid to whom the socket, its folder and the process must belong, no link being followed, for
                 root who looks at another user's; by default a process of this user or of root answers.
+            every_ms: how long what is new may wait for what comes after it; 0: it comes within 20 ms.
 
         Raises:
             Closed: nothing listens there, or it hung up.
@@ -181,7 +189,7 @@ class Connection:
             connection = cls(channel, path, pid, uid)
             connection._greet(deadline)
             channel.settimeout(_SEND_TIMEOUT_S)
-            connection.send(wire.Subscribe(version=__version__, history=history))
+            connection.send(wire.Subscribe(version=__version__, history=history, every_ms=every_ms))
         except BaseException:
             channel.close()
             raise

@@ -24,6 +24,8 @@ from llmtop import client, socket_dir, wire
 from llmtop.errors import LlmtopError, NotPossibleHere
 from llmtop.snapshot import Rank
 
+EVERY_MS = 100
+"""No screen is drawn more often, and a training of 30 ms steps need wake up for it a third as often."""
 ROUND_SECONDS = 1.0
 """How often the directory, the sockets and the processes are looked at. `latest()` reads the sockets as well; a
 reader that woke up for every message would cost more than all the rest of the monitor."""
@@ -206,7 +208,7 @@ class StepsSource:
         """Make the first contact; in a thread of its own."""
         outcome: client.Connection | LlmtopError | client.Closed
         try:
-            outcome = client.Connection.open(path, history=HISTORY_STEPS, owner=self._owner)
+            outcome = client.Connection.open(path, HISTORY_STEPS, owner=self._owner, every_ms=EVERY_MS)
         except client.Closed as error:
             self._remove_stale(path)
             outcome = error

@@ -228,6 +228,28 @@ def test_the_next_training_cleans_up_after_a_killed_one_and_leaves_a_running_one
         running.kill()
 
 
+def test_a_monitor_that_can_wait_wakes_the_training_less_often(runtime_dir: Path) -> None:
+    script = """
+import time
+import llmtop
+llmtop.attach()
+while True:
+    with llmtop.step():
+        time.sleep(0.02)
+"""
+
+    def steps_in_one(every_ms: int) -> float:
+        heard = Heard(connect(runtime_dir, training, history=0, every_ms=every_ms))
+        heard.until(lambda: len(heard.steps) > 60)
+        assert heard.lost == 0
+        heard.connection.close()
+        return len(heard.steps) / sum(bool(batch.steps) for batch in heard.batches)
+
+    with Training(script) as training:
+        waiting, impatient = steps_in_one(200), steps_in_one(0)
+    assert waiting >= 3 * impatient
+
+
 def test_what_goes_to_all_monitors_is_encoded_once(runtime_dir: Path) -> None:
     script = """
 import collections, sys

@@ -30,6 +30,7 @@ class Monitor:
         "gone",
         "gpu_cursor",
         "history_until",
+        "hold_s",
         "lively_at",
         "lively_ns",
         "lost",
@@ -56,6 +57,8 @@ class Monitor:
         """The number of the first step that it has not been sent."""
         self.history_until = 0
         """Steps below this number had finished when it subscribed."""
+        self.hold_s = 0.0
+        """How long what is new may wait for what comes after it, in seconds, as the monitor says."""
         self.lost = 0
         self.lively_at = float("-inf")
         """When it was last looked whether it is to be told of a sign of life; monotonic seconds."""

@@ -28,6 +28,7 @@ from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.instrument.guest import descriptors, threads
 from llmtop.instrument.guest.descriptors import Channel
 from llmtop.instrument.guest.interrupts import raised_by_handler
+from llmtop.instrument.record.ring import SIZE
 from llmtop.instrument.record.sanitize import complain
 from llmtop.instrument.serve import collectives, limits, signs_of_life
 from llmtop.instrument.serve.connection import Monitor
@@ -39,7 +40,11 @@ if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
 
 HOLD_S = 0.016
-"""Steps that finish within this time of a message go into one; within 20 ms a step is to be out."""
+"""Steps that finish within this time of a message go into one; within 20 ms a step is to be out, unless all monitors
+have said that they can wait."""
+MOST_HOLD_S = 0.25
+MOST_HELD = SIZE // 8
+"""Where so many steps came within one hold it is the shortest again: the ring is to lose none."""
 MAX_MONITORS = 32
 _SUBSCRIBE_WITHIN_S = 10.0
 _MAKES_ROOM_AFTER_S = 2.0
@@ -69,6 +74,9 @@ class Server:
         """For the one monitor that has asked."""
         self._stopping = False
         self._sent_at = 0.0
+        self._sent_count = 0
+        """Of the ring, when was sent last."""
+        self._comes_fast = False
         self._listen_again_at: float | None = None
         self._path: Path | None = None
         self._thread = threads.Thread(self._run, "llmtop-server")
@@ -225,7 +233,7 @@ class Server:
                 self._serve(self._monitors[descriptor], events)
         self._news.look(self._monitors.values())
         now = time.monotonic()
-        if now - self._sent_at >= HOLD_S:
+        if now - self._sent_at >= self._hold_s() or self._states or self._stacks:
             self._send_all()
         if self._listen_again_at is not None and now >= self._listen_again_at:
             self._listen_again_at = None
@@ -248,7 +256,7 @@ class Server:
         due: list[float] = []
         if any(monitor.ready for monitor in self._monitors.values()):
             due += signs_of_life.LIFE_S, collectives.LOOK_S, self._news.looks.rest_s()
-            rest = HOLD_S - (time.monotonic() - self._sent_at)
+            rest = self._hold_s() - (time.monotonic() - self._sent_at)
             if rest > 0:
                 due.append(rest)
             else:
@@ -340,6 +348,7 @@ class Server:
             monitor.subscribed = True
             monitor.history_until = ring.count
             monitor.cursor = max(ring.oldest(), ring.count - max(0, message.history))
+            monitor.hold_s = min(max(message.every_ms / 1000, 0.0), MOST_HOLD_S)
             self._send_all()
 
     def _capture(self, monitor: Monitor, message: wire.CaptureRequest | wire.CaptureCancel) -> None:
@@ -391,10 +400,17 @@ class Server:
 
     # --- sending -------------------------------------------------------------------------------------------------
 
+    def _hold_s(self) -> float:
+        """How long what is new waits for what comes after it: as long as the monitor may that may least."""
+        holds = [monitor.hold_s for monitor in self._monitors.values() if monitor.subscribed]
+        return HOLD_S if self._comes_fast else max(HOLD_S, min(holds, default=HOLD_S))
+
     def _send_all(self) -> None:
         """Give every monitor that is able to take it all that is new."""
         if self._monitors and self._recorder.refresh is not None:
             self._recorder.refresh(self._stopping)
+        count = self._recorder.ring.count
+        self._comes_fast, self._sent_count = count - self._sent_count > MOST_HELD, count
         states = b"".join(self._news.encoded(self._states.popleft()) for _ in range(len(self._states)))
         for _ in range(len(self._stacks)):
             asked, answer = self._stacks.popleft()
