@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
 
 HOLD_S = 0.016
-"""Steps that finish within this time of a message go into one; within 20 ms a step is to be out, unless all monitors
-have said that they can wait."""
+"""Steps that finish within this time of a message go into one; within 20 ms a step is to be out, unless all
+monitors have said that they can wait."""
 MOST_HOLD_S = 0.25
 MOST_HELD = SIZE // 8
 """Where so many steps came within one hold it is the shortest again: the ring is to lose none."""
