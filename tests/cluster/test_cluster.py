@@ -77,7 +77,9 @@ def test_what_is_planted_among_64_nodes_is_named(tmp_path: Path, rules: bool) ->
         gone = seen_when(
             cluster,
             lambda view: (
-                view.nodes_down == 1 and any(one.rank == "200" for one in view.hung) and len(view.grave) > 3
+                view.nodes_down == 1
+                and any(one.rank == "200" and one.waiting > 400 for one in view.hung)
+                and len(view.grave) > 3
             ),
         )
         assert gone.nodes[0].name == "node005"

@@ -367,7 +367,7 @@ input()
 time.sleep(0.5)
 before = wakes()
 time.sleep(1)
-assert wakes() - before < 10, "sixty times a second is the pace of steps"
+assert wakes() - before < 20, "sixty times a second is the pace of steps; some ten are looks"
 print("slept", flush=True)
 input()
 llmtop.log(loss=1.5)
