@@ -160,3 +160,22 @@ def test_a_profiler_that_the_script_starts_meanwhile_works_and_ends_the_marks(ru
         until(heard, "failed")
         lines = [line for line in ended(training) if line.startswith("profiled")]
     assert lines == ["profiled True 0 True"], "it saw its operators, and nothing of ours stays"
+
+
+def test_what_the_script_puts_in_the_place_of_a_profilers_beginning_stays(runtime_dir: Path) -> None:
+    replaces = """
+    mine = torch.autograd.profiler._enable_profiler
+    if on:
+        inner = mine
+        torch.autograd.profiler._enable_profiler = own = lambda *given: inner(*given)
+    elif "own" in globals():
+        print("stays", mine is own, flush=True)
+"""
+    with Training(program() + replaces) as training:
+        heard = Heard(connect(runtime_dir, training))
+        ask(heard, "on")
+        until(heard, "on")
+        ask(heard, "off")
+        until(heard, "off")
+        assert training.stdout is not None
+        assert next(line for line in training.stdout if line.startswith("stays")) == "stays True\n"

@@ -77,15 +77,11 @@ def handle(request: wire.OpRanges, recorder: Recorder, send: Send, asker: _Asker
     recorder.op_ranges = Marking(request, recorder, send, asker)
 
 
-def forget_after_fork(recorder: Recorder) -> None:
-    """In a forked child: it has the thread, and the ranges with it, but no monitor that would end them."""
-    known, recorder.op_ranges = recorder.op_ranges, None
-    if isinstance(known, Marking):
-        known.drop()
-
-
 def end_here(recorder: State) -> None:
-    """At the end of the process, or of our own work in it: in the thread that is marked, no more operators are."""
+    """In the thread that is marked, no more operators are: at the end of the process, or of our own work in it.
+
+    In a forked child as well: it has the thread, and the ranges with it, but no monitor that would end them.
+    """
     known, recorder.op_ranges = recorder.op_ranges, None
     if isinstance(known, Marking):
         known.drop()
@@ -102,8 +98,8 @@ class Marking:
         self._asker = asker
         self._thread = 0
         """That whose operators are marked; 0 for none yet."""
-        self._before: dict[str, Any] = {}
-        """What PyTorch's profilers start by, while a wrapper of ours stands there."""
+        self._before: dict[str, tuple[Any, Any]] = {}
+        """What PyTorch's profilers start by, while a wrapper of ours stands there; and that wrapper."""
         self._wanted = True
         self._until = time.monotonic() + max(0.0, min(request.seconds, LONGEST_SECONDS))
 
@@ -170,14 +166,15 @@ class Marking:
         for name in _BEGINS:
             begin = getattr(profiler, name, None)
             if begin is not None:
-                self._before[name] = begin
-                setattr(profiler, name, first(begin))
+                self._before[name] = begin, (ours := first(begin))
+                setattr(profiler, name, ours)
 
     def _give_back(self) -> None:
         profiler: Any = sys.modules["torch"].autograd.profiler
         while self._before:
-            name, begin = self._before.popitem()
-            setattr(profiler, name, begin)
+            name, (begin, ours) = self._before.popitem()
+            if getattr(profiler, name, None) is ours:  # what the script has put there meanwhile stays
+                setattr(profiler, name, begin)
 
     def _end(self, state: str, detail: str = "") -> None:
         self.ended = True

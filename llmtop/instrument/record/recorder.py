@@ -368,7 +368,7 @@ def _after_fork() -> None:
             captures.forget_after_fork()
         marking = sys.modules.get("llmtop.instrument.control.op_ranges")
         if marking is not None:
-            marking.forget_after_fork(_recorder)
+            marking.end_here(_recorder)
         listener = sys.modules.get("llmtop.instrument.control.store_listener")
         if listener is not None:
             listener.forget_after_fork()
