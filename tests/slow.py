@@ -206,6 +206,9 @@ LEFT_OUT: dict[str, str] = {
     "test_a_second_request_is_told_and_one_that_was_killed_leaves_nothing": (
         "test_one_process_begins_at_the_step_that_is_named"
     ),
+    "test_by_default_it_is_of_the_rank_that_the_others_wait_for_and_of_some_beside_it": (
+        "test_a_rank_that_waits_as_most_do"
+    ),
     "test_a_dead_rank_is_told_and_not_waited_for": ("test_one_process_begins_at_the_step_that_is_named"),
     "test_c_again_captures_where_a_rank_of_the_job_is_and_the_server_may_stand_in_the_configuration": (
         "test_c_says_the_command_that_captures_the_accused_and_where_to_call_it"

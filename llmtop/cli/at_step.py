@@ -151,8 +151,8 @@ def _without_accused(choice: RankChoice, job: SeenJob, say: Say) -> RankChoice:
 
     if not choice.accused:
         return choice
-    ranks, where = _accused(job)
-    chosen = with_company(ranks, job.world_size)
+    ranks, where, usual = _accused(job)
+    chosen = with_company(ranks, job.world_size, usual)
     shown = ", ".join(map(str, chosen))
     if ranks:
         say(f"{where} names rank {', '.join(map(str, sorted(ranks)))}: capturing ranks {shown}")
@@ -161,15 +161,20 @@ def _without_accused(choice: RankChoice, job: SeenJob, say: Say) -> RankChoice:
     return RankChoice(ranks=chosen)
 
 
-def _accused(job: SeenJob) -> tuple[set[int], str]:
-    """The ranks that somebody names, and who that is: the site's Prometheus, else this node's own rules."""
+def _accused(job: SeenJob) -> tuple[set[int], str, int | None]:
+    """The ranks that somebody names, who that is, and a rank that waits as long as most where that can be told.
+
+    The site's Prometheus is asked, else this node's own rules.
+    """
+    from llmtop.capture.across.rank_choice import usual_rank
     from llmtop.cli.cluster import accused_ranks, server
 
     url = server()
     if url:
         with suppress(LlmtopError):
-            return accused_ranks(url, _name(job)), "Prometheus"
-    return _named_here(job), "what this node sees"
+            return accused_ranks(url, _name(job)), "Prometheus", None
+    ranks, waits = _named_here(job)
+    return ranks, "what this node sees", usual_rank(waits)
 
 
 def _name(job: SeenJob) -> str:
@@ -180,12 +185,14 @@ def _name(job: SeenJob) -> str:
     return JobNames().named(members)[members[0].key]
 
 
-def _named_here(job: SeenJob) -> set[int]:
+def _named_here(job: SeenJob) -> tuple[set[int], dict[int, float]]:
+    """The ranks of this node that its rules name, and how long each of the others waits, seconds a step."""
     from collectors.hub import live_hub
     from llmtop.snapshot import Snapshot
 
     pids = {target.pid for target in job.here}
     found: set[int] = set()
+    waits: dict[int, float] = {}
     named = threading.Event()
 
     def look(snapshot: Snapshot) -> None:
@@ -194,6 +201,9 @@ def _named_here(job: SeenJob) -> set[int]:
             if alert.id in _ACCUSING and isinstance(rank, int) and (alert.pid is None or alert.pid in pids):
                 found.add(rank)
                 named.set()
+        for one in snapshot.ranks:
+            if one.pid in pids and one.rank is not None and one.waits_seconds is not None:
+                waits[one.rank] = one.waits_seconds
 
     hub = live_hub(interval=0.5)
     hub.start(look)
@@ -201,4 +211,4 @@ def _named_here(job: SeenJob) -> set[int]:
         named.wait(ACCUSE_SECONDS)
     finally:
         hub.close()
-    return set(found)
+    return set(found), {rank: seconds for rank, seconds in waits.items() if rank not in found}

@@ -48,6 +48,20 @@ def test_all_that_are_asked_begin_at_that_step_and_no_other_does(folder: Path) -
         assert "node-c: " in job.capture("--at-step", "+20", "--ranks", "node:node-c").ends(3)
 
 
+def test_by_default_it_is_of_the_rank_that_the_others_wait_for_and_of_some_beside_it(folder: Path) -> None:
+    with TwoNodes(folder, TOGETHER, "4", torchrun=True) as job:
+        job.wait_attached()
+        for _ in range(3):  # that it is late in nearly all steps takes some to see
+            capture = job.capture("--at-step", "+20", node=1)
+            said = capture.ends()
+            if "names rank 4" in said:
+                break
+        assert "what this node sees names rank 4: capturing ranks" in said
+        ranks = capture.facts["capture"]["ranks"]
+        assert {3, 4, 5} < set(ranks)
+        assert len(ranks) == 4, "and one to compare with"
+
+
 class _Told:
     """What the nodes have written of the requests of a job."""
 

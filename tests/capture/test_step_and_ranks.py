@@ -11,7 +11,7 @@ import pytest
 
 from llmtop import wire
 from llmtop.capture.across import job_of
-from llmtop.capture.across.rank_choice import RankChoice, with_company
+from llmtop.capture.across.rank_choice import RankChoice, usual_rank, with_company
 from llmtop.capture.across.step_choice import Wanted, choose
 from llmtop.capture.job import Target
 from llmtop.errors import NotPossibleHere, UnusableInput
@@ -97,6 +97,14 @@ def test_the_accused_have_company(
     accused: list[int], world: int, median: int | None, chosen: tuple[int, ...]
 ) -> None:
     assert with_company(accused, world, median) == chosen
+
+
+@pytest.mark.parametrize(
+    ("waits", "usual"),
+    [({}, None), ({5: 0.1}, 5), ({0: 0.3, 1: 0.0, 2: 0.2}, 2), ({0: 0.3, 1: 0.0, 2: 0.2, 7: 0.1}, 7)],
+)
+def test_a_rank_that_waits_as_most_do(waits: dict[int, float], usual: int | None) -> None:
+    assert usual_rank(waits) == usual
 
 
 def _target(pid: int, rank: int | None, place: str, store: str | None = None) -> Target:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from llmtop.errors import UnusableInput
@@ -40,6 +40,12 @@ class RankChoice:
         if _NUMBERS.match(text):
             return cls(ranks=tuple(sorted({int(number) for number in text.split(",")})))
         raise UnusableInput(f"--ranks {text!r} is none of: accused, 0,7, node:NAME, here, all")
+
+
+def usual_rank(waits_seconds: Mapping[int, float]) -> int | None:
+    """The rank whose wait is the median, of two the lower; None without any."""
+    ranks = sorted(waits_seconds, key=lambda rank: (waits_seconds[rank], rank))
+    return ranks[(len(ranks) - 1) // 2] if ranks else None
 
 
 def with_company(accused: Iterable[int], world_size: int, median: int | None = None) -> tuple[int, ...]:
