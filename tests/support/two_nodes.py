@@ -30,7 +30,7 @@ while True:
     optimizer.zero_grad()
     time.sleep(0.03 + late)
 """
-"""Ranks that train together, so that the death of one ends all. One that is named sleeps longer than the others."""
+"""Ranks that train together, so that the death of one ends all. One that is named sleeps longer than others."""
 
 APART = """
 import sys, time, torch
