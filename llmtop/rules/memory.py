@@ -17,6 +17,8 @@ GROWTH_PCT: Final = limits.SET.memory_growth.memory_pct or 1.0
 """Of the GPU's memory: a floor that rises by less over the buckets is noise of the allocator."""
 _GROWTH_BYTES: Final = 256 << 20
 _SOON_SECONDS: Final = 600.0
+_AT_ONCE_SECONDS: Final = 300.0
+"""A rise of some 20 s is told where the GPU would be full in so long: three minutes of looking on are too many."""
 
 
 def used_pct(gpu: GpuState | None) -> float | None:
@@ -102,12 +104,22 @@ MEMORY_PRESSURE: Final = Rule[RankState](
 
 
 def _growth(state: RankState) -> Growth | None:
-    growth = state.memory.growth()
-    if growth is None:
-        return None
     total = state.gpu.gpu.mem_total_bytes if state.gpu else None
     enough = _GROWTH_BYTES if total is None else total * GROWTH_PCT / 100
-    return growth if growth.last_bytes - growth.first_bytes >= enough else None
+    for growth in state.memory.growths():
+        left = _seconds_left(state, growth)
+        if growth.last_bytes - growth.first_bytes < enough:
+            continue
+        if not growth.brief or (left is not None and left < _AT_ONCE_SECONDS):
+            return growth
+    return None
+
+
+def _seconds_left(state: RankState, growth: Growth | None) -> float | None:
+    """Until the GPU is full at this rate; None where that cannot be told."""
+    total = state.gpu.gpu.mem_total_bytes if state.gpu else None
+    held, rate = state.rank.memory_allocated_bytes, growth.bytes_per_second if growth else None
+    return max(total - held, 0) / rate if total is not None and held is not None and rate else None
 
 
 def _grows(state: RankState, up: bool) -> bool:
@@ -115,16 +127,11 @@ def _grows(state: RankState, up: bool) -> bool:
 
 
 def _tell_growth(state: RankState) -> Told:
-    growth = state.memory.growth()
+    growth = _growth(state)
     rise = growth.last_bytes - growth.first_bytes if growth else 0
     a_step = rise / growth.steps if growth and growth.steps else None
-    a_second = rise / growth.seconds if growth and growth.seconds > 0 else None
     total = state.gpu.gpu.mem_total_bytes if state.gpu else None
-    left = (
-        max(total - state.rank.memory_allocated_bytes, 0) / a_second
-        if total is not None and state.rank.memory_allocated_bytes is not None and a_second
-        else None
-    )
+    left = _seconds_left(state, growth)
     where = f" ({state.where})" if state.where else ""
     when = f"; full in about {fmt.duration(left)} at this rate" if left is not None else ""
     label = state.label[0].upper() + state.label[1:]
@@ -159,7 +166,9 @@ MEMORY_GROWTH: Final = Rule[RankState](
         meaning="What the training's tensors hold at the least rises all the time: something is kept that should "
         "be freed, most often a loss with its graph.",
         condition=f"the least allocated memory in 8 stretches of at least 30 steps and 20 s (or 100 and 5 "
-        f"minutes) in a row rises each time, by {GROWTH_PCT:.0f} % of the GPU's memory in all; warm-up left out",
+        f"minutes) in a row rises each time, by {GROWTH_PCT:.0f} % of the GPU's memory in all; warm-up left out. "
+        f"Or that, and the most, in 8 stretches of 30 steps and 2 s, where the GPU would be full within "
+        f"{_AT_ONCE_SECONDS / 60:.0f} minutes",
         source="torch.cuda.memory_allocated as the training publishes it",
         clear_seconds=5.0,
         fields=("memory_allocated_bytes", "memory_reserved_bytes"),

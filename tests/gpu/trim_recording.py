@@ -1,7 +1,9 @@
-"""Make a recording small and nobody's, for tests/data/foreign: python -m tests.gpu.trim_recording FOLDER FILE…
+"""Make a recording small and nobody's, for tests/data: python -m tests.gpu.trim_recording [--shown] FOLDER FILE…
 
 What a rule sees stays. Names of machines, processes, commands and the lines of a script go, and so do all but the
-last steps of a snapshot, as many as a rule keeps. Written is a JSON line a snapshot, xz.
+last steps of a snapshot, as many as a rule keeps. With --shown, for trainings of this repository, what a screen
+shows stays as well: the machine's figures, the trainings' processes, the lines of the script. Written is a JSON
+line a snapshot, xz.
 """
 
 from __future__ import annotations
@@ -50,11 +52,40 @@ def _place(cause: Cause) -> Cause:
     return replace(cause, what=cause.what.split(" ")[0])
 
 
-def main(target: str, *files: str) -> None:
-    """Write each recording anew into the folder `target`."""
+def shown(snapshot: Snapshot) -> Snapshot:
+    """The same with what a screen shows of it."""
+    names = {gpu.uuid: f"GPU-{gpu.index}" for gpu in snapshot.gpus}
+    pids = {rank.pid for rank in snapshot.ranks}
+    kept = trimmed(snapshot)
+    return replace(
+        kept,
+        host=replace(snapshot.host, name="node", user="user", notes=()),
+        processes=tuple(
+            replace(process, gpu_uuid=names.get(process.gpu_uuid or ""), user="user", command="python train.py")
+            for process in snapshot.processes
+            if process.pid in pids
+        ),
+        jobs=tuple(replace(job, name="run", run_id=None, hosts=("node",)) for job in snapshot.jobs),
+        ranks=tuple(
+            replace(
+                few,
+                outside_causes=full.outside_causes,
+                gpu_waits=full.gpu_waits,
+                loading=full.loading,
+                run_id=None,
+            )
+            for few, full in zip(kept.ranks, snapshot.ranks, strict=True)
+        ),
+    )
+
+
+def main(*arguments: str) -> None:
+    """Write each recording anew into the folder."""
+    target, *files = [one for one in arguments if one != "--shown"]
+    keep = shown if "--shown" in arguments else trimmed
     for file in files:
         reader = Reader(file)
-        lines = b"\n".join(to_json(trimmed(snapshot)) for _, snapshot in reader.snapshots())
+        lines = b"\n".join(to_json(keep(snapshot)) for _, snapshot in reader.snapshots())
         reader.close()
         path = Path(target, f"{Path(file).stem}.jsonl.xz")
         path.write_bytes(lzma.compress(lines, preset=9 | lzma.PRESET_EXTREME))

@@ -11,18 +11,19 @@ TOTAL = 140 * GIB
 
 
 class Training:
-    """A training on one GPU that is looked at once a second and makes two steps meanwhile."""
+    """A training on one GPU that is looked at once a second, and makes some steps meanwhile."""
 
-    def __init__(self) -> None:
-        self.rules, self.seconds = Rules(), 0
+    def __init__(self, steps_per_second: int = 2) -> None:
+        self.rules, self.seconds, self.steps_per_second = Rules(), 0, steps_per_second
 
     def look(self, allocated: int = 20 * GIB, used: int = 30 * GIB, **fields: object) -> list[Alert]:
         """The alerts a second later."""
         self.seconds += 1
         board = gpu(mem_used_bytes=used, mem_total_bytes=TOTAL)
         process = rank(
-            gpu_uuid=board.uuid, step=2 * self.seconds, memory_allocated_bytes=allocated, warmup_steps=3, **fields
-        )
+            gpu_uuid=board.uuid, step=self.steps_per_second * self.seconds,
+            memory_allocated_bytes=allocated, warmup_steps=3, **fields,
+        )  # fmt: skip
         return list(self.rules.apply(snapshot(1000.0 + self.seconds, gpus=(board,), ranks=(process,))).alerts)
 
 
@@ -58,6 +59,29 @@ def test_a_floor_that_rises_for_minutes_is_growth_with_its_rate() -> None:
     assert (alert.id, alert.severity) == ("memory_growth", "warning")
     assert abs(alert.evidence["growth_bytes_per_step"] - GIB / 64) < GIB / 640
     assert alert.evidence["growth_steps"] >= 200
+
+
+def test_a_leak_that_is_about_to_fill_the_gpu_is_told_within_half_a_minute() -> None:
+    training = Training(steps_per_second=16)
+    found = [training.look(allocated=20 * GIB + second * GIB + second % 2 * (GIB // 2)) for second in range(32)]
+    (alert,) = found[-1]
+    assert (alert.id, alert.severity) == ("memory_growth", "critical")
+    assert alert.evidence["growth_seconds"] < 30
+    assert abs(alert.evidence["growth_bytes_per_step"] - GIB / 16) < GIB / 160
+    assert abs(alert.evidence["seconds_until_full"] - (TOTAL / GIB - 51)) < 5
+
+
+def test_a_brief_rise_that_would_take_long_to_fill_the_gpu_is_not_told() -> None:
+    training = Training(steps_per_second=16)
+    for second in range(60):
+        assert not training.look(allocated=20 * GIB + second * (GIB // 4))
+
+
+def test_a_brief_rise_of_the_floor_alone_is_chance() -> None:
+    training = Training(steps_per_second=16)
+    for second in range(60):
+        floor = 20 * GIB + second * GIB
+        assert not training.look(allocated=floor if second % 3 else 90 * GIB)
 
 
 def test_memory_that_goes_up_and_down_or_settles_is_no_growth() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -10,9 +11,11 @@ from llmtop.snapshot import Rank
 
 BUCKETS: Final = 8
 """So many floors in a row must rise; by chance that happens once in 40,000."""
-_LEVELS: Final = ((30, 20.0), (100, 300.0))
-"""A bucket closes after so many steps and seconds: 240 steps in 3 minutes show a fast leak, 40 minutes
-a slow one."""
+_LEVELS: Final = ((30, 2.0), (30, 20.0), (100, 300.0))
+"""A bucket closes after so many steps and seconds: 240 steps in some 20 s show a leak that soon fills the GPU, in
+3 minutes a fast one, 40 minutes a slow one."""
+BRIEF_SECONDS: Final = 60.0
+"""What rose for less than this may be chance: three samples are a floor there. So the peaks must rise as well."""
 _SAMPLES: Final = 3
 
 
@@ -24,40 +27,61 @@ class Growth(NamedTuple):
     steps: int
     seconds: float
 
+    @property
+    def brief(self) -> bool:
+        """Whether it was seen for so short that only a rise which matters at once should be told."""
+        return self.seconds < BRIEF_SECONDS
+
+    @property
+    def bytes_per_second(self) -> float | None:
+        """How fast, None where no time passed."""
+        return (self.last_bytes - self.first_bytes) / self.seconds if self.seconds > 0 else None
+
+
+class _Bucket(NamedTuple):
+    """One stretch of steps."""
+
+    step: int
+    time: float
+    floor: int
+    peak: int
+
 
 class _Floors:
     """The least memory in each of the last stretches of steps: within a step it goes up and down."""
 
-    __slots__ = ("_closed", "_floor", "_from_step", "_from_time", "_samples", "_seconds", "_steps")
+    __slots__ = ("_closed", "_floor", "_from_step", "_from_time", "_peak", "_samples", "_seconds", "_steps")
 
     def __init__(self, steps: int, seconds: float) -> None:
         self._steps, self._seconds = steps, seconds
-        self._closed: deque[tuple[int, float, int]] = deque(maxlen=BUCKETS)
+        self._closed: deque[_Bucket] = deque(maxlen=BUCKETS)
         self._from_step = self._from_time = 0.0
-        self._floor = self._samples = 0
+        self._floor = self._peak = self._samples = 0
 
     def add(self, time: float, step: int, allocated: int) -> None:
         if self._samples == 0:
-            self._from_step, self._from_time, self._floor = step, time, allocated
+            self._from_step, self._from_time, self._floor, self._peak = step, time, allocated, allocated
         self._samples += 1
-        self._floor = min(self._floor, allocated)
+        self._floor, self._peak = min(self._floor, allocated), max(self._peak, allocated)
         if (
             self._samples >= _SAMPLES
             and step - self._from_step >= self._steps
             and time - self._from_time >= self._seconds
         ):
-            self._closed.append((step, time, self._floor))
+            self._closed.append(_Bucket(step, time, self._floor, self._peak))
             self._samples = 0
 
     def growth(self) -> Growth | None:
         closed = self._closed
         if len(closed) < BUCKETS:
             return None
-        floors = [floor for _, _, floor in closed]
-        if any(later <= earlier for earlier, later in pairwise(floors)):
+        if any(later.floor <= earlier.floor for earlier, later in pairwise(closed)):
             return None
-        (step, time, first), (last_step, last_time, last) = closed[0], closed[-1]
-        return Growth(first, last, last_step - step, last_time - time)
+        first, last = closed[0], closed[-1]
+        growth = Growth(first.floor, last.floor, last.step - first.step, last.time - first.time)
+        if growth.brief and any(later.peak <= earlier.peak for earlier, later in pairwise(closed)):
+            return None
+        return growth
 
 
 class MemoryTrend:
@@ -86,6 +110,6 @@ class MemoryTrend:
             for floors in self._floors:
                 floors.add(now, rank.step, rank.memory_allocated_bytes)
 
-    def growth(self) -> Growth | None:
-        """The rise of the floor, None unless it has been steady."""
-        return next((growth for floors in self._floors if (growth := floors.growth()) is not None), None)
+    def growths(self) -> Iterator[Growth]:
+        """The rises of the floor that were steady, the briefest first."""
+        return (growth for floors in self._floors if (growth := floors.growth()) is not None)
