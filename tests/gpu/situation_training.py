@@ -86,6 +86,13 @@ def size_of(name: str, gpu: bool) -> argparse.Namespace:
     return argparse.Namespace(tokens=32000, length=2048, width=1024, heads=16, layers=12, batch=8)
 
 
+def loader_of(name: str, size: argparse.Namespace, gpu: bool) -> DataLoader[Tensor]:
+    """Batches; of the starved training by one worker that unpacks each text."""
+    if name != "starved":
+        return DataLoader(Texts(size, 0.0), size.batch, pin_memory=gpu)
+    return DataLoader(Texts(size, 0.03 if gpu else 0.01), size.batch, num_workers=1, pin_memory=gpu)
+
+
 def save(model: nn.Module, optimizer: torch.optim.Optimizer, path: Path) -> None:
     """Write a checkpoint, and beside it the sum by which a reader knows that it is whole."""
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
@@ -123,13 +130,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False if name == "launch_bound" else None)
     if of_ranks:
         model = nn.parallel.DistributedDataParallel(model, device_ids=[local] if gpu else None)
-    packed = name == "starved"
-    loader = DataLoader(
-        Texts(size, (0.03 if gpu else 0.01) if packed else 0.0),
-        size.batch,
-        num_workers=1 if packed else 0,
-        pin_memory=gpu,
-    )
+    loader = loader_of(name, size, gpu)
     kept, losses, begun = [], [], time.monotonic()
     for step, texts in enumerate(loader, 1):
         well = time.monotonic() - begun < WELL_SECONDS
