@@ -287,6 +287,15 @@ def _how(last: Last) -> str:
     )
 
 
+def _points(last: Last) -> tuple[str, ...]:
+    arrival, late = last.arrival, fmt.duration(last.late_seconds)
+    step, clock = f"in a step of {fmt.duration(last.step_seconds)}", f"by the {arrival.clock}'s clock"
+    if arrival.point == "waits":
+        return clauses(f"waits {late} less than any other rank", step, "they wait for it", clock)
+    where = f"at {_COMES_TO.get(arrival.point, fmt.printable(arrival.point, 40))}"
+    return clauses(f"comes {late} after all others", step, "they wait for it", f"{where} {clock}")
+
+
 def _tell_last(last: Last) -> Told:
     arrival, state = last.arrival, last.state
     label = state.label[0].upper() + state.label[1:]
@@ -308,6 +317,7 @@ def _tell_last(last: Last) -> Told:
         },
         next="press c to capture it beside another rank; look at its GPU's clocks, its data and its host",
         about=state,
+        points=_points(last),
     )
 
 
