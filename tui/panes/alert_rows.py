@@ -32,7 +32,7 @@ def paint(view: View, width: int, height: int, look: Look) -> list[Row]:
     if snapshot is None or alert is None:
         rows = _none(view, width, look)
     else:
-        rows = [_alert(alert, len(heard) - 1, snapshot, width, look, alone=height == 1)]
+        rows = [_alert(alert, len(heard) - 1, snapshot, view, width, look, alone=height == 1)]
         if height > 1:
             rows.append(_next_row(alert, heard, view, width, look))
     rows += [Row(width) for _ in range(height - len(rows))]
@@ -87,7 +87,9 @@ def _when_all_is_well(view: View) -> str:
     return "nothing to do" + ("; c captures some steps, should they be faster" if can else "")
 
 
-def _alert(alert: Alert, others: int, snapshot: Snapshot, width: int, look: Look, *, alone: bool) -> Row:
+def _alert(
+    alert: Alert, others: int, snapshot: Snapshot, view: View, width: int, look: Look, *, alone: bool
+) -> Row:
     """Badge, since when, subject, reason: the less it is worth, the earlier it is left out.
 
     Args:
@@ -98,7 +100,7 @@ def _alert(alert: Alert, others: int, snapshot: Snapshot, width: int, look: Look
     said = points(alert)
     row = Row(width).add(badge, alert_style.badge(alert, look))
     age, least = alert_style.age(alert, snapshot.time), cell_len(said[0]) if said else 0
-    following = advice(alert) if alone else ""
+    following = advice(alert, view) if alone else ""
     tail = _others(others, row.left - 2 - least)
     room = row.left - len(tail) - 2
     full, short, _ = alert_style.subjects(alert, snapshot)
@@ -130,9 +132,14 @@ def _reason(row: Row, said: list[str], following: str, tail: str, look: Look) ->
     return row.right(tail, palette.info, palette.text) if tail else row
 
 
-def advice(alert: Alert) -> str:
-    """What to do next, on one line; empty where nobody knows."""
-    return fmt.printable(alert.next) if alert.next else ""
+def advice(alert: Alert, view: View) -> str:
+    """What to do next, on one line; empty where nobody knows. In the demo, without keys that do nothing there."""
+    said = fmt.printable(alert.next) if alert.next else ""
+    if not view.demo:
+        return said
+    works = {key.shown for key in keys.for_screen(keys.MAIN, replaying=True, demo=True)}
+    clauses = [one for one in said.split("; ") if not one.startswith("press ") or one.split()[1] in works]
+    return "; ".join(clauses) or said
 
 
 def beginning(text: str, room: int) -> str:
@@ -172,7 +179,7 @@ def _next_row(alert: Alert, heard: list[Alert], view: View, width: int, look: Lo
     """What to do next, as far as it is whole, then the keys that there is room for, then the next alert."""
     palette, arrow = look.palette, f"   {look.glyphs.arrow} "
     row = Row(width)
-    said = beginning(advice(alert), width - len(arrow) - 1)
+    said = beginning(advice(alert, view), width - len(arrow) - 1)
     row.add(arrow if said else "   ", palette.dim).add(said, palette.text)
     row.add(" " * min(3, row.left) if said else "", palette.text)
     words = key_words(alert, view)
