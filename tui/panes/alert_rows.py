@@ -20,7 +20,8 @@ from tui.paint.rows import Look, Row, clip
 from tui.view import View
 
 _CLAUSE = re.compile(r"[;:,] |\. ")
-_CLAUSE_END = re.compile(r"[;,] | \(|: (?=[a-z])")
+_CLAUSE_END = re.compile(r"[;,] | \(|(?<! run): (?=[a-z])")
+"""Where an advice may end: not before the command that it says to run."""
 
 
 def paint(view: View, width: int, height: int, look: Look) -> list[Row]:
