@@ -45,7 +45,7 @@ ADVICE: Final = (
     ),
     Advice(
         (".item()", ".cpu()", ".tolist()", "float(", ".numpy()", "synchronize("),
-        "it waits for the GPU: keep such numbers on the GPU and read them every 50 steps",
+        "keep such numbers on the GPU and read them every 50 steps: each look waits for the GPU",
     ),
     Advice(
         ("print(", "log(", ".log", "logger", "tqdm", "wandb", "add_scalar", "set_postfix", "write("),
