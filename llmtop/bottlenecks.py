@@ -24,6 +24,7 @@ AlertId = Literal[
     "stalled",
     "hung_collective",
     "outside",
+    "rare_steps",
     "memory_bound",
     "low_activity",
     "straggler",
@@ -90,6 +91,7 @@ BOTTLENECKS: Final[Mapping[BottleneckId, Bottleneck]] = {
         "HUNG", "a collective that hangs", "ranks wait in a collective for one that does not call it"
     ),
     "outside": Bottleneck("OUTSIDE", "what no phase covers", "much of each step is in no phase"),
+    "rare_steps": Bottleneck("LONG STEPS", "long steps now and then", "now and then a step takes much longer"),
     "memory_bound": Bottleneck(
         "MEMORY-BOUND", "memory bandwidth", "the bandwidth of the GPU's memory is the limit"
     ),

@@ -7,6 +7,7 @@ from collections import deque
 from itertools import pairwise
 from typing import NamedTuple
 
+from llmtop import format as fmt
 from llmtop.snapshot import RareSteps
 from llmtop.whole_steps import OUTSIDE, WholeStep
 
@@ -30,6 +31,13 @@ ALIKE = math.log(2.5)
 REGULAR_SHARE = 0.75
 REGULAR_WITHIN = 0.05
 """They come regularly if so many of the distances are within this share of the median one."""
+
+
+def words(rare: RareSteps) -> str:
+    """What they cost: "every 20 steps one takes 1.2 s (outside), 3 min an hour"."""
+    often = "now and then a step" if rare.every is None else f"every {fmt.number(rare.every)} steps one"
+    where = f" ({fmt.printable(rare.part, 40)})" if rare.part else ""
+    return f"{often} takes {fmt.duration(rare.seconds)}{where}, {fmt.duration(rare.seconds_per_hour)} an hour"
 
 
 class _Long(NamedTuple):

@@ -11,13 +11,16 @@ import asyncio
 import os
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from collectors.replay import ReplayFeed
 from llmtop.snapshot import Snapshot
-from screenshots import captures, reports
+from screenshots import captures, reports, situations
 from screenshots.scenes import scene
 
 HERE = Path(__file__).parent
@@ -50,7 +53,8 @@ class Picture:
 
     name: str
     size: tuple[int, int]
-    scene: Callable[[], list[Snapshot]]
+    scene: Callable[[], list[Snapshot]] | str
+    """Snapshots, or the name of a situation whose replay is shown at its end."""
     keys: tuple[str, ...] = ()
     app: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
@@ -125,6 +129,11 @@ PICTURES: tuple[Picture, ...] = (
     Picture("16-colors-120x30", (120, 30), _anomaly, environment={"TEXTUAL_COLOR_SYSTEM": "standard"}),
     Picture("no-color-120x30", (120, 30), _anomaly, environment={"NO_COLOR": "1"}),
     Picture("ascii-120x30", (120, 30), _anomaly, app={"ascii": True}),
+    *(
+        Picture(f"situation-{name}-{width}x{height}", (width, height), name)
+        for name in situations.NAMES
+        for width, height in situations.SIZES
+    ),
 )
 _NO_DRIVER = "No NVIDIA driver: libnvidia-ml.so.1 was not found. On a machine with a GPU, install the driver."
 
@@ -133,6 +142,9 @@ async def svg(picture: Picture) -> str:
     """The picture as SVG."""
     from tui.app import LlmtopApp
 
+    if isinstance(picture.scene, str):
+        with tempfile.TemporaryDirectory() as folder:
+            return await _replayed(situations.feed(picture.scene, Path(folder)), picture)
     app = LlmtopApp(Still(picture.scene()), **picture.app)
     async with app.run_test(size=picture.size) as pilot:
         await pilot.pause()
@@ -144,6 +156,22 @@ async def svg(picture: Picture) -> str:
         if picture.then:
             picture.then(app)
             await pilot.pause(0.1)
+        return app.export_screenshot(title="llmtop")
+
+
+async def _replayed(feed: ReplayFeed, picture: Picture) -> str:
+    """The last frame of a replay as SVG."""
+    from tui.app import LlmtopApp
+
+    app = LlmtopApp(feed, **picture.app)
+    async with app.run_test(size=picture.size) as pilot:
+        deadline = time.monotonic() + 60
+        while not app.view.ended:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{picture.name}: the replay does not end")
+            await pilot.pause(0.05)
+            app.redraw()
+        await pilot.pause()
         return app.export_screenshot(title="llmtop")
 
 

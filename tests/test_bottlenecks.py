@@ -27,7 +27,7 @@ def test_the_ids_are_those_of_the_contract() -> None:
     assert set(get_args(AlertId)) == {
         *("low_power_full_util", "stalled", "launch_bound", "input_bound", "sync_bound", "h2d_bound"),
         *("memory_bound", "communication_bound", "straggler", "throttled", "power_capped", "memory_pressure"),
-        *("memory_growth", "gpu_error", "hung_collective", "slower", "outside", "low_activity"),
+        *("memory_growth", "gpu_error", "hung_collective", "slower", "outside", "rare_steps", "low_activity"),
     }
     assert get_args(Severity) == ("info", "warning", "critical")
 

@@ -376,7 +376,12 @@ class LlmtopApp(ScreenContext):
     def action_span(self, step: int) -> None:
         """Have all charts cover the next longer span, or the next shorter one where `step` is negative."""
         history = self.view.history
-        place = SPANS.index(history.span) + step
+        if history.chosen:
+            place = SPANS.index(history.span) + step
+        else:  # from what is shown, which may be none of those that can be chosen
+            fixed = [one for one in SPANS if one is not None]
+            longer = sum(one <= history.seconds for one in fixed)
+            place = longer if step > 0 else sum(one < history.seconds for one in fixed) - 1
         if 0 <= place < len(SPANS):
             history.span = SPANS[place]
             if not isinstance(self.screen, MainScreen):  # which says it in the titles

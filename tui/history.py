@@ -17,6 +17,7 @@ from msgspec import Struct
 from llmtop.snapshot import Alert, Gpu, Rank, Snapshot
 from llmtop.steady import SteadyTime
 from llmtop.whole_steps import latency
+from tui import silence
 from tui.heights import SPIKE, Past, height
 from tui.paint.charts import nice_limit
 from tui.paint.gpu_metrics import BY_KEY, METRICS
@@ -93,8 +94,9 @@ class History:
     """Everything remembered of the past, and which part of it is shown."""
 
     def __init__(self) -> None:
-        self.span: float | None = SPANS[1]
-        """Seconds that every strip and chart covers; one of `SPANS`."""
+        self._span: float | None = SPANS[1]
+        self.chosen = False
+        """Whether a person chose the span; else it is shorter while less is known: no chart is nearly empty."""
         self.instant: float | None = None
         """Unix time that is shown; None: the newest."""
         self.clear()
@@ -111,6 +113,8 @@ class History:
         self._gpus: dict[str, Gpu] = {}
         self._clock = SteadyTime()
         self._usual = 1.0
+        self._known = 0.0
+        """Seconds that were known when the newest instant was shown last."""
         self._drawn: dict[tuple[int, int], _Drawn] = {}
         self._heights: dict[tuple[Name, int], _Heights] = {}
         self._cells_of = 0.0, 0.0
@@ -130,12 +134,27 @@ class History:
         return 0.0 if self.newest is None else self.newest
 
     @property
+    def span(self) -> float | None:
+        """Seconds that every strip and chart covers once so much is known; one of `SPANS`."""
+        return self._span
+
+    @span.setter
+    def span(self, seconds: float | None) -> None:
+        self._span, self.chosen = seconds, True
+
+    @property
     def seconds(self) -> float:
         """How much time every chart covers."""
         if self.span is not None:
-            return self.span
+            return self.span if self.chosen else self._filled(self.span)
         known = self.end - (self.end if self.first is None else self.first)
         return next((one for one in _ALL_SPANS if known <= one), _ALL_SPANS[-1])
+
+    def _filled(self, usual: float) -> float:
+        """A span that what is known fills, at most the usual one; the same while an earlier instant is shown."""
+        if self.newest is not None and self.first is not None and self.end >= self.newest:
+            self._known = self.newest - self.first
+        return next((one for one in _ALL_SPANS if self._known <= one < usual), usual)
 
     def cells(self, count: int) -> Cells:
         """The span cut into so many cells."""
@@ -177,7 +196,8 @@ class History:
         late = now - snapshot.time
         for rank in snapshot.ranks:
             self._add_steps(rank, late)
-            self._add_phases(rank, now)
+            if silence.seconds(rank, snapshot.time) is None:
+                self._add_phases(rank, now)
         self._add_alerts(snapshot, now)
         self.first = since if self.first is None else min(self.first, since)
         return now
@@ -193,12 +213,17 @@ class History:
                     slots.append(slot)
                     values.append(value)
 
+        silent = {key_of(rank) for rank in snapshot.ranks if silence.seconds(rank, snapshot.time) is not None}
         for rank in snapshot.ranks:
             key = key_of(rank)
-            take((key, "tokens"), rank.tokens_per_s)
+            if key not in silent:
+                take((key, "tokens"), rank.tokens_per_s)
             for logged in list(rank.metrics)[:METRICS_OF_A_RANK]:
                 take((key, "metric", logged), rank.metrics[logged])
+        stopped = {rank.job for rank in snapshot.ranks if key_of(rank) in silent}
         for job in snapshot.jobs:
+            if job.name in stopped:
+                continue
             take(("job", job.name), job.tokens_per_s)
         host = snapshot.host
         take(("host", "cpu"), host.cpu_pct)

@@ -15,7 +15,10 @@ from msgspec import Struct
 LEAST_PROCESSES = 5
 MAX_PROCESSES = 12
 ONE_ALERT_ROW = 24
-"""Up to this height the shown alert has one row, above it a second one for the keys that act on it."""
+"""Up to this height the shown alert has one row, above it a second one for what to do next and the keys for it."""
+_USUAL_HEIGHT, _FEW_LINES = 24, 4
+"""Most terminals have 24 rows: who sees there what is wrong must not need a key to read what helps. So there it
+has the second row too, but where the table has so many lines that one of them would have to go for it."""
 HOST_HEIGHT = 30
 """From this height on a row tells what the machine does now."""
 _TITLED = 4
@@ -69,6 +72,13 @@ class Layout(Struct, frozen=True):
         )  # fmt: skip
         yield from (rect for rect in single if rect is not None)
         yield from (rect for _, rect in self.entries)
+
+
+def alert_rows(height: int, lines: int) -> int:
+    """How many rows the shown alert has on a screen of this height, with so many lines in the table."""
+    if height < 5:
+        return 0
+    return 2 if height > ONE_ALERT_ROW or (height == _USUAL_HEIGHT and lines <= _FEW_LINES) else 1
 
 
 def visible(count: int, room: int, alerting: Collection[int], selected: int | None) -> list[int]:
@@ -137,7 +147,7 @@ def arrange(
     header = take(1 if height >= 5 else 0)
     host = take(1 if height >= HOST_HEIGHT else 0)
     note = take(min(notes, 1) if height >= 20 and lines else 0)
-    strip = take(0 if height < 5 else 1 if height <= ONE_ALERT_ROW else 2)
+    strip = take(alert_rows(height, lines))
     footer = Rect(0, height - 1, width, 1) if height >= 8 else None
     room = max(height - top - (footer is not None), 0)
     shares = _share(room, lines, trains=trains, phases=phases, rows=rows, processes=processes, width=width)

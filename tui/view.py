@@ -92,8 +92,12 @@ class View(Struct):
         return list(self.sorted_ranks)
 
     def rank(self) -> Rank | None:
-        """The process whose steps are shown."""
+        """The process whose steps are shown: the chosen one, else the one that the shown alert is about."""
         ranks = self.ranks()
         chosen = [r for r in ranks if r.pid == self.rank_pid]
         on_selected = [r for r in ranks if self.selected is not None and r.gpu_uuid == self.selected]
-        return next(iter([*chosen, *on_selected, *ranks]), None)
+        if len(ranks) < 2 or chosen or on_selected:
+            return next(iter([*chosen, *on_selected, *ranks]), None)
+        alert = self.alerts.shown(self.alerts.heard(self.snapshot))
+        accused = [r for r in ranks if alert is not None and r.pid == alert.pid and r.state != "gone"]
+        return next(iter([*accused, *ranks]))

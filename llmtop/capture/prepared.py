@@ -53,7 +53,7 @@ STARVED = Story(
     "input_sleep",
     "the starved training",
     "A GPT on an H200 whose data comes late, as on the screen; a smaller one: a step takes 14 ms when it is fed.",
-    "The fix that it asks for is made in the script; here, enter and enter again capture that training after it.",
+    "The recording comes with that fix made: press enter twice, and the training is captured after it.",
     "input_bound",
 )
 FIXED = Story(

@@ -24,6 +24,8 @@ MIN_INTERVAL, MAX_INTERVAL = 0.1, 3600.0
 """Seconds. GPM wants its samples 100 ms apart; above an hour nothing is live any more."""
 
 F = TypeVar("F", bound=Callable[..., Any])
+_DEMO_BEGINS = 15.0
+"""Seconds into its recording: half a minute is healthy, and who sees llmtop first need not sit through all."""
 
 
 def between(low: float, high: float) -> Callable[[click.Context, click.Parameter, float | None], float | None]:
@@ -221,7 +223,9 @@ def demo(as_json: bool, speed: float | None, ascii: bool, theme: str | None) -> 
     if not recording.is_file():
         raise NotPossibleHere("this installation lacks the recording that llmtop demo shows; install llmtop anew")
     with as_file(recording) as path, as_file(captures) as archive:
-        return _replay(path, as_json=as_json, speed=speed, ascii=ascii, theme=theme, captures=archive)
+        return _replay(
+            path, as_json=as_json, speed=speed, ascii=ascii, theme=theme, captures=archive, begin=_DEMO_BEGINS
+        )
 
 
 def _replay(
@@ -233,6 +237,7 @@ def _replay(
     theme: str | None,
     no_limits: bool = False,
     captures: Path | None = None,
+    begin: float = 0.0,
 ) -> int:
     from collectors.replay import ReplayFeed
     from llmtop.inputs import Limits
@@ -247,6 +252,8 @@ def _replay(
     if as_json:
         _stream(feed)
         return EXIT_DONE
+    if begin:
+        feed.seek(begin)
     return _show(feed, ascii=ascii, theme=theme, captures=captures)
 
 

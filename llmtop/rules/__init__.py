@@ -8,6 +8,7 @@ from llmtop.rules import gpu, memory
 from llmtop.rules.collective_hang import HUNG_COLLECTIVE, HUNG_COMMUNICATOR
 from llmtop.rules.hang import STALLED
 from llmtop.rules.outside import OUTSIDE
+from llmtop.rules.rare import RARE_STEPS
 from llmtop.rules.rule import Rule, RuleText
 from llmtop.rules.slower import SLOWER
 from llmtop.rules.state.communicator import CommunicatorState
@@ -21,6 +22,7 @@ GPU_RULES: Final[tuple[Rule[GpuState], ...]] = (*gpu.GPU_RULES, *UNATTACHED_RULE
 RANK_RULES: Final[tuple[Rule[RankState], ...]] = (
     *STEP_RULES,
     OUTSIDE,
+    RARE_STEPS,
     memory.MEMORY_PRESSURE,
     memory.MEMORY_GROWTH,
 )

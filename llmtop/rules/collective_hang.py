@@ -102,6 +102,7 @@ def _tell(job: JobState) -> Told:
         },
         next=_next(hang, named),
         about=named,
+        began=None if seconds is None else job.now - seconds,
         points=_points(hang) if hang else (),
     )
 
@@ -181,6 +182,7 @@ def _tell_stuck(state: CommunicatorState) -> Told:
             "missing_ranks": stuck.missing_count,
             "seconds_without_step": seconds,
         },
+        began=None if seconds is None else state.now - seconds,
         next=f"on {late[0].host}: py-spy dump --pid {late[0].pid}, and its log; the job cannot go on without it",
         points=_stuck_points(stuck),
     )

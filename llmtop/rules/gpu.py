@@ -157,8 +157,8 @@ def _tell_capped(gpu: GpuState) -> Told:
         severity="info",
         summary=f"{gpu.label} works at its power limit: SM clock {_clocks(gpu)}. That is how hard work looks.",
         evidence=_clock_evidence(gpu),
-        next="nothing to do; a limit below the GPU's own default shows in: nvidia-smi -q -d POWER",
-        points=clauses(_drawn(gpu), f"SM clock {_clock(gpu)}", "that is how hard work looks"),
+        next="nothing to do; nvidia-smi -q -d POWER shows whether the limit is below the GPU's own default",
+        points=clauses(_drawn(gpu), "a sign of hard work", f"SM clock {_clock(gpu)}"),
     )
 
 

@@ -10,7 +10,7 @@ from llmtop.rules.state.windows import finite
 from llmtop.whole_steps import covered
 
 _NEXT: Final[dict[BoundId, str]] = {
-    "input_bound": "read and tokenize the next batch in a thread or process of its own while the model computes "
+    "input_bound": "read and tokenize the next batch in a thread or process of its own, while the model computes "
     "this one; press s for the stacks of who prepares it",
     "h2d_bound": "keep the KV cache and what is used again on the GPU; copy the next batch from pinned memory "
     "(non_blocking=True) while the model computes this one",

@@ -149,9 +149,10 @@ def _tell_growth(state: RankState) -> Told:
             "mem_total_bytes": total,
         },
         next="look for tensors kept with their graph (loss += loss instead of loss.item(), lists of outputs)",
+        began=growth.since if growth else None,
         points=clauses(
-            f"{fmt.size(a_step)} more a step",
             f"full in about {fmt.duration(left)}",
+            f"{fmt.size(a_step)} more a step",
             f"now {fmt.size(state.rank.memory_allocated_bytes)}",
         ),
     )

@@ -45,7 +45,7 @@ ADVICE: Final = (
     ),
     Advice(
         (".item()", ".cpu()", ".tolist()", "float(", ".numpy()", "synchronize("),
-        "it waits for the GPU: keep such numbers on the GPU and read them every 50 steps",
+        "keep such numbers on the GPU and read them every 50 steps: each look waits for the GPU",
     ),
     Advice(
         ("print(", "log(", ".log", "logger", "tqdm", "wandb", "add_scalar", "set_postfix", "write("),
@@ -73,11 +73,17 @@ def _share_pct(state: RankState) -> float | None:
     return 100.0 * outside / mean
 
 
+def _rare_pct(state: RankState) -> float:
+    """Percent of the mean step that comes of long steps now and then, which `rare_steps` tells of."""
+    mean, usual = finite(state.rank.step_seconds_mean), finite(state.rank.step_seconds_p50)
+    return 100.0 * max(1.0 - usual / mean, 0.0) if state.rank.rare is not None and mean and usual else 0.0
+
+
 def _is_outside(state: RankState, up: bool) -> bool:
     if not state.working or state.rank.kind == "request" or len(state.steps) < LEAST_STEPS:
         return False
     share = _share_pct(state)
-    if share is None or share < OUTSIDE_PCT[1 if up else 0]:
+    if share is None or share - _rare_pct(state) < OUTSIDE_PCT[1 if up else 0]:
         return False
     return not is_kept_busy(state, IDLE_PCT[1 if up else 0])
 

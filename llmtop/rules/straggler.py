@@ -23,7 +23,7 @@ from llmtop.rules.state.rank import JobState, RankState
 from llmtop.rules.state.step_costs import StepCosts, work_of
 from llmtop.rules.state.windows import finite, median
 from llmtop.rules.step_bound import timed
-from llmtop.snapshot import GRADIENT_POINTS, Arrival
+from llmtop.snapshot import GRADIENT_POINTS, Arrival, Cause
 from llmtop.whole_steps import OUTSIDE
 
 BEHIND_PCT: Final = limits.pair(limits.SET.straggler.step_pct, (10.0, 7.0))
@@ -269,6 +269,7 @@ def _gpus_deny_it(job: JobState, late: RankState) -> bool:
     return mine is not None and bool(theirs) and mine < median(theirs) + SM_MORE_PCT
 
 
+_ELSEWHERE: Final = "press c to capture it beside another rank; look at its GPU's clocks, its data and its host"
 _COMES_TO: Final = {
     "forward": "its forward",
     "backward": "its backward",
@@ -288,10 +289,31 @@ def _how(last: Last) -> str:
     )
 
 
-def _tell_last(last: Last) -> Told:
+def _points(last: Last) -> tuple[str, ...]:
+    arrival, late = last.arrival, fmt.duration(last.late_seconds)
+    step, clock = f"in a step of {fmt.duration(last.step_seconds)}", f"by the {arrival.clock}'s clock"
+    if arrival.point == "waits":
+        return clauses(f"waits {late} less than any other rank", step, "they wait for it", clock)
+    where = f"at {_COMES_TO.get(arrival.point, fmt.printable(arrival.point, 40))}"
+    return clauses(f"comes {late} after all others", step, "they wait for it", f"{where} {clock}")
+
+
+def _own_doing(job: JobState, last: Last) -> Cause | None:
+    """What the late rank alone does outside of all phases, where that explains most of how late it comes."""
+    enough = last.late_seconds / 2
+    mine, cause = finite(last.state.rank.outside_seconds), next(iter(last.state.rank.outside_causes), None)
+    theirs = [finite(state.rank.outside_seconds) for state in job.ranks if state is not last.state]
+    known = [seconds for seconds in theirs if seconds is not None]
+    if cause is None or mine is None or not known or len(known) < len(theirs):
+        return None
+    return cause if cause.seconds >= enough and mine - max(known) >= enough else None
+
+
+def _tell_last(job: JobState, last: Last) -> Told:
     arrival, state = last.arrival, last.state
     label = state.label[0].upper() + state.label[1:]
     where = f" ({state.where})" if state.where else ""
+    cause = _own_doing(job, last)
     return Told(
         severity="critical" if last.share_pct >= CRITICAL_PCT else "warning",
         summary=f"{label}{where} {_how(last)}.",
@@ -306,16 +328,19 @@ def _tell_last(last: Last) -> Told:
             "steps_compared": arrival.steps,
             "step_seconds": last.step_seconds,
             "ranks_compared": arrival.ranks,
+            "cause": None if cause is None else fmt.printable(cause.what, 160),
+            "cause_seconds": None if cause is None else cause.seconds,
         },
-        next="press c to capture it beside another rank; look at its GPU's clocks, its data and its host",
+        next=_ELSEWHERE if cause is None else f"look at {fmt.printable(cause.what, 80)}; {_ELSEWHERE}",
         about=state,
+        points=_points(last),
     )
 
 
 def _tell(job: JobState) -> Told:
     late = job.memo  # of the last look: the alert stays a little longer than the ranks can be compared
     if isinstance(late, Last):
-        return _tell_last(late)
+        return _tell_last(job, late)
     assert isinstance(late, Late), "told only after it held"
     work = {"input": "loading data", "h2d": "copying to the GPU", "compute": "computing"}[late.role]
     label = late.state.label[0].upper() + late.state.label[1:]
@@ -333,7 +358,7 @@ def _tell(job: JobState) -> Told:
             "step_seconds": late.step_seconds,
             "ranks_compared": len(job.ranks),
         },
-        next="press c to capture it beside another rank; look at its GPU's clocks, its data and its host",
+        next=_ELSEWHERE,
         about=late.state,
         points=clauses(
             f"{work} {fmt.duration(late.own_seconds)} a step",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from llmtop.rules.engine import Rules
-from llmtop.snapshot import Alert, Arrival, Host, Phase, Rank, Snapshot, Step
+from llmtop.snapshot import Alert, Arrival, Cause, Host, Phase, Rank, Snapshot, Step
 
 STEP_S = 0.2
+SLEEP = Cause(what="train.py:57 time.sleep(0.05)", seconds=0.045)
 
 
 def arrival(
@@ -22,13 +23,19 @@ class Monitor:
     def __init__(self) -> None:
         self.rules, self.time = Rules(), 1000.0
 
-    def told(self, *arrivals: tuple[Arrival, ...] | None, steps: tuple[Step, ...] = ()) -> list[Alert]:
-        """The accusations when the ranks come like that."""
+    def told(
+        self,
+        *arrivals: tuple[Arrival, ...] | None,
+        steps: tuple[Step, ...] = (),
+        outside: tuple[float | None, ...] = (None, None),
+    ) -> list[Alert]:
+        """The accusations when the ranks come like that, and spend so many seconds a step in no phase."""
         self.time += 0.5
         ranks = tuple(
             Rank(
                 pid=100 + place, host="node", job="run", rank=place, world_size=2, step=7, step_seconds=STEP_S,
                 step_seconds_p50=STEP_S, last_step_at=self.time, arrivals=one, new_steps=steps[place : place + 1],
+                outside_seconds=outside[place], outside_causes=() if outside[place] is None else (SLEEP,),
             )
             for place, one in enumerate(arrivals)
         )  # fmt: skip
@@ -44,6 +51,16 @@ def test_the_alert_is_about_the_rank_that_comes_last() -> None:
     assert (alert.pid, alert.evidence["rank"], alert.severity) == (101, 1, "critical")
     assert alert.evidence["share_of_step_pct"] == 25.0
     assert alert.evidence["last_in_steps_pct"] == 100.0
+
+
+def test_what_the_late_rank_alone_does_in_no_phase_is_what_to_look_at_first() -> None:
+    (alert,) = Monitor().told(EARLY, LATE, outside=(0.002, 0.05))
+    assert alert.next.startswith("look at train.py:57 time.sleep(0.05); press c")
+    assert alert.evidence["cause_seconds"] == 0.045
+    for others in (0.045, None):  # all do it, or nobody knows whether they do
+        (alert,) = Monitor().told(EARLY, LATE, outside=(others, 0.05))
+        assert alert.next.startswith("press c")
+        assert "cause" not in alert.evidence
 
 
 def test_while_one_rank_is_named_no_other_is_by_the_easier_thresholds() -> None:

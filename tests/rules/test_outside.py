@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from llmtop.rules.engine import Rules
-from llmtop.snapshot import Alert, Cause, Host, Phase, Rank, Snapshot, Step
+from llmtop.snapshot import Alert, Cause, Host, Phase, Rank, RareSteps, Snapshot, Step
 
 PHASES = (Phase(name="forward", host_seconds=0.05), Phase(name="forward/attention", host_seconds=0.03))
 SLEEP = Cause(what="train.py:57 print(loss.item())", seconds=0.04)
@@ -124,3 +124,10 @@ def test_the_first_twenty_steps_prove_nothing() -> None:
     training = Training(warmup_steps=10)
     assert training.run(2) == []
     assert training.run(8)
+
+
+def test_what_long_steps_now_and_then_spend_in_no_phase_is_told_as_theirs() -> None:
+    usual = {"step_seconds_p50": 0.04, "outside_seconds": 0.05}
+    assert [one.id for one in Training(**usual).run(10)] == ["outside"]
+    rare = RareSteps(every=60.0, seconds=3.6, usual_seconds=0.04, seconds_per_hour=2160.0, part="checkpoint")
+    assert [one.id for one in Training(**usual, rare=rare).run(10)] == ["rare_steps"]

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from llmtop.snapshot import Process, Snapshot
 from screenshots.scenes import scene
 from tests.tui.test_painting import LOOKS, painted, viewed
-from tui.layout import ONE_ALERT_ROW
+from tui.layout import alert_rows
 from tui.view import View
 
 SIZES = [(60, 15), (80, 24), (100, 12), (120, 30), (200, 50), (250, 70)]
@@ -35,7 +35,7 @@ def test_nothing_is_cut_left_blank_or_beside_its_place(
     lines = painted(seen(gpus, alerts), look, width, height)  # type: ignore[arg-type]  # each part as large as its place
     assert all(cell_len(line) == width for line in lines)
     top = 2 if height < 30 else 3
-    rows = lines[top + (1 if height <= ONE_ALERT_ROW else 2) - 1 : -1]
+    rows = lines[top + alert_rows(height, gpus) - 1 : -1]
     text = "\n".join(rows)
     command = text.find("processes")
     assert "…" not in text[: command if command > 0 else None], "what is told is told whole"
@@ -145,6 +145,6 @@ def test_a_training_that_does_not_say_its_gpu_stands_on_the_one_that_the_driver_
 
 def test_ranks_without_a_gpu_have_their_steps_as_the_strip() -> None:
     lines = painted(viewed(*scene(gpus=0, ranks=2, seconds=60)), LOOKS["dark"], 120, 30)
-    titles = next(line for line in lines if "step, 5 min" in line)
+    titles = next(line for line in lines if "step, " in line)
     assert "power" not in titles
     assert sum("41200" in line or "41201" in line for line in lines) >= 2

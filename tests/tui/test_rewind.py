@@ -53,6 +53,7 @@ async def test_every_pane_shows_the_instant_and_end_returns() -> None:
 async def test_what_comes_meanwhile_is_kept_and_nothing_of_it_is_shown() -> None:
     feed = Held(*MOMENTS[:60])
     async with running(feed) as (app, pilot):
+        app.view.history.span = 300.0
         await pilot.press("less_than_sign")
         then = text(app)
         for moment in MOMENTS[60:120]:

@@ -41,8 +41,8 @@ def weight(alert: Alert) -> int:
 
 
 def ordered(alerts: tuple[Alert, ...]) -> list[Alert]:
-    """The alerts, the worst first, then the oldest."""
-    return sorted(alerts, key=lambda alert: (-weight(alert), alert.since))
+    """The alerts, the worst first, then what a step waits for before that steps are slower, then the oldest."""
+    return sorted(alerts, key=lambda alert: (-weight(alert), alert.id == "slower", alert.since))
 
 
 def age(alert: Alert, now: float) -> str:
@@ -64,7 +64,7 @@ def subjects(alert: Alert, snapshot: Snapshot) -> tuple[str, str, str]:
     """Whom an alert is about, in ever fewer words; the last is empty."""
     full = subject(alert, snapshot)
     gpu, _, rest = full.partition(" rank ")
-    short = f"rank {rest}" if rest and gpu else full
+    short = f"rank {rest}" if rest and gpu else full.partition(" pid ")[0]
     return full, short, ""
 
 

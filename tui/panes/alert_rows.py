@@ -1,4 +1,4 @@
-"""The rows of the shown alert: what is wrong, since when, why, and which keys go on from there, about whom.
+"""The rows of the shown alert: what is wrong, since when, why; what to do next, and which keys go on from there.
 
 A row says as much as it has room for, in whole clauses: a reason that is cut in its middle is none.
 """
@@ -20,19 +20,22 @@ from tui.paint.rows import Look, Row, clip
 from tui.view import View
 
 _CLAUSE = re.compile(r"[;:,] |\. ")
+_CLAUSE_END = re.compile(r"[;,] | \(|(?<! run): (?=[a-z])")
+"""Where an advice may end: not before the command that it says to run."""
 
 
 def paint(view: View, width: int, height: int, look: Look) -> list[Row]:
-    """The gravest alert, or the chosen one; with a second row, the keys that act on it and the next one."""
+    """The gravest alert, or the chosen one; with a second row, what to do next, the keys that act on it and the
+    next one."""
     snapshot = view.snapshot
     heard = view.alerts.heard(snapshot)
     alert = view.alerts.shown(heard)
     if snapshot is None or alert is None:
         rows = _none(view, width, look)
     else:
-        rows = [_alert(alert, len(heard) - 1, snapshot, width, look)]
+        rows = [_alert(alert, len(heard) - 1, snapshot, view, width, look, alone=height == 1)]
         if height > 1:
-            rows.append(_keys(alert, heard, view, width, look))
+            rows.append(_next_row(alert, heard, view, width, look))
     rows += [Row(width) for _ in range(height - len(rows))]
     return [row.end(look.palette.text) for row in rows[:height]]
 
@@ -54,13 +57,16 @@ def fitting(clauses: Sequence[str], room: int, gap: str = ", ") -> str:
 
 
 def _none(view: View, width: int, look: Look) -> list[Row]:
-    palette = look.palette
+    palette, last, since = look.palette, view.alerts.last_gone(), view.alerts.since
     muted = 0 if view.snapshot is None else len(view.snapshot.alerts)
     text = f" {look.glyphs.info} no alerts" + (f" but {fmt.counted(muted, 'muted one')} (a)" if muted else "")
-    if not muted and view.alerts.since is not None and view.alerts.last_gone() is None:
-        text += time.strftime(" since %H:%M:%S", time.localtime(view.alerts.since))
+    if not muted and view.snapshot is not None and since is not None and last is None:
+        text += f" for {alert_style.age_of(view.snapshot.time - since)}"
+        text += time.strftime(", since %H:%M:%S", time.localtime(since))
     rows = [Row(width).add(text, palette.dim)]
-    last = view.alerts.last_gone()
+    said = "" if muted else beginning(_when_all_is_well(view), rows[0].left - 5)
+    if said:
+        rows[0].add(f"  {look.glyphs.arrow} ", palette.dim).add(said, palette.text)
     if last is not None and view.snapshot is not None:
         ended = last.until or 0.0
         told = [
@@ -73,24 +79,41 @@ def _none(view: View, width: int, look: Look) -> list[Row]:
     return rows
 
 
-def _alert(alert: Alert, others: int, snapshot: Snapshot, width: int, look: Look) -> Row:
-    """Badge, age, subject, reason, what to do next: the less it is worth, the earlier it is left out."""
+def _when_all_is_well(view: View) -> str:
+    """What there is to do while a training steps and no alert holds; empty where none steps."""
+    rank = view.rank()
+    if rank is None or rank.state != "running" or rank.step_seconds_p50 is None:
+        return ""
+    can = not view.replay or view.demo
+    return "nothing to do" + ("; c captures some steps, should they be faster" if can else "")
+
+
+def _alert(
+    alert: Alert, others: int, snapshot: Snapshot, view: View, width: int, look: Look, *, alone: bool
+) -> Row:
+    """Badge, since when, subject, reason: the less it is worth, the earlier it is left out.
+
+    Args:
+        alone: whether no row below says what to do next: then this one does, where there is room.
+    """
     palette = look.palette
     badge = f" {alert_style.mark(alert, look)} {alert_style.word(alert)} "
     said = points(alert)
     row = Row(width).add(badge, alert_style.badge(alert, look))
     age, least = alert_style.age(alert, snapshot.time), cell_len(said[0]) if said else 0
+    following = advice(alert, view) if alone else ""
     tail = _others(others, row.left - 2 - least)
     room = row.left - len(tail) - 2
-    for about in alert_style.subjects(alert, snapshot):
-        for shown in (age, ""):
-            words = " ".join(text for text in (shown, about) if text)
-            if cell_len(words) + 3 + least <= room:
-                row.add(f" {shown}" if shown else "", palette.text)
-                row.add(f" {about}" if about else "", palette.strong)
-                row.add("  " if words else " ", palette.text)
-                return _reason(row, said, alert, tail, look)
-    return _reason(row.add(" ", palette.text), said, alert, tail, look)
+    full, short, _ = alert_style.subjects(alert, snapshot)
+    dated = [(shown, about) for about in (full, short) for shown in (f"for {age}", age)]
+    for shown, about in (*dated, ("", full), ("", short), (f"for {age}", ""), (age, "")):
+        words = " ".join(text for text in (shown, about) if text)
+        if cell_len(words) + 3 + least <= room:
+            row.add(f" {shown}" if shown else "", palette.text)
+            row.add(f" {about}" if about else "", palette.strong)
+            row.add("  ", palette.text)
+            return _reason(row, said, following, tail, look)
+    return _reason(row.add(" ", palette.text), said, following, tail, look)
 
 
 def _others(count: int, room: int) -> str:
@@ -100,15 +123,35 @@ def _others(count: int, room: int) -> str:
     return f"+{count} more (n) " if len(f"+{count} more (n) ") <= room else f"+{count} (n) "
 
 
-def _reason(row: Row, said: list[str], alert: Alert, tail: str, look: Look) -> Row:
+def _reason(row: Row, said: list[str], following: str, tail: str, look: Look) -> Row:
     palette = look.palette
     row.add(fitting(said, max(row.left - len(tail) - 1, 0)), palette.text)
-    following = fmt.printable(alert.next).split("; ") if alert.next else []
     arrow = f"  {look.glyphs.arrow} "
-    if following and cell_len(following[0]) + len(arrow) + len(tail) + 1 <= row.left:
-        row.add(arrow, palette.dim)
-        row.add(fitting(following, row.left - len(tail) - 1, "; "), palette.text)
+    begun = beginning(following, row.left - len(arrow) - len(tail) - 1)
+    if begun:
+        row.add(arrow, palette.dim).add(begun, palette.text)
     return row.right(tail, palette.info, palette.text) if tail else row
+
+
+def advice(alert: Alert, view: View) -> str:
+    """What to do next, on one line; empty where nobody knows. In the demo, without keys that do nothing there."""
+    said = fmt.printable(alert.next) if alert.next else ""
+    if not view.demo:
+        return said
+    works = {key.shown for key in keys.for_screen(keys.MAIN, replaying=True, demo=True)}
+    clauses = [one for one in said.split("; ") if not one.startswith("press ") or one.split()[1] in works]
+    return "; ".join(clauses) or said
+
+
+def beginning(text: str, room: int) -> str:
+    """As much of a sentence as fits and is whole by itself: to a clause's end, and with no bracket left open."""
+    if cell_len(text) <= room:
+        return text
+    for found in reversed(list(_CLAUSE_END.finditer(text))):
+        said = text[: found.start()]
+        if cell_len(said) <= room and said.count("(") == said.count(")"):
+            return said
+    return ""
 
 
 def key_words(alert: Alert, view: View) -> list[tuple[str, str]]:
@@ -133,9 +176,13 @@ def add_keys(row: Row, words: Sequence[tuple[str, str]], room: int, look: Look) 
     return row
 
 
-def _keys(alert: Alert, heard: list[Alert], view: View, width: int, look: Look) -> Row:
-    palette = look.palette
-    row = Row(width).add("   ", palette.text)
+def _next_row(alert: Alert, heard: list[Alert], view: View, width: int, look: Look) -> Row:
+    """What to do next, as far as it is whole, then the keys that there is room for, then the next alert."""
+    palette, arrow = look.palette, f"   {look.glyphs.arrow} "
+    row = Row(width)
+    said = beginning(advice(alert, view), width - len(arrow) - 1)
+    row.add(arrow if said else "   ", palette.dim).add(said, palette.text)
+    row.add(" " * min(3, row.left) if said else "", palette.text)
     words = key_words(alert, view)
     needed = sum(cell_len(key) + cell_len(does) + 4 for key, does in words)
     tail = "" if view.snapshot is None else _next(alert, heard, view.snapshot, max(row.left - needed - 1, 0))

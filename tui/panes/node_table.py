@@ -138,14 +138,14 @@ COLUMNS: tuple[Column[Entry], ...] = (
     _gpu_column("SM", 4, 4, "sm"),
     _gpu_column("tens", 4, 9, "tensor"),
     _gpu_column("DRAM", 4, 14, "dram"),
-    _gpu_column("mem GiB", 7, 7, "memory"),
+    _gpu_column("mem GiB", 7, 6, "memory"),
     _gpu_column("temp", 4, 8, "temperature"),
     _gpu_column("MHz", 5, 15, "clock"),
     _gpu_column("PCIe/s", 6, 12, "pcie"),
     _gpu_column("NVL/s", 5, 11, "nvlink"),
     _gpu_column("XGMI/s", 6, 18, "xgmi"),
     _rank_column("step", 7, 3, "step", strong=True),
-    _rank_column("waits", 7, 6, "waits"),
+    _rank_column("waits", 7, 7, "waits"),
     _rank_column("idle", 6, 5, "idle"),
     _rank_column("tok/s", 6, 16, "tokens"),
     _rank_column("pid", 7, 17, "pid"),
@@ -176,7 +176,7 @@ def _plan(width: int, absent: frozenset[str]) -> _Plan:
     ]
     gap = 1 if width < 100 else 2
     room = width - _HEAD - LEAST_STATE
-    strip = 0 if width < 70 else max(_LEAST_STRIP, min(width * 3 // 10, 70))
+    strip = 0 if width < 70 else max(_LEAST_STRIP, min(width * (30 if width >= 100 else 27) // 100, 70))
     second = 20 if width >= 180 and "sm" not in absent else 0
     strips = sum(cells + gap for cells in (strip, second) if cells)
     chosen = fitting(wanted, room - strips, gap)
@@ -451,10 +451,17 @@ def _state(made: Table, entry: Entry, loud: Alert | None, look: Look) -> tuple[s
     if rank.state != "running":
         inks = {"stalled": palette.critical, "paused": palette.dim, "gone": palette.dim}
         return rank.state.upper(), inks.get(rank.state, palette.warning)
+    waits = _waits_in(rank, look)
     whose = "" if gpu is None else fmt.printable(ownership.owners(gpu.uuid, made.snapshot))
-    if whose:
-        return f"ok {look.glyphs.dot} {whose}", palette.warning
+    if waits or whose:
+        return waits or f"ok {look.glyphs.dot} {whose}", palette.warning
     return _running(made, rank), palette.dim
+
+
+def _waits_in(rank: Rank, look: Look) -> str:
+    """The collective in which a rank stands while no step ends; empty where it stands in none."""
+    stuck = [one for one in rank.collectives if one.completed is not None and one.completed < one.enqueued]
+    return f"waits {look.glyphs.dot} in {fmt.printable(stuck[0].operation or 'a collective')}" if stuck else ""
 
 
 def _running(made: Table, rank: Rank) -> str:

@@ -102,10 +102,15 @@ def listed(rank: Rank, shown: Sequence[Part]) -> list[Part]:
     return [*shown, Part(Phase(name=OUTSIDE, host_seconds=rank.outside_seconds), REST)]
 
 
-def step_seconds(rank: Rank, shown: Sequence[Part]) -> float:
-    """What a whole bar stands for: the mean step from start to start, or all phases where they are longer."""
+def step_seconds(rank: Rank, shown: Sequence[Part], clock: Clock | None = None) -> float:
+    """The mean step from start to start, or all phases where they are longer: by one clock, or by either.
+
+    Both bars are drawn to the scale of the latter. GPU times are not known of every step, so where steps differ
+    their means may be longer than the mean step.
+    """
     typical = rank.step_seconds_mean or rank.step_seconds_p50 or rank.step_seconds or 0.0
-    sums = [sum(part.seconds(clock) or 0.0 for part in shown) for clock in ("host", "gpu")]
+    clocks: tuple[Clock, ...] = ("host", "gpu") if clock is None else (clock,)
+    sums = [sum(part.seconds(one) or 0.0 for part in shown) for one in clocks]
     return max(typical, *sums)
 
 
@@ -119,14 +124,16 @@ def bar(
     *,
     names: bool = True,
     outside: float | None = None,
+    whole: float | None = None,
 ) -> None:
     """Draw the phases by one clock over `width` cells that stand for `total` seconds.
 
     Args:
         names: whether phases are labelled where there is room.
+        whole: seconds that shares are of; `total` if not given.
         outside: seconds in no phase, by the host's clock, where these are the rest of the bar.
     """
-    palette, glyphs = look.palette, look.glyphs
+    palette, glyphs, of = look.palette, look.glyphs, whole or total
     seconds = [part.seconds(clock) or 0.0 for part in shown]
     cells = split(seconds, total, width)
     filled = palette.depth != "mono" and not glyphs.ascii
@@ -134,7 +141,7 @@ def bar(
     for part, length, spent in zip(shown, cells, seconds, strict=True):
         if length <= 0:
             continue
-        label = _label(part.phase.name, fmt.percent(100 * spent / total), length) if names else ""
+        label = _label(part.phase.name, fmt.percent(100 * spent / of), length) if names else ""
         if not label:
             block(row, known[part.phase.name], length, part.color, look)
         elif filled:
@@ -142,9 +149,12 @@ def bar(
         else:
             row.add(f" {label} ".center(length, glyphs.fills[part.color]), palette.phases[part.color])
     rest = max(width - sum(cells), 0)
-    label = _label(OUTSIDE, fmt.percent(100 * outside / total), rest) if names and outside else ""
+    blank = max(rest - split([outside], total, width)[0], 0) if outside and of < total else 0
+    rest -= blank
+    label = _label(OUTSIDE, fmt.percent(100 * outside / of), rest) if names and outside else ""
     shade = glyphs.shade if names else " "
     row.add(f" {label} ".center(rest, shade) if label and rest > len(label) + 1 else shade * rest, palette.rest)
+    row.add(" " * blank, palette.text)
 
 
 def _label(name: str, share: str, room: int) -> str:

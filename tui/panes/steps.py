@@ -10,10 +10,12 @@ from rich.style import Style
 
 from llmtop import format as fmt
 from llmtop import gpu_busy
-from llmtop.snapshot import Rank, RareSteps
+from llmtop.rare_steps import words
+from llmtop.snapshot import Rank
+from tui import silence
 from tui.history import key_of
 from tui.paint import alert_style
-from tui.paint.rows import Look, Row, frame, pad, rule
+from tui.paint.rows import Look, Row, elapsed, frame, pad, rule
 from tui.panes.phase_bars import Clock, Part, bar, block, letters, listed, parts, step_seconds
 from tui.panes.words import short_command
 from tui.phase_history import BUCKET_SECONDS
@@ -75,7 +77,7 @@ def _remarks(rank: Rank) -> list[str]:
     """What has to be known about the figures."""
     said = [rank.note or ""]
     if rank.rare is not None:
-        said.append(_rare(rank.rare))
+        said.append(words(rank.rare))
     if rank.warmup_steps:
         said.append(f"{_first_steps(rank)} left out of rates")
     if rank.mfu_pct is None and rank.tokens_per_s is not None:
@@ -83,14 +85,6 @@ def _remarks(rank: Rank) -> list[str]:
     if rank.lost:
         said.append(f"{rank.lost:,} steps not received")
     return [fmt.printable(one) for one in said if one]
-
-
-def _rare(rare: RareSteps) -> str:
-    """What long steps that come now and then cost: "every 20 steps one takes 1.2 s (outside): 3 min an hour"."""
-    often = "now and then a step" if rare.every is None else f"every {fmt.number(rare.every)} steps one"
-    where = f" ({rare.part})" if rare.part else ""
-    lost = fmt.duration(rare.seconds_per_hour)
-    return f"{often} takes {fmt.duration(rare.seconds)}{where}: {lost} lost an hour"
 
 
 def _title(rank: Rank, view: View, width: int, look: Look) -> Row:
@@ -113,6 +107,9 @@ def _title(rank: Rank, view: View, width: int, look: Look) -> Row:
         title += [(" ", palette.text), (f" {rank.state.upper()} ", style)]
     elif alert is not None and alert_style.weight(alert) > 0:
         title += [(" ", palette.text), (f" {alert_style.word(alert)} ", alert_style.badge(alert, look))]
+    silent = None if view.snapshot is None else silence.seconds(rank, view.snapshot.time)
+    if silent is not None:
+        title += [(dot, palette.dim), (f"no step for {elapsed(silent)}", palette.warning)]
     used = sum(len(text) for text, _ in title)
     for label, text, after in _figures(rank, view):
         needed = len(dot) + len(label) + 1 + len(text) + len(after)
@@ -144,15 +141,13 @@ def _content(
     if shown and total > 0:
         both = any(part.phase.gpu_seconds is not None for part in shown)
         clocks: list[Clock] = ["host", "gpu"] if both else ["host"]
-        outside = rank.outside_seconds
-        gpu = _gpu_heading(rank)
-        rows += [_bar_row(clock, shown, outside, total, width, look, gpu) for clock in clocks[-max(height, 1) :]]
+        rows += [_bar_row(clock, rank, shown, total, width, look) for clock in clocks[-max(height, 1) :]]
     else:
         rows.append(Row(width).add(_why_no_phases(rank), look.palette.dim))
     rows = rows[:height]
     left = height - len(rows)
     if left > 0 and shown and total > 0:
-        rows += _details(rank, view, listed(rank, shown), total, width, left, look)
+        rows += _details(rank, view, shown, width, left, look)
     elif left > 0:
         rows += [Row(width).add(text, look.palette.dim) for text in _remarks(rank)][:left]
     return rows + [Row(width) for _ in range(height - len(rows))]
@@ -232,24 +227,20 @@ def _of_requests(rank: Rank) -> list[tuple[str, str, str]]:
     return figures
 
 
-def _bar_row(
-    clock: Clock, shown: list[Part], outside: float | None, total: float, width: int, look: Look, gpu: str
-) -> Row:
+def _bar_row(clock: Clock, rank: Rank, shown: list[Part], total: float, width: int, look: Look) -> Row:
     palette = look.palette
-    row = Row(width).add(pad("host" if clock == "host" else gpu, 5), palette.dim)
-    length = max(width - 5 - 9, 0)
-    bar(row, shown, clock, total, length, look, outside=outside if clock == "host" else None)
-    if clock == "host":
-        return row.add(pad(fmt.duration(total), 9, right=True), palette.strong)
-    spent = sum(part.seconds(clock) or 0.0 for part in shown)
+    row = Row(width).add(pad("host" if clock == "host" else _gpu_heading(rank), 5), palette.dim)
+    length, whole = max(width - 5 - 9, 0), step_seconds(rank, shown, clock)
+    outside = rank.outside_seconds if clock == "host" else None
+    bar(row, shown, clock, total, length, look, outside=outside, whole=whole)
+    spent = whole if clock == "host" else sum(part.seconds(clock) or 0.0 for part in shown)
     return row.add(pad(fmt.duration(spent), 9, right=True), palette.strong)
 
 
-def _details(
-    rank: Rank, view: View, shown: list[Part], total: float, width: int, height: int, look: Look
-) -> list[Row]:
+def _details(rank: Rank, view: View, measured: list[Part], width: int, height: int, look: Look) -> list[Row]:
     """The table of phases, in columns as it needs, and beside it what has to be known about the figures."""
     before = _before(rank, view)
+    shown, total = listed(rank, measured), step_seconds(rank, measured, "host")
     needed = next((n for n in (1, 2, 3) if 1 + ceil(len(shown) / n) <= height), 3)
     form = _WIDE if needed * (_WIDE.width + 3) <= width + 3 else _SLIM
     columns = max(min(needed, (width + 3) // (form.width + 3)), 1)

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from llmtop import format as fmt
 from llmtop.snapshot import Gpu, Rank
+from tui import silence
 from tui.heights import Past
 from tui.history import METRICS_OF_A_RANK, History, Name, key_of
 from tui.paint import alert_style
@@ -185,13 +186,23 @@ def _lines(view: View) -> list[_Line]:
 
 def _rates(view: View, rank: Rank) -> list[_Line]:
     job = view.job_of(rank)
+    stands = view.snapshot is not None and silence.seconds(rank, view.snapshot.time) is not None
     if job is not None and job.tokens_per_s is not None and job.ranks_seen > 1:
         return [
-            _Line("tok/s", fmt.count(job.tokens_per_s), ("job", job.name), "zero", "compute", 2, top=fmt.count)
+            _Line(
+                "tok/s",
+                fmt.DASH if stands else fmt.count(job.tokens_per_s),
+                ("job", job.name),
+                "zero",
+                "compute",
+                2,
+                top=fmt.count,
+            )
         ]
     if rank.tokens_per_s is not None:
         name = (key_of(rank), "tokens")
-        return [_Line("tok/s", fmt.count(rank.tokens_per_s), name, "zero", "compute", 2, top=fmt.count)]
+        value = fmt.DASH if stands else fmt.count(rank.tokens_per_s)
+        return [_Line("tok/s", value, name, "zero", "compute", 2, top=fmt.count)]
     return []
 
 
@@ -206,7 +217,7 @@ def _of_gpu(view: View, gpu: Gpu) -> list[_Line]:
     """What the table has no strip of, for one GPU."""
     lines = []
     several = f"GPU{view.gpu_label(gpu)} " if len(view.gpus()) > 1 else ""
-    for key in ("sm", "tensor", "dram", "pcie_rx", "nvlink_rx", "temperature", "clock", "memory"):
+    for key in ("sm", "memory", "tensor", "dram", "pcie_rx", "nvlink_rx", "temperature", "clock"):
         metric = BY_KEY[key]
         if metric.value(gpu) is None:
             continue
@@ -387,7 +398,12 @@ def ruler(history: History, label: int, room: int, width: int, look: Look) -> Ro
     known = 0 if history.first is None else min(max(cells.of(history.first), 0), room)
     if known > 0 and history.first is not None:
         place = min(known, room - len(end) - 1)
-        words = (f"nothing is known before {_clock(history.first)} ", f"since {_clock(history.first)} ", "")
+        words = (
+            f"nothing is known before {_clock(history.first)} ",
+            f"since {_clock(history.first)} ",
+            f"since {_clock(history.first)[:5]} ",
+            "",
+        )
         since = next(text for text in words if len(text) <= max(place, 0))
         row.to(base + place - len(since), palette.text).add(since, palette.faint).to(base + place, palette.text)
     most = max(room // _TICK_CELLS, 1)

@@ -12,7 +12,7 @@ from textual.events import Click
 from llmtop.snapshot import Alert, Snapshot
 from tui import keys
 from tui.canvas import Placed
-from tui.layout import ONE_ALERT_ROW, Layout, Rect, arrange
+from tui.layout import Layout, Rect, arrange
 from tui.paint import alert_style
 from tui.paint.rows import Row
 from tui.panes import alert_rows, header_footer, node_table, phase_bars, steps, time_line
@@ -139,9 +139,9 @@ class MainScreen(LlmtopScreen):
         return self.view.alerts.shown(self.view.alerts.heard(self.view.snapshot))
 
     def labels(self) -> dict[str, str]:
-        """Whom the keys are about, where only one row tells the alert."""
+        """Whom the keys are about: the alert's own row has no room for it beside what to do next."""
         alert, snapshot = self.alert(), self.view.snapshot
-        if alert is None or snapshot is None or self.size.height > ONE_ALERT_ROW:
+        if alert is None or snapshot is None:
             return {}
         name = self.whom().name
         return {"stacks": f"stacks {name}", "capture": f"capture {name}"} if name else {}

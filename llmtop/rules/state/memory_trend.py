@@ -26,6 +26,8 @@ class Growth(NamedTuple):
     last_bytes: int
     steps: int
     seconds: float
+    since: float
+    """Snapshot time at which the first of the stretches began that have risen since without a break."""
 
     @property
     def brief(self) -> bool:
@@ -50,12 +52,22 @@ class _Bucket(NamedTuple):
 class _Floors:
     """The least memory in each of the last stretches of steps: within a step it goes up and down."""
 
-    __slots__ = ("_closed", "_floor", "_from_step", "_from_time", "_peak", "_samples", "_seconds", "_steps")
+    __slots__ = (
+        "_closed",
+        "_floor",
+        "_from_step",
+        "_from_time",
+        "_peak",
+        "_rises_from",
+        "_samples",
+        "_seconds",
+        "_steps",
+    )
 
     def __init__(self, steps: int, seconds: float) -> None:
         self._steps, self._seconds = steps, seconds
         self._closed: deque[_Bucket] = deque(maxlen=BUCKETS)
-        self._from_step = self._from_time = 0.0
+        self._from_step = self._from_time = self._rises_from = 0.0
         self._floor = self._peak = self._samples = 0
 
     def add(self, time: float, step: int, allocated: int) -> None:
@@ -68,6 +80,8 @@ class _Floors:
             and step - self._from_step >= self._steps
             and time - self._from_time >= self._seconds
         ):
+            if not self._closed or self._floor <= self._closed[-1].floor:
+                self._rises_from = self._from_time
             self._closed.append(_Bucket(step, time, self._floor, self._peak))
             self._samples = 0
 
@@ -78,7 +92,7 @@ class _Floors:
         if any(later.floor <= earlier.floor for earlier, later in pairwise(closed)):
             return None
         first, last = closed[0], closed[-1]
-        growth = Growth(first.floor, last.floor, last.step - first.step, last.time - first.time)
+        growth = Growth(first.floor, last.floor, last.step - first.step, last.time - first.time, self._rises_from)
         if growth.brief and any(later.peak <= earlier.peak for earlier, later in pairwise(closed)):
             return None
         return growth

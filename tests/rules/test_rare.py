@@ -1,0 +1,45 @@
+"""The rule about steps that come now and then and take much longer."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmtop.rules.engine import Rules
+from llmtop.snapshot import Alert, RareSteps
+from tests.support.snapshots import rank, snapshot
+
+
+def told(rare: RareSteps | None, **fields: object) -> list[Alert]:
+    """What stands after ten seconds of a training with such steps."""
+    rules, found = Rules(), []
+    for second in range(10):
+        process = rank(step=100 + second, step_seconds_p50=0.07, rare=rare, **fields)
+        found = list(rules.apply(snapshot(1000.0 + second, ranks=(process,))).alerts)
+    return found
+
+
+def steps(lost_pct: float, part: str | None = "checkpoint", every: float | None = 60.0) -> RareSteps:
+    return RareSteps(every=every, seconds=6.4, usual_seconds=0.07, seconds_per_hour=36.0 * lost_pct, part=part)
+
+
+@pytest.mark.parametrize(("lost", "severity"), [(3.0, None), (8.0, "info"), (50.0, "warning")])
+def test_what_they_cost_decides_how_loudly_they_are_told(lost: float, severity: str | None) -> None:
+    assert [one.severity for one in told(steps(lost))] == ([severity] if severity else [])
+
+
+def test_a_checkpoint_is_named_with_its_length_share_and_what_helps() -> None:
+    (alert,) = told(steps(50.0))
+    assert alert.id == "rare_steps"
+    assert alert.points == ("one takes 6.40 s (checkpoint)", "50% of the time", "every 60 steps")
+    assert "async_save" in alert.next
+    assert alert.evidence["lost_pct"] == 50.0
+
+
+def test_what_is_no_checkpoint_is_not_advised_as_one() -> None:
+    (alert,) = told(steps(50.0, part=None, every=None))
+    assert "async_save" not in alert.next
+    assert alert.points[0] == "one takes 6.40 s"
+
+
+def test_requests_and_inference_are_as_long_as_what_they_are_asked_for() -> None:
+    assert not told(steps(50.0), kind="request", inference=True)
