@@ -1,7 +1,7 @@
 """Replays of the situations that the main screen must tell apart: which it is, since when, and what helps.
 
-All were recorded on GPUs: three are what `llmtop demo` shows up to a moment, of one H200; the others are of H100s, by
-`tests/gpu/check_situations.py`. `throttled` alone is made, of the healthy one, and says so on its screen.
+All were recorded on GPUs: three are what `llmtop demo` shows up to a moment, of one H200; the others are of H100s,
+by `tests/gpu/check_situations.py`. `throttled` alone is made, of the healthy one, and says so on its screen.
 """
 
 from __future__ import annotations
