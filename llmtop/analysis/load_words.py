@@ -34,6 +34,7 @@ _DO = {
     "wait for it",
     "cpu": "fewer processes beside it on these CPUs, or more CPUs for the job",
     "too_few_workers": "more DataLoader workers",
+    "own_code": "make that code cheaper, or do its work once beforehand and store the result",
 }
 
 
@@ -64,8 +65,12 @@ def sentence(told: LoadingCost, slow: int | None, cpu_wait_pct: float) -> str:
             f"one{_cores(told)}."
         )
     if told.cause == "too_few_workers":
-        few = "no worker prepares batches beside it" if not told.workers else f"{who} are all busy"
-        return f"Too few workers: {few}, {share} of the time with the script's own code{at}."
+        are = "are all" if told.workers > 1 else "is"
+        few = "no worker prepares batches beside it" if not told.workers else f"{who} {are} busy"
+        return f"Too few workers: {few}, {share} of the time with {_code(told)}{at}."
+    if told.cause == "own_code":
+        cores = "" if told.cores is None else f"{told.cores:g} "
+        return f"Preparing batches is {share} {_code(told)} ({who}{at}), and the {cores}CPUs are full."
     if told.cause == "unknown":
         most = ", ".join(f"{_IS[name]} {percent(value)}" for name, value in list(told.shares.items())[:3])
         ready = f"; ready without a CPU {percent(cpu_wait_pct)} of the time" if cpu_wait_pct >= 10 else ""
@@ -89,6 +94,11 @@ def advice_of(told: LoadingCost) -> str:
             most = f"{duration(told.save_seconds)} ({percent(told.wait_pct)}) of each step"
         parts.append(f"that saves at most {most}" if parts else f"at most {most} can be saved")
     return "; ".join(parts)
+
+
+def _code(told: LoadingCost) -> str:
+    """Whose code it is that no table knows."""
+    return f"code of {told.library}" if told.library else "the script's own code"
 
 
 def _workers(told: LoadingCost) -> str:
