@@ -1,7 +1,7 @@
 """What sampling Python stacks costs a training's step: a capture by py-spy, the screen `s`, the look at a loader
 that a monitor takes by itself, and the training that tells its own stacks; each with four workers too.
 
-Blocks with and without it alternate, so that a busy machine weighs on both; the figure is the median over the
+Blocks with and without it alternate, and which comes first, so that a busy machine weighs on both; the figure is the median over the
 pairs of the ratio of their median steps.
 """
 
@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from benchmarks.result import Result
@@ -71,16 +71,17 @@ def _figures(place: Path, training: Training, beside: str) -> Iterator[Result]:
         (f"the training itself, {inside.RATE_HZ:.0f} Hz", lambda: _inside(connection.path)),
     )
     for name, looking in ways:
-        ratios = [_pair(heard, looking) for _ in range(PAIRS)]
+        ratios = [_pair(heard, looking, bool(number % 2)) for number in range(PAIRS)]
         note = f"{PAIRS} pairs of blocks of {BLOCK_SECONDS:.0f} s, {min(ratios):.3f} to {max(ratios):.3f}"
         yield Result(f"step while looked at by {name}{beside}", statistics.median(ratios), "x", MOST, note)
 
 
-def _pair(heard: Heard, looking: Callable[[], AbstractContextManager[None]]) -> float:
-    plain = _median_step(heard)
-    with looking():
-        sampled = _median_step(heard)
-    return sampled / plain
+def _pair(heard: Heard, looking: Looking, sampled_first: bool) -> float:
+    found = {}
+    for sampled in (sampled_first, not sampled_first):
+        with looking() if sampled else nullcontext():
+            found[sampled] = _median_step(heard)
+    return found[True] / found[False]
 
 
 def _median_step(heard: Heard) -> float:
