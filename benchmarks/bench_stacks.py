@@ -1,8 +1,8 @@
 """What sampling Python stacks costs a training's step: a capture by py-spy, the screen `s`, the look at a loader
 that a monitor takes by itself, and the training that tells its own stacks; each with four workers too.
 
-Blocks with and without it alternate, and which comes first, so that a busy machine weighs on both; the figure is the median over the
-pairs of the ratio of their median steps.
+Blocks with and without it alternate, and so does which comes first: a busy machine weighs on both. The figure is
+the median over the pairs of the ratio of their median steps.
 """
 
 from __future__ import annotations
