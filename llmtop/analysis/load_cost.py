@@ -6,9 +6,10 @@ and every `--json` say what it says. What it asks, in this order:
 1. Does the training wait? Under `LEAST_WAIT_PCT` of its own thread's looks in the loader there is no finding. It
    is the alert input_bound's threshold (10 %; others warn from 5 % on).
 2. Does one worker hold the others up ("slow_worker")? It is busy most of the time and each other less than half as
-   long, while the training waits: a DataLoader gives batches in order, so all wait for the last. Where all
-   together could make twice the batches, what they do is not what the training waits for: then it is the one that
-   has most of their work, or nothing is named.
+   long, while the training waits: a DataLoader gives batches in order, so all wait for the last. If it only
+   waits for a disk, the network or a lock, that is the word, for it may be any worker's turn. Where all together
+   could make twice the batches, what they do is not what the training waits for: then it is the one that has most
+   of their work, or nothing is named.
 3. Would the loader keep up if nobody took its CPUs ("cpu")? A worker that is busy for b of the time, and for c of
    it ready but without a CPU, would need b - c; the training that waits for w of the time needs the batches in
    1 - w, less what it stands without a CPU itself. What CPUs it used must be within that part of those that it
@@ -55,6 +56,8 @@ _CAUSES: dict[Part, str] = {
     "gil": "gil",
     "own": "too_few_workers",
 }
+_SHARED: tuple[Part, ...] = ("disk", "network", "lock")
+"""What one worker may be made to wait for while the others have theirs: the next time it is another one."""
 _NOT_MORE = ("own_code", "lock", "gil", "slow_worker", "cpu", "unknown")
 _ON_CPU: tuple[Part, ...] = ("decode", "tokenize", "collate", "own", "file", "transfer", "unseen")
 
@@ -127,11 +130,11 @@ def _cause(seen: Seen, found: Found, pooled: Counter[Part], busy: float) -> tupl
     does_not = within < held / number or 2 * contended > number
     if has_them and would and does_not:
         return ("cpu" if 2 * contended > held else "unknown"), None
-    if slow is not None:
+    if slow is not None and max(slow.parts, key=lambda part: slow.parts[part]) not in _SHARED:
         return "slow_worker", slow
     part, share = max(pooled.items(), key=lambda item: item[1])
     looks = sum(one.looks for one in found.threads)
-    if spare or _wilson(round(share / busy * looks), looks)[0] <= 0.5 or part not in _CAUSES:
+    if (spare and slow is None) or _wilson(round(share / busy * looks), looks)[0] <= 0.5 or part not in _CAUSES:
         return "unknown", None
     if part == "own" and workers and busy / number <= max(within, 0.5):
         return "unknown", None  # they have time left, and the training waits all the same

@@ -140,6 +140,14 @@ def test_one_slow_worker_is_not_too_few_of_them() -> None:
     assert "pid 2" in cost.summary
 
 
+def test_a_worker_whose_turn_it_is_to_wait_for_a_disk_is_not_called_slow() -> None:
+    others = [worker(pid, {(OWN,): 5}, idle=95) for pid in (3, 4, 5)]
+    states: dict[int, dict[Waits, int]] = {2: {"disk": 97, "runs": 3}}
+    cost = decide(seen(trains(90, 10), worker(2, {(OWN,): 100}), *others, states=states, read_bytes_per_s=3e6))
+    assert cost is not None
+    assert cost.cause == "disk"
+
+
 def test_workers_with_half_their_time_left_are_not_what_is_waited_for() -> None:
     """One of them is, where most of the work is its; else nothing is named."""
     others = [worker(pid, {(OWN,): 2}, idle=98) for pid in range(3, 10)]
