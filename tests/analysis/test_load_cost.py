@@ -232,6 +232,15 @@ def test_stacks_that_could_not_be_read_leave_what_the_kernel_says() -> None:
     assert running.cause == "unknown"
 
 
+@pytest.mark.parametrize(("rate", "words"), [(None, "files 1"), (0.0, "(from memory)"), (9e8, "from storage)")])
+def test_files_are_said_to_come_from_memory_only_where_the_kernel_says_so(rate: float | None, words: str) -> None:
+    read = Frame("_getitem", "/usr/lib/python3.11/tarfile.py", 7)
+    cost = decide(seen(trains(90, 10), worker(2, {(OWN, read): 100}), read_bytes_per_s=rate))
+    assert cost is not None
+    assert cost.cause == "unknown"
+    assert words in cost.summary
+
+
 def test_a_sleep_names_nothing() -> None:
     cost = decide(seen(trains(90, 10), worker(2, {(OWN,): 100}), states={2: {"sleep": 98, "runs": 2}}))
     assert cost is not None
