@@ -26,9 +26,9 @@ _CALLS = {
         "wait4": (61, 260), "fcntl": (72, 25), "flock": (73, 32), "fsync": (74, 82), "futex": (202, 98),
         "clock_nanosleep": (230, 115), "openat": (257, 56), "newfstatat": (262, 79), "ppoll": (271, 73),
         "epoll_pwait": (281, 22), "preadv": (295, 69), "poll": (7, None), "select": (23, None),
-        "epoll_wait": (232, None), "io_uring_enter": (426, 426), "fstat": (5, 80), "mprotect": (10, 226), "brk": (12, 214),
-        "rt_sigprocmask": (14, 135), "ioctl": (16, 29), "sched_yield": (24, 124), "socket": (41, 198),
-        "connect": (42, 203), "getsockname": (51, 204), "setsockopt": (54, 208), "gettid": (186, 178),
+        "epoll_wait": (232, None), "io_uring_enter": (426, 426), "fstat": (5, 80), "mprotect": (10, 226),
+        "brk": (12, 214), "rt_sigprocmask": (14, 135), "ioctl": (16, 29), "sched_yield": (24, 124),
+        "socket": (41, 198), "connect": (42, 203), "getsockname": (51, 204), "setsockopt": (54, 208), "gettid": (186, 178),
     }.items()
 }  # fmt: skip
 """Numbers of the system calls that loaders make, from the kernel's tables (Linux 6.1); bpftrace tells no names."""
