@@ -28,7 +28,8 @@ _CALLS = {
         "epoll_pwait": (281, 22), "preadv": (295, 69), "poll": (7, None), "select": (23, None),
         "epoll_wait": (232, None), "io_uring_enter": (426, 426), "fstat": (5, 80), "mprotect": (10, 226),
         "brk": (12, 214), "rt_sigprocmask": (14, 135), "ioctl": (16, 29), "sched_yield": (24, 124),
-        "socket": (41, 198), "connect": (42, 203), "getsockname": (51, 204), "setsockopt": (54, 208), "gettid": (186, 178),
+        "socket": (41, 198), "connect": (42, 203), "getsockname": (51, 204), "setsockopt": (54, 208),
+        "gettid": (186, 178),
     }.items()
 }  # fmt: skip
 """Numbers of the system calls that loaders make, from the kernel's tables (Linux 6.1); bpftrace tells no names."""
