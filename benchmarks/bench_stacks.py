@@ -27,15 +27,16 @@ PAIRS = 10
 BLOCK_SECONDS = float(loading.BURST_SECONDS)
 MOST = 1.02
 STEPS = """
-import multiprocessing, sys, threading, time
+import multiprocessing, os, threading, time
 import llmtop
+training = os.getpid()
 def work(times):
     total = 0
     for number in range(times):
         total += len(str(number))
     return total
 def load():
-    while True:
+    while os.getppid() == training:
         work(500)
         time.sleep(0.01)
 for _ in range(8):
