@@ -300,7 +300,8 @@ class LoadingCost(msgspec.Struct, frozen=True, kw_only=True):
 
     cause: str
     """"decode", "tokenize", "collate", "disk", "network", "lock", "gil", "cpu" (others have the cores),
-    "slow_worker", "too_few_workers"; "unknown" where none covers most of it. A newer version may have others."""
+    "slow_worker", "too_few_workers", "own_code" (that fills the CPUs); "unknown" where none covers most of it. A
+    newer version may have others."""
     summary: str
     """One sentence, with the numbers."""
     advice: str = ""

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Brings a real SLURM (slurmctld, slurmd, munged and their commands) and a real sshd from Debian into .cache/ of the
-# checkout, without installing anything. Where one cannot be had it says why and ends with 0: the tests that need it
+# Brings a real SLURM (slurmctld, slurmd, munged and their commands), a real sshd and a real bpftrace from Debian into
+# .cache/ of the checkout, without installing anything. Where one cannot be had it says why and ends with 0: the tests that need it
 # then skip with a reason.
 # usage: tests/fetch_hosts.sh [CACHE]
 set -uo pipefail
@@ -38,5 +38,11 @@ fetch() {
   echo "$cache/$name/$program"
 }
 
+# Those that are not installed here, of what a package needs.
+needs() { apt-get -s --no-install-recommends install "$1" 2> /dev/null | awk '$1 == "Inst" { print $2 }'; }
+
 fetch sshd usr/sbin/sshd openssh-server openssh-client libwrap0
 fetch slurm usr/sbin/slurmctld-wlm slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge libmunge2
+known bpftrace || try apt-get -qq update
+# shellcheck disable=SC2046  # names of packages
+fetch bpftrace usr/bin/bpftrace bpftrace $(needs bpftrace | grep -vx bpftrace)

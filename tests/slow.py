@@ -225,6 +225,9 @@ LEFT_OUT: dict[str, str] = {
         "test_where_the_kernel_says_disk_the_library_is_not_blamed"
     ),
     "test_a_slow_network_is_named": "test_what_a_loader_waits_for_is_named",
+    "test_the_scripts_own_code_is_told_by_its_line_and_more_workers_only_with_cpus_for_them": (
+        "test_more_workers_are_advised_only_where_there_is_a_cpu_for_one"
+    ),
     "test_looks_of_the_screen_and_of_the_alert_say_the_same_and_leave_nothing": (
         "test_what_a_loader_waits_for_is_named"
     ),

@@ -45,8 +45,9 @@ class LoaderCosts:
                 pid = min(due, key=lambda one: self._next.get(one, 0.0))
                 self._looking = True
                 self._next[pid] = now + AGAIN_SECONDS
-                usual = waiting[pid].step_seconds_p50
-                threading.Thread(target=self._look, args=(pid, usual), name="llmtop-loading", daemon=True).start()
+                rank = waiting[pid]
+                mean = rank.step_seconds_mean or rank.step_seconds_p50
+                threading.Thread(target=self._look, args=(pid, mean), name="llmtop-loading", daemon=True).start()
             found = dict(self._found)
         if not found:
             return snapshot

@@ -86,6 +86,11 @@ _TRANSFER = re.compile(r"/multiprocessing/(?:reductions?|reduction|resource_shar
 _LOADING_PACKAGES = re.compile(
     r"/(?:datasets|webdataset|torchdata|streaming|litdata|wids|grain|ffcv|nvidia/dali)/"
 )
+_DECODES = re.compile(
+    r"/(?:webdataset/autodecode|datasets/features/(?:image|audio|video)|litdata/streaming/serializers"
+    r"|streaming/base/format/mds/encodings)\.py$"
+)
+"""Where packages that load turn bytes into samples, often by a library in C of which no frame is seen."""
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/]+)/")
 _ITERATES = {"__getitem__", "__getitems__", "__next__", "__iter__", "<listcomp>", "<genexpr>"}
 
@@ -100,7 +105,8 @@ class Doing:
 
     work: Work
     library: str = ""
-    """Whose name said so; "" where it was no library's."""
+    """Whose name said so; of "own" work the package that it was seen in, which says nothing of its kind. "" where
+    it was no library's."""
     place: str = ""
     """The innermost line of the script: "__getitem__ (data.py:12)"."""
 
@@ -151,7 +157,9 @@ def doing(frames: Sequence[Frame], calls: Calls) -> Doing:
             if work == "lock" and any(_of_queue(frame) for frame in python[max(index - 2, 0) : index]):
                 work = "idle"  # it is the lock of a queue that has nothing for it
             return Doing(work, told[1], place)
-    return Doing(_by_position(python, collating, fetched is None), "", place)
+    work = _by_position(python, collating, fetched is None)
+    package = _PACKAGE.search(python[-1].file) if work == "own" and python else None
+    return Doing(work, "" if package is None else package[1], place)
 
 
 def _by_position(python: Sequence[Frame], collating: bool, starts: bool) -> Work:
@@ -207,6 +215,8 @@ def _told(frame: Frame, calls: Calls) -> tuple[Work, str] | None:
     name, file = function(frame), PurePath(frame.file).name
     package = _PACKAGE.search(frame.file)
     if package is not None:
+        if _DECODES.search(frame.file):
+            return "decode", package[1]
         work = _of_transformers(frame) if package[1] == "transformers" else _LIBRARIES.get(package[1])
         if package[1] == "fsspec" and file == "local.py":
             work = "file"

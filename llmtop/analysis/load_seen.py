@@ -48,5 +48,7 @@ class Seen:
     """The usual step, from start to start."""
     read_bytes_per_s: float | None = None
     """From storage, all of its processes together."""
+    written_bytes_per_s: float | None = None
+    """To storage, likewise."""
     workers: tuple[int, ...] = ()
     """The pids of the processes that it has started: where their stacks could not be read, their states tell."""

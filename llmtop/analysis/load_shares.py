@@ -45,6 +45,8 @@ class Loading:
     pid: int
     worker: bool
     """Whether its process was started for it."""
+    present: float = 1.0
+    """How much of the window it was there: workers come and go with each epoch."""
     idle: float = 0.0
     parts: dict[Part, float] = field(default_factory=dict)
     cpu: float | None = None
@@ -99,7 +101,26 @@ def shares(seen: Seen, calls: Calls, is_generator: IsGenerator) -> Found | None:
             threads.append(own)
     if not any(one.worker for one in threads) and 2 * itself <= waiting:
         threads += _others(seen, calls, looks)
+    _off_disk(threads, seen)
     return Found(waiting / looks, waiting, looks, threads, sum(one.pct for one in seen.cpu.values()) / 100)
+
+
+_PAGE_BYTES = 4096
+
+
+def _off_disk(threads: Sequence[Loading], seen: Seen) -> None:
+    """What waits for pages of files while nothing comes from storage waits for a filesystem of another machine.
+
+    Each such wait is for a page at least, and on a disk of this machine takes no second.
+    """
+    moved = (seen.read_bytes_per_s, seen.written_bytes_per_s)
+    waited = sum(one.parts.get("disk", 0.0) for one in threads)
+    if None in moved or sum(filter(None, moved)) >= _PAGE_BYTES * waited:
+        return
+    for one in threads:
+        share = one.parts.pop("disk", 0.0)
+        if share > 0:
+            one.parts["network"] = one.parts.get("network", 0.0) + share
 
 
 def _own(stack: Stack, seen: Seen) -> bool:
@@ -129,7 +150,11 @@ def _workers(seen: Seen, calls: Calls, looks: int) -> list[Loading]:
     found = []
     for pid in sorted(chosen):
         told = [(doing(stack.frames, calls), stack.samples) for stack in by[pid]]
-        found.append(_thread(pid, pid, told, sum(number for _, number in told), seen, worker=True))
+        own = sum(number for _, number in told)
+        passing = bool(seen.cpu) and pid not in seen.cpu  # it has begun or ended meanwhile
+        one = _thread(pid, pid, told, max(looks, own) if passing else own, seen, worker=True)
+        one.present = min(own / looks, 1.0) if passing else 1.0
+        found.append(one)
     if by:
         return [one for one in found if torch or one.busy > 0]
     return [_by_states(pid, seen) for pid in seen.workers if pid in seen.states]

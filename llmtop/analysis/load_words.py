@@ -13,13 +13,15 @@ _IS = {
     "network": "waiting for the network",
     "lock": "waiting for a lock that they share",
     "gil": "waiting for Python's own lock",
-    "file": "reading files (from memory)",
+    "file": "reading files",
     "sleep": "sleeping",
     "transfer": "handing batches from process to process",
     "start": "starting workers",
     "own": "the script's own code",
     "unseen": "running, in code that could not be read",
 }
+_SOME_BYTES_PER_S = 1e6
+"""Less comes from storage by the way: modules that are imported, a checkpoint's list."""
 _DO = {
     "decode": "decode once and store the result (or smaller images), decode on the GPU (nvJPEG, DALI), or a "
     "faster decoder (torchvision.io, turbojpeg, Pillow-SIMD)",
@@ -34,6 +36,7 @@ _DO = {
     "wait for it",
     "cpu": "fewer processes beside it on these CPUs, or more CPUs for the job",
     "too_few_workers": "more DataLoader workers",
+    "own_code": "make that code cheaper, or do its work once beforehand and store the result",
 }
 
 
@@ -64,10 +67,14 @@ def sentence(told: LoadingCost, slow: int | None, cpu_wait_pct: float) -> str:
             f"one{_cores(told)}."
         )
     if told.cause == "too_few_workers":
-        few = "no worker prepares batches beside it" if not told.workers else f"{who} are all busy"
-        return f"Too few workers: {few}, {share} of the time with the script's own code{at}."
+        are = "are all" if told.workers > 1 else "is"
+        few = "no worker prepares batches beside it" if not told.workers else f"{who} {are} busy"
+        return f"Too few workers: {few}, {share} of the time with {_code(told)}{at}."
+    if told.cause == "own_code":
+        cores = "" if told.cores is None else f"{told.cores:g} "
+        return f"Preparing batches is {share} {_code(told)} ({who}{at}), and the {cores}CPUs are full."
     if told.cause == "unknown":
-        most = ", ".join(f"{_IS[name]} {percent(value)}" for name, value in list(told.shares.items())[:3])
+        most = ", ".join(f"{_is(name, told)} {percent(value)}" for name, value in list(told.shares.items())[:3])
         ready = f"; ready without a CPU {percent(cpu_wait_pct)} of the time" if cpu_wait_pct >= 10 else ""
         seen = f"{most or 'nobody was seen preparing a batch'}{at}{ready}"
         return f"What its loader's time goes into is unknown: {seen}."
@@ -89,6 +96,19 @@ def advice_of(told: LoadingCost) -> str:
             most = f"{duration(told.save_seconds)} ({percent(told.wait_pct)}) of each step"
         parts.append(f"that saves at most {most}" if parts else f"at most {most} can be saved")
     return "; ".join(parts)
+
+
+def _is(name: str, told: LoadingCost) -> str:
+    """What a kind of work is called; of files with where their bytes come from, as far as the kernel tells."""
+    if name != "file" or told.read_bytes_per_s is None:
+        return _IS[name]
+    some = told.read_bytes_per_s >= _SOME_BYTES_PER_S
+    return f"{_IS[name]} ({rate(told.read_bytes_per_s)} from storage)" if some else f"{_IS[name]} (from memory)"
+
+
+def _code(told: LoadingCost) -> str:
+    """Whose code it is that no table knows."""
+    return f"code of {told.library}" if told.library else "the script's own code"
 
 
 def _workers(told: LoadingCost) -> str:

@@ -231,6 +231,8 @@ class _Reader:
         self._stacks: dict[Stack, int] = {(): 0}
         self._by_identity: dict[int, int] = {}
         """Stacks that torch shares between events are one list after unpickling, too; `read` holds them all."""
+        self._by_frames: dict[tuple[int, ...], int] = {}
+        """Most are not: each event has a list of its own, of frames that are one dict for each place in code."""
         self._frames: dict[int, Frame] = {}
         self._failed: dict[int, list[Failed]] = {}
 
@@ -325,8 +327,12 @@ class _Reader:
             return 0
         known = self._by_identity.get(id(frames))
         if known is None:
-            stack = tuple(self._frame(frame) for frame in _listed(frames)[:_DEEPEST])
-            known = self._stacks.setdefault(stack, len(self._stacks))
+            kept = _listed(frames)[:_DEEPEST]
+            same = tuple(map(id, kept))
+            known = self._by_frames.get(same)
+            if known is None:
+                stack = tuple(self._frame(frame) for frame in kept)
+                known = self._by_frames[same] = self._stacks.setdefault(stack, len(self._stacks))
             self._by_identity[id(frames)] = known
         return known
 

@@ -12,6 +12,7 @@ from llmtop.analysis.load_seen import Seen, Waits
 from llmtop.analysis.load_source import Sources
 from llmtop.report.fold_stacks import CpuTime
 from llmtop.report.stack_samples import Frame, Process, Stack, ThreadId
+from llmtop.snapshot import LoadingCost
 
 TORCH = "/env/lib/python3.11/site-packages/torch/utils/data/"
 PIL = Frame("resize", "/env/lib/python3.11/site-packages/PIL/Image.py", 3)
@@ -115,6 +116,15 @@ def test_cpus_that_others_take_are_named_only_where_it_would_keep_up_with_them()
     assert hopeless.cause == "decode", "even with its CPUs it would not keep up"
 
 
+def test_a_training_that_lacks_cpus_itself_would_want_its_batches_sooner() -> None:
+    cpu = {pid: CpuTime(15.0, 85.0, "python", pid) for pid in (2, 3)}
+    looks = (trains(60, 40), *(worker(pid, {(OWN, PIL): 100}) for pid in (2, 3)))
+    slowed = cpu | {1: CpuTime(10.0, 30.0, "python", 1)}
+    cost = decide(seen(*looks, cpu=slowed, cores=2.0))
+    assert cost is not None
+    assert cost.cause == "decode", "with its CPUs it would train in 10 of 100, and two workers take 15"
+
+
 def test_a_worker_that_is_woken_and_gets_no_cpu_lacks_cpus() -> None:
     woken = {2: CpuTime(2.0, 66.0, "python", 2)}
     cost = decide(seen(trains(41, 59), worker(2, {(OWN,): 47}, idle=53), cpu=woken, cores=2.0))
@@ -128,6 +138,82 @@ def test_one_slow_worker_is_not_too_few_of_them() -> None:
     assert cost is not None
     assert (cost.cause, cost.workers, cost.workers_needed) == ("slow_worker", 8, None)
     assert "pid 2" in cost.summary
+
+
+def test_a_worker_whose_turn_it_is_to_wait_for_a_disk_is_not_called_slow() -> None:
+    others = [worker(pid, {(OWN,): 5}, idle=95) for pid in (3, 4, 5)]
+    states: dict[int, dict[Waits, int]] = {2: {"disk": 97, "runs": 3}}
+    cost = decide(seen(trains(90, 10), worker(2, {(OWN,): 100}), *others, states=states, read_bytes_per_s=3e6))
+    assert cost is not None
+    assert cost.cause == "disk"
+
+
+def test_workers_with_half_their_time_left_are_not_what_is_waited_for() -> None:
+    """One of them is, where most of the work is its; else nothing is named."""
+    others = [worker(pid, {(OWN,): 2}, idle=98) for pid in range(3, 10)]
+    cost = decide(seen(trains(20, 80), worker(2, {(OWN, PIL): 55}, idle=45), *others))
+    assert cost is not None
+    assert cost.cause == "slow_worker"
+    cost = decide(seen(trains(20, 80), *(worker(pid, {(OWN, PIL): 30}, idle=70) for pid in (2, 3, 4))))
+    assert cost is not None
+    assert cost.cause == "unknown", cost.summary
+    cost = decide(seen(trains(20, 80), *(worker(pid, {(OWN, PIL): 60}, idle=40) for pid in (2, 3, 4))))
+    assert cost is not None
+    assert cost.cause == "decode"
+
+
+def test_more_workers_are_advised_only_where_there_is_a_cpu_for_one() -> None:
+    def of(number: int, cores: float, queues_pct: float = 0.0) -> LoadingCost:
+        pids = range(2, 2 + number)
+        cpu = {
+            pid: CpuTime(100.0 * min(1.0, cores / number) - queues_pct, queues_pct, "python", pid) for pid in pids
+        }
+        cost = decide(seen(trains(90, 10), *(worker(pid, {(OWN,): 100}) for pid in pids), cpu=cpu, cores=cores))
+        assert cost is not None
+        return cost
+
+    assert of(4, cores=2.0).cause == "own_code"
+    assert of(4, cores=2.0).workers_needed is None
+    assert "the 2 CPUs are full" in of(4, cores=2.0).summary
+    assert "data.py:7" in of(4, cores=2.0).summary
+    assert of(4, cores=16.0).cause == "too_few_workers"
+    assert of(4, cores=16.0, queues_pct=50.0).cause == "unknown", "others have the CPUs"
+    assert "its worker is busy" in of(1, cores=2.0).summary
+
+
+def test_workers_of_several_epochs_are_counted_as_many_as_there_are_at_a_time() -> None:
+    epochs = [worker(pid, {(OWN, PIL): 32}) for pid in range(2, 8)]  # two at a time, three times
+    cost = decide(seen(trains(90, 10), *epochs, cpu={1: CpuTime(10.0, 0.0, "python", 1)}, cores=16.0))
+    assert cost is not None
+    assert cost.cause == "decode"
+    assert cost.workers == 2
+    assert cost.workers_needed in range(10, 33), "two that are always busy, over the tenth that is not waited"
+
+
+def test_pages_that_come_from_no_disk_come_over_the_network() -> None:
+    states: dict[int, dict[Waits, int]] = {2: {"disk": 80, "runs": 20}}
+    stacks = worker(2, {(OWN,): 100})
+    cost = decide(seen(trains(90, 10), stacks, states=states, read_bytes_per_s=0.0, written_bytes_per_s=0.0))
+    assert cost is not None
+    assert cost.cause == "network"
+    written = decide(seen(trains(90, 10), stacks, states=states, read_bytes_per_s=0.0, written_bytes_per_s=1e6))
+    assert written is not None
+    assert written.cause == "disk", "it waits until what it writes is on the disk"
+
+
+@pytest.mark.parametrize(
+    ("package", "module"), [("webdataset", "autodecode.py"), ("datasets", "features/image.py")]
+)
+def test_decoders_of_packages_that_load_are_no_code_of_the_script(package: str, module: str) -> None:
+    place = f"/env/lib/python3.11/site-packages/{package}"
+    decoder = Frame("decode", f"{place}/{module}", 7)
+    cost = decide(seen(trains(90, 10), worker(2, {(decoder,): 100})))
+    assert cost is not None
+    assert cost.cause == "decode"
+    other = Frame("shuffle", f"{place}/filters.py", 7)
+    cost = decide(seen(trains(90, 10), worker(2, {(other,): 100})))
+    assert cost is not None
+    assert f"code of {package}" in cost.summary
 
 
 def test_workers_that_have_time_left_are_not_called_too_few() -> None:
@@ -144,6 +230,15 @@ def test_stacks_that_could_not_be_read_leave_what_the_kernel_says() -> None:
     running = decide(seen(trains(90, 10), states={2: {"runs": 100}}, workers=(2,)))
     assert running is not None
     assert running.cause == "unknown"
+
+
+@pytest.mark.parametrize(("rate", "words"), [(None, "files 1"), (0.0, "(from memory)"), (9e8, "from storage)")])
+def test_files_are_said_to_come_from_memory_only_where_the_kernel_says_so(rate: float | None, words: str) -> None:
+    read = Frame("_getitem", "/usr/lib/python3.11/tarfile.py", 7)
+    cost = decide(seen(trains(90, 10), worker(2, {(OWN, read): 100}), read_bytes_per_s=rate))
+    assert cost is not None
+    assert cost.cause == "unknown"
+    assert words in cost.summary
 
 
 def test_a_sleep_names_nothing() -> None:

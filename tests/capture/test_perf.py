@@ -20,6 +20,7 @@ from llmtop.capture import take
 from llmtop.capture.job import Cancelled, Plan, Progress, Target
 from llmtop.capture.perf import bpf, counters, program, script, trampoline
 from llmtop.capture.perf.engine import PerfEngine
+from llmtop.capture.py_spy.cpu_times import started_by
 from llmtop.errors import NotPossibleHere
 from llmtop.report.stacks import StackNode
 from llmtop.report.stacks_text import brief
@@ -280,10 +281,56 @@ def test_one_liners_fit_the_finding_and_are_only_run_where_they_are(
     assert bpf.command(bpf.QUESTIONS[0], 7) == []
     assert bpf.ask(bpf.QUESTIONS[0], 7) == ""
     tool = tmp_path / "bpftrace"
-    tool.write_text('#!/bin/sh\necho "@[0]: 12"\n')
+    tool.write_text('#!/bin/sh\nprintf "Attaching 2 probes...\\n@[999]: 1\\n@[0]: 12\\n@[202]: 30\\n"\n')
     tool.chmod(0o755)
-    assert "pid == 7" in bpf.command(bpf.QUESTIONS[0], 7)[2]
+    with running(_worker_of(tmp_path)) as process:
+        of_both = wait_for(lambda: started_by([process.pid]) and bpf.command(bpf.QUESTIONS[0], process.pid))
+        worker = started_by([process.pid])[0]
+    assert f"/pid == {process.pid} || pid == {worker}/" in of_both[2]
     monkeypatch.setattr(bpf.os, "geteuid", lambda: 0)
-    assert bpf.ask(bpf.QUESTIONS[0], 7) == "@[0]: 12"
+    monkeypatch.setattr(bpf.platform, "machine", lambda: "x86_64")
+    assert bpf.ask(bpf.QUESTIONS[0], 7) == "futex: 30\nread: 12\nsystem call 999: 1"
     monkeypatch.setattr(bpf.os, "geteuid", lambda: 1000)
     assert bpf.ask(bpf.QUESTIONS[0], 7) == ""
+
+
+ASKS = """
+import multiprocessing, os, time
+def load():
+    while os.getppid() == parent:
+        os.pread(file, 16, 0)
+        time.sleep(0.002)
+file, parent = os.open("/dev/zero", os.O_RDONLY), os.getpid()
+multiprocessing.get_context("fork").Process(target=load, daemon=True).start()
+print("go", flush=True)
+time.sleep(600)
+"""
+
+
+def _worker_of(folder: Path) -> Path:
+    """A script whose one worker asks the kernel for something, again and again."""
+    script = folder / "asks.py"
+    script.write_text(ASKS)
+    return script
+
+
+def test_a_real_bpftrace_tells_what_a_loaders_worker_asks_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched = REPOSITORY / ".cache" / "bpftrace" / "usr"
+    if (fetched / "bin" / "bpftrace").is_file():
+        monkeypatch.setenv("PATH", f"{fetched / 'bin'}:{os.environ['PATH']}")
+        libraries = [
+            str(path) for path in (*(fetched / "lib").glob("*-linux-gnu"), *fetched.glob("lib/llvm-*/lib"))
+        ]
+        monkeypatch.setenv("LD_LIBRARY_PATH", ":".join(libraries))
+    if shutil.which("bpftrace") is None or os.geteuid() != 0:
+        pytest.skip("no bpftrace that may ask: run tests/fetch_hosts.sh, as root")
+    with running(_worker_of(tmp_path)) as process:
+        wait_for(lambda: started_by([process.pid]), what="its worker")
+        said = {question.name: bpf.ask(question, process.pid) for question in bpf.QUESTIONS}
+    refused = next((text for text in said.values() if text.startswith("it failed")), None)
+    if refused is not None:
+        pytest.skip(f"the kernel does not allow it: {refused}")
+    assert "pread64: " in said["system calls"]
+    assert "@us:" in said["run-queue latency"]

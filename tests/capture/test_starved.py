@@ -75,7 +75,6 @@ def captured(process: subprocess.Popen[str], folder: Path, seconds: float = 3.0)
         ("lock", 4, "lock", None),
         ("collate", 4, "collate", None),
         ("slow_worker", 8, "slow_worker", None),
-        ("own", 4, "too_few_workers", None),
         ("stream", 2, "decode", "PIL"),
         ("generator", 0, "decode", "PIL"),
         ("decode", 0, "decode", "PIL"),
@@ -95,6 +94,17 @@ def test_what_a_loader_waits_for_is_named(
     assert cost.wait_pct is not None
     assert cost.wait_pct > 50
     assert f"at most {cost.wait_pct:.0f}%" in cost.advice.replace(" %", "%")
+
+
+def test_the_scripts_own_code_is_told_by_its_line_and_more_workers_only_with_cpus_for_them(tmp_path: Path) -> None:
+    with starved("own", 4) as process:
+        cost = captured(process, tmp_path)
+    assert cost is not None
+    assert "Own.__getitem__" in (cost.place or "")
+    assert cost.shares["own"] > 75
+    # What other programs take of the CPUs meanwhile is not known beforehand.
+    words = {"own_code", "cpu", "unknown"} | ({"too_few_workers"} if len(os.sched_getaffinity(0)) > 4 else set())
+    assert cost.cause in words, cost.summary
 
 
 def test_a_slow_disk_is_named_by_the_state_of_the_threads(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Memory snapshots on a GPU: a leak, fragmentation, an out-of-memory error and a healthy training, each planted.
+"""Memory snapshots on a GPU: a leak, fragmentation, an out-of-memory error and a healthy training, each planted;
+and one of a training that holds 20 GiB in many pieces.
 
     python -m tests.gpu.check_memory [--out FOLDER]
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -24,6 +26,9 @@ way, steps = sys.argv[1], int(sys.argv[2])
 width = 2048
 model = torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Linear(width, 4 * width), torch.nn.GELU(),
     torch.nn.Linear(4 * width, width)) for _ in range(8)]).cuda()
+if way == "large":
+    width = 768
+    model = torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(3000)]).cuda()
 optimizer = torch.optim.AdamW(model.parameters())
 losses, held, times = [], [], []
 if way == "fragmented":
@@ -132,6 +137,19 @@ class Check:
             child.kill()
             child.communicate()
 
+    def large(self) -> None:
+        """How long the report of 20 GiB takes, beside what `python -m benchmarks memory` makes up."""
+        (path,) = self.captured("large", 1)
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        (device,) = self.report(path)["devices"]
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        blocks = sum(one["blocks"] for one in device["holders"])
+        reserved = device["reserved_bytes"] / 2**30
+        say(f"{reserved:.1f} GiB, {device['events']:,} events, {blocks:,} blocks: {seconds:.2f} s of CPU time")
+        self.expect("20 GiB and more", reserved >= 20, reserved)
+        self.expect("reported within 5 s of CPU time", seconds <= 5, seconds)
+
 
 def main() -> None:
     """Run all of it."""
@@ -158,6 +176,7 @@ def main() -> None:
     (fragmented,) = check.captured("fragmented", 1)
     ids = [finding["id"] for finding in check.report(fragmented)["findings"]]
     check.expect("fragmentation", "fragmentation" in ids, ids)
+    check.large()
     for options in ((), ("--memory-history",)):
         child = check.start("oom", 1000, *options)
         _, error = child.communicate(timeout=300)

@@ -53,6 +53,19 @@ def test_a_snapshot_is_data_and_never_code(tmp_path: Path, whole: Path, protocol
     assert load(whole).devices
 
 
+def test_events_with_the_same_frames_have_one_stack_whatever_lists_and_dicts_these_are(whole: Path) -> None:
+    shared = load(whole)
+    data = pickle.loads(whole.read_bytes())
+    for number, event in enumerate(data["device_traces"][0]):
+        frames = event["frames"]
+        event["frames"] = [dict(frame) for frame in frames] if number % 2 else list(frames)
+    whole.write_bytes(pickle.dumps(data))
+    own = load(whole)
+    assert own.stacks == shared.stacks
+    assert len(own.stacks) > 3
+    assert own.devices[0].events.stack.tolist() == shared.devices[0].events.stack.tolist()
+
+
 @pytest.mark.parametrize("number", [2**28, 2**32 - 1])
 def test_a_few_bytes_do_not_fill_the_memory(tmp_path: Path, whole: Path, number: int) -> None:
     path = tmp_path / "memo.pickle"

@@ -38,7 +38,7 @@ def judge(
         stacks: of its threads, and of the processes that it started.
         cpu: by thread, over the same time.
         looks: at the states of the same threads, over the same time.
-        step_seconds: its usual step.
+        step_seconds: its mean step.
     """
     from llmtop.analysis.load_cost import decide
     from llmtop.analysis.load_seen import Seen
@@ -54,6 +54,7 @@ def judge(
             cores=cores(pid),
             step_seconds=step_seconds,
             read_bytes_per_s=None if looks is None else looks.read_bytes_per_s(),
+            written_bytes_per_s=None if looks is None else looks.written_bytes_per_s(),
             workers=tuple(cpu_times.started_by([pid])),
         ),
         sources.calls,

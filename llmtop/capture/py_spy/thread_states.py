@@ -91,7 +91,7 @@ class StateLooks:
         self._pids = tuple(pids)
         self._lock = threading.Lock()
         self._seen: dict[int, Counter[Waits]] = {}
-        self._read_first = read_bytes(self._pids)
+        self._first = storage_bytes(self._pids)
         self._began = time.monotonic()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="llmtop-states", daemon=True)
@@ -116,8 +116,15 @@ class StateLooks:
 
     def read_bytes_per_s(self) -> float | None:
         """What the processes read from storage since it began; None where the kernel does not tell."""
-        now = read_bytes(self._pids)
-        both = [now[pid] - before for pid, before in self._read_first.items() if pid in now]
+        return self._rate(0)
+
+    def written_bytes_per_s(self) -> float | None:
+        """What they wrote to it, likewise."""
+        return self._rate(1)
+
+    def _rate(self, which: int) -> float | None:
+        now = storage_bytes(self._pids)
+        both = [now[pid][which] - before[which] for pid, before in self._first.items() if pid in now]
         return sum(both) / max(time.monotonic() - self._began, 1e-3) if both else None
 
     def close(self) -> None:
@@ -136,13 +143,14 @@ def threads_of(pids: Collection[int]) -> list[tuple[int, int]]:
     return [*found, *((child, child) for child in started_by(pids))]
 
 
-def read_bytes(pids: Collection[int]) -> dict[int, int]:
-    """What each process and each that it started has read from storage, by /proc/PID/io."""
+def storage_bytes(pids: Collection[int]) -> dict[int, tuple[int, int]]:
+    """What each process and each that it started has read from storage and written to it, by /proc/PID/io."""
     found = {}
     for pid in {*pids, *started_by(pids)}:
-        with suppress(OSError, ValueError, IndexError):
-            text = Path(f"/proc/{pid}/io").read_text()
-            found[pid] = int(text.split("\nread_bytes: ")[1].split("\n")[0])
+        with suppress(OSError, ValueError, KeyError):
+            lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+            values = dict(line.split(": ") for line in lines)
+            found[pid] = int(values["read_bytes"]), int(values["write_bytes"])
     return found
 
 

@@ -46,20 +46,20 @@ def test_who_waits(one: Rank, yes: bool) -> None:
 def test_one_that_waits_is_looked_at_once_and_forgotten_when_it_waits_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    looked: list[int] = []
+    looked: list[tuple[int, float | None]] = []
 
     def burst(pid: int, step_seconds: float | None) -> LoadingCost:
-        looked.append(pid)
+        looked.append((pid, step_seconds))
         return COST
 
     monkeypatch.setattr(looking, "burst", burst)
     stage = LoaderCosts()
-    both = snapshot(rank(1, 0.5), rank(2, 0.0))
+    both = snapshot(replace(rank(1, 0.5), step_seconds_p50=0.2), rank(2, 0.0))
     wait_for(lambda: stage(both).ranks[0].loading, what="the cost")
     for _ in range(5):
         assert stage(both).ranks[0].loading == COST
     assert stage(both).ranks[1].loading is None
-    assert looked == [1]
+    assert looked == [(1, 1.0)], "of uneven steps the mean is what waiting takes"
     assert stage(snapshot(rank(1, 0.0))).ranks[0].loading is None
     assert stage(snapshot(rank(1, 0.5))).ranks[0].loading is None, "it is as old as its wait"
 
