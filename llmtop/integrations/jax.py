@@ -106,6 +106,11 @@ def step(tokens: float | None = None, samples: float | None = None, index: int |
     return JaxStep(tokens, samples, index)
 
 
+def marks_steps() -> bool:
+    """Whether the script's steps are marked from here for whatever jax.profiler records."""
+    return _process.met
+
+
 def _meet() -> None:
     """At the first step: listen to the compiler, beside whoever else does, and say what cannot be seen."""
     guard.note(_UNSEEN, _WHY)

@@ -9,7 +9,6 @@ from pathlib import Path
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.inputs import DEFAULT, Limits, bytes_of, open_input
 from llmtop.trace import chrome_json, model, nsys_sqlite
-from llmtop.trace.chrome_events import Collector
 from llmtop.trace.file_kind import TRACES, Examined, examine
 from llmtop.trace.gunzip import Gunzip
 from llmtop.trace.merge import merge
@@ -94,7 +93,7 @@ def _open_file(file: Examined, limits: Limits) -> model.Trace:
 def _open_chrome(file: Examined, limits: Limits) -> model.Trace:
     path, on_disk = file.path, bytes_of(file.path)
 
-    def check(read: Collector) -> None:
+    def check(read: chrome_json.Collects) -> None:
         limits.check_events(path, read.seen, on_disk)
         limits.check_number(path, "threads", read.threads)
         limits.check_number(path, "name_characters", read.names.characters)

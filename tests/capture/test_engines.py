@@ -29,7 +29,8 @@ from llmtop.cli.capture import capture
 from llmtop.cli.doctor import doctor
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.instrument.control import self_capture
-from llmtop.instrument.control.recordings import RECORDINGS, Recording
+from llmtop.instrument.control.recording import Recording
+from llmtop.instrument.control.recordings import RECORDINGS
 from tests.capture.conftest import Start
 from tests.support.made_up_engine import MadeUpEngine
 from tests.support.processes import REPOSITORY, environment, wait_for

@@ -1,0 +1,39 @@
+"""The jax.profiler engine: an attached JAX process records its own next steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from llmtop.capture import traces
+from llmtop.capture.engine import Refusal
+from llmtop.capture.in_process.engine import InProcessEngine
+from llmtop.capture.job import Job, Target
+from llmtop.capture.nsys import sessions
+from llmtop.nsys_cli.tool import Option
+
+
+class JaxProfilerEngine(InProcessEngine):
+    """One Chrome trace a process and XLA's own file beside it, with the steps and phases in them."""
+
+    name = "jax.profiler"
+    gives = "what XLA ran on the devices and the phases, recorded by the JAX process itself at step boundaries"
+    options = (Option("stacks", "each call of a Python function", "each of them becomes some µs slower", False),)
+    not_offered = "it has not imported jax, or one that keeps its trace where llmtop does not know it"
+    suffix = ".trace.json.gz"
+    open_with = "https://ui.perfetto.dev"
+
+    def refusal(self, target: Target) -> Refusal | None:
+        """See `Engine.refusal`."""
+        return super().refusal(target) or sessions.tracer_refusal(target, self.restart(target))
+
+    def refusal_of_absent(self, target: Target) -> Refusal:
+        """See `InProcessEngine.refusal_of_absent`."""
+        return Refusal(self.not_offered)
+
+    def path_for(self, job: Job, target: Target) -> Path:
+        """See `InProcessEngine.path_for`."""
+        return traces.path_for(job, target, self.suffix)
+
+    def after_writing(self, target: Target, path: Path) -> None:
+        """See `InProcessEngine.after_writing`."""
+        traces.label_packed(path, target.pid, *traces.place_of(target))
