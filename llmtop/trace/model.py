@@ -158,6 +158,8 @@ class Ranges(Table):
     style: npt.NDArray[np.int8]
 
 
+CPU = "CPU (XLA's operations)"
+"""The name of a device that is none: what XLA ran on the host's threads."""
 OPEN = np.iinfo(np.int64).max
 
 

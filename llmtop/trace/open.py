@@ -14,7 +14,10 @@ from llmtop.trace.gunzip import Gunzip
 from llmtop.trace.merge import merge
 from llmtop.trace.sanitize import clean
 
-_NOT_TRACES = ("capture.json", "report.json")
+_NOT_TRACES = ("capture.json", "report.json", "perfetto_trace.json.gz")
+"""JAX writes the last one on request, from the trace that lies beside it."""
+_RUNS = Path("plugins", "profile")
+"""Where jax.profiler puts a folder for each trace, by its time, within the one that it is given."""
 
 
 def open_traces(paths: Sequence[Path | Examined], limits: Limits = DEFAULT) -> model.Trace:
@@ -63,10 +66,21 @@ def _traces_in(folder: Path) -> list[Examined]:
         return traces
     if (folder / TRACES).is_dir():
         return _traces_in(folder / TRACES)
+    if runs := _runs_in(folder):
+        return _traces_in(runs[-1])
     snapshot = next((path for path in files if path.name.endswith(".pickle")), None)
     if snapshot is not None:
         raise UnusableInput(f"{snapshot} is a memory snapshot, which has no steps: llmtop report {snapshot}")
     raise UnusableInput(f"{folder} holds no capture: no .sqlite, .nsys-rep or trace .json is in it")
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    """The folders of the traces that jax.profiler has put there, oldest first."""
+    try:
+        runs = sorted(path for path in (folder / _RUNS).iterdir() if path.is_dir())
+    except OSError:
+        return []
+    return [run for run in runs if any(run.glob("*.json.gz"))]
 
 
 def _examined(path: Path) -> Examined | None:

@@ -165,7 +165,10 @@ class XlaCollector:
         )
         trace.process_names = {process: "JAX"}
         if on_cpu:
-            trace.gpus[0] = model.TracedGpu(0, name="CPU (XLA's operations)")
+            trace.gpus[0] = model.TracedGpu(0, name=model.CPU)
+            trace.notes.append(
+                "the device is the CPU: what is called its work are XLA's operations on its threads"
+            )
         if untold:
             trace.notes.append(
                 "the host ran ahead and did not wait for the device at the end, so which step handed over which "
