@@ -25,7 +25,7 @@ _LARGEST_EVENT = 16 << 20
 """What has no end within so many bytes is no event. Kineto writes hundreds, with shapes thousands."""
 _END = re.compile(rb"[}\s]\s*\]")
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
-_OF_XLA = re.compile(rb'"process_name"\s*,\s*"args"\s*:\s*\{\s*"name"\s*:\s*"/(?:host|device):')
+_OF_XLA = re.compile(rb'"name"\s*:\s*"/(?:host:CPU|device:)')
 """How XLA's profiler names its planes, before all other events."""
 _FIRST_EVENT = re.compile(rb'\{\s*"ph"\s*:\s*"')
 _HEADER_LIMIT = 64 << 20

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.inputs import DEFAULT, Limits, bytes_of, open_input
-from llmtop.trace import chrome_json, model, nsys_sqlite
+from llmtop.trace import chrome_json, model, nsys_sqlite, xspace
 from llmtop.trace.file_kind import TRACES, Examined, examine
 from llmtop.trace.gunzip import Gunzip
 from llmtop.trace.merge import merge
@@ -64,6 +64,9 @@ def _traces_in(folder: Path) -> list[Examined]:
     traces = [one for one in map(_examined, named) if one is not None and one.kind == "chrome-json"]
     if traces:
         return traces
+    spaces = [path for path in files if path.name.endswith(xspace.ENDING)]
+    if spaces:
+        return [examine(path) for path in spaces]
     if (folder / TRACES).is_dir():
         return _traces_in(folder / TRACES)
     if runs := _runs_in(folder):
@@ -80,7 +83,7 @@ def _runs_in(folder: Path) -> list[Path]:
         runs = sorted(path for path in (folder / _RUNS).iterdir() if path.is_dir())
     except OSError:
         return []
-    return [run for run in runs if any(run.glob("*.json.gz"))]
+    return [run for run in runs if any(run.glob("*.json.gz")) or any(run.glob(f"*{xspace.ENDING}"))]
 
 
 def _examined(path: Path) -> Examined | None:
@@ -99,6 +102,8 @@ def _open_file(file: Examined, limits: Limits) -> model.Trace:
         return _unpacked(path, limits) if file.packed else nsys_sqlite.load(path, str(path), limits)
     if file.kind == "chrome-json":
         return _open_chrome(file, limits)
+    if file.kind == "xspace":
+        return xspace.load(path, limits)
     if file.kind == "memory-snapshot":
         raise UnusableInput(f"{path} is a memory snapshot, which has no steps: llmtop report {path}")
     raise UnusableInput(f"{path} is no capture but a {file.kind}")

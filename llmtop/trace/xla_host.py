@@ -82,10 +82,10 @@ class HostLines:
         text = event.name or ""
         thread, number = self._thread(event.tid), self._names.number
         if args.step is not None:
-            label = "" if text == OUR_STEP else f"{printable(text, 200)} "
-            # The number as torch's ProfilerStep#7 has it; "train" becomes "train step#7".
-            label = f"step#{args.step}" if not label else f"{label}step#{args.step}"
-            name = number(printable(label, 300))
+            # The number as torch's ProfilerStep#7 has it: "train", and xprof's "train 7", become "train step#7".
+            plain = text.removesuffix(f" {args.step}")
+            before = "" if plain == OUR_STEP else f"{printable(plain, 200)} "
+            name = number(printable(f"{before}step#{args.step}", 300))
             self._ranges.extend((start, end, thread, name))
             self._steps_on.add(thread)
             self._step_names.add(name)
