@@ -13,6 +13,7 @@ from llmtop.trace.file_kind import TRACES, Examined, examine
 from llmtop.trace.gunzip import Gunzip
 from llmtop.trace.merge import merge
 from llmtop.trace.sanitize import clean
+from llmtop.trace.xla_viewer import ENDING
 
 _NOT_TRACES = ("capture.json", "report.json", "perfetto_trace.json.gz")
 """JAX writes the last one on request, from the trace that lies beside it."""
@@ -64,7 +65,7 @@ def _traces_in(folder: Path) -> list[Examined]:
     traces = [one for one in map(_examined, named) if one is not None and one.kind == "chrome-json"]
     if traces:
         return traces
-    spaces = [path for path in files if path.name.endswith(xspace.ENDING)]
+    spaces = [path for path in files if path.name.endswith(ENDING)]
     if spaces:
         return [examine(path) for path in spaces]
     if (folder / TRACES).is_dir():
@@ -83,7 +84,7 @@ def _runs_in(folder: Path) -> list[Path]:
         runs = sorted(path for path in (folder / _RUNS).iterdir() if path.is_dir())
     except OSError:
         return []
-    return [run for run in runs if any(run.glob("*.json.gz")) or any(run.glob(f"*{xspace.ENDING}"))]
+    return [run for run in runs if any(run.glob("*.json.gz")) or any(run.glob(f"*{ENDING}"))]
 
 
 def _examined(path: Path) -> Examined | None:

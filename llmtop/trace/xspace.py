@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -13,17 +12,11 @@ from pathlib import Path
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import printable
 from llmtop.inputs import Limits, bytes_of
-from llmtop.trace import chrome_json, model, xspace_program
+from llmtop.trace import chrome_json, model, xla_viewer, xspace_program
+from llmtop.trace.xla_viewer import ENDING, INSTALL
 
-ENDING = ".xplane.pb"
-INSTALL = "pip install xprof"
 _SECONDS = 300.0
 """A window of some steps takes xprof a second or two."""
-
-
-def is_readable() -> bool:
-    """Whether xprof is here. Loads nothing of it."""
-    return importlib.util.find_spec("xprof") is not None
 
 
 def load(path: Path, limits: Limits) -> model.Trace:
@@ -37,7 +30,7 @@ def load(path: Path, limits: Limits) -> model.Trace:
         UnusableInput: it is no such file, damaged, or beyond a limit.
         NotPossibleHere: xprof is not installed, or does not load.
     """
-    if not is_readable():
+    if not xla_viewer.is_here():
         raise NotPossibleHere(
             f"{path} is read with the package xprof, which is not installed here: {INSTALL}; the .trace.json.gz "
             "that JAX writes beside it needs nothing"

@@ -9,7 +9,7 @@ import pytest
 
 from llmtop.analysis.analyze import analyze
 from llmtop.errors import NotPossibleHere, UnusableInput
-from llmtop.trace import xspace
+from llmtop.trace import xla_viewer
 from llmtop.trace.open import open_trace
 from tests.support.processes import REPOSITORY
 from tests.support.xla_traces import DATA, unpacked
@@ -66,7 +66,7 @@ def test_one_that_is_cut_or_none_is_refused_in_a_sentence(space: Path, keep: int
 
 
 def test_without_xprof_it_is_said_what_would_read_it(space: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xspace, "is_readable", lambda: False)
+    monkeypatch.setattr(xla_viewer, "is_here", lambda: False)
     with pytest.raises(NotPossibleHere, match=r"pip install xprof; the \.trace\.json\.gz that JAX writes beside"):
         open_trace(space)
 

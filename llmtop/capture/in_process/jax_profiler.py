@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from llmtop.capture import traces
-from llmtop.capture.engine import Refusal
+from llmtop.capture.engine import Check, Refusal
 from llmtop.capture.in_process.engine import InProcessEngine
 from llmtop.capture.job import Job, Target
 from llmtop.capture.nsys import sessions
 from llmtop.nsys_cli.tool import Option
+from llmtop.trace import xla_viewer
 
 
 class JaxProfilerEngine(InProcessEngine):
@@ -25,6 +26,13 @@ class JaxProfilerEngine(InProcessEngine):
     def refusal(self, target: Target) -> Refusal | None:
         """See `Engine.refusal`."""
         return super().refusal(target) or sessions.tracer_refusal(target, self.restart(target))
+
+    def checks(self) -> list[Check]:
+        """See `Engine.checks`; the window itself needs nothing but the process that is captured."""
+        if xla_viewer.is_here():
+            return [Check(name="xprof", ok=True, says="reads XLA's .xplane.pb")]
+        says = "not installed: reads XLA's .xplane.pb; the .trace.json.gz of jax.profiler needs nothing"
+        return [Check(name="xprof", ok=None, says=says, command=xla_viewer.INSTALL)]
 
     def refusal_of_absent(self, target: Target) -> Refusal:
         """See `InProcessEngine.refusal_of_absent`."""
