@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from llmtop.analysis.analyze import analyze
+from llmtop.kernel_names import kind_of
 from llmtop.report.model import Report
 from llmtop.trace import model
 from llmtop.trace.open import open_trace, open_traces
@@ -140,6 +141,22 @@ def test_a_category_that_the_file_says_is_taken_as_it_stands(tmp_path: Path) -> 
 )
 def test_an_operation_is_of_a_kind_by_its_name(name: str, category: str) -> None:
     assert category_of(name) == category
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("loop_multiply_fusion_2", "elementwise"),
+        ("input_add_reduce_fusion", "reduction"),
+        ("gemm_fusion_dot_3", "GEMM"),
+        ("dot_general.25", "GEMM"),
+        ("wrapped_tanh", "elementwise"),
+        ("ynn_fusion.1", "other"),
+        ("all-reduce-start.1", "NCCL"),
+    ],
+)
+def test_what_xla_names_itself_has_a_class(name: str, kind: str) -> None:
+    assert kind_of(name) == kind
 
 
 def test_ranks_whose_traces_say_whose_they_are_are_read_together(tmp_path: Path) -> None:
