@@ -190,6 +190,41 @@ def test_a_training_that_ends_within_its_window_ends_as_it_would(loop: Any) -> N
     assert "ended" in said
 
 
+def test_it_starts_no_devices(tmp_path: Path) -> None:
+    """A script may still call jax.distributed.initialize(), which must come before."""
+    program = (
+        "import time, jax, llmtop\n"
+        "from pathlib import Path\n"
+        f"while not Path({str(tmp_path / 'stop')!r}).exists():\n"
+        "    with llmtop.step(): time.sleep(0.01)\n"
+        f"    Path({str(tmp_path / 'steps')!r}).touch()\n"
+        "from jax._src import xla_bridge\n"
+        "print('started', xla_bridge.backends_are_initialized())\n"
+    )
+    env = environment(JAX_PLATFORMS="cpu")
+    with subprocess.Popen([str(JAX), "-c", program], env=env, stdout=subprocess.PIPE, text=True) as process:
+        wait_for((tmp_path / "steps").exists, 60)
+        command = [
+            sys.executable,
+            "-m",
+            "llmtop",
+            "capture",
+            "--engine",
+            "jax.profiler",
+            "--pid",
+            str(process.pid),
+        ]
+        done = subprocess.run(
+            [*command, "--out", str(tmp_path / "captures")],
+            env=env, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        (tmp_path / "stop").touch()
+        told = process.communicate(timeout=60)[0]
+    assert done.returncode == 3
+    assert "JAX has not started its devices yet" in done.stderr
+    assert told == "started False\n"
+
+
 def test_a_jax_that_keeps_its_trace_elsewhere_is_not_offered() -> None:
     program = (
         "import sys, jax\n"

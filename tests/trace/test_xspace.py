@@ -35,7 +35,6 @@ def xprof(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @with_xprof
-@pytest.mark.jax
 @pytest.mark.usefixtures("xprof")
 def test_it_shows_what_the_trace_beside_it_shows(space: Path, tmp_path: Path) -> None:
     ours, theirs = analyze(space), analyze(unpacked("cpu_window", tmp_path))
@@ -49,14 +48,12 @@ def test_it_shows_what_the_trace_beside_it_shows(space: Path, tmp_path: Path) ->
 
 
 @with_xprof
-@pytest.mark.jax
 @pytest.mark.usefixtures("xprof")
 def test_a_folder_without_another_trace_is_read_by_it(space: Path) -> None:
     assert len(open_trace(space.parent).ops) > 100
 
 
 @with_xprof
-@pytest.mark.jax
 @pytest.mark.usefixtures("xprof")
 @pytest.mark.parametrize("keep", [0, 1, 5000, 100_000])
 def test_one_that_is_cut_or_none_is_refused_in_a_sentence(space: Path, keep: int) -> None:

@@ -91,8 +91,9 @@ class JaxProfiler(Recording):
         self._mark: Any = None
         self._displaced = False
         self._pid = os.getpid()
-        self._ending = threading.Lock()
-        """Held by whoever ends the session: the script's thread, or one that begins a trace."""
+        self._ending = threading.RLock()
+        """Held by whoever ends the session: the script's thread, or one that begins a trace, which a signal's handler
+        may do in the midst of the former."""
 
     def start(self) -> None:
         state = _state()
@@ -100,6 +101,9 @@ class JaxProfiler(Recording):
             raise RuntimeError("this JAX keeps its trace where llmtop does not know it")
         if state.profile_session is not None:
             raise RuntimeError("the script has begun a trace of jax.profiler itself")
+        if not _devices_started():
+            # To begin would start them, and jax.distributed.initialize() must come before.
+            raise RuntimeError("JAX has not started its devices yet: try again once it computes")
         _await_devices(self._jax)
         self._jax.profiler.start_trace(os.devnull, **self._options())
         with self._ending:
@@ -118,6 +122,8 @@ class JaxProfiler(Recording):
         self._end_mark()
         self._recorder.annotate_with(None)
         self._check()
+        if self._session is None:
+            return
         _await_devices(self._jax)
         with self._jax.profiler.TraceAnnotation(DRAINED):
             pass
@@ -212,6 +218,11 @@ def _state() -> Any:
     return state if known else None
 
 
+def _devices_started() -> bool:
+    started = getattr(sys.modules.get("jax._src.xla_bridge"), "backends_are_initialized", None)
+    return started is None or bool(started())
+
+
 def _put_back(recording: JaxProfiler) -> None:
     """Give JAX its lock again, if it is ours that lies over it."""
     state = _state()
@@ -221,7 +232,7 @@ def _put_back(recording: JaxProfiler) -> None:
 
 
 def _await_devices(jax: Any) -> None:
-    """Wait until all that was dispatched is done, `DEVICE_SECONDS` at most; starts no device."""
+    """Wait until all that was dispatched is done, `DEVICE_SECONDS` at most."""
     waiting = [array for array in jax.live_arrays() if not _is_ready(array)]
     until = time.monotonic() + DEVICE_SECONDS
     while waiting and time.monotonic() < until:
