@@ -157,6 +157,7 @@ class XlaCollector:
             self._take_operations()
         trace.ops = self._device_ops(process)
         trace.calls = self._host.calls(process, with_runs=on_cpu)
+        trace.gpus = dict(self._host.devices)
         untold = on_cpu and not self._host.runs_known
         trace.ranges = self._host.ranges(process, with_steps=not untold)
         trace.host = self._host.spans(process)

@@ -19,6 +19,7 @@ class XlaArgs(msgspec.Struct, gc=False):
     name: Number = None
     step: Number = msgspec.field(name="step_num", default=None)
     phase: Number = msgspec.field(name="llmtop_phase", default=None)
+    devices: Number = msgspec.field(name="llmtop_devices", default=None)
     run: Number = msgspec.field(name="run_id", default=None)
     device: Number = msgspec.field(name="device_ordinal", default=None)
     copy: Number = msgspec.field(name="memcpy_details", default=None)

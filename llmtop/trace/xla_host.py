@@ -29,6 +29,7 @@ _DRAINED = "llmtop.devices_done"
 """What a capture of llmtop notes once the devices have done all that was handed over."""
 _FRAME = re.compile(r"^\$(.*?):(\d+) (.*)$")
 _NVTX = "NVTX:"
+_MOST_DEVICES, _DIGITS = 1024, 7
 
 
 class _Operation(NamedTuple):
@@ -56,6 +57,8 @@ class HostLines:
         self._steps_on: set[int] = set()
         self._step_names: set[int] = set()
         self._threads: dict[Number, int] = {}
+        self.devices: dict[int, model.TracedGpu] = {}
+        """By number, where the file tells of them."""
         self._drained_at = -1
         """Until when the host waited for a device."""
         self._runs: dict[tuple[int, int], int] | None = None
@@ -98,12 +101,14 @@ class HostLines:
         elif args.hlo_op is not None:
             self._operations.append(_Operation(start, end, event.tid, text, args))
         else:
-            self._other(text, start, end, thread)
+            self._other(text, args, (start, end), thread)
 
-    def _other(self, text: str, start: int, end: int, thread: int) -> None:
+    def _other(self, text: str, args: XlaArgs, span: tuple[int, int], thread: int) -> None:
+        start, end = span
         number = self._names.number
         if text == _DRAINED:
             self._drained_at = max(self._drained_at, end)
+            self._learn_devices(str(args.devices or ""))
             return
         if _WAITS.search(text):
             self._drained_at = max(self._drained_at, end)
@@ -119,6 +124,13 @@ class HostLines:
         frame = _FRAME.match(text)
         shown = f"{frame[1]}({frame[2]}): {frame[3]}" if frame is not None else text
         self._spans.extend((start, end, thread, number(printable(shown, 400))))
+
+    def _learn_devices(self, told: str) -> None:
+        """As a capture of llmtop writes them: "0=NVIDIA H100 80GB HBM3|1=…"."""
+        for one in told.split("|")[:_MOST_DEVICES]:
+            number, _, kind = one.partition("=")
+            if number.isascii() and number.isdigit() and len(number) < _DIGITS and kind:
+                self.devices[int(number)] = model.TracedGpu(int(number), name=printable(kind, 100))
 
     def _thread(self, tid: Number) -> int:
         known = self._threads.get(tid)

@@ -86,4 +86,6 @@ def on_gpu(steps: int = 6, wait_us: float = 1000.0, lag_us: float = 300.0) -> li
         events.append(timed((GPU, 901), "gemm_fusion_dot.3", begun, 700))
         events.append(timed((GPU, 902), str(step), at, wait_us + 1050))
     events.append(timed((GPU, 903), "Overhead", 10.0, 30.0))
+    named = {"llmtop_devices": "0=NVIDIA H100 80GB HBM3"}
+    events.append(timed(thread, "llmtop.devices_done", 50.0 + steps * (wait_us + 1100.0), 1.0, **named))
     return events

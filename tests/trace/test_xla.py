@@ -93,6 +93,7 @@ def test_made_up_of_a_gpu_the_report_names_what_it_waits_for(tmp_path: Path) -> 
     assert report.verdict == "input_bound"
     (device,) = report.devices
     assert device.busy_pct == pytest.approx(100 * 6 * 800 / (5 * 2100 + 800), abs=0.01)
+    assert device.name == "NVIDIA H100 80GB HBM3"
     assert (device.steps, device.step_seconds) == (5, pytest.approx(2.1e-3))
     assert report.makeup is not None
     assert report.makeup.vendor == "NVIDIA"

@@ -33,6 +33,8 @@ PHASE = "llmtop_phase"
 """The argument by which a phase is known in the file: JAX's own annotations have names of the same kind."""
 DRAINED = "llmtop.devices_done"
 """Marks in the file that by then the devices had done all that was dispatched."""
+DEVICES = "llmtop_devices"
+"""Its argument: the devices' numbers and kinds, which XLA leaves out of the file."""
 DEVICE_SECONDS = 20.0
 """How long a boundary waits for the devices: a host is seldom more than some steps ahead."""
 _POLL_SECONDS = 0.0002
@@ -92,8 +94,8 @@ class JaxProfiler(Recording):
         self._displaced = False
         self._pid = os.getpid()
         self._ending = threading.RLock()
-        """Held by whoever ends the session: the script's thread, or one that begins a trace, which a signal's handler
-        may do in the midst of the former."""
+        """Held by whoever ends the session: the script's thread, or one that begins a trace. A signal's handler
+        may do that in the midst of the former."""
 
     def start(self) -> None:
         state = _state()
@@ -125,7 +127,7 @@ class JaxProfiler(Recording):
         if self._session is None:
             return
         _await_devices(self._jax)
-        with self._jax.profiler.TraceAnnotation(DRAINED):
+        with self._jax.profiler.TraceAnnotation(DRAINED, **{DEVICES: _devices(self._jax)}):
             pass
         with self._ending:
             _put_back(self)
@@ -221,6 +223,15 @@ def _state() -> Any:
 def _devices_started() -> bool:
     started = getattr(sys.modules.get("jax._src.xla_bridge"), "backends_are_initialized", None)
     return started is None or bool(started())
+
+
+def _devices(jax: Any) -> str:
+    """Number and kind of each device of this process: "0=NVIDIA H100 80GB HBM3|1=…"; "" on the CPU."""
+    try:
+        mine = [one for one in jax.local_devices() if one.platform != "cpu"]
+        return "|".join(f"{one.local_hardware_id}={one.device_kind}" for one in mine)
+    except Exception:  # noqa: BLE001 - a plugin's devices may know neither: the capture goes without
+        return ""
 
 
 def _put_back(recording: JaxProfiler) -> None:
