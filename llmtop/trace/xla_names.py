@@ -21,11 +21,13 @@ _FUSION = re.compile(r"(?:^|_)fusion$|^fusion_|^(?:gemm|input|loop|transpose|tri
 _KINDS_OF_FUSION = (
     ("gemm", "gemm fusion"),
     ("dot", "gemm fusion"),
-    ("input_", "reduce fusion"),
-    ("reduce", "reduce fusion"),
     ("softmax", "softmax fusion"),
+    ("reduce", "reduce fusion"),
     ("transpose", "transpose fusion"),
+    ("concatenate", "concatenate fusion"),
+    ("scatter", "scatter fusion"),
     ("loop_", "loop fusion"),
+    ("input_", "input fusion"),
 )
 _LIBRARY = re.compile(r"^(?:custom-call|cublas|cudnn|__cublas|__cudnn|cub_|triton_kernel|te_)", re.I)
 

@@ -129,6 +129,8 @@ def test_a_category_that_the_file_says_is_taken_as_it_stands(tmp_path: Path) -> 
     [
         ("loop_add_fusion.12", "loop fusion"),
         ("input_add_reduce_fusion", "reduce fusion"),
+        ("input_transpose_fusion", "transpose fusion"),
+        ("input_concatenate_fusion.4", "concatenate fusion"),
         ("gemm_fusion_dot.1.0", "gemm fusion"),
         ("triton_softmax.4", "triton_softmax"),
         ("multiply_subtract_fusion.1", "fusion"),
