@@ -82,6 +82,9 @@ def report_of(folder: Path | None) -> Report:
     return from_json((folder / "report.json").read_bytes())
 
 
+@pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="JAX 0.6, the last for 3.10, tells no operations of the CPU"
+)
 def test_a_window_with_steps_phases_and_operations_changes_no_result(loop: Any) -> None:
     training = loop("--steps", "600").stepping()
     code, said, folder = training.captured("--engine", "jax.profiler", "--steps", "6")

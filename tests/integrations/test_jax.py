@@ -96,6 +96,8 @@ def test_steps_are_marked_by_number_in_what_jax_profiler_records(tmp_path: Path)
     events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
     marks = [event["args"]["step_num"] for event in events if event.get("name") == "llmtop.step"]
     assert marks == [str(index) for index in range(12)]
+    if sys.version_info < (3, 11):
+        pytest.skip("JAX 0.6, the last for 3.10, tells no operations of the CPU")
     said = subprocess.run(
         [sys.executable, "-m", "llmtop", "report", "--json", tmp_path / "trace"],
         capture_output=True, text=True, check=True,
