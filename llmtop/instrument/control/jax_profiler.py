@@ -126,9 +126,9 @@ class JaxProfiler(Recording):
         self._check()
         if self._session is None:
             return
-        _await_devices(self._jax)
-        with self._jax.profiler.TraceAnnotation(DRAINED, **{DEVICES: _devices(self._jax)}):
-            pass
+        if _await_devices(self._jax):
+            with self._jax.profiler.TraceAnnotation(DRAINED, **{DEVICES: _devices(self._jax)}):
+                pass
         with self._ending:
             _put_back(self)
             session, self._session = self._session, None
@@ -242,13 +242,14 @@ def _put_back(recording: JaxProfiler) -> None:
         state.lock = lock.lock
 
 
-def _await_devices(jax: Any) -> None:
-    """Wait until all that was dispatched is done, `DEVICE_SECONDS` at most."""
+def _await_devices(jax: Any) -> bool:
+    """Wait until all that was dispatched is done, `DEVICE_SECONDS` at most; whether it is."""
     waiting = [array for array in jax.live_arrays() if not _is_ready(array)]
     until = time.monotonic() + DEVICE_SECONDS
     while waiting and time.monotonic() < until:
         time.sleep(_POLL_SECONDS)
         waiting = [array for array in waiting if not _is_ready(array)]
+    return not waiting
 
 
 def _is_ready(array: Any) -> bool:
