@@ -116,21 +116,17 @@ def window(model: str, facts: dict[str, Any], keep: Path | None, *options: str) 
             env=env, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         try:
-            if not watch(training, env, until_step=60):
-                training.kill()
-                facts["failed"].append(f"{model}: it made no steps: {training.communicate()[0][-600:]}")
-                return {}
+            stepped = bool(watch(training, env, until_step=60))
             ready = time.monotonic()
-            took = subprocess.run(
-                [sys.executable, "-m", "llmtop", "capture", "--engine", "jax.profiler", "--steps", "10",
-                 "--pid", str(training.pid), "--out", f"{directory}/captures"],
-                env=env, cwd=REPOSITORY, capture_output=True, text=True, timeout=120,
-            )  # fmt: skip
+            took = capture(training, env, f"{directory}/captures") if stepped else None
             runs_on = training.poll() is None
-            after = watch(training, env, until_step=0)
+            after = watch(training, env, until_step=0) if stepped else {}
         finally:
             training.kill()
-            training.communicate()
+            told = training.communicate()[0]
+        if took is None:
+            facts["failed"].append(f"{model}: it made no 60 steps in time: {told[-600:]}")
+            return {}
         found: dict[str, Any] = {"start_s": ready - begun, "capture_s": time.monotonic() - ready}
         if took.returncode:
             facts["failed"].append(f"{model}: no window: {took.stderr[-600:]}")
@@ -141,6 +137,15 @@ def window(model: str, facts: dict[str, Any], keep: Path | None, *options: str) 
         found |= read(folder) | {"runs_on": runs_on, "step_ms_after": after.get("seen_step_ms")}
         judge_window(model, found, facts)
         return found
+
+
+def capture(training: subprocess.Popen[str], env: dict[str, str], out: str) -> subprocess.CompletedProcess[str]:
+    """Take a window of ten steps."""
+    return subprocess.run(
+        [sys.executable, "-m", "llmtop", "capture", "--engine", "jax.profiler", "--steps", "10",
+         "--pid", str(training.pid), "--out", out],
+        env=env, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
 
 
 def read(folder: Path) -> dict[str, Any]:
