@@ -34,7 +34,9 @@ _COLLECTIVE: Final = re.compile(
     # PyTorch's symmetric memory (one_shot_, two_shot_, multimem_), vLLM's and TensorRT-LLM's own, DeepEP.
     r"|(?:one|two)_?shot_?all_?reduce|multimem_(?:all|one|two|reduce|broadcast)|cross_device_reduce"
     r"|all_?reduce(?!_?op)|all_?gather_?kernel|reduce_?scatter_?kernel|all_?to_?all|nvshmemx?_\w*(?:barrier|put|get)"
-    r"|deep_ep::",
+    r"|deep_ep::"
+    # XLA's operations, where they stand for what ran (on the CPU and on TPUs).
+    r"|^(?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)\b",
     re.I,
 )
 _TRITON: Final = re.compile(r"^triton_(poi|red|per|tem|for|mm|bmm|convolution\w*|flex_attention)(?:_|$)")
@@ -77,7 +79,8 @@ _KINDS: Final[tuple[tuple[KernelKind, re.Pattern[str]], ...]] = (
     (
         "GEMM",
         re.compile(r"(?<!fb)gemm|nvjet|Cijk_|cutlass|wgmma|xmma|cublas|split_?k(?!v)|gemv|matmul|(?:^|[\s:_])b?mm_"
-                   r"|fused_moe_kernel|f8f8|f8i4|dot_kernel|hmma|epilogue::impl|marlin", re.I),
+                   r"|fused_moe_kernel|f8f8|f8i4|dot_kernel|hmma|epilogue::impl|marlin"
+                   r"|^dot(?:_general)?(?:\.\d+)*$", re.I),
     ),
     (
         "reduction",
@@ -87,19 +90,21 @@ _KINDS: Final[tuple[tuple[KernelKind, re.Pattern[str]], ...]] = (
     (
         "elementwise",
         re.compile(r"elementwise|vectorized|copy|fill|CatArray|index|gather|scatter|dropout|gelu|silu|relu|transpose"
-                   r"|permute|where|arange|cast|rope|triton_", re.I),
+                   r"|permute|where|arange|cast|rope|triton_"
+                   # XLA's: what it fuses around no product and no reduction, and what it wraps alone.
+                   r"|^(?![xy]nn)\w*fusion(?:[._]\d+)*$|^wrapped_", re.I),
     ),
 )  # fmt: skip
 
 _COLLECTIVE_KINDS: Final = tuple(
     (name, re.compile(pattern, re.I))
     for name, pattern in (
-        ("AllReduce", r"all_?reduce|cross_device_reduce"),
-        ("AllGather", r"all_?gather"),
-        ("ReduceScatter", r"reduce_?scatter"),
-        ("AllToAll", r"all_?to_?all"),
+        ("AllReduce", r"all[_-]?reduce|cross_device_reduce"),
+        ("AllGather", r"all[_-]?gather"),
+        ("ReduceScatter", r"reduce[_-]?scatter"),
+        ("AllToAll", r"all[_-]?to[_-]?all"),
         ("Broadcast", r"broadcast"),
-        ("SendRecv", r"send_?recv"),
+        ("SendRecv", r"send_?recv|^collective-permute"),
         ("Reduce", r"reduce"),
         ("Gather", r"gather"),
         ("Scatter", r"scatter"),

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Brings the real JAX (for the CPU, some 90 MB) into a Python environment of its own in .cache/ of the checkout, with
-# what llmtop's training side needs beside it: setting up the tests takes no longer for it.
+# what llmtop's training side needs beside it, and xprof (32 MB), which reads XLA's own files, into a folder of its own:
+# setting up the tests takes no longer for it.
 # Where that cannot be had it says why and ends with 0: the tests that need it then skip with a reason.
 # usage: tests/fetch_jax.sh [CACHE]
 set -uo pipefail
@@ -13,8 +14,17 @@ python=${PYTHON:-python3}
 skip() { echo "no JAX for the tests: $*" >&2; exit 0; }
 . "$here/tests/fetch_tries.sh"
 
+xprof() {
+  [ -d "$cache/xprof/xprof" ] && return
+  try "$python" -m pip install -q --disable-pip-version-check --no-deps --target "$cache/xprof" \
+    xprof etils fsspec importlib_resources zipp typing_extensions six protobuf absl-py || {
+    rm -rf "$cache/xprof"
+    echo "no xprof for the tests: it could not be downloaded within $limit s" >&2
+  }
+}
+
 runs() { "$1" -c 'import jax, msgspec, nvtx' 2> /dev/null; }
-[ -x "$cache/jax/bin/python" ] && runs "$cache/jax/bin/python" && exit 0
+[ -x "$cache/jax/bin/python" ] && runs "$cache/jax/bin/python" && { xprof; exit 0; }
 
 mkdir -p "$cache" || skip "$cache cannot be made"
 rm -rf "$cache/jax"
@@ -25,3 +35,5 @@ try "$cache/jax/bin/python" -m pip install -q --disable-pip-version-check 'jax>=
   skip "it could not be downloaded within $limit s"
 }
 runs "$cache/jax/bin/python" || { rm -rf "$cache/jax"; skip "what was installed does not run here"; }
+xprof
+exit 0

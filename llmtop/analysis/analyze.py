@@ -16,6 +16,7 @@ from llmtop.analysis.copies import copy_times
 from llmtop.analysis.device_timeline import Lane, lanes_of
 from llmtop.analysis.findings import Measured, findings
 from llmtop.analysis.gemms import gemm_times, roofs
+from llmtop.analysis.hlo_operations import hlo_times
 from llmtop.analysis.idle_causes import CAUSES, Gaps, attribute
 from llmtop.analysis.kernels import kernel_times
 from llmtop.analysis.launch_order import with_launch_order
@@ -196,7 +197,7 @@ def _measure(
         ranks={rank.process: rank.rank for rank in trace.ranks},
         missing=missing,
         tool=f"{trace.engine} {trace.version}".strip(),
-        operators=operator_times(trace, by_step),
+        operators=operator_times(trace, by_step) or hlo_times(trace, by_step),
         gemms=gemm_times(trace, ceilings),
         roofs=ceilings,
         makeup=makeup(trace),

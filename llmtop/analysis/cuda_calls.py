@@ -18,8 +18,9 @@ _VERSION = re.compile(r"_v\d+(_ptsz|_ptds)?$")
 _SYNC = re.compile(
     r"^(cuda|cu|hip)(Stream|Device|Thread|Event|Ctx)Synchronize|^(cuda|hip)Memcpy(ToSymbol|FromSymbol|2D|3D)?$"
     r"|^hipMemcpyWithStream$|^cuMemcpy(DtoH|HtoD|DtoD)?$|^hipMemcpy(DtoH|HtoD|DtoD)$"
+    r"|PjRt\w*::(Await|BlockHostUntilReady)$|^block_until_ready$"
 )
-_LAUNCH = re.compile(r"Launch(?!HostFunc)|Memset|^cudaGraphLaunch|^cuGraphLaunch", re.I)
+_LAUNCH = re.compile(r"Launch(?!HostFunc)|Memset|^cudaGraphLaunch|^cuGraphLaunch|::ExecuteHelper", re.I)
 _COPY = re.compile(r"Memcpy|MemPrefetch", re.I)
 _ALLOCATION = re.compile(
     r"^(cuda|hip)(Malloc|Free|HostAlloc|HostRegister|HostUnregister|MemPool)|^cu(Mem(Alloc|Free|Create|Map|Unmap|"

@@ -66,7 +66,9 @@ class Measured:
     def situation(self) -> Situation:
         """What advice must fit."""
         made = self.makeup
-        return Situation(made.vendor, made.workload, made.graph_launches > 0) if made is not None else Situation()
+        if made is None:
+            return Situation()
+        return Situation(made.vendor, made.workload, made.graph_launches > 0, made.framework is not None)
 
 
 def findings(measured: Measured) -> tuple[Finding, ...]:

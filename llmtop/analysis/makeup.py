@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from llmtop.analysis.hlo_operations import hlo_parts, hlo_passes
 from llmtop.analysis.operators import Calls, graph_launched, launched, named, operator_calls
 from llmtop.analysis.token_passes import TokenPasses, token_passes
 from llmtop.gpu_specs import has_matrix_cores
@@ -63,6 +64,9 @@ def makeup(trace: model.Trace) -> Makeup | None:
     row, calls = launched(trace), operator_calls(trace)
     workload, told_by = _workload(trace, calls)
     passes = _passes(trace, row, calls) if workload == "training" else {}
+    differentiated = hlo_passes(trace)
+    if differentiated:
+        workload, told_by, passes = "training", "operations run backward (transpose)", differentiated
     stages = _stages(trace) if workload == "inference" else {}
     stages_by = "ranges and functions of these names" if stages else ""
     answers = None if stages or workload == "training" else token_passes(trace)
@@ -79,6 +83,8 @@ def makeup(trace: model.Trace) -> Makeup | None:
     fp32 = _by_name(trace, lambda name: kind_of(name) in ("GEMM", "convolution") and matrix_type(name) == "fp32")
     return Makeup(
         vendor=_vendor(trace),
+        framework="JAX" if trace.ops.hlo.any() else None,
+        operations=hlo_parts(trace),
         workload=workload,
         told_by=told_by,
         passes=tuple(part for part in parts.values() if part.seconds),
@@ -124,8 +130,10 @@ def _by_name(trace: model.Trace, fits: Callable[[str], object]) -> Chosen:
     return np.asarray(kernels & like[trace.ops.full_name])
 
 
-def _vendor(trace: model.Trace) -> Literal["NVIDIA", "AMD"] | None:
+def _vendor(trace: model.Trace) -> Literal["NVIDIA", "AMD", "CPU"] | None:
     names = [gpu.name for gpu in trace.gpus.values() if gpu.name]
+    if model.CPU in names:
+        return "CPU"
     if any(map(_AMD.search, names)):
         return "AMD"
     if any(map(_NVIDIA.search, names)):

@@ -68,12 +68,18 @@ def _reached(gemms: tuple[GemmTime, ...]) -> str:
 
 def _counted(makeup: Makeup | None, shapes: bool) -> str:
     """What only counters can tell, and which tool reads them."""
+    if makeup is not None and makeup.vendor == "CPU":
+        return ""
     if makeup is not None and makeup.vendor == "AMD":
         tool = "rocprof-compute can tell: it counts its bytes and FLOPs (rocprof-compute profile --roof-only)"
     else:
         tool = "ncu can tell: it counts its bytes and FLOPs (llmtop kernel, given this capture, has the command)"
     capture = "llmtop capture --engine torch.profiler --option shapes"
-    how = "" if shapes else f" Recorded with shapes ({capture}), matrix products show their rates here."
+    how = (
+        ""
+        if shapes or (makeup is not None and makeup.framework)
+        else f" Recorded with shapes ({capture}), matrix products show their rates here."
+    )
     return f"{how} At which roof any other kernel is, only {tool}."
 
 

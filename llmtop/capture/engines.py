@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from llmtop.capture.engine import Engine
+from llmtop.capture.in_process.jax_profiler import JaxProfilerEngine
 from llmtop.capture.in_process.memory import MemoryEngine
 from llmtop.capture.in_process.torch_profiler import TorchProfilerEngine
 from llmtop.capture.kineto.engine import KinetoEngine
@@ -18,6 +19,7 @@ ENGINES: dict[str, Engine] = {
     for engine in (
         NsysEngine(),
         TorchProfilerEngine(),
+        JaxProfilerEngine(),
         KinetoEngine(),
         PySpyEngine(),
         PerfEngine(),

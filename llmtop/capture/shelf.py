@@ -21,7 +21,7 @@ _MARK = "baseline"
 """The file beside the captures that names the baseline: it outlives the program, and goes when its folder does."""
 _RAW = ".folded"
 """Stacks as they were sampled: what a viewer shows lies beside them."""
-_NO_TRACE = frozenset({INFO, REPORT, "report.md"})
+_NO_TRACE = frozenset({INFO, REPORT, "report.md", "environment.json"})
 
 
 class _Steps(msgspec.Struct):

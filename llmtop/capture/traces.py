@@ -1,4 +1,4 @@
-"""Traces of PyTorch as other programs want them: in a folder of their own, named and labelled by rank.
+"""Traces as other programs want them: in a folder of their own, named and labelled by rank.
 
 Perfetto reads any. TensorBoard's profiler plugin takes files named ``*.pt.trace.json`` for traces and what stands
 before that for the name of the worker. HTA takes every JSON file of a folder for a trace, and its rank from the
@@ -8,6 +8,7 @@ group.
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import shutil
@@ -26,8 +27,13 @@ _OBJECT = re.compile(rb"\s*\{\s*(?=\")")
 _CHUNK = 1 << 22
 
 
-def path_for(job: Job, target: Target) -> Path:
+def path_for(job: Job, target: Target, ending: str = ENDING) -> Path:
     """Where the trace of one process is to be written; the folder is there.
+
+    Args:
+        job: the capture.
+        target: the process.
+        ending: of its name.
 
     Raises:
         NotPossibleHere: it cannot be made.
@@ -39,9 +45,9 @@ def path_for(job: Job, target: Target) -> Path:
         raise NotPossibleHere(f"{folder} cannot be made: {error.strerror}") from None
     rank, _ = place_of(target)
     stem = target.stem if rank is None else f"rank{rank}"
-    path = folder / f"{stem}{ENDING}"
+    path = folder / f"{stem}{ending}"
     taken = [other for other in job.plan.targets if other is not target and place_of(other)[0] == rank]
-    return path.with_name(f"{stem}_pid{target.pid}{ENDING}") if rank is not None and taken else path
+    return path.with_name(f"{stem}_pid{target.pid}{ending}") if rank is not None and taken else path
 
 
 def place_of(target: Target) -> tuple[int | None, int | None]:
@@ -88,3 +94,28 @@ def label(path: Path, rank: int | None, world_size: int | None) -> None:
         raise NotPossibleHere(
             f"{path} is there, but its rank could not be written into it: {error.strerror}"
         ) from None
+
+
+def label_packed(path: Path, pid: int, rank: int | None, world_size: int | None) -> None:
+    """Write into a gzipped trace of jax.profiler whose it is: XLA does not say; one that is no object is left so.
+
+    Raises:
+        NotPossibleHere: the disk is full, or the file has gone.
+    """
+    made = path.with_name(f"{path.name}.labelled")
+    told = {"pid": pid, "rank": rank, "world_size": world_size}
+    try:
+        with gzip.open(path, "rb") as file:
+            head = file.read(_HEAD_BYTES)
+            start = _OBJECT.match(head)
+            if start is None:
+                return
+            # As small as XLA makes it; the trace is of some steps.
+            with gzip.open(made, "wb", compresslevel=6) as labelled:
+                labelled.write(b'{"llmtop":' + msgspec.json.encode(told) + b"," + head[start.end() :])
+                shutil.copyfileobj(file, labelled, _CHUNK)
+        os.replace(made, path)
+    except (OSError, EOFError) as error:
+        made.unlink(missing_ok=True)
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "it is cut"
+        raise NotPossibleHere(f"{path} is there, but whose it is could not be written into it: {why}") from None

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 _ASK_SECONDS = 3.0
 """How long the drivers may take to have said what they have."""
 _UNTRIED: Final = "untried on hardware: made and tested on a stand-in for AMD's library"
+_XLA: Final = (
+    "untried: no window is taken of processes of torch_xla (py-spy and perf can take theirs), TPUs are not shown "
+    "(tpu-info shows them), and windows by jax.profiler were not tried on one"
+)
 _INTEL, _TPU_VENDOR = "0x8086", "0x1ae0"
 
 
@@ -123,7 +127,8 @@ def _others() -> list[Check]:
     devices = Path("/sys/bus/pci/devices").glob("*/vendor")
     if os.path.isdir("/sys/class/accel") and any(_vendor(file) == _TPU_VENDOR for file in devices):
         found.append("TPUs")
-    return [Check(name="accelerators", ok=None, says=f"{' and '.join(found)} here are not shown")] if found else []
+    told = [Check(name="accelerators", ok=None, says=f"{' and '.join(found)} here are not shown")] if found else []
+    return [*told, Check(name="torch_xla, TPUs", ok=None, says=_XLA)]
 
 
 def _vendor(file: Path) -> str:

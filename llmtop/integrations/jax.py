@@ -3,7 +3,8 @@
 JAX dispatches asynchronously and this waits for nothing: within a step the host's time is that of dispatching, and
 from the start of a step to the start of the next it is the device's pace as soon as the runtime's queue is full or
 the script waits itself (to log a loss, say). So rates and whole steps are right over many steps; what a phase
-takes on the device is not known, and the monitor says so. ``jax.profiler`` windows tell, with each step marked.
+takes on the device is not known, and the monitor says so. Windows by ``jax.profiler`` tell, with each step marked:
+``llmtop capture`` takes them.
 
 Jitted functions are not told apart by themselves, under ``llmtop run`` neither: what ``jax.jit`` returns cannot be
 wrapped without changing what it is to JAX (a hashable, traceable, lowerable object with a fast path in C++), and a
@@ -30,7 +31,7 @@ MARK = "llmtop.step"
 """What a step is called in what jax.profiler records, beside its number."""
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 _UNSEEN = "what a JAX step does on its device"
-_WHY = "JAX dispatches asynchronously and nothing waits for it here; jax.profiler.trace() shows it, step by step"
+_WHY = "JAX dispatches asynchronously and nothing waits for it here; llmtop capture shows it, step by step"
 
 
 class _Process:
@@ -104,6 +105,11 @@ def step(tokens: float | None = None, samples: float | None = None, index: int |
     A step within a step is ignored, and one that an exception leaves is not counted, as with `llmtop.step`.
     """
     return JaxStep(tokens, samples, index)
+
+
+def marks_steps() -> bool:
+    """Whether the script's steps are marked from here for whatever jax.profiler records."""
+    return _process.met
 
 
 def _meet() -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from llmtop.bottlenecks import LossId
+from llmtop.report import advice_jax
 
 
 @dataclass(frozen=True)
@@ -204,11 +205,13 @@ class Situation:
     """What advice must fit besides the finding."""
 
     vendor: str | None = None
-    """"NVIDIA", "AMD" or None."""
+    """"NVIDIA", "AMD", "CPU" (of XLA's operations) or None."""
     workload: str | None = None
     """"training", "inference" or None."""
     graphs: bool = False
     """Whether CUDA graphs are replayed already."""
+    jax: bool = False
+    """Whether the program is JAX's; PyTorch's otherwise."""
 
 
 _SERVING_FIX: Final[Mapping[str, str]] = {
@@ -300,8 +303,13 @@ def advice_for(kind: FindingId, situation: Situation) -> Advice:
     fix, following, confirm = plain.fix, plain.next, plain.confirm
     if situation.workload == "inference":
         fix = _SERVING_FIX.get(kind, fix)
-    if situation.graphs:
+    if situation.jax:
+        fix = advice_jax.FIX.get(kind, fix)
+        confirm, following = advice_jax.CONFIRM.get(kind, confirm), advice_jax.NEXT.get(kind, following)
+    elif situation.graphs:
         fix = _GRAPHS_FIX.get(kind, fix)
+    if situation.vendor == "CPU" and kind == "hot_kernel":
+        following = ""
     if situation.vendor == "AMD":
         following = _AMD_NEXT.get(kind, following)
         for theirs, own in _AMD_WORDS:

@@ -109,7 +109,10 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 class Makeup(msgspec.Struct, frozen=True, kw_only=True):
     """What the device time of a capture is made of, whole file."""
 
-    vendor: Literal["NVIDIA", "AMD"] | None = None
+    vendor: Literal["NVIDIA", "AMD", "CPU"] | None = None
+    """CPU: what is called device work are XLA's operations on the CPU."""
+    framework: Literal["JAX"] | None = None
+    """None for PyTorch, or where nothing tells."""
     workload: Literal["training", "inference"] | None = None
     """None where nothing in the capture tells."""
     told_by: str = ""
@@ -121,6 +124,8 @@ class Makeup(msgspec.Struct, frozen=True, kw_only=True):
     """Prefill and decode, in inference."""
     stages_by: str = ""
     """In words: what told them apart."""
+    operations: tuple[Part, ...] = ()
+    """By kind of XLA's operation, in a capture of jax.profiler."""
     graph_launches: int = 0
     """Calls that replay a CUDA graph."""
     graph_pct: float | None = None

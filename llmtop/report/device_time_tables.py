@@ -9,6 +9,7 @@ from llmtop.report.text_table import Text
 
 _WORTH_PCT = 0.05
 """Less is shown as 0.0%."""
+_MOST_KINDS = 12
 _WIDE = 100
 """Characters of a name from which on there is room for shapes as well."""
 
@@ -91,6 +92,7 @@ def makeup_table(report: Report) -> Text:
     rows: list[tuple[str, ...]] = []
     if made is not None:
         rows = [_part(part) for part in (*made.passes, *made.stages)]
+        rows += [_part(part) for part in made.operations if part.share_pct >= _WORTH_PCT][:_MOST_KINDS]
         if made.backward_to_forward is not None:
             rows.append(("backward over forward", f"{made.backward_to_forward:.2f} x", DASH))
         if made.graph_launches:

@@ -54,12 +54,6 @@ class Collector:
         """How many threads there are so far."""
         return len(self._learnt.threads) + len(self._open)
 
-    @property
-    def of_xla(self) -> bool:
-        """Whether the file names planes as XLA's profiler does, and has nothing that could be read here."""
-        planes = any(name.startswith(("/host:CPU", "/device:")) for name in self._process_names.values())
-        return planes and not (self._learnt.threads or len(self._tables.ops))
-
     def add(self, events: list[Event]) -> None:
         """Take some events; what is neither timed nor known is counted or passed over."""
         self.seen += len(events)

@@ -66,10 +66,16 @@ COARSE_US = 2.0**43
 _plain_numbers = msgspec.json.Encoder(decimal_format="number")
 
 
-def lenient(raw: Any) -> Event:
-    """An event of which single fields may have any type; what does not fit is dropped."""
+def lenient(raw: Any, event: type[Event] = Event, args: type[msgspec.Struct] = Args) -> Event:
+    """An event of which single fields may have any type; what does not fit is dropped.
+
+    Args:
+        raw: decoded JSON.
+        event: the type to make.
+        args: that of its arguments.
+    """
     if not isinstance(raw, dict):
-        return Event()
+        return event()
     known: dict[str, Any] = {}
     number = (int, float, Decimal)
     for field, kinds in (("ph", str), ("cat", str), ("name", str), ("ts", number), ("dur", number)):
@@ -80,17 +86,17 @@ def lenient(raw: Any) -> Event:
             known[field] = raw[field]
     arguments = raw.get("args")
     if isinstance(arguments, dict):
-        known["args"] = _lenient_args(arguments)
-    return Event(**known)
+        known["args"] = _lenient_args(arguments, args)
+    return event(**known)
 
 
-def _lenient_args(arguments: dict[Any, Any]) -> Args:
+def _lenient_args(arguments: dict[Any, Any], args: type[msgspec.Struct]) -> Any:
     known: dict[str, Any] = {}
-    for field, key in zip(Args.__struct_fields__, Args.__struct_encode_fields__, strict=True):
+    for field, key in zip(args.__struct_fields__, args.__struct_encode_fields__, strict=True):
         value = arguments.get(key)
         if field in ("types", "dims"):
             if isinstance(value, list):
                 known[field] = msgspec.Raw(_plain_numbers.encode(value))
         elif isinstance(value, int | float | str):
             known[field] = value
-    return Args(**known)
+    return args(**known)

@@ -1,4 +1,4 @@
-"""Read Chrome trace JSON as torch.profiler and the Kineto daemon write it, from 2021 on, plain or gzipped.
+"""Read Chrome trace JSON as torch.profiler and the Kineto daemon write it, from 2021 on, and as jax.profiler does.
 
 The file is read in pieces and each piece becomes columns at once, so that a trace of millions of events does not
 have to fit into memory as objects. A piece ends between two events. One that cannot be parsed as a whole is read
@@ -15,14 +15,18 @@ from typing import Any, Protocol
 from llmtop.errors import UnusableInput
 from llmtop.trace import chrome_salvage, model
 from llmtop.trace.chrome_events import Collector
-from llmtop.trace.chrome_fields import ExactEvent
-from llmtop.trace.chrome_parse import NO_JSON, loose, parse
+from llmtop.trace.chrome_fields import Event, ExactEvent
+from llmtop.trace.chrome_parse import NO_JSON, TORCH, loose
+from llmtop.trace.xla_events import XlaCollector
+from llmtop.trace.xla_fields import XLA
 
 _PIECE_BYTES = 1 << 20
 _LARGEST_EVENT = 16 << 20
 """What has no end within so many bytes is no event. Kineto writes hundreds, with shapes thousands."""
 _END = re.compile(rb"[}\s]\s*\]")
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_OF_XLA = re.compile(rb'"name"\s*:\s*"/(?:host:CPU|device:)')
+"""How XLA's profiler names its planes, before all other events."""
 _FIRST_EVENT = re.compile(rb'\{\s*"ph"\s*:\s*"')
 _HEADER_LIMIT = 64 << 20
 _TAIL_LIMIT = 64 << 20
@@ -41,7 +45,29 @@ class EventStream(Protocol):
         """The next `size` bytes or, near the end only, fewer."""
 
 
-def load(stream: EventStream, source: str, check: Callable[[Collector], None] | None = None) -> model.Trace:
+class Collects(Protocol):
+    """What takes the events of a file and makes a trace of them."""
+
+    seen: int
+    """Events so far."""
+    deepest: int
+
+    @property
+    def names(self) -> model.Names:
+        """All names so far."""
+
+    @property
+    def threads(self) -> int:
+        """How many threads there are so far."""
+
+    def add(self, events: list[Event]) -> None:
+        """Take some events."""
+
+    def trace(self, source: str, properties: dict[str, Any]) -> model.Trace:
+        """Everything taken so far."""
+
+
+def load(stream: EventStream, source: str, check: Callable[[Collects], None] | None = None) -> model.Trace:
     """Read one trace.
 
     Args:
@@ -56,11 +82,6 @@ def load(stream: EventStream, source: str, check: Callable[[Collector], None] | 
     reading.run()
     if not reading.collector.seen:
         raise UnusableInput(f"{source} holds no trace events: it is empty or cut before the first one")
-    if reading.collector.of_xla:
-        raise UnusableInput(
-            f"{source} is a trace of jax.profiler, which llmtop does not read: open it in "
-            "https://ui.perfetto.dev, or its folder with xprof (pip install xprof)"
-        )
     notes = reading.notes()
     properties: dict[str, Any] = {}
     for part in (reading.header, reading.tail):
@@ -76,9 +97,10 @@ def load(stream: EventStream, source: str, check: Callable[[Collector], None] | 
 class _Reading:
     """One pass over the bytes of a trace."""
 
-    def __init__(self, stream: EventStream, source: str, check: Callable[[Collector], None] | None) -> None:
+    def __init__(self, stream: EventStream, source: str, check: Callable[[Collects], None] | None) -> None:
         self._stream, self._source, self._check = stream, source, check
-        self.collector = Collector()
+        self.collector: Collects = Collector()
+        self._parser = TORCH
         self.header = self.tail = b""
         self._lost: list[chrome_salvage.Lost] = []
         self._places = self._bytes = self._events = 0
@@ -95,6 +117,8 @@ class _Reading:
     def run(self) -> None:
         """Read to the end of the bytes, and collect all events."""
         self._read_header()
+        if _OF_XLA.search(self._buffer, 0, _PIECE_BYTES):
+            self.collector, self._parser = XlaCollector(), XLA
         wanted = _PIECE_BYTES
         while True:
             self._fill(wanted)
@@ -105,7 +129,9 @@ class _Reading:
                 return
             taken = 0 if self._ended else self._piece()
             if not taken:
-                found = chrome_salvage.scan(self._buffer, hold=not self._ended and wanted < _LARGEST_EVENT)
+                found = chrome_salvage.scan(
+                    self._buffer, not self._ended and wanted < _LARGEST_EVENT, self._parser
+                )
                 self._take(found)
                 if found.end is not None or self._ended:
                     self._finish(found)
@@ -162,8 +188,8 @@ class _Reading:
             searched = max(0, len(self._buffer) - 100)
             if self._ended or len(self._buffer) > _HEADER_LIMIT:
                 raise UnusableInput(
-                    f'{self._source} has no "traceEvents": it is not a trace of torch.profiler, or it is cut '
-                    "before them"
+                    f'{self._source} has no "traceEvents": it is not a trace of torch.profiler or '
+                    "jax.profiler, or it is cut before them"
                 )
             self._fill(2 * len(self._buffer))
         self.header = self._buffer[: found.start()]
@@ -173,7 +199,7 @@ class _Reading:
         """Take the whole events of the buffer at once; returns their bytes, 0 when that cannot be done."""
         places = list(chrome_salvage.NEXT.finditer(self._buffer, max(0, len(self._buffer) - (64 << 10))))
         whole = memoryview(self._buffer)[: places[-1].start() + 1] if places else None
-        events = parse(whole, self._exactly) if whole is not None else None
+        events = self._parser.several(whole, self._exactly) if whole is not None else None
         if events is None:
             return 0
         self._add(events)
@@ -187,7 +213,7 @@ class _Reading:
             return self._closed()
         closes = list(_END.finditer(rest, max(0, len(rest) - (64 << 10))))
         for close in closes[-1 : -1 - _TRIES : -1]:
-            events = parse(rest[: close.end() - 1].rstrip().rstrip(b","), self._exactly)
+            events = self._parser.several(rest[: close.end() - 1].rstrip().rstrip(b","), self._exactly)
             if events is not None:
                 self._add(events)
                 self.tail = rest[close.end() :]

@@ -12,7 +12,7 @@ import re
 from typing import NamedTuple
 
 from llmtop.trace.chrome_fields import Event
-from llmtop.trace.chrome_parse import NO_NUMBER, is_event, parse_loosely, parse_one
+from llmtop.trace.chrome_parse import NO_NUMBER, TORCH, Parser, is_event
 
 _START = re.compile(rb'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp)"\s*:')
 """How an event begins: with a field of the trace event format."""
@@ -56,19 +56,20 @@ class Salvaged(NamedTuple):
     """Bytes after the last whole event, where the stretch was to hold all that is left and no end is in it."""
 
 
-def scan(data: bytes, hold: bool) -> Salvaged:
+def scan(data: bytes, hold: bool, parser: Parser = TORCH) -> Salvaged:
     """Read events one by one.
 
     Args:
         data: begins with an event or with the comma before one.
         hold: whether more follows: an event that breaks off at the end is left for the next time.
+        parser: of the tool's events.
     """
-    return _Scan(data, hold).run()
+    return _Scan(data, hold, parser).run()
 
 
 class _Scan:
-    def __init__(self, data: bytes, hold: bool) -> None:
-        self._data, self._hold = data, hold
+    def __init__(self, data: bytes, hold: bool, parser: Parser) -> None:
+        self._data, self._hold, self._parser = data, hold, parser
         self._budget = _ATTEMPTS * len(data) + (64 << 10)
         self._events: list[Event] = []
         self._lost: list[Lost] = []
@@ -87,7 +88,7 @@ class _Scan:
             if place is not None and self._good == at:
                 # As a rule the event ends where the next one begins.
                 text = data[at : place.start() + 1]
-                event = parse_one(text) or parse_loosely(text)
+                event = self._parser.one(text) or self._parser.loosely(text)
             if event is not None and place is not None:
                 self._events.append(event)
                 self._good = at = place.end()
@@ -139,7 +140,7 @@ class _Scan:
             window *= 16
         event = None
         if is_event(value):
-            event = parse_one(part[:length]) or parse_loosely(part[:length])
+            event = self._parser.one(part[:length]) or self._parser.loosely(part[:length])
         if event is None:
             self._budget -= length
             return None if self._budget < 0 else at

@@ -11,9 +11,18 @@ from llmtop.inputs import open_input
 from llmtop.trace.gunzip import Gunzip
 
 Kind: TypeAlias = Literal[
-    "nsys-sqlite", "nsys-report", "chrome-json", "recording", "json", "stacks", "memory-snapshot", "folder"
+    "nsys-sqlite",
+    "nsys-report",
+    "chrome-json",
+    "xspace",
+    "recording",
+    "json",
+    "stacks",
+    "memory-snapshot",
+    "folder",
 ]
-"""``json`` is a JSON file that is no trace: a report, perhaps. ``stacks``: folded stacks, a line each."""
+"""``json`` is a JSON file that is no trace: a report, perhaps. ``stacks``: folded stacks, a line each. ``xspace``:
+XLA's own file of a trace."""
 
 TRACES = "traces"
 """The folder of PyTorch's traces within a capture's: HTA would take other JSON beside them for traces as well."""
@@ -68,7 +77,7 @@ def examine(path: Path) -> Examined:
     return Examined(path, _kind_of(path, head), packed)
 
 
-def _kind_of(path: Path, head: bytes) -> Kind:
+def _kind_of(path: Path, head: bytes) -> Kind:  # noqa: PLR0911 - a kind each
     """The kind of a file that begins like that, unpacked."""
     if head.startswith(_SQLITE):
         return "nsys-sqlite"
@@ -76,6 +85,8 @@ def _kind_of(path: Path, head: bytes) -> Kind:
         raise UnusableInput(f"{path} is what ncu measured of kernels; to read it: llmtop kernel {path}")
     if head.startswith(_NSYS_REPORT) or path.suffix == ".nsys-rep":
         return "nsys-report"
+    if path.name.endswith(".xplane.pb"):
+        return "xspace"
     if path.suffix == ".qdstrm":
         raise UnusableInput(f"{path} is what nsys leaves when it cannot write its report; run: nsys import {path}")
     if _PICKLE.match(head):

@@ -13,6 +13,9 @@ from llmtop.trace.intervals import Ns
 APART = 10_000_000
 """Above any pid: what separates processes of different files that have the same one (containers)."""
 _WITH_PROCESSES = ("ops", "calls", "ranges", "host")
+_OF_XLA = ("hlo", "hlo_module", "hlo_category", "hlo_source")
+_NAMED = ("name", "full_name", "domain", "inputs", "collective", *_OF_XLA)
+"""Columns whose values are numbers of names."""
 
 
 def merge(traces: list[model.Trace], source: str) -> model.Trace:
@@ -78,7 +81,7 @@ def _ahead(first: model.Trace, trace: model.Trace, shift: int, merged: model.Tra
 def _moved(table: model.Table, shift: int, number: Ns, apart: int) -> model.Table:
     changed: dict[str, Ns] = {"start": table.start + shift}
     changed["end"] = np.where(table.end == model.OPEN, model.OPEN, table.end + shift)
-    for field in ("name", "full_name", "domain", "inputs", "collective"):
+    for field in _NAMED:
         if hasattr(table, field):
             changed[field] = number[getattr(table, field)].astype(getattr(table, field).dtype)
     if hasattr(table, "process"):

@@ -124,6 +124,14 @@ class DeviceOps(Table):
     collective: npt.NDArray[np.int32]
     """Of a collective's kernel: a name, what PyTorch calls it; 0 where the file does not say. The kernels of RCCL
     share one name."""
+    hlo: npt.NDArray[np.int32]
+    """A name: XLA's operation that this is of, as fusion.3; 0 where it is of none, or the file does not say."""
+    hlo_module: npt.NDArray[np.int32]
+    """A name: the compiled function that the operation is of, as jit_train_step."""
+    hlo_category: npt.NDArray[np.int32]
+    """A name: what kind of operation that is."""
+    hlo_source: npt.NDArray[np.int32]
+    """A name: the framework's operation that it was made of, as jit(train_step)/jvp(mlp)/dot_general."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +158,8 @@ class Ranges(Table):
     style: npt.NDArray[np.int8]
 
 
+CPU = "CPU (XLA's operations)"
+"""The name of a device that is none: what XLA ran on the host's threads."""
 OPEN = np.iinfo(np.int64).max
 
 
@@ -211,7 +221,7 @@ class Trace:
 
     source: str
     engine: str
-    """"nsys" or "kineto"."""
+    """"nsys", "kineto" or "jax.profiler"."""
     version: str = ""
     """The tool's version, as it writes it."""
     operators_of_a_part: bool = False
@@ -313,6 +323,7 @@ def pairs(one: Ns, other: Ns) -> Ns:
 
 _KINDS = dict.fromkeys(("kind", "style", "direction", "source_memory", "target_memory"), np.int8)
 _KINDS |= dict.fromkeys(("inputs", "sequence", "ranks", "collective"), np.int32)
+_KINDS |= dict.fromkeys(("hlo", "hlo_module", "hlo_category", "hlo_source"), np.int32)
 """Types of columns that are no int64."""
 
 

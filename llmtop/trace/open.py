@@ -8,14 +8,17 @@ from pathlib import Path
 
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.inputs import DEFAULT, Limits, bytes_of, open_input
-from llmtop.trace import chrome_json, model, nsys_sqlite
-from llmtop.trace.chrome_events import Collector
+from llmtop.trace import chrome_json, model, nsys_sqlite, xspace
 from llmtop.trace.file_kind import TRACES, Examined, examine
 from llmtop.trace.gunzip import Gunzip
 from llmtop.trace.merge import merge
 from llmtop.trace.sanitize import clean
+from llmtop.trace.xla_viewer import ENDING
 
-_NOT_TRACES = ("capture.json", "report.json")
+_NOT_TRACES = ("capture.json", "report.json", "perfetto_trace.json.gz")
+"""JAX writes the last one on request, from the trace that lies beside it."""
+_RUNS = Path("plugins", "profile")
+"""Where jax.profiler puts a folder for each trace, by its time, within the one that it is given."""
 
 
 def open_traces(paths: Sequence[Path | Examined], limits: Limits = DEFAULT) -> model.Trace:
@@ -62,12 +65,26 @@ def _traces_in(folder: Path) -> list[Examined]:
     traces = [one for one in map(_examined, named) if one is not None and one.kind == "chrome-json"]
     if traces:
         return traces
+    spaces = [path for path in files if path.name.endswith(ENDING)]
+    if spaces:
+        return [examine(path) for path in spaces]
     if (folder / TRACES).is_dir():
         return _traces_in(folder / TRACES)
+    if runs := _runs_in(folder):
+        return _traces_in(runs[-1])
     snapshot = next((path for path in files if path.name.endswith(".pickle")), None)
     if snapshot is not None:
         raise UnusableInput(f"{snapshot} is a memory snapshot, which has no steps: llmtop report {snapshot}")
     raise UnusableInput(f"{folder} holds no capture: no .sqlite, .nsys-rep or trace .json is in it")
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    """The folders of the traces that jax.profiler has put there, oldest first."""
+    try:
+        runs = sorted(path for path in (folder / _RUNS).iterdir() if path.is_dir())
+    except OSError:
+        return []
+    return [run for run in runs if any(run.glob("*.json.gz")) or any(run.glob(f"*{ENDING}"))]
 
 
 def _examined(path: Path) -> Examined | None:
@@ -86,6 +103,8 @@ def _open_file(file: Examined, limits: Limits) -> model.Trace:
         return _unpacked(path, limits) if file.packed else nsys_sqlite.load(path, str(path), limits)
     if file.kind == "chrome-json":
         return _open_chrome(file, limits)
+    if file.kind == "xspace":
+        return xspace.load(path, limits)
     if file.kind == "memory-snapshot":
         raise UnusableInput(f"{path} is a memory snapshot, which has no steps: llmtop report {path}")
     raise UnusableInput(f"{path} is no capture but a {file.kind}")
@@ -94,7 +113,7 @@ def _open_file(file: Examined, limits: Limits) -> model.Trace:
 def _open_chrome(file: Examined, limits: Limits) -> model.Trace:
     path, on_disk = file.path, bytes_of(file.path)
 
-    def check(read: Collector) -> None:
+    def check(read: chrome_json.Collects) -> None:
         limits.check_events(path, read.seen, on_disk)
         limits.check_number(path, "threads", read.threads)
         limits.check_number(path, "name_characters", read.names.characters)

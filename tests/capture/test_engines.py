@@ -29,7 +29,8 @@ from llmtop.cli.capture import capture
 from llmtop.cli.doctor import doctor
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.instrument.control import self_capture
-from llmtop.instrument.control.recordings import RECORDINGS, Recording
+from llmtop.instrument.control.recording import Recording
+from llmtop.instrument.control.recordings import RECORDINGS
 from tests.capture.conftest import Start
 from tests.support.made_up_engine import MadeUpEngine
 from tests.support.processes import REPOSITORY, environment, wait_for
@@ -119,7 +120,7 @@ def test_an_engine_more_is_offered_beside_the_others(made_up: MadeUpEngine) -> N
 
 def test_it_is_known_by_its_name_only_once_it_is_registered() -> None:
     with pytest.raises(
-        UnusableInput, match=r"no engine 'made-up'; there are: nsys, torch\.profiler, kineto, py-spy"
+        UnusableInput, match=r"no engine 'made-up'; there are: nsys, torch\.profiler, jax\.profiler, kineto"
     ):
         named("made-up")
 
@@ -182,7 +183,7 @@ def test_its_options_are_listed_and_it_stands_in_the_help(made_up: MadeUpEngine)
     options = CliRunner().invoke(capture, ["--option", "help"], standalone_mode=False).output
     assert "loudly  (-e made-up)\n    capital letters\n    cost: some ink" in options
     text = " ".join(CliRunner().invoke(capture, ["--help"]).output.split())
-    assert "nsys, torch.profiler, kineto, py-spy, perf, memory or made-up." in text
+    assert "nsys, torch.profiler, jax.profiler, kineto, py-spy, perf, memory or made-up." in text
 
 
 def test_the_dialog_asks_it_like_any_other(made_up: MadeUpEngine) -> None:

@@ -6,6 +6,7 @@ the seed that repeats it.
 
 from __future__ import annotations
 
+import gzip
 import os
 import random
 import signal
@@ -25,6 +26,7 @@ from llmtop.recording_members import pack
 from llmtop.report.model import to_json
 from llmtop.snapshot import to_json as snapshot_json
 from tests.fuzz.file_mutations import damaged_bytes, odd_json, odd_sqlite, packed
+from tests.support import xla_traces
 from tests.support.snapshots import gpu, rank, snapshot
 from tests.support.traces import Capture, steady, write_chrome, write_sqlite
 
@@ -73,6 +75,10 @@ class _Originals:
         self.chrome = write_chrome(
             folder / "trace.json", _capture(), deviceProperties=[{"id": 0, "name": "H200", "totalGlobalMem": 1}]
         ).read_bytes()
+        self.xla = [
+            xla_traces.written(folder / "xla.json", xla_traces.on_gpu(4)).read_bytes(),
+            gzip.decompress(xla_traces.unpacked("cpu_window", folder).read_bytes()),
+        ]
         self.sqlite = write_sqlite(folder / "trace.sqlite", [_capture()]).read_bytes()
         self.report = to_json(analyze(folder / "trace.sqlite"))
         writer = Writer(folder / "recording.llmtop.gz", host="node", overwrite=True)
@@ -89,14 +95,19 @@ def _case(seed: int, made: _Originals, folder: Path) -> tuple[Path, list[str]]:
     """Write one damaged file; returns it and the command that opens it."""
     chance = random.Random(seed)
     change: Callable[[bytes, random.Random], bytes] = chance.choice((damaged_bytes, odd_json))
-    kind = chance.choice(("chrome", "chrome.gz", "sqlite", "sqlite rows", "recording", "lines", "report"))
-    path = folder / {"sqlite rows": "x.sqlite", "lines": "x.llmtop.gz", "recording": "x.llmtop.gz"}.get(
-        kind, "x." + kind.replace("chrome", "json")
-    )
+    kind = chance.choice(("chrome", "chrome.gz", "xla", "sqlite", "sqlite rows", "recording", "lines", "report"))
+    path = folder / {
+        "sqlite rows": "x.sqlite",
+        "lines": "x.llmtop.gz",
+        "recording": "x.llmtop.gz",
+        "xla": "x.json",
+    }.get(kind, "x." + kind.replace("chrome", "json"))
     if kind == "chrome":
         path.write_bytes(change(made.chrome, chance))
     elif kind == "chrome.gz":
         path.write_bytes(packed(change, made.chrome, chance))
+    elif kind == "xla":
+        path.write_bytes(change(chance.choice(made.xla), chance))
     elif kind == "sqlite":
         path.write_bytes(damaged_bytes(made.sqlite, chance))
     elif kind == "sqlite rows":

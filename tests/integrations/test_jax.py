@@ -96,11 +96,16 @@ def test_steps_are_marked_by_number_in_what_jax_profiler_records(tmp_path: Path)
     events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
     marks = [event["args"]["step_num"] for event in events if event.get("name") == "llmtop.step"]
     assert marks == [str(index) for index in range(12)]
+    if sys.version_info < (3, 11):
+        pytest.skip("JAX 0.6, the last for 3.10, tells no operations of the CPU")
     said = subprocess.run(
-        [sys.executable, "-m", "llmtop", "report", file], capture_output=True, text=True, check=False
-    )
-    assert (said.returncode, said.stdout) == (2, "")
-    assert "is a trace of jax.profiler, which llmtop does not read" in said.stderr
+        [sys.executable, "-m", "llmtop", "report", "--json", tmp_path / "trace"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    report = json.loads(said.stdout)
+    assert report["engine"] == "jax.profiler"
+    assert report["devices"][0]["kernels"] > 0
+    assert {row["module"] for row in report["operators"]} >= {"jit_train_step"}
 
 
 def test_the_devices_are_not_started_by_us(tmp_path: Path) -> None:

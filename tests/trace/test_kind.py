@@ -11,10 +11,8 @@ import pytest
 
 from llmtop import inputs
 from llmtop.analysis.load_report import load_report, load_reports
-from llmtop.errors import UnusableInput
 from llmtop.trace import file_kind
 from llmtop.trace.file_kind import examine
-from llmtop.trace.open import open_trace
 from tests.support.data import HEALTHY
 
 EVENT = {"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 2, "pid": 0, "tid": 7, "args": {"device": 0}}
@@ -58,16 +56,3 @@ def test_packed_or_not_a_file_is_what_is_in_it(tmp_path: Path) -> None:
         packed.write_bytes(gzip.compress(data))
         assert examine(plain).kind == examine(packed).kind
         assert (examine(plain).packed, examine(packed).packed) == (False, True)
-
-
-def test_a_trace_of_jax_profiler_is_refused_with_what_opens_it(tmp_path: Path) -> None:
-    """It has other fields: read as PyTorch's it would show an idle device."""
-    file = tmp_path / "node.trace.json"
-    file.write_text(
-        '{"displayTimeUnit":"ns","traceEvents":['
-        '{"ph":"M","pid":1,"name":"process_name","args":{"name":"/device:GPU:0"}},'
-        '{"ph":"M","pid":701,"name":"process_name","args":{"name":"/host:CPU"}},'
-        '{"ph":"X","pid":701,"tid":5,"ts":1.5,"dur":2.5,"name":"PjitFunction(step)"}]}'
-    )
-    with pytest.raises(UnusableInput, match=r"jax\.profiler, which llmtop does not read.*xprof"):
-        open_trace(file)

@@ -38,9 +38,11 @@ class _Request:
 
 
 class InProcessEngine(Engine):
-    """Records with what PyTorch brings along, inside the training, which offers it by its `name` in its Hello."""
+    """Records with what PyTorch or JAX brings along, in the training, which offers it in its Hello."""
 
     begins_at_step = True
+    not_offered: str = "it has not imported torch"
+    """Why a process of this llmtop does not offer it, as a rule."""
     suffix: str
     """Of its files."""
 
@@ -50,8 +52,12 @@ class InProcessEngine(Engine):
             return Refusal("it is not attached to llmtop", self.restart(target))
         if self.name in target.hello.engines:
             return None
-        if target.hello.torch is None:
-            return Refusal("it has not imported torch")
+        return self.refusal_of_absent(target)
+
+    def refusal_of_absent(self, target: Target) -> Refusal:
+        """Why an attached process does not offer it."""
+        if target.hello is None or target.hello.torch is None:
+            return Refusal(self.not_offered)
         return Refusal("its llmtop does not offer it", self.restart(target))
 
     def record(self, job: Job) -> Recorded:
@@ -96,7 +102,7 @@ class InProcessEngine(Engine):
             )
         if self.name not in target.hello.engines:
             raise NotPossibleHere(
-                f"{target.name} does not offer {self.name}: it has not imported torch, or its llmtop is older; "
+                f"{target.name} does not offer {self.name}: {self.not_offered}, or its llmtop is older; "
                 "restart it with this llmtop"
             )
         message = wire.CaptureRequest(

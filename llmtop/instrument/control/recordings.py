@@ -1,4 +1,4 @@
-"""What a process can record of itself with PyTorch: its profiler, and the history of its allocator."""
+"""What a process can record of itself: PyTorch's profiler, its allocator's history; and a table of them all."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import pickle
 import sys
 import time
 import weakref
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from llmtop.instrument.control import allocator_snapshot, cupti, out_of_memory
+from llmtop.instrument.control.jax_profiler import JaxProfiler
+from llmtop.instrument.control.recording import Recording
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.recorder import Recorder
@@ -24,56 +25,6 @@ GPU_SECONDS = 1.0
 
 _ours: weakref.WeakSet[Any] = weakref.WeakSet()
 """Profilers of earlier captures; they lie in reference cycles until Python collects them."""
-
-
-class Recording(ABC):
-    """One way to record; every method is called in the training thread but `offered`, `refusal` and `write`."""
-
-    engine: str
-    """The capture engine that asks for it, by the name that stands in the Hello and in the request."""
-    warmup = 0
-    """Steps recorded and thrown away before the first that is kept."""
-    leaves_threads = False
-    """Whether it starts threads that stay, and that a forked child lacks at its exit."""
-
-    @classmethod
-    @abstractmethod
-    def offered(cls, torch: Any) -> bool:
-        """Whether a process with this torch can have it; imports nothing."""
-
-    @classmethod
-    def refusal(cls) -> str:
-        """Why it cannot be had in this process now; "" if it can. In the server thread, and may take long."""
-        return ""
-
-    @abstractmethod
-    def __init__(self, recorder: Recorder, steps: int, options: dict[str, bool]) -> None:
-        """Make ready to record.
-
-        Args:
-            recorder: whose steps are recorded.
-            steps: how many of them.
-            options: by name, what more to record.
-        """
-
-    @abstractmethod
-    def start(self) -> None:
-        """Begin, at a step boundary."""
-
-    def step(self) -> None:  # noqa: B027 - not everything is told of steps
-        """A boundary passed, and there are more to come."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """End, at a step boundary."""
-
-    @abstractmethod
-    def abandon(self) -> None:
-        """End at once, wherever the training stands; what was recorded is lost."""
-
-    @abstractmethod
-    def write(self, path: str) -> None:
-        """Write what was recorded; called in another thread, after `stop`."""
 
 
 class TorchProfiler(Recording):
@@ -231,5 +182,7 @@ def has_cuda_graph() -> bool:
     return any(issubclass(type(thing), kind) for thing in gc.get_objects())
 
 
-RECORDINGS: dict[str, type[Recording]] = {kind.engine: kind for kind in (TorchProfiler, MemoryHistory)}
+RECORDINGS: dict[str, type[Recording]] = {
+    kind.engine: kind for kind in (TorchProfiler, JaxProfiler, MemoryHistory)
+}
 """By the name of the engine, best first."""

@@ -1,4 +1,4 @@
-"""Captures that this process takes of itself, when a monitor asks: torch.profiler, and the allocator's history.
+"""Captures that this process takes of itself, when a monitor asks: torch.profiler, jax.profiler, memory.
 
 Starting torch.profiler in any other thread than the one it shall record gives an empty trace, and stopping it in
 another than it was started in ends the process with a segmentation fault. So the server thread only hangs a hook
@@ -19,7 +19,8 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Protocol
 
 from llmtop import wire
-from llmtop.instrument.control.recordings import RECORDINGS, Recording
+from llmtop.instrument.control.recording import Recording
+from llmtop.instrument.control.recordings import RECORDINGS
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.guest.threads import Thread, wait_for
 from llmtop.instrument.record.ring import MASK
@@ -54,8 +55,8 @@ _of_thread = threading.local()
 
 def engines() -> list[str]:
     """What this process can take of itself now; imports nothing."""
-    torch = sys.modules.get("torch")
-    return [] if torch is None else [name for name, kind in RECORDINGS.items() if kind.offered(torch)]
+    loaded = {name: sys.modules.get(kind.library) for name, kind in RECORDINGS.items()}
+    return [name for name, module in loaded.items() if module is not None and RECORDINGS[name].offered(module)]
 
 
 def handle(

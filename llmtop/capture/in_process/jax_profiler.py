@@ -1,0 +1,47 @@
+"""The jax.profiler engine: an attached JAX process records its own next steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from llmtop.capture import traces
+from llmtop.capture.engine import Check, Refusal
+from llmtop.capture.in_process.engine import InProcessEngine
+from llmtop.capture.job import Job, Target
+from llmtop.capture.nsys import sessions
+from llmtop.nsys_cli.tool import Option
+from llmtop.trace import xla_viewer
+
+
+class JaxProfilerEngine(InProcessEngine):
+    """One Chrome trace a process and XLA's own file beside it, with the steps and phases in them."""
+
+    name = "jax.profiler"
+    gives = "what XLA ran on the devices and the phases, recorded by the JAX process itself at step boundaries"
+    options = (Option("stacks", "each call of a Python function", "each of them becomes some µs slower", False),)
+    not_offered = "it has not imported jax, or one that keeps its trace where llmtop does not know it"
+    suffix = ".trace.json.gz"
+    open_with = "https://ui.perfetto.dev"
+
+    def refusal(self, target: Target) -> Refusal | None:
+        """See `Engine.refusal`."""
+        return super().refusal(target) or sessions.tracer_refusal(target, self.restart(target))
+
+    def checks(self) -> list[Check]:
+        """See `Engine.checks`; the window itself needs nothing but the process that is captured."""
+        if xla_viewer.is_here():
+            return [Check(name="xprof", ok=True, says="reads XLA's .xplane.pb")]
+        says = "not installed: reads XLA's .xplane.pb; the .trace.json.gz of jax.profiler needs nothing"
+        return [Check(name="xprof", ok=None, says=says, command=xla_viewer.INSTALL)]
+
+    def refusal_of_absent(self, target: Target) -> Refusal:
+        """See `InProcessEngine.refusal_of_absent`."""
+        return Refusal(self.not_offered)
+
+    def path_for(self, job: Job, target: Target) -> Path:
+        """See `InProcessEngine.path_for`."""
+        return traces.path_for(job, target, self.suffix)
+
+    def after_writing(self, target: Target, path: Path) -> None:
+        """See `InProcessEngine.after_writing`."""
+        traces.label_packed(path, target.pid, *traces.place_of(target))

@@ -1,0 +1,65 @@
+"""What a way of recording is that a process has of itself, at the boundaries of its steps."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from llmtop.instrument.record.recorder import Recorder
+
+
+class Recording(ABC):
+    """One way to record; every method is called in the training thread but `offered`, `refusal` and `write`."""
+
+    engine: str
+    """The capture engine that asks for it, by the name that stands in the Hello and in the request."""
+    library = "torch"
+    """What the process must have imported."""
+    warmup = 0
+    """Steps recorded and thrown away before the first that is kept."""
+    leaves_threads = False
+    """Whether it starts threads that stay, and that a forked child lacks at its exit."""
+
+    @classmethod
+    @abstractmethod
+    def offered(cls, module: Any) -> bool:
+        """Whether a process with this library can have it; imports nothing.
+
+        Args:
+            module: the library, which may not be loaded to its end yet.
+        """
+
+    @classmethod
+    def refusal(cls) -> str:
+        """Why it cannot be had in this process now; "" if it can. In the server thread, and may take long."""
+        return ""
+
+    @abstractmethod
+    def __init__(self, recorder: Recorder, steps: int, options: dict[str, bool]) -> None:
+        """Make ready to record.
+
+        Args:
+            recorder: whose steps are recorded.
+            steps: how many of them.
+            options: by name, what more to record.
+        """
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin, at a step boundary."""
+
+    def step(self) -> None:  # noqa: B027 - not everything is told of steps
+        """A boundary passed, and there are more to come."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End, at a step boundary."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """End at once, wherever the training stands; what was recorded is lost."""
+
+    @abstractmethod
+    def write(self, path: str) -> None:
+        """Write what was recorded; called in another thread, after `stop`."""

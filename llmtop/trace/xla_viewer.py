@@ -1,0 +1,13 @@
+"""The package xprof, which reads XLA's own files of traces: whether it is here. Loads nothing heavy."""
+
+from __future__ import annotations
+
+import importlib.util
+
+ENDING = ".xplane.pb"
+INSTALL = "pip install xprof"
+
+
+def is_here() -> bool:
+    """Whether it is installed; nothing of it is loaded."""
+    return importlib.util.find_spec("xprof") is not None
