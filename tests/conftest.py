@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests import slow
 from tests.support.nvml_stub import Driver
@@ -24,6 +25,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.setdefault("LLMTOP_EXAMPLES", "100" if config.getoption("markexpr") == "slow or not slow" else "30")
+    settings.register_profile("llmtop", deadline=None)  # a test beside others takes what time they leave it
+    settings.load_profile("llmtop")
     nobodys = Path(tempfile.gettempdir()) / "llmtop-tests-have-no-configuration"
     os.environ["XDG_CONFIG_HOME"] = os.environ["XDG_STATE_HOME"] = str(nobodys / str(os.getpid()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -64,8 +65,12 @@ def all_well(reading: GpuReading) -> bool:
 
 def driver_pids(monitor: int) -> list[int]:
     """The processes that ask the driver for that monitor."""
-    children = psutil.Process(monitor).children()
-    return [child.pid for child in children if child.name() == "llmtop-driver" and child.status() != "zombie"]
+    found = []
+    for child in psutil.Process(monitor).children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # it may end between two questions
+            if child.name() == "llmtop-driver" and child.status() != "zombie":
+                found.append(child.pid)
+    return found
 
 
 def the_driver_pid(monitor: int) -> int:
