@@ -16,14 +16,9 @@ import pytest
 
 from llmtop.report.model import Report, from_json
 from tests.support.processes import REPOSITORY, environment, wait_for
+from tests.support.real_jax import JAX, MARKS
 
-JAX = REPOSITORY / ".cache" / "jax" / "bin" / "python"
-pytestmark = [
-    pytest.mark.jax,
-    pytest.mark.slow(why="the real JAX, which `make test-all` alone fetches"),
-    pytest.mark.skipif(not JAX.exists(), reason="no JAX: tests/fetch_jax.sh brings it to .cache/jax"),
-    pytest.mark.usefixtures("runtime_dir"),
-]
+pytestmark = MARKS
 
 
 class Loop:

@@ -13,15 +13,10 @@ from typing import Any
 import pytest
 
 from tests.support.processes import REPOSITORY, environment
+from tests.support.real_jax import JAX, MARKS
 from tests.support.steps import read
 
-JAX = REPOSITORY / ".cache" / "jax" / "bin" / "python"
-pytestmark = [
-    pytest.mark.jax,
-    pytest.mark.slow(why="the real JAX, which `make test-all` alone fetches"),
-    pytest.mark.skipif(not JAX.exists(), reason="no JAX: tests/fetch_jax.sh brings it to .cache/jax"),
-    pytest.mark.usefixtures("runtime_dir"),
-]
+pytestmark = MARKS
 
 TRAINING = """
 import jax, jax.numpy as jnp, sys
