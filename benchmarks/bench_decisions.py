@@ -33,12 +33,12 @@ def run() -> Iterable[Result]:
         yield from of_pool(name, pool, promised=name == "typical")
 
 
-def of_pool(name: str, pool: Pool, *, promised: bool) -> Iterator[Result]:
-    """False alarms and misses for one pool; `promised`: whether a planted one must be found."""
+def of_pool(name: str, pool: Pool, *, promised: bool, whole: bool = False) -> Iterator[Result]:
+    """False alarms and misses for one pool; `promised`: whether a planted one must be found; `whole`: its runs."""
     for runs, interleaved in ((5, False), (5, True), (3, False)):
         how = f"{name}, {runs} runs{', in turns' if interleaved else ''}"
-        equal = outcome(pool, PAIRS, runs=runs, interleaved=interleaved)
-        planted = outcome(pool, PAIRS, runs=runs, interleaved=interleaved, slower=SLOWER)
+        equal = outcome(pool, PAIRS, runs=runs, interleaved=interleaved, whole=whole)
+        planted = outcome(pool, PAIRS, runs=runs, interleaved=interleaved, slower=SLOWER, whole=whole)
         alarms = 100.0 * equal.decisions["regression"] / PAIRS
         missed = 100.0 - 100.0 * planted.decisions["regression"] / PAIRS
         said = f"ok {equal.decisions['ok']}, undecidable {equal.decisions['undecidable']} of {PAIRS}"
@@ -48,7 +48,7 @@ def of_pool(name: str, pool: Pool, *, promised: bool) -> Iterator[Result]:
         yield Result(f"{how}: 6% not found", missed, "%", limit, said)
         outside = 100.0 * (1.0 - (equal.covered + planted.covered) / 2.0)
         yield Result(f"{how}: intervals without the truth", outside, "%", None, "5% are meant")
-    plain = outcome(pool, PAIRS, compare=plain_bootstrap)
+    plain = outcome(pool, PAIRS, compare=plain_bootstrap, whole=whole)
     yield Result(f"{name}, 5 runs: the same, plain bootstrap", 100.0 * (1.0 - plain.covered), "%", None, "")
 
 
@@ -61,7 +61,8 @@ def of_measured(file: Path) -> Iterator[Result]:
         worse = found.changes[0].worse_pct if found.changes else math.nan
         yield Result(f"pair {number} ({pair.kind}): {found.decision}", worse, "% worse", None, found.reason)
     plain = [pair.a for pair in pairs] + [pair.b for pair in pairs if pair.kind == "equal"]
-    yield from of_pool("measured", pool_of(plain), promised=True)
+    once = {bench.started_at: bench for bench in plain}  # pairs share a side
+    yield from of_pool("measured", pool_of(list(once.values())), promised=True, whole=True)
 
 
 if __name__ == "__main__":

@@ -87,7 +87,8 @@ class SyntheticLanguage(IterableDataset[Tensor]):
 
 def build(arguments: argparse.Namespace, device: torch.device) -> tuple[nn.Module, torch.optim.Optimizer]:
     """The model on its device and a fused AdamW where there is one."""
-    model = GPT(arguments).to(device)
+    with device:  # weights are made there: on the host that takes seconds
+        model = GPT(arguments)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=device.type == "cuda")
     return model, optimizer
 

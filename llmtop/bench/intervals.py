@@ -137,7 +137,9 @@ def _within(run: RunSample, figure: OfSteps | None, length: int, random: np.rand
         for done in range(0, WITHIN, chunk)
     ]
     found = np.concatenate(drawn)
-    centred: Values = found - found.mean()
+    # Blocks of half a run are but two: as with runs, they know (n - length)/n of the variance.
+    known = 1.0 - min(length, len(run.steps) // 2) / len(run.steps)
+    centred: Values = (found - found.mean()) / math.sqrt(known)
     return centred
 
 

@@ -69,6 +69,24 @@ def test_a_resampled_run_keeps_neighbours_together_and_goes_round_the_end() -> N
     assert set(np.unique(np.diff(whole, axis=2))) == {1.0, -9.0}
 
 
+def test_a_host_that_launches_ahead_and_waits_now_and_then_makes_no_noise() -> None:
+    """As on a GPU: each 20th step waits until the GPU has caught up, and the two after it are launched at once."""
+    random = np.random.default_rng(4)
+
+    def made(level: float) -> list[RunSample]:
+        turn = np.full(20, 0.060)
+        turn[9:12] = 0.134, 0.023, 0.023
+        runs = [np.tile(turn, 2) * level * (1.0 + 0.002 * random.normal()) for _ in range(5)]
+        runs = [steps * (1.0 + 0.01 * random.normal(size=40)) for steps in runs]
+        return [RunSample(float(steps.mean()), steps) for steps in runs]
+
+    found = interval(made(1.0), made(1.0), MEAN)
+    assert found.blocks.steps == 20
+    assert found.noise < 0.02
+    slower = interval(made(1.0), made(1.06), MEAN)
+    assert slower.low > 0.03
+
+
 def test_an_interval_holds_what_was_planted_about_as_often_as_it_says() -> None:
     held = 0
     for seed in range(60):

@@ -1,11 +1,12 @@
-"""Benches of the GPT example: pairs that are equal, and pairs whose second side has a planted slowdown of 6 %.
+"""Benches of the GPT example: pairs that are equal, and pairs whose second side is slower by 6 % or noisy.
 
-    python -m tests.gpu.check_bench --out FILE [--equal 1] [--slower 1] [--runs 5] [--steps 40] [--noisy]
+    python -m tests.gpu.check_bench --out FILE [--rounds 1] [--runs 5] [--steps 40] [--extra KERNELS] [KIND…]
 
-Needs one GPU and torch. Each call makes so many pairs, each of two benches (A, then B) of `--runs` runs, and
-appends a JSON object a pair to FILE, with all runs as metrics.json has them (every step of every window), to be
-resampled later. The slowdown is kernels that keep the GPU busy for 6 % of a step, measured on the same GPU first.
-With --noisy side B trains beside a second program that comes and goes.
+Needs one GPU and torch. A round is a bench of `--runs` runs, and then one for each KIND (equal and slower if none
+is named), which makes a pair with it. Appends a JSON object a pair to FILE, with all runs as metrics.json has them
+(every step of every window), to be judged and resampled by `python -m benchmarks.bench_decisions FILE`. slower:
+kernels that keep the GPU busy for 6 % of a step, as many as are measured to do so on the same GPU first, or
+`--extra`. noisy: beside a second program that comes and goes.
 """
 
 from __future__ import annotations
@@ -45,15 +46,16 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 """The example with so many elementwise kernels of 64 MiB a step more; 0 is the example, started the same way."""
 NEIGHBOUR = """
-import time, torch
+import random, time, torch
 x = torch.randn(4096, 4096, device="cuda")
 while True:
-    until = time.time() + 0.4
+    until = time.time() + random.uniform(4, 16)
     while time.time() < until:
         x @ x
         torch.cuda.synchronize()
-    time.sleep(0.5)
+    time.sleep(random.uniform(8, 24))
 """
+"""Comes and goes for as long as a run takes, so that it meets some of them and others not."""
 CALIBRATING = 400
 
 
@@ -61,29 +63,36 @@ def main() -> int:
     """Make the pairs and append them."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--out", type=Path, required=True)
-    options.add_argument("--equal", type=int, default=1)
-    options.add_argument("--slower", type=int, default=1)
+    options.add_argument("--rounds", type=int, default=1)
     options.add_argument("--runs", type=int, default=5)
     options.add_argument("--steps", type=int, default=40)
     options.add_argument("--percent", type=float, default=6.0)
-    options.add_argument("--noisy", action="store_true")
+    options.add_argument("--extra", type=int, help="kernels of the slower side; without it they are measured")
+    options.add_argument("kinds", nargs="*", metavar="KIND", help="equal, slower, noisy")
     given = options.parse_args()
+    kinds = given.kinds or ["equal", "slower"]
+    if set(kinds) - {"equal", "slower", "noisy"}:
+        options.error("a KIND is equal, slower or noisy")
     with tempfile.TemporaryDirectory(prefix="lt-") as name:
         folder = Path(name)
         (folder / "slowed.py").write_text(SLOWED)
-        plain = _median_step(_bench(folder, "plain", 0, given.steps, 1))
-        extra = 0
-        if given.slower:
-            slow = _median_step(_bench(folder, "calibrate", CALIBRATING, given.steps, 1))
-            extra = max(1, round(given.percent / 100 * plain / (slow - plain) * CALIBRATING))
-        kinds = ["equal"] * given.equal + ["slower"] * given.slower
-        for number, kind in enumerate(kinds):
-            first = _bench(folder, f"{number}-a", 0, given.steps, given.runs)
-            second = _bench(
-                folder, f"{number}-b", extra if kind == "slower" else 0, given.steps, given.runs, noisy=given.noisy
-            )
-            _append(given.out, kind + (" noisy" if given.noisy else ""), extra, first, second)
+        extra = given.extra or 0
+        if "slower" in kinds and not extra:
+            extra = _kernels_for(given.percent, folder, given.steps)
+        for number in range(given.rounds):
+            first = _bench(folder, f"{number}-plain", 0, given.steps, given.runs)
+            for kind in kinds:
+                more = extra if kind == "slower" else 0
+                second = _bench(folder, f"{number}-{kind}", more, given.steps, given.runs, noisy=kind == "noisy")
+                _append(given.out, kind, more, first, second)
     return 0
+
+
+def _kernels_for(percent: float, folder: Path, steps: int) -> int:
+    """How many kernels take so much of a step."""
+    plain = _median_step(_bench(folder, "calibrate", 0, steps, 1))
+    slow = _median_step(_bench(folder, "calibrated", CALIBRATING, steps, 1))
+    return max(1, round(percent / 100 * plain / (slow - plain) * CALIBRATING))
 
 
 def _bench(folder: Path, name: str, extra: int, steps: int, runs: int, *, noisy: bool = False) -> dict[str, Any]:

@@ -144,16 +144,16 @@ def _figures(last: Snapshot) -> dict[str, Any]:
 class Round:
     """All the cases, as many at once as there are GPUs for."""
 
-    def __init__(self, out: Path, backend: str, gpus: int, limit: float) -> None:
+    def __init__(self, out: Path, backend: str, gpus: Sequence[int], limit: float) -> None:
         self.out, self.backend, self.gpus, self.limit = out, backend, gpus, limit
         self.good, self._begun, self._lock = True, time.monotonic(), threading.Lock()
 
     def run(self, names: Sequence[str]) -> None:
         """Those of ranks in turn, then the others side by side, the longest first."""
         for name in [one for one in names if one in OF_RANKS]:
-            self._one(name, range(2) if self.backend == "nccl" else ())
+            self._one(name, self.gpus[:2] if self.backend == "nccl" else ())
         alone = deque(sorted(set(names) - set(OF_RANKS), key=lambda one: -SECONDS[one]))
-        lanes = [threading.Thread(target=self._lane, args=(alone, gpu)) for gpu in range(self.gpus)]
+        lanes = [threading.Thread(target=self._lane, args=(alone, gpu)) for gpu in self.gpus]
         for lane in lanes:
             lane.start()
         for lane in lanes:
@@ -180,13 +180,16 @@ class Round:
             print(json.dumps(row | {"at_seconds": round(time.monotonic() - self._begun, 1)}), flush=True)
 
 
-def _gpus() -> int:
-    """How many GPUs this machine has; 0 where nobody can tell."""
+def _gpus() -> list[int]:
+    """The GPUs that may be used: those of CUDA_VISIBLE_DEVICES, else all; none where nobody can tell."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible:
+        return [int(number) for number in visible.split(",")]
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False)
     except OSError:
-        return 0
-    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+        return []
+    return list(range(sum(line.startswith("GPU ") for line in listed.stdout.splitlines())))
 
 
 def main() -> int:
@@ -203,10 +206,10 @@ def main() -> int:
     if unknown:
         options.error(f"no situation is called {', '.join(sorted(unknown))}; there are {', '.join(SECONDS)}")
     names = given.names or list(SECONDS)
-    gpus = _gpus() if given.backend == "nccl" else 1
+    gpus = _gpus() if given.backend == "nccl" else [0]
     needed = 2 if set(names) & set(OF_RANKS) else 1
-    if given.backend == "nccl" and gpus < needed:
-        options.error(f"{needed} GPUs are needed, nvidia-smi lists {gpus}; --backend gloo tries it on the CPU")
+    if given.backend == "nccl" and len(gpus) < needed:
+        options.error(f"{needed} GPUs are needed, there are {len(gpus)}; --backend gloo tries it on the CPU")
     given.out.mkdir(parents=True, exist_ok=True)
     os.environ.pop("LLMTOP_DIR", None)
     cases = Round(given.out.resolve(), given.backend, gpus, given.limit)

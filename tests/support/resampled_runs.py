@@ -1,7 +1,7 @@
 """Pairs of benches drawn from runs of real trainings, to see how often a comparison is wrong.
 
 A pool is runs in the order in which they were made. For each pair, runs are drawn from it, and each is put
-together anew of blocks of its own steps; the candidate's are longer by a known share, or by nothing.
+together anew of blocks of its own steps, or stays whole; the candidate's are longer by a known share, or by nothing.
 """
 
 from __future__ import annotations
@@ -91,6 +91,7 @@ def outcome(
     metric: str = "steps_per_s",
     interleaved: bool = False,
     compare: Interval | None = None,
+    whole: bool = False,
 ) -> Outcome:
     """Compare `pairs` pairs of benches.
 
@@ -104,6 +105,8 @@ def outcome(
         metric: what is decided by.
         interleaved: take runs that were made one after the other, in turns, and compare them as pairs.
         compare: another way to make the interval; None: the one in use.
+        whole: leave runs as they were measured. Where a host launches ahead of a GPU, a long step is followed by
+            short ones, and blocks put together anew have noise that no run had.
     """
     random = np.random.default_rng(7)
     judged, planted = metric_named(metric), math.log1p(slower)
@@ -113,8 +116,8 @@ def outcome(
     covered = 0
     for _ in range(pairs):
         before, after = _drawn_runs(len(pool), runs, interleaved, random)
-        baseline = [_run(pool[place], steps, 1.0, figure, random) for place in before]
-        candidate = [_run(pool[place], steps, 1.0 + slower, figure, random) for place in after]
+        baseline = [_run(pool[place], steps, 1.0, figure, None if whole else random) for place in before]
+        candidate = [_run(pool[place], steps, 1.0 + slower, figure, None if whole else random) for place in after]
         if compare is None:
             found = interval(baseline, candidate, figure, paired=interleaved)
         else:
@@ -143,8 +146,10 @@ def _run(
     steps: int,
     factor: float,
     figure: Callable[[NDArray[np.float64]], NDArray[np.float64]],
-    random: np.random.Generator,
+    random: np.random.Generator | None,
 ) -> RunSample:
+    if random is None:
+        return RunSample(float(figure(recorded * factor)), recorded * factor)
     starts = random.integers(len(recorded), size=math.ceil(steps / _BLOCK))
     places = (starts[:, None] + np.arange(_BLOCK)).ravel()[:steps] % len(recorded)
     made = recorded[places] * factor
