@@ -193,7 +193,10 @@ def test_what_an_exporter_adds_is_told_by_blocks_in_turns() -> None:
     assert not judging.export(_blocks(1.05), 0.4, series, 8)["ok"]
     assert not judging.export(_blocks(1.0), 2.0, series, 8)["ok"]
     assert not judging.export(_blocks(1.0), 0.4, series | {"ranks": 7}, 8)["ok"]
-    assert not judging.export(judging.blocks([], [("on", 0.0, 6.0)]), 0.4, series, 8)["ok"]
+    assert judging.export(judging.blocks([], [("on", 0.0, 6.0)]), 0.4, series, 8)["ok"] is None
+    noisy = _blocks(1.0) | {"usual_spread_pct": 20.0}
+    assert judging.export(noisy, 0.4, series, 8)["ok"] is None
+    assert judging.export(noisy, 2.0, series, 8)["ok"] is False
 
 
 def _hang(rank: int, collective: int = 40, seconds: float = 6.0, ras: int = 39) -> dict[str, Any]:

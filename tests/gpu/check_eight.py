@@ -100,7 +100,8 @@ def run(cases: Iterable[Case], ends: float, tell: Callable[[dict[str, Any]], Non
 
 def line(row: dict[str, Any]) -> str:
     """A row for a person."""
-    verdict = {True: "right", False: "WRONG", None: "left out"}[row["ok"]]
+    unknown = "left out" if "left_out" in row else "unclear"
+    verdict = {True: "right", False: "WRONG", None: unknown}[row["ok"]]
     name = f"{row['part']} {row['case']}"
     words = row.get("left_out") or row.get("error") or row.get("line") or ""
     return f"{name:<34} {verdict:<9} {row.get('took_s', 0.0):6.1f} s  {words}".rstrip()

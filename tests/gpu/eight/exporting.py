@@ -84,6 +84,7 @@ class Exported:
             "page_bytes": len(self.page),
             "page_seconds": self.page_seconds,
             "block_seconds": BLOCK_SECONDS,
+            **setting.recordings.add("export", watch.file),
         }
 
     def _without(self) -> None:

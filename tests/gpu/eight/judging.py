@@ -24,6 +24,8 @@ PAUSE_PCT = 3.0
 """By which a step may be longer after a capture than before."""
 EXPORT_STEP_PCT, EXPORT_CORE_PCT = 1.0, 1.0
 """What an exporter may add to a step; what it may take of a core."""
+TELLS_PCT = 3.0
+"""By which steps may differ among blocks without an exporter, for what one adds to be told."""
 SETTLE_S = 1.5
 """Left out at both ends: a rate is over the time since the look before."""
 
@@ -260,14 +262,17 @@ def blocks(
 
 
 def export(step: dict[str, Any], core_pct: float, series: dict[str, int], gpus: int) -> dict[str, Any]:
-    """What an exporter costs, and whether its page has all GPUs and ranks."""
-    added = step["added_pct_median"]
+    """What an exporter costs, and whether its page has all GPUs and ranks.
+
+    `ok` is None where steps differ too much by themselves for what it adds to be told.
+    """
+    added, spread = step["added_pct_median"], step["usual_spread_pct"]
+    good: bool | None = core_pct <= EXPORT_CORE_PCT and (series["gpus"], series["ranks"]) == (gpus, gpus)
+    if good:
+        good = None if added is None or spread > TELLS_PCT else added <= EXPORT_STEP_PCT
     return {
         "step": step,
         "core_pct": core_pct,
         "series": series,
-        "ok": added is not None
-        and added <= max(EXPORT_STEP_PCT, step["usual_spread_pct"] or 0.0)
-        and core_pct <= EXPORT_CORE_PCT
-        and (series["gpus"], series["ranks"]) == (gpus, gpus),
+        "ok": good,
     }
