@@ -9,10 +9,7 @@ tries it on two CPU ranks. Exits 1 when a case is not as planted.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.gpu.check_capture import end
 from tests.gpu.rank_plants import PLANTS
 from tests.support.processes import REPOSITORY, environment
 
@@ -76,8 +74,7 @@ def run(
         except subprocess.TimeoutExpired:
             out = ""
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(training.pid, signal.SIGKILL)
+            end(training)
             monitor.terminate()
             monitor.wait(10)
             reader.join(10)
