@@ -64,13 +64,15 @@ def run() -> Iterator[Result]:
         time.sleep(SETTLE_SECONDS)
         unfetched = _share([exporter, *exporter.children(recursive=True)], seconds)
         stop = threading.Event()
-        threading.Thread(target=_fetch, args=(port, stop), daemon=True).start()
+        threading.Thread(target=fetch, args=(port, stop), daemon=True).start()
         time.sleep(2)
         family = [exporter, *exporter.children(recursive=True)]
-        before = _times(family), _times(ranks), time.monotonic()
+        before = processor_seconds(family), processor_seconds(ranks), time.monotonic()
         time.sleep(seconds)
         took = time.monotonic() - before[2]
-        mine, theirs = (100 * (_times(them) - at) / took for them, at in ((family, before[0]), (ranks, before[1])))
+        mine, theirs = (
+            100 * (processor_seconds(them) - at) / took for them, at in ((family, before[0]), (ranks, before[1]))
+        )
         memory = sum(float(process.memory_full_info().pss) for process in family) / 2**20
         stop.set()
     note = f"8 GPUs, {RANKS} ranks, fetched each second; {unfetched:.2f} % unfetched; over {took:.0f} s"
@@ -80,19 +82,21 @@ def run() -> Iterator[Result]:
     yield Result("trainings' processor time / with a second monitor", theirs / two, "x", 1.05, costs)
 
 
-def _fetch(port: int, stop: threading.Event) -> None:
+def fetch(port: int, stop: threading.Event) -> None:
+    """Fetch the page of the exporter on that port each second, until `stop`."""
     while not stop.wait(1.0):
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
             answer.read()
 
 
-def _times(processes: list[psutil.Process]) -> float:
+def processor_seconds(processes: list[psutil.Process]) -> float:
+    """User and system time of these so far."""
     times = [process.cpu_times() for process in processes]
     return sum(one.user + one.system for one in times)
 
 
 def _share(processes: list[psutil.Process], seconds: float) -> float:
     """Per cent of a core."""
-    before, started = _times(processes), time.monotonic()
+    before, started = processor_seconds(processes), time.monotonic()
     time.sleep(seconds)
-    return 100 * (_times(processes) - before) / (time.monotonic() - started)
+    return 100 * (processor_seconds(processes) - before) / (time.monotonic() - started)

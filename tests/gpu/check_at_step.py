@@ -121,7 +121,7 @@ def captures(backend: str) -> Iterator[dict[str, Any]]:
         ok = code == 0 and info["ranks"] == [0, 1] and info["first_step"] == info["at_step"]
         found = {"case": "both", "ok": ok, "said": said, "at_step": info.get("at_step")}
         if ok:
-            found |= _apart(Path(facts["folder"]), backend)
+            found |= apart(Path(facts["folder"]), backend)
             kept = {name: info[name] for name in ("step_seconds", "notes")}
             found |= {"verdict": facts["report"]["verdict"], **kept}
         yield found
@@ -138,11 +138,11 @@ def captures(backend: str) -> Iterator[dict[str, Any]]:
         yield {"case": "past", "ok": code == 2 and "has passed" in said, "said": said}
 
 
-def _apart(folder: Path, backend: str) -> dict[str, Any]:
-    """How far the ends of the collectives of both are apart, in µs."""
+def apart(folder: Path, backend: str, rank: int = 1) -> dict[str, Any]:
+    """How far the ends of the collectives of rank 0 and another one are apart, in µs."""
     if backend != "nccl":
         return {}
-    one, two = (open_trace(folder / "traces" / f"rank{rank}.pt.trace.json") for rank in (0, 1))
+    one, two = (open_trace(folder / "traces" / f"rank{number}.pt.trace.json") for number in (0, rank))
     shift = (two.origin_unix_ns or 0) - (one.origin_unix_ns or 0)
     ends = [align._ends(trace).ends for trace in (one, two)]
     count = min(map(len, ends))

@@ -52,7 +52,7 @@ class Check:
         self.cpu = cpu
         self.folder = folder
         self.variables = environment(
-            LLMTOP_DIR=str(folder / "run"), PYTHONPATH=os.pathsep.join([*_old_nvtx(cpu), str(REPOSITORY)])
+            LLMTOP_DIR=str(folder / "run"), PYTHONPATH=os.pathsep.join([*old_nvtx(cpu), str(REPOSITORY)])
         )
         os.environ["LLMTOP_DIR"] = self.variables["LLMTOP_DIR"]
 
@@ -119,7 +119,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait(30)
 
 
-def _old_nvtx(cpu: bool) -> list[str]:
+def old_nvtx(cpu: bool) -> list[str]:
     """nsys 2023.4 records nvtx up to 0.2.10 only; that is the one at hand where there is no GPU."""
     old = REPOSITORY / ".cache" / "nvtx-0.2.10"
     return [str(old)] if cpu and old.is_dir() else []

@@ -1,18 +1,15 @@
 """Which rank holds the others up, on two GPUs: python -m tests.gpu.check_ranks --out FILE [NAME…]
 
-Runs trainings of two ranks that know nothing of llmtop (rank_training.py) through `llmtop run`, DDP and FSDP2,
-each with one plant, beside `llmtop --json`. Appends a JSON line a case to the file, and prints a table: whom the
-monitor named, after how many steps, and whether that is right. `--backend gloo` tries it on two CPU ranks. Exits 1
-when a case is not as planted.
+Runs trainings of two ranks (or more: check_eight.py) that know nothing of llmtop (rank_training.py) through
+`llmtop run`, DDP and FSDP2, each with one plant, beside `llmtop --json`. Appends a JSON line a case to the file,
+and prints a table: whom the monitor named, after how many steps, and whether that is right. `--backend gloo`
+tries it on two CPU ranks. Exits 1 when a case is not as planted.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,7 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.gpu.rank_training import PLANTS
+from tests.gpu.check_capture import end
+from tests.gpu.rank_plants import PLANTS
 from tests.support.processes import REPOSITORY, environment
 
 TRAINING = str(Path(__file__).with_name("rank_training.py"))
@@ -33,35 +31,55 @@ WITHIN = 30
 """Steps in which a planted rank is to be named."""
 
 
-def run(kind: str, plant: str, seconds: float, backend: str, interval: float) -> dict[str, Any]:
-    """One training beside the monitor; what was planted, and what was said."""
+def run(
+    kind: str,
+    plant: str,
+    seconds: float,
+    backend: str,
+    interval: float,
+    ranks: int = 2,
+    patience: float = PATIENCE_S,
+    keep: Path | None = None,
+) -> dict[str, Any]:
+    """One training beside the monitor; what was planted, and what was said.
+
+    Args:
+        kind: "ddp" or "fsdp2".
+        plant: what the last rank does.
+        seconds: how long it trains.
+        backend: "nccl", or "gloo" on the CPU.
+        interval: seconds between two snapshots.
+        ranks: how many.
+        patience: seconds for all that is before its first step, and after its last.
+        keep: where the monitor records what it sees.
+    """
     with tempfile.TemporaryDirectory(prefix="lt-") as directory, tempfile.TemporaryFile("w+") as errors:
         environ = environment(LLMTOP_DIR=directory, OMP_NUM_THREADS="1")
-        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
         script = [TRAINING, "--kind", kind, "--plant", plant, "--seconds", str(seconds), "--backend", backend]
+        record = ["--record", str(keep), "--force"] if keep else []
         training = subprocess.Popen(
             [sys.executable, "-m", "llmtop", "run", "--", sys.executable, *launch, *script],
             env=environ, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True,
         )  # fmt: skip
         monitor = subprocess.Popen(
-            [sys.executable, "-m", "llmtop", "--json", "--interval", str(interval)],
+            [sys.executable, "-m", "llmtop", "--json", "--interval", str(interval), *record],
             env=environ, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         snapshots: list[dict[str, Any]] = []
         reader = threading.Thread(target=lambda: snapshots.extend(map(json.loads, monitor.stdout or ())))
         reader.start()
         try:
-            out, _ = training.communicate(timeout=PATIENCE_S + seconds)
+            out, _ = training.communicate(timeout=patience + seconds)
         except subprocess.TimeoutExpired:
             out = ""
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(training.pid, signal.SIGKILL)
+            end(training)
             monitor.terminate()
             monitor.wait(10)
             reader.join(10)
         planted = next((json.loads(line) for line in out.splitlines() if line.startswith("{")), None)
-        said = judge(kind, plant, planted, snapshots)
+        said = judge(kind, plant, planted, snapshots, ranks)
         if planted is None:
             errors.seek(0)
             said["training_said"] = errors.read()[-2000:]
@@ -69,16 +87,17 @@ def run(kind: str, plant: str, seconds: float, backend: str, interval: float) ->
 
 
 def judge(
-    kind: str, plant: str, planted: dict[str, Any] | None, snapshots: list[dict[str, Any]]
+    kind: str, plant: str, planted: dict[str, Any] | None, snapshots: list[dict[str, Any]], ranks: int = 2
 ) -> dict[str, Any]:
-    """Whom the monitor named, when, and whether that is right."""
+    """Whom the monitor named, when, and whether that is right; the plant is on the last of the ranks."""
+    last = ranks - 1
     accused: dict[int, dict[str, Any]] = {}
     bound: dict[str, Any] | None = None
     others: set[str] = set()
     for snapshot in snapshots:
-        ranks = {rank["pid"]: rank for rank in snapshot["ranks"]}
+        by_pid = {rank["pid"]: rank for rank in snapshot["ranks"]}
         for alert in snapshot["alerts"]:
-            rank = ranks.get(alert["pid"], {})
+            rank = by_pid.get(alert["pid"], {})
             if alert["id"] == "straggler":
                 first = {"step": rank.get("step"), "summary": alert["summary"]}
                 told = accused.setdefault(rank.get("rank", -1), first)
@@ -91,28 +110,28 @@ def judge(
                 others.add(alert["id"])
     begun = (planted or {}).get("planted_at", 0)
     after = {rank: None if told["step"] is None else told["step"] - begun for rank, told in accused.items()}
-    right = not accused if plant in SILENT else list(accused) == [1] and accused[1]["pid_is_the_ranks"]
+    right = not accused if plant in SILENT else list(accused) == [last] and accused[last]["pid_is_the_ranks"]
     if plant == "communication":
         right = right and bound is not None
     return {
         "case": f"{kind} {plant}",
         "ok": bool(right and planted),
-        "in_time": plant in SILENT or (after.get(1) is not None and 0 <= after[1] <= WITHIN),
+        "in_time": plant in SILENT or (after.get(last) is not None and 0 <= after[last] <= WITHIN),
         "accused": accused,
         "after_steps": after,
         "communication_bound": bound,
         "other_alerts": sorted(others),
         "planted": planted,
-        "ranks": last_figures(snapshots),
+        "ranks": last_figures(snapshots, ranks),
     }
 
 
-def last_figures(snapshots: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def last_figures(snapshots: list[dict[str, Any]], count: int = 2) -> list[dict[str, Any]]:
     """The ranks as they were told at nine tenths of the training, with what the straggler's rule goes by."""
     full = [
         ranks
         for ranks in (snapshot["ranks"] for snapshot in snapshots)
-        if len(ranks) > 1 and all(rank["state"] == "running" for rank in ranks)
+        if len(ranks) >= count and all(rank["state"] == "running" for rank in ranks)
     ]
     names = (
         "rank", "step", "step_seconds_p50", "arrivals", "exposed_seconds", "waits_seconds", "gpu_host_paced_pct",

@@ -23,7 +23,7 @@ def main() -> None:
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     if backend == "nccl":
         torch.cuda.set_device(device)
-    model = nn.Linear(512, 512).to(device)
+    model = nn.Linear(512, 512, bias=False).to(device)  # one all-reduce a step
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(1, 1000):
         model(torch.randn(64, 512, device=device)).square().mean().backward()

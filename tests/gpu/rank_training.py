@@ -1,7 +1,7 @@
-"""A training of two ranks, written as people write them: it knows nothing of llmtop. Started by check_ranks.py.
+"""A training of some ranks, written as people write them: it knows nothing of llmtop. Started by check_ranks.py.
 
 From step `PLANTED_AT` on the last rank does what `--plant` says. Prints one JSON line when the training ends: at
-which step that began, and how long steps took.
+which step that began, and how long steps took; with `--stamps` writes when each of rank 0's steps ended.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -22,11 +23,25 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, IterableDataset
 
-PLANTED_AT = 60
+from tests.gpu.rank_plants import NEIGHBOURS, PLANTED_AT, PLANTS
+
 SLEEP_S = 0.04
 TOKENS = 1024
-PLANTS = ("nothing", "communication", "extra_forward", "sleep", "slow_data", "slow_clock", "neighbour")
-NEIGHBOUR = """
+MULTIPLIES = """
+import sys, torch
+where = sys.argv[1]
+torch.set_num_threads(1)
+size = 8192 if where != "cpu" else 512
+a = torch.randn(size, size, device=where, dtype=torch.bfloat16 if where != "cpu" else None)
+b = a @ a
+print("at work", flush=True)
+while True:
+    for _ in range(20):
+        b = a @ a
+    if where != "cpu":
+        torch.cuda.synchronize()
+"""
+COPIES = """
 import sys, torch
 where = sys.argv[1]
 a = torch.zeros(1 << (28 if where != "cpu" else 24), device=where)
@@ -75,6 +90,10 @@ def options() -> argparse.Namespace:
     parser.add_argument("--plant", choices=PLANTS, required=True)
     parser.add_argument("--seconds", type=float, default=25.0)
     parser.add_argument("--backend", choices=("nccl", "gloo"), default="nccl")
+    parser.add_argument("--until", type=Path, help="end as soon as this file is there")
+    parser.add_argument(
+        "--stamps", type=Path, help="write there when rank 0's steps ended, seconds of CLOCK_MONOTONIC"
+    )
     return parser.parse_args()
 
 
@@ -118,7 +137,7 @@ def main() -> None:
     table = torch.randn(TOKENS, width, device=device)
     loader = DataLoader(Batches(rows, plant == "slow_data"), batch_size=None, pin_memory=gpu)
     neighbour, begun, steps = None, time.monotonic(), 0
-    planted_at = torch.full((1,), 0 if told.plant == "neighbour" else PLANTED_AT)
+    planted_at = torch.full((1,), 0 if told.plant in NEIGHBOURS else PLANTED_AT)
     times: list[float] = []
     over = torch.zeros(1)
     control = dist.new_group(backend="gloo")
@@ -127,8 +146,9 @@ def main() -> None:
         x = table[batch.to(device, non_blocking=True)]
         if planted and plant == "slow_clock":
             x = torch.cat([x, x[: rows // 2]])
-        if planted and plant == "neighbour" and neighbour is None:
-            neighbour = subprocess.Popen([sys.executable, "-c", NEIGHBOUR, str(device)], stdout=subprocess.PIPE)
+        if planted and plant in NEIGHBOURS and neighbour is None:
+            program = COPIES if plant == "neighbour" else MULTIPLIES
+            neighbour = subprocess.Popen([sys.executable, "-c", program, str(device)], stdout=subprocess.PIPE)
             assert neighbour.stdout is not None
             os.set_blocking(neighbour.stdout.fileno(), False)
         if neighbour is not None and not planted_at[0] and neighbour.stdout and neighbour.stdout.read():
@@ -148,7 +168,8 @@ def main() -> None:
         steps = index
         if index % 50 == 49:  # all ranks end after the same step
             dist.all_reduce(planted_at, dist.ReduceOp.MAX, group=control)
-            over[0] = float(time.monotonic() - begun > told.seconds and 0 < planted_at[0] < index - 60)
+            ends = time.monotonic() - begun > told.seconds or (told.until is not None and told.until.exists())
+            over[0] = float(ends and 0 < planted_at[0] < index - 60)
             dist.broadcast(over, 0, group=control)
             if over[0]:
                 break
@@ -162,6 +183,8 @@ def main() -> None:
             "step_s": lengths[len(lengths) // 2] if lengths else None,
         }
         print(json.dumps(fact), flush=True)
+        if told.stamps is not None:
+            told.stamps.write_text(json.dumps(times))
     dist.destroy_process_group()
 
 

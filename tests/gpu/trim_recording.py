@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from llmtop.recording import Reader
 from llmtop.rules.state.rank import STEPS_KEPT
-from llmtop.snapshot import Cause, Host, Rank, Snapshot, to_json
+from llmtop.snapshot import Cause, CommunicatorRank, Host, Rank, Snapshot, StuckCommunicator, to_json
 
 
 def trimmed(snapshot: Snapshot) -> Snapshot:
@@ -30,7 +30,17 @@ def trimmed(snapshot: Snapshot) -> Snapshot:
         jobs=(),
         alerts=(),
         ranks=tuple(_rank(rank, names) for rank in snapshot.ranks),
+        stuck_communicators=tuple(_communicator(one) for one in snapshot.stuck_communicators),
     )
+
+
+def _communicator(stuck: StuckCommunicator) -> StuckCommunicator:
+    """On nobody's host."""
+
+    def nobodys(ranks: tuple[CommunicatorRank, ...]) -> tuple[CommunicatorRank, ...]:
+        return tuple(replace(one, host="node") for one in ranks)
+
+    return replace(stuck, behind=nobodys(stuck.behind), missing=nobodys(stuck.missing))
 
 
 def _rank(rank: Rank, names: dict[str, str]) -> Rank:

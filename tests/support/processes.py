@@ -17,8 +17,14 @@ T = TypeVar("T")
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """This process's environment with the checkout importable, plus `extra`."""
-    return {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1", **extra}
+    """This process's environment with the checkout importable before all else, plus `extra`."""
+    paths = [str(REPOSITORY), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+        "PYTHONUNBUFFERED": "1",
+        **extra,
+    }
 
 
 def wait_for(condition: Callable[[], T], seconds: float = 20.0, what: str = "") -> T:
