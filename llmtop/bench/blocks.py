@@ -56,6 +56,7 @@ def block_length(runs: Sequence[Steps]) -> BlockLength:
     longest = max(1, shortest // 2)
     best = math.ceil((1.5 * (slope / spectrum) ** 2 * count) ** (1.0 / 3.0)) if spectrum > 0.0 else longest
     length = min(max(best, 1), longest)
+    length = math.ceil(shortest / (shortest // length))  # as few as these, and as long: the last is whole too
     return BlockLength(
         length,
         f"steps up to {last} apart are related (autocorrelation {correlation[1]:+.2f} of neighbours)",

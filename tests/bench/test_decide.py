@@ -10,7 +10,7 @@ from llmtop.bench.blocks import BlockLength
 from llmtop.bench.decide import Decision, decide, runs_for, told
 from llmtop.bench.intervals import ChangeInterval
 from llmtop.bench.of_steps import metric_named
-from tests.support.resampled_runs import outcome, plain_bootstrap, pools
+from tests.support.resampled_runs import LEFT_WHOLE, outcome, plain_bootstrap, pools
 
 
 def _change(worse: float, half: float) -> ChangeInterval:
@@ -65,15 +65,16 @@ def test_more_runs_are_proposed_where_they_would_do() -> None:
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize("pool", ["typical", "waiting", "mixed", "compute"])
+@pytest.mark.parametrize("pool", ["h100", "typical", "waiting", "mixed", "compute"])
 def test_equal_benches_raise_no_alarm_and_a_planted_slowdown_is_found(pool: str, interleaved: bool) -> None:
     """400 pairs drawn from runs of real trainings; `python -m benchmarks decisions` says more of it."""
     runs = pools()[pool]
-    equal = outcome(runs, 400, interleaved=interleaved)
-    planted = outcome(runs, 400, interleaved=interleaved, slower=0.06)
+    whole = pool == LEFT_WHOLE
+    equal = outcome(runs, 400, interleaved=interleaved, whole=whole)
+    planted = outcome(runs, 400, interleaved=interleaved, slower=0.06, whole=whole)
     assert equal.decisions["regression"] <= 20
     assert min(equal.covered, planted.covered) >= 0.93
-    if pool == "typical":
+    if pool in ("h100", "typical"):
         assert planted.decisions["regression"] >= 380
         assert equal.decisions["ok"] >= 320
 

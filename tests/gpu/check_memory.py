@@ -147,9 +147,8 @@ class Check:
         seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         blocks = sum(one["blocks"] for one in device["holders"])
         reserved = device["reserved_bytes"] / 2**30
-        say(
-            f"{reserved:.1f} GiB, {device['events']:,} events, {blocks:,} blocks: {wall:.2f} s, {seconds:.2f} s of CPU time"
-        )
+        what = f"{reserved:.1f} GiB, {device['events']:,} events, {blocks:,} blocks"
+        say(f"{what}: {wall:.2f} s, {seconds:.2f} s of CPU time")
         self.expect("20 GiB and more", reserved >= 20, reserved)
         self.expect("reported within 5 s of CPU time", seconds <= 5, seconds)
 

@@ -1,7 +1,8 @@
 """Pairs of benches drawn from runs of real trainings, to see how often a comparison is wrong.
 
 A pool is runs in the order in which they were made. For each pair, runs are drawn from it, and each is put
-together anew of blocks of its own steps, or stays whole; the candidate's are longer by a known share, or by nothing.
+together anew of blocks of its own steps, or stays whole; the candidate's are longer by a known share, or by
+nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from llmtop.bench.of_steps import metric_named, of_steps
 from tests.support.data import DATA
 
 Pool = list[NDArray[np.float64]]
+LEFT_WHOLE = "h100"
+"""The pool whose runs stay as they were measured; see `outcome`."""
 Interval = Callable[[Sequence[RunSample], Sequence[RunSample]], ChangeInterval]
 _BLOCK = 10
 
