@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from llmtop import format as fmt
-from llmtop.rules.hang import is_at_other_work, seconds_without_step
+from llmtop.rules.hang import is_working_on, seconds_without_step
 from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.communicator import CommunicatorState
 from llmtop.rules.state.rank import JobState, RankState
@@ -71,7 +71,7 @@ def _is_hung(job: JobState, up: bool) -> bool:
     if hang.behind is None and seen < job.world_size:
         return False  # it may be one that is not seen from here, or that has told nothing yet
     # The first rank often validates or saves alone while the others wait for it.
-    return hang.behind is None or not is_at_other_work(hang.behind)
+    return hang.behind is None or not is_working_on(hang.behind)
 
 
 def names_a_rank(job: JobState) -> bool:
@@ -141,7 +141,7 @@ HUNG_COLLECTIVE: Final = Rule[JobState](
         "not end. The rank that is named is behind and waits for nobody itself.",
         condition="no step for 5 s and for 5 times the median step, the counts of collectives stand still for 2 s "
         "meanwhile, and one that was called has not ended; not while the rank behind is seen at other work, as in "
-        "a validation of its own. Where these name nobody: ranks of an NCCL communicator are behind the others or "
+        "a validation of its own, or has begun some and its process or GPU is busy. Where these name nobody: ranks of an NCCL communicator are behind the others or "
         "do not answer, in two answers of NCCL's RAS",
         source="the counts of torch's flight recorder in each process (NCCL, gloo), and of NCCL 2.24 and later in "
         "all processes of the job; on 2 H100 with one rank that never joined an all-reduce they were 40 and 39",

@@ -23,6 +23,13 @@ LIFE_SECONDS: Final = 60.0
 """Work that was seen so lately is of now; a training that does any tells of it every 5 s."""
 
 
+TOLD_SECONDS: Final = 8.0
+"""Work that goes on is told of every 5 s; so much later it is over, or one forward pass takes longer than 3 s."""
+ACTIVE_CPU_PCT: Final = 20.0
+"""Percent of a core; NCCL's and llmtop's own threads take a few in a rank that sleeps."""
+ACTIVE_BYTES_PER_S: Final = 1e6
+
+
 def stalled_ranks(job: JobState) -> list[RankState]:
     """The ranks without a step for too long; a server without requests is not stalled."""
     return [state for state in job.ranks if state.rank.state == "stalled" and state.rank.kind == "step"]
@@ -43,6 +50,27 @@ def is_at_other_work(state: RankState) -> bool:
     """Whether work that ends no step was seen since its last step, and lately."""
     worked = state.last_work_at
     return worked is not None and worked > (state.last_step_at or 0.0) and state.now - worked <= LIFE_SECONDS
+
+
+def is_working_on(state: RankState) -> bool:
+    """Whether a rank at other work still does it: told of just now, or by what its process and its GPU do.
+
+    A rank that hangs after its forward pass was at work as well, and then sleeps in a lock, a read or a wait.
+    """
+    if not is_at_other_work(state):
+        return False
+    return state.now - (state.last_work_at or 0.0) <= TOLD_SECONDS or _is_active(state)
+
+
+def _is_active(state: RankState) -> bool:
+    process = state.process
+    if process is not None:
+        written = (process.io_read_bytes_per_s or 0.0) + (process.io_write_bytes_per_s or 0.0)
+        if (process.cpu_pct or 0.0) >= ACTIVE_CPU_PCT or written >= ACTIVE_BYTES_PER_S:
+            return True
+        if process.state == "disk-sleep":
+            return True
+    return _works(state)
 
 
 def culprit(job: JobState) -> Culprit | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmtop.rules.engine import Rules
-from llmtop.snapshot import Alert, CollectiveCount, Host, Rank, Snapshot
+from llmtop.snapshot import Alert, CollectiveCount, Host, Process, Rank, Snapshot
 
 NOW = 10_000.0
 DEFAULT = "0 default_pg"
@@ -85,6 +85,29 @@ def test_where_all_have_called_it_nobody_is_named() -> None:
 )
 def test_it_is_silent(ranks: list[Rank]) -> None:
     assert "hung_collective" not in {alert.id for alert in alerts_of(*ranks)}
+
+
+def busy(**fields: object) -> Process:
+    return Process(pid=100, gpu_uuid=None, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("process", "silent"),
+    [
+        pytest.param(busy(cpu_pct=3.0, state="sleeping"), False, id="it sleeps after its forward pass"),
+        pytest.param(None, False, id="nothing is known of its process"),
+        pytest.param(busy(cpu_pct=99.0, state="running"), True, id="it computes"),
+        pytest.param(busy(cpu_pct=4.0, io_write_bytes_per_s=2e8), True, id="it writes"),
+        pytest.param(busy(cpu_pct=0.0, state="disk-sleep"), True, id="it waits for a disk"),
+    ],
+)
+def test_one_that_hangs_after_its_forward_pass_is_not_at_other_work(process: Process | None, silent: bool) -> None:
+    """Two H100s: the 40th all-reduce came after backward, and the rank that never called it was silent for 60 s."""
+    ranks = (rank(0, count(39, 39), last_work_at=NOW - 8.5, last_step_at=NOW - 8.6), rank(1, count(40, 39)))
+    processes = () if process is None else (process,)
+    snapshot = Snapshot(time=NOW, host=Host(name="node"), ranks=(*ranks, rank(2, count(40, 39))), processes=processes)
+    told = [alert for alert in Rules().apply(snapshot).alerts if alert.id == "hung_collective"]
+    assert [alert.pid for alert in told] == ([] if silent else [100])
 
 
 def test_it_is_told_instead_of_stalled() -> None:
