@@ -21,6 +21,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from llmtop import one_blas_thread
 from llmtop.errors import EXIT_USAGE, LlmtopError, NotPossibleHere
 from llmtop.format import printable
 from llmtop.version import __version__
@@ -145,6 +146,7 @@ def cli() -> None:
 def main(argv: list[str] | None = None) -> Any:
     """Run one command and exit with its code (llmtop/errors.py)."""
     _put_own_packages_first()
+    one_blas_thread.prepare()
     _prepare_output()
     threading.excepthook = _tell_of_thread
     try:

@@ -141,8 +141,8 @@ HUNG_COLLECTIVE: Final = Rule[JobState](
         "not end. The rank that is named is behind and waits for nobody itself.",
         condition="no step for 5 s and for 5 times the median step, the counts of collectives stand still for 2 s "
         "meanwhile, and one that was called has not ended; not while the rank behind is seen at other work, as in "
-        "a validation of its own, or has begun some and its process or GPU is busy. Where these name nobody: ranks of an NCCL communicator are behind the others or "
-        "do not answer, in two answers of NCCL's RAS",
+        "a validation of its own, or has begun some and its process or GPU is busy. Where these name nobody: "
+        "ranks of an NCCL communicator are behind the others or do not answer, in two answers of NCCL's RAS",
         source="the counts of torch's flight recorder in each process (NCCL, gloo), and of NCCL 2.24 and later in "
         "all processes of the job; on 2 H100 with one rank that never joined an all-reduce they were 40 and 39",
         fields=("step_seconds", "util_pct", "power_watts"),

@@ -102,10 +102,12 @@ def busy(**fields: object) -> Process:
     ],
 )
 def test_one_that_hangs_after_its_forward_pass_is_not_at_other_work(process: Process | None, silent: bool) -> None:
-    """Two H100s: the 40th all-reduce came after backward, and the rank that never called it was silent for 60 s."""
+    """Two H100s: the 40th all-reduce came after backward, and nobody was named for 60 s."""
     ranks = (rank(0, count(39, 39), last_work_at=NOW - 8.5, last_step_at=NOW - 8.6), rank(1, count(40, 39)))
     processes = () if process is None else (process,)
-    snapshot = Snapshot(time=NOW, host=Host(name="node"), ranks=(*ranks, rank(2, count(40, 39))), processes=processes)
+    snapshot = Snapshot(
+        time=NOW, host=Host(name="node"), ranks=(*ranks, rank(2, count(40, 39))), processes=processes
+    )
     told = [alert for alert in Rules().apply(snapshot).alerts if alert.id == "hung_collective"]
     assert [alert.pid for alert in told] == ([] if silent else [100])
 
