@@ -1,13 +1,12 @@
 """Replays of the situations that the main screen must tell apart: which it is, since when, and what helps.
 
-All were recorded on GPUs: three are what `llmtop demo` shows up to a moment, of one H200; the others are of H100s,
-by `tests/gpu/check_situations.py`. `throttled` alone is made, of the healthy one, and says so on its screen.
+All were recorded on H100s, by `tests/gpu/check_situations.py`. `throttled` alone is made, of the healthy one, and
+says so on its screen.
 """
 
 from __future__ import annotations
 
 import lzma
-from itertools import takewhile
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -19,10 +18,7 @@ from llmtop.rules.engine import Rules
 from llmtop.snapshot import Gpu, Snapshot, from_json
 
 FOLDER = Path(__file__).resolve().parents[1] / "tests" / "data" / "situations"
-DEMO = FOLDER.parents[2] / "llmtop" / "data" / "demo.llmtop.gz"
-IN_THE_DEMO = {"healthy": 28.0, "starved": 58.0, "launch_bound": 98.0}
-"""Up to which second of it."""
-NAMES = (*IN_THE_DEMO, "hung", "straggler", "checkpointing", "leaking", "throttled")
+NAMES = ("healthy", "starved", "launch_bound", "hung", "straggler", "checkpointing", "leaking", "throttled")
 SIZES = ((120, 30), (80, 24))
 MADE = "made of a GPU recorded at its power limit: heat, clocks and power changed"
 _HOT_AFTER_SECONDS = 8.0
@@ -32,11 +28,6 @@ _HOT_CELSIUS, _HOT_CLOCK, _HOT_POWER = 88.0, 0.62, 0.6
 
 def recorded(name: str) -> list[Snapshot]:
     """The snapshots of a situation, as they were recorded or made."""
-    if name in IN_THE_DEMO:
-        reader = Reader(DEMO)
-        found = list(takewhile(lambda one: one[0] <= IN_THE_DEMO[name], reader.snapshots()))
-        reader.close()
-        return [snapshot for _, snapshot in found]
     if name == "throttled":
         return _throttled(recorded("healthy"))
     with lzma.open(FOLDER / f"{name}.jsonl.xz") as file:
