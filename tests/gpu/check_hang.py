@@ -26,7 +26,7 @@ from tests.gpu.check_capture import end
 from tests.support.processes import environment
 
 TRAINING = str(Path(__file__).with_name("hanging_training.py"))
-WITHIN, PATIENCE = 10.0, 75.0
+WITHIN, PATIENCE, MORE = 10.0, 75.0, 4.0
 HANGS_AT = 40
 """As hanging_training.py has it, which needs torch."""
 
@@ -61,8 +61,13 @@ def hang(
                 snapshot = json.loads(text)
                 alert = next((one for one in snapshot["alerts"] if one["id"] == "hung_collective"), None)
                 if alert is not None:
+                    found.setdefault("first", {"at": snapshot["time"], "summary": alert["summary"]})
                     found |= {"alert": alert, "at": snapshot["time"], "counts": counts(snapshot)}
-                if alert is not None or time.monotonic() > ends or training.poll() is not None:
+                    # NCCL may tell before the ranks' own counts have come, which know the group's name.
+                    if not attached or "process_group" in alert["evidence"]:
+                        break
+                    ends = min(ends, time.monotonic() + MORE)
+                if time.monotonic() > ends or training.poll() is not None:
                     break
         finally:
             monitor.send_signal(signal.SIGINT)
