@@ -83,7 +83,7 @@ def makeup(trace: model.Trace) -> Makeup | None:
     fp32 = _by_name(trace, lambda name: kind_of(name) in ("GEMM", "convolution") and matrix_type(name) == "fp32")
     return Makeup(
         vendor=_vendor(trace),
-        framework="JAX" if trace.ops.hlo.any() else None,
+        framework=trace.framework if trace.ops.hlo.any() else None,
         operations=hlo_parts(trace),
         workload=workload,
         told_by=told_by,

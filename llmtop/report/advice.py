@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from llmtop.bottlenecks import LossId
-from llmtop.report import advice_jax
+from llmtop.report import advice_jax, advice_torch_xla
 
 
 @dataclass(frozen=True)
@@ -210,8 +210,8 @@ class Situation:
     """"training", "inference" or None."""
     graphs: bool = False
     """Whether CUDA graphs are replayed already."""
-    jax: bool = False
-    """Whether the program is JAX's; PyTorch's otherwise."""
+    framework: str | None = None
+    """"JAX", "torch_xla", or None: PyTorch's own."""
 
 
 _SERVING_FIX: Final[Mapping[str, str]] = {
@@ -292,6 +292,9 @@ _AMD_WORDS: Final = (
 """RCCL reads NCCL's variables, and PyTorch's own calls keep the name torch.cuda."""
 
 
+_FRAMEWORKS: Final = {"JAX": advice_jax, "torch_xla": advice_torch_xla}
+
+
 def advice_for(kind: FindingId, situation: Situation) -> Advice:
     """What to do about a finding, where it was found.
 
@@ -303,9 +306,10 @@ def advice_for(kind: FindingId, situation: Situation) -> Advice:
     fix, following, confirm = plain.fix, plain.next, plain.confirm
     if situation.workload == "inference":
         fix = _SERVING_FIX.get(kind, fix)
-    if situation.jax:
-        fix = advice_jax.FIX.get(kind, fix)
-        confirm, following = advice_jax.CONFIRM.get(kind, confirm), advice_jax.NEXT.get(kind, following)
+    words = _FRAMEWORKS.get(situation.framework or "")
+    if words is not None:
+        fix = words.FIX.get(kind, fix)
+        confirm, following = words.CONFIRM.get(kind, confirm), words.NEXT.get(kind, following)
     elif situation.graphs:
         fix = _GRAPHS_FIX.get(kind, fix)
     if situation.vendor == "CPU" and kind == "hot_kernel":

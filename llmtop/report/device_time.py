@@ -111,7 +111,7 @@ class Makeup(msgspec.Struct, frozen=True, kw_only=True):
 
     vendor: Literal["NVIDIA", "AMD", "CPU"] | None = None
     """CPU: what is called device work are XLA's operations on the CPU."""
-    framework: Literal["JAX"] | None = None
+    framework: Literal["JAX", "torch_xla"] | None = None
     """None for PyTorch, or where nothing tells."""
     workload: Literal["training", "inference"] | None = None
     """None where nothing in the capture tells."""

@@ -1,4 +1,4 @@
-"""From events of XLA's profiler, as jax.profiler writes them (`*.trace.json.gz`), to columns.
+"""From events of XLA's profiler, as jax.profiler and torch_xla's have them (`*.trace.json.gz`), to columns.
 
 A process of the file is a plane: `/device:GPU:0`, `/device:TPU:0`, `/host:CPU`; a thread of it is a line: of a
 stream, of a thread. All arguments are text. ts and dur are µs since the trace began. On a GPU each kernel, copy or
@@ -151,20 +151,22 @@ class XlaCollector:
         told = properties.get("llmtop")
         told = told if isinstance(told, dict) else {}
         process = whole(told.get("pid"), NO_PROCESS)
-        trace = model.Trace(source=source, engine="jax.profiler", names=self.names.all)
+        lazy = self._host.of_torch_xla
+        engine = model.XLA_PROFILER if lazy else model.JAX_PROFILER
+        trace = model.Trace(source=source, engine=engine, names=self.names.all)
         on_cpu = not len(self._ops) and self._host.has_operations
         if on_cpu:
             self._take_operations()
         trace.ops = self._device_ops(process)
         trace.calls = self._host.calls(process, with_runs=on_cpu)
         trace.gpus = dict(self._host.devices)
-        untold = on_cpu and not self._host.runs_known
+        untold = on_cpu and not lazy and not self._host.runs_known
         trace.ranges = self._host.ranges(process, with_steps=not untold)
         trace.host = self._host.spans(process)
         trace.overhead = model.build(
             model.Table, {name: self._overhead.take(place) for place, name in enumerate(("start", "end"))}
         )
-        trace.process_names = {process: "JAX"}
+        trace.process_names = {process: trace.framework or ""}
         if on_cpu:
             trace.gpus[0] = model.TracedGpu(0, name=model.CPU)
             trace.notes.append(
@@ -174,6 +176,12 @@ class XlaCollector:
             trace.notes.append(
                 "the host ran ahead and did not wait for the device at the end, so which step handed over which "
                 "work cannot be told: the marks of steps are left out (block_until_ready before stop_trace helps)"
+            )
+        if lazy:
+            trace.notes.append(
+                "torch_xla notes operations and hands them over at its mark of a step (torch_xla.sync), and the "
+                "file does not say which mark handed over which work: steps are by the host's clock, and the "
+                "device's work of one may lie in the next"
             )
         if self._broken:
             trace.notes.append(f"{self._broken} events have no time and are left out")
