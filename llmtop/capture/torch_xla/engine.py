@@ -53,7 +53,6 @@ class TorchXlaEngine(Engine):
     def record(self, job: Job) -> Recorded:
         """See `Engine.record`."""
         job.stage("prepare", "torch_xla's own client is loaded")
-        seconds = job.plan.seconds or seconds_for(job)
         clients: list[Client] = []
         recorded = Recorded(tool={"client": "torch_xla.debug.profiler.trace"})
         try:
@@ -63,6 +62,7 @@ class TorchXlaEngine(Engine):
             for client in clients:
                 client.await_ready(job)
             job.stage("start")
+            seconds = job.plan.seconds or seconds_for(job)  # its steps have been heard meanwhile
             begun, began = time.time_ns(), time.monotonic()
             for client in clients:
                 client.record(seconds)

@@ -132,6 +132,8 @@ def port_of(pid: int) -> int:
         raise NotPossibleHere(
             f"{name} has several servers of gRPC (ports {several}): {VARIABLE}=PORT says which is its profiler's"
         )
+    if procfs.is_stopped(pid):
+        raise NotPossibleHere(f"{name} is stopped, so its profiler answers nobody: kill -CONT {pid}")
     tried = ", ".join(map(str, there)) or "none"
     raise NotPossibleHere(
         f"{name} has no profiler server of torch_xla's that answers (ports that it listens on: {tried}); in the "
