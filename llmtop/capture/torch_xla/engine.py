@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from llmtop.capture import traces
-from llmtop.capture.engine import Engine, Refusal
+from llmtop.capture.engine import Check, Engine, Refusal
 from llmtop.capture.job import Job, Recorded, Target
 from llmtop.capture.torch_xla import ports
 from llmtop.capture.torch_xla.client import Client
@@ -35,6 +35,14 @@ class TorchXlaEngine(Engine):
     def unattached(self, pids: Collection[int]) -> dict[int, bool]:
         """See `Engine.unattached`."""
         return ports.serving(set(pids))
+
+    def checks(self) -> list[Check]:
+        """See `Engine.checks`; what reads its files is told by the engine of JAX."""
+        says = (
+            "windows of trainings whose own script has started its profiler server (tried on its CPU backend, "
+            "untried on TPUs and GPUs)"
+        )
+        return [Check(name="torch_xla", ok=None, says=says, command=ports.START)]
 
     def warning(self, target: Target, options: Collection[str] = ()) -> str:
         """See `Engine.warning`."""
