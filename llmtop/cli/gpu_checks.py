@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 _ASK_SECONDS = 3.0
 """How long the drivers may take to have said what they have."""
 _UNTRIED: Final = "untried on hardware: made and tested on a stand-in for AMD's library"
-_TPU_UNTRIED: Final = "untried on hardware: made and tested on tpu-info over a stand-in for libtpu; nor was a training on one captured"
+_TPU_UNTRIED: Final = (
+    "untried on hardware: made and tested on tpu-info over a stand-in for libtpu; no training there was captured"
+)
 _INTEL: Final = "0x8086"
 
 

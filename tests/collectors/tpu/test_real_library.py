@@ -15,13 +15,21 @@ from typing import Any
 import pytest
 
 from collectors.tpu.library import VARIABLE
+from tests.support import nvml_stub
+from tests.support.nvml_stub import Scenario
 from tests.support.processes import REPOSITORY, environment
 from tests.support.tpu_stand_in import DUTY, GIB, HBM, TOTAL, USED, healthy, pci
 
 LIBRARY = REPOSITORY / ".cache" / "tpu"
 _KERNEL = Path("/sys/bus/pci/devices")
-_MAY = os.geteuid() == 0 and shutil.which("unshare") is not None and _KERNEL.is_dir()
+_MAY = (
+    os.geteuid() == 0
+    and _KERNEL.is_dir()
+    and shutil.which("unshare") is not None
+    and subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode == 0
+)
 pytestmark = [
+    pytest.mark.tpu,
     pytest.mark.slow(
         why="the real tpu-info, which `make test-all` alone fetches; test_source.py has the same faults"
     ),
@@ -119,6 +127,23 @@ def test_where_nothing_listens_the_chips_are_there(libtpu: Libtpu) -> None:
     assert len(gpus) == 4
     assert all(gpu.get("util_pct") is None for gpu in gpus)
     assert any("nothing answers at port 1 " in note for note in notes)
+
+
+def test_nvidia_s_gpus_come_first_and_neither_hides_the_other(libtpu: Libtpu, tmp_path: Path) -> None:
+    scenario = Scenario(count=2)
+    nvidia = {
+        nvml_stub.SCENARIO_VARIABLE: str(scenario.write(tmp_path / "nvidia")),
+        "LD_LIBRARY_PATH": str(nvml_stub.build().parent),
+    }
+    gpus, _ = libtpu.gpus(**nvidia)
+    assert [(gpu["index"], gpu.get("vendor", "NVIDIA")) for gpu in gpus] == [
+        *((number, "NVIDIA") for number in range(2)),
+        *((number, "Google") for number in range(2, 6)),
+    ]
+    assert all(gpu["util_pct"] is not None for gpu in gpus)
+    libtpu.says({**healthy(), TOTAL: "hang"})
+    gpus, _ = libtpu.gpus(**nvidia)
+    assert [gpu.get("error") is None for gpu in gpus] == [True] * 2 + [False] * 4
 
 
 def test_doctor_names_them_as_untried(libtpu: Libtpu) -> None:
