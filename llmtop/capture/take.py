@@ -299,7 +299,8 @@ def written_report(job: Job, trace: Path, undisturbed: Callable[[], Undisturbed]
     from llmtop.report.model import to_json
     from llmtop.report.render_markdown import render
 
-    report = analyze(trace, steps=job.plan.steps, undisturbed=undisturbed)
+    wanted = None if engines.named(job.plan.engine).by_the_clock else job.plan.steps
+    report = analyze(trace, steps=wanted, undisturbed=undisturbed)
     _write_report(job.folder, render(report), to_json(report))
     return report
 

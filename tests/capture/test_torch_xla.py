@@ -6,6 +6,7 @@ The real torch_xla is tried where LLMTOP_TORCH_XLA names a Python that has it (4
 from __future__ import annotations
 
 import json
+import lzma
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from llmtop.analysis.analyze import analyze
 from llmtop.capture import targets
 from llmtop.capture.engines import ENGINES
 from llmtop.capture.job import Target
@@ -23,7 +25,8 @@ from llmtop.capture.torch_xla import client, ports
 from llmtop.report.model import from_json
 from tests.support import torch_xla_stand_in as stand_in
 from tests.support.processes import REPOSITORY, environment, stop, wait_for
-from tests.trace.test_xspace import XPROF
+from tests.trace.test_torch_xla_traces import DATA
+from tests.trace.test_xspace import XPROF, with_xprof
 
 REAL = os.environ.get("LLMTOP_TORCH_XLA", "")
 ENGINE = ENGINES["xla.profiler"]
@@ -49,8 +52,8 @@ class Training:
     def capture(self, out: Path, *options: str, **variables: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "llmtop", "capture", "--pid", str(self.pid), "--engine", "xla.profiler"]
         return subprocess.Popen(
-            [*command, "--seconds", "0.2", "--out", str(out), *options],
-            env=environment(**variables), cwd=REPOSITORY, text=True,
+            [*command, *(options or ("--seconds", "0.2")), "--out", str(out)],
+            env={**environment(), **variables}, cwd=REPOSITORY, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
@@ -97,6 +100,27 @@ def test_a_window_comes_from_the_one_port_that_speaks_first_and_hears_nothing(
     assert any("no report could be made" in note for note in told["notes"])
     output = one.process.communicate("", timeout=20)[0]
     assert output == "", "not a byte was sent to any of its ports"
+
+
+@with_xprof
+def test_all_steps_of_its_window_are_judged_whatever_number_was_asked_for(
+    training: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(XPROF))
+    monkeypatch.setenv("PYTHONPATH", str(XPROF))
+    data = tmp_path / "some.pb"
+    data.write_bytes(lzma.decompress((DATA / "cpu_steptrace.xplane.pb.xz").read_bytes()))
+    one = training("grpc").does(f"write {data}")
+    with_library = {"PYTHONPATH": f"{REPOSITORY}:{XPROF}"}
+    taking = one.capture(tmp_path / "c", "--steps", "2", **with_library)
+    said = taking.communicate(timeout=100)[1]
+    assert taking.returncode == 0, said
+    (folder,) = (tmp_path / "c").iterdir()
+    report = from_json((folder / "report.json").read_bytes())
+    assert (report.engine, report.verdict) == ("xla.profiler", analyze(folder / "traces").verdict)
+    assert report.steps.count == analyze(data.rename(tmp_path / "some.xplane.pb")).steps.count > 2
+    notes = json.loads((folder / "capture.json").read_bytes())["notes"]
+    assert any("by the clock" in note for note in notes)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +266,7 @@ def test_a_real_training_is_captured_and_its_steps_are_torch_xla_s_own(
             assert process.stdout.readline() == "steps\n"
             out = tmp_path / "c"
             done = subprocess.run(
-                [sys.executable, "-m", "llmtop", "capture", "--pid", str(process.pid), "--seconds", "0.5",
+                [sys.executable, "-m", "llmtop", "capture", "--pid", str(process.pid), "--steps", "3",
                  "--out", str(out)],
                 env={**environment(), "PYTHONPATH": f"{REPOSITORY}:{XPROF}"},
                 cwd=REPOSITORY, capture_output=True, text=True, timeout=100, check=False,

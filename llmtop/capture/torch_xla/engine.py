@@ -26,6 +26,7 @@ class TorchXlaEngine(Engine):
 
     name = "xla.profiler"
     gives = "what XLA ran on the devices, by the profiler server that a script of torch_xla has started"
+    by_the_clock = True
     open_with = "xprof --logdir"
 
     def refusal(self, target: Target) -> Refusal | None:
