@@ -130,10 +130,12 @@ def _by_name(trace: model.Trace, fits: Callable[[str], object]) -> Chosen:
     return np.asarray(kernels & like[trace.ops.full_name])
 
 
-def _vendor(trace: model.Trace) -> Literal["NVIDIA", "AMD", "CPU"] | None:
+def _vendor(trace: model.Trace) -> Literal["NVIDIA", "AMD", "Google", "CPU"] | None:
     names = [gpu.name for gpu in trace.gpus.values() if gpu.name]
     if model.CPU in names:
         return "CPU"
+    if any(name.startswith(model.TPU) for name in names):
+        return "Google"
     if any(map(_AMD.search, names)):
         return "AMD"
     if any(map(_NVIDIA.search, names)):

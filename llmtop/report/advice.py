@@ -205,7 +205,7 @@ class Situation:
     """What advice must fit besides the finding."""
 
     vendor: str | None = None
-    """"NVIDIA", "AMD", "CPU" (of XLA's operations) or None."""
+    """"NVIDIA", "AMD", "Google" (TPUs), "CPU" (of XLA's operations) or None."""
     workload: str | None = None
     """"training", "inference" or None."""
     graphs: bool = False
@@ -312,7 +312,9 @@ def advice_for(kind: FindingId, situation: Situation) -> Advice:
         confirm, following = words.CONFIRM.get(kind, confirm), words.NEXT.get(kind, following)
     elif situation.graphs:
         fix = _GRAPHS_FIX.get(kind, fix)
-    if situation.vendor == "CPU" and kind == "hot_kernel":
+    if situation.vendor == "Google":
+        fix = fix.replace(", or under nsys", "")
+    if situation.vendor in ("CPU", "Google") and kind in ("hot_kernel", "straggler"):
         following = ""
     if situation.vendor == "AMD":
         following = _AMD_NEXT.get(kind, following)

@@ -165,6 +165,8 @@ class Ranges(Table):
 
 CPU = "CPU (XLA's operations)"
 """The name of a device that is none: what XLA ran on the host's threads."""
+TPU = "TPU"
+"""How the name of one of Google's devices begins, and what it is called where the file does not say its kind."""
 OPEN = np.iinfo(np.int64).max
 
 

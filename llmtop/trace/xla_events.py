@@ -54,6 +54,7 @@ class XlaCollector:
         self._overhead = Rows(2)
         self._host = HostLines(self.names)
         self._streams: dict[tuple[Number, Number], int] = {}
+        self._tpus: set[int] = set()
         self._broken = 0
 
     @property
@@ -104,6 +105,8 @@ class XlaCollector:
             return  # steps, modules and scopes that are made up from what ran
         if args.allocation or args.release or args.residency:
             return
+        if device[1] == "TPU":
+            self._tpus.add(int(device[2]))
         number = int(stream[1]) if stream is not None else whole(event.tid, 0)
         self._work(event, args, (start, end), (int(device[2]), number))
 
@@ -159,7 +162,7 @@ class XlaCollector:
             self._take_operations()
         trace.ops = self._device_ops(process)
         trace.calls = self._host.calls(process, with_runs=on_cpu)
-        trace.gpus = dict(self._host.devices)
+        trace.gpus = {one: model.TracedGpu(one, name=model.TPU) for one in self._tpus} | self._host.devices
         untold = on_cpu and not lazy and not self._host.runs_known
         trace.ranges = self._host.ranges(process, with_steps=not untold)
         trace.host = self._host.spans(process)

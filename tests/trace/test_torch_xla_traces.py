@@ -79,3 +79,26 @@ def test_where_no_verdict_can_be_had_the_advice_speaks_of_the_program_s_own_tool
     assert ("StepTraceAnnotation" if framework == "JAX" else "StepTrace ") in said
     assert "torch.profiler" not in said
     assert "nsys" not in said
+
+
+def test_on_a_tpu_its_steps_and_the_device_s_work_are_told(tmp_path: Path) -> None:
+    """Made up: what runs of a step begins when the mark at its end hands it over, and takes 600 of 1000 µs."""
+    thread, ops = (HOST, 77), (3, 5)
+    events = [meta(HOST, "/host:CPU"), meta(HOST, "python", 77), meta(3, "/device:TPU:0"), meta(3, "XLA Ops", 5)]
+    for step in range(12):
+        at = 1000.0 * step
+        events.append(timed(thread, "StepMarker", at, 300.0))
+        events.append(timed(thread, "SyncTensorsGraph", at + 5, 290.0))
+        args = {"hlo_op": "fusion.3", "hlo_category": "convolution fusion", "hlo_module": "SyncTensorsGraph.9"}
+        events.append(timed(ops, "fusion.3", at + 200, 600.0, **args))
+    report = analyze(written(tmp_path / "t.trace.json.gz", events))
+    assert report.makeup is not None
+    assert (report.engine, report.makeup.framework, report.makeup.vendor) == (
+        "xla.profiler",
+        "torch_xla",
+        "Google",
+    )
+    assert (report.steps.count, report.steps.clock) == (11, "host")
+    assert report.steps.seconds_p50 == pytest.approx(1e-3)
+    assert report.devices[0].idle_pct == pytest.approx(40, abs=0.1)
+    assert "ncu" not in words(report)
