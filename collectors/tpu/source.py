@@ -26,7 +26,8 @@ METRICS: dict[str, str] = {
     "dram_active_pct": "tpu.runtime.hbm.utilization.percent",
 }
 """Which of libtpu's figures gives which field. The duty cycle is a chip's; the others are a device's."""
-LOOK_SECONDS = 5.0
+LOOK_SECONDS = 10.0
+"""Who has a chip open is found by going through the files of all processes."""
 FIRST_LOOK_SECONDS = 4.0
 """For so long a reading without TPUs means that they are still being counted: gRPC takes a while to load."""
 STALE_SECONDS = 5.0
@@ -115,6 +116,9 @@ class TpuSource:
 
     def _notes(self) -> tuple[str, ...]:
         notes = [self._problem]
+        waited = time.monotonic() - self._started_at
+        if self._count is None and self._problem is None and waited > FIRST_LOOK_SECONDS:
+            notes.append(f"tpu-info has not answered for {waited:.0f} s")
         if self._count == 0:
             notes.append("tpu-info lists no TPU")
         if self._count and self._nobody:

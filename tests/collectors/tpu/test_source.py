@@ -171,6 +171,22 @@ def test_a_tpu_info_that_does_not_load_is_told(library: Library) -> None:
     assert "tpu-info does not load (TypeError: Descriptors" in told["notes"][0]
 
 
+def test_a_tpu_info_that_hangs_is_told(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collectors.tpu.source, "FIRST_LOOK_SECONDS", 0.3)
+
+    def load() -> Any:
+        library.go_on.wait(60)
+        return library
+
+    source = TpuSource(0.1, load=load)
+    source.start()
+    assert "tpu-info has not answered for" in told_when(source, lambda told: told["notes"])["notes"][0]
+    library.go_on.set()
+    assert told_when(source, rows_with("util_pct"))["notes"] == ()
+    for beat in source._beats:
+        beat.stop()
+
+
 def test_several_processes_have_a_port_each(source: TpuSource, library: Library) -> None:
     one = {metric: {"0": values["0"]} for metric, values in healthy().items()}
     other = {metric: {"0": values["1"]} for metric, values in healthy().items()}
