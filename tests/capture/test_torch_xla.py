@@ -222,6 +222,12 @@ def test_without_a_server_or_torch_xla_it_is_said_what_would_change_that(trainin
     assert none.because == "it has not imported torch_xla"
 
 
+def test_torch_s_own_profiler_is_said_to_see_the_host_alone(training: Any) -> None:
+    engine = ENGINES["torch.profiler"]
+    assert "records the host alone" in engine.warning(Target(training().pid))
+    assert engine.warning(Target(os.getpid())) == ""
+
+
 def test_a_training_that_is_stopped_is_said_to_be(training: Any, tmp_path: Path) -> None:
     one = training("grpc").does("nothing")
     stop(one.pid)
