@@ -63,6 +63,9 @@ def test_xla_s_own_file_is_read_the_same(tmp_path: Path) -> None:
     space.write_bytes(lzma.decompress((DATA / "cpu_steptrace.xplane.pb.xz").read_bytes()))
     ours, theirs = analyze(space), analyze(recorded("cpu_steptrace", tmp_path))
     assert (ours.steps, ours.verdict) == (theirs.steps, theirs.verdict)
+    assert ours.devices[0].rank is None
+    again = analyze(space.rename(tmp_path / "rank3.xplane.pb"))
+    assert (again.devices[0].rank, again.steps) == (3, ours.steps), "as a capture names it"
 
 
 @pytest.mark.parametrize(("marks", "framework"), [([], "JAX"), (["SyncTensorsGraph"], "torch_xla")])
