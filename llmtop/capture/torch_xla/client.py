@@ -26,7 +26,16 @@ WRITE_SECONDS = 60.0
 """How long after the window the file may take: 0.1 s for 300 kB on the CPU's backend."""
 _POLL_SECONDS: Final = 0.05
 _ENDS_SECONDS: Final = 5.0
-_LEFT_OUT: Final = ("LLMTOP", "PYTHON", "NSYS", "LD_PRELOAD", "KINETO", "CUDA_INJECTION", "NVTX_INJECTION")
+_LEFT_OUT: Final = (
+    "LLMTOP",
+    "PYTHON",
+    "PT_XLA",
+    "NSYS",
+    "LD_PRELOAD",
+    "KINETO",
+    "CUDA_INJECTION",
+    "NVTX_INJECTION",
+)
 _OWN: Final = {"PJRT_DEVICE": "CPU", "XLA_REGISTER_INSTALLED_PLUGINS": "0", "OMP_NUM_THREADS": "1"}
 """It computes nothing, and takes no device from anybody."""
 

@@ -144,11 +144,17 @@ def port_of(pid: int) -> int:
 def speaks_grpc(port: int) -> bool:
     """Whether a server of HTTP/2 listens at that port of this machine; nothing is sent to it."""
     for host in ("127.0.0.1", "::1"):
-        with suppress(OSError), socket.create_connection((host, port), _SPEAKS_SECONDS) as connection:
-            head = b""
-            while len(head) < _HEAD and (piece := connection.recv(_HEAD - len(head))):
-                head += piece
-            return len(head) == _HEAD and head[3] == _SETTINGS and not any(head[5:])
+        with suppress(OSError):
+            return _greets_as_http2(socket.create_connection((host, port), _SPEAKS_SECONDS))
+    return False
+
+
+def _greets_as_http2(connection: socket.socket) -> bool:
+    with connection, suppress(OSError):
+        head = b""
+        while len(head) < _HEAD and (piece := connection.recv(_HEAD - len(head))):
+            head += piece
+        return len(head) == _HEAD and head[3] == _SETTINGS and not any(head[5:])
     return False
 
 
