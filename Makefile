@@ -56,6 +56,11 @@ $(VENV)/jax: tests/fetch_jax.sh $(VENV)/app
 	@PYTHON=$(abspath $(BIN))/python tests/fetch_jax.sh
 	@touch $@
 
+# The real tpu-info, likewise for `make test-all` alone.
+$(VENV)/tpu: tests/fetch_tpu.sh $(VENV)/app
+	@PYTHON=$(abspath $(BIN))/python tests/fetch_tpu.sh
+	@touch $@
+
 # A real Prometheus for the tests of what is told to one, likewise.
 $(VENV)/prometheus: tests/fetch_prometheus.sh $(VENV)/app
 	@tests/fetch_prometheus.sh
@@ -77,7 +82,7 @@ demo: $(VENV)/app
 test: $(VENV)/dev $(FETCHED)
 	$(PYTEST) -m "not slow"
 
-test-all: $(VENV)/dev $(FETCHED) $(VENV)/hta $(VENV)/jax $(VENV)/hosts
+test-all: $(VENV)/dev $(FETCHED) $(VENV)/hta $(VENV)/jax $(VENV)/tpu $(VENV)/hosts
 	$(PYTEST) -m "slow or not slow"
 
 # For .ci/run, which wants pytest's exit code.

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, whoever made them: NVIDIA's first, then AMD's, each driver in a process of its own."""
+"""The GPUs of this machine, whoever made them: NVIDIA's, AMD's, then TPUs, each driver in a process of its own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from collectors.amd import presence
 from collectors.base import GpuReading
 from collectors.nvml.driver_source import DriverSource
+from collectors.tpu import presence as tpu_presence
 from llmtop import procfs
 
 NO_BINDING = (
@@ -14,15 +15,27 @@ NO_BINDING = (
 )
 
 
+NO_TPU_BINDING = (
+    "there are TPUs here, and the package tpu-info is not installed: pip install 'llmtop-monitor[tpu]'"
+)
+
+
 class AllGpus:
-    """A GpuSource over both drivers. Where both have GPUs, AMD's are numbered after NVIDIA's."""
+    """A GpuSource over all drivers. Where several have GPUs, they are numbered in that order."""
 
     def __init__(self, interval: float = 1.0) -> None:
         """Prepare to sample every `interval` seconds; starts nothing yet."""
         self._nvidia = DriverSource(interval)
         self._amd: DriverSource | None = None
         self._amd_note: str | None = None
-        self._first = 0
+        self._first = self._first_tpu = 0
+        self._tpus: DriverSource | None = None
+        self._tpu_note: str | None = None
+        if tpu_presence.chip_count():
+            if tpu_presence.has_binding():
+                self._tpus = DriverSource(interval, "Google")
+            else:
+                self._tpu_note = NO_TPU_BINDING
         if presence.worth_asking():
             if presence.has_binding():
                 self._amd = DriverSource(interval, "AMD")
@@ -31,18 +44,40 @@ class AllGpus:
 
     def start(self) -> None:
         """Begin to ask."""
-        self._nvidia.start()
-        if self._amd is not None:
-            self._amd.start()
+        for source in self._sources():
+            source.start()
 
     def set_interval(self, seconds: float) -> None:
         """Change the pace of the cheap values; dear ones keep theirs."""
-        self._nvidia.set_interval(seconds)
-        if self._amd is not None:
-            self._amd.set_interval(seconds)
+        for source in self._sources():
+            source.set_interval(seconds)
 
     def latest(self) -> GpuReading:
-        """What both say now. Nothing before NVIDIA's driver has spoken: AMD's would get other numbers then."""
+        """What all say now. Nothing before NVIDIA's driver has spoken: the others would get other numbers then."""
+        gpus = self._of_both()
+        if self._tpus is None:
+            return replace(gpus, notes=(*gpus.notes, self._tpu_note)) if self._tpu_note else gpus
+        return self._with_tpus(gpus, self._tpus.latest())
+
+    def _with_tpus(self, gpus: GpuReading, tpus: GpuReading) -> GpuReading:
+        if not (gpus.gpus or gpus.notes):
+            return replace(gpus, settled=False)
+        self._first_tpu = max([self._first_tpu, *(gpu.index + 1 for gpu in gpus.gpus)])
+        notes = gpus.notes
+        if tpus.gpus and not gpus.gpus and procfs.driver_version() is None:
+            notes = ()
+        return replace(
+            gpus,
+            gpus=(*gpus.gpus, *(replace(gpu, index=gpu.index + self._first_tpu) for gpu in tpus.gpus)),
+            uses=(*gpus.uses, *tpus.uses),
+            notes=(*notes, *(f"TPU: {note}" for note in tpus.notes)),
+            settled=gpus.settled and tpus.settled and bool(tpus.gpus or tpus.notes),
+        )
+
+    def _sources(self) -> list[DriverSource]:
+        return [source for source in (self._nvidia, self._amd, self._tpus) if source is not None]
+
+    def _of_both(self) -> GpuReading:
         nvidia = self._nvidia.latest()
         if self._amd is None:
             if self._amd_note is None or nvidia.gpus or not nvidia.notes:
@@ -54,10 +89,9 @@ class AllGpus:
         return self._together(nvidia, amd)
 
     def close(self) -> None:
-        """Stop both, and end their processes."""
-        self._nvidia.close()
-        if self._amd is not None:
-            self._amd.close()
+        """Stop all, and end their processes."""
+        for source in self._sources():
+            source.close()
 
     def _together(self, nvidia: GpuReading, amd: GpuReading) -> GpuReading:
         # A GPU keeps its number while NVIDIA's come and go.

@@ -33,10 +33,11 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     uuid: str
     """The driver's UUID: "GPU-…", of a MIG instance "MIG-…"."""
     name: str
-    vendor: Literal["NVIDIA", "AMD"] = "NVIDIA"
-    """Whose driver says all this; older recordings are NVIDIA's."""
+    vendor: Literal["NVIDIA", "AMD", "Google"] = "NVIDIA"
+    """Whose driver says all this; older recordings are NVIDIA's. Google's are devices of TPUs."""
     util_pct: float | None = None
-    """GPU-Util: share of time in which at least one kernel ran. 100 does not mean busy."""
+    """GPU-Util: share of time in which at least one kernel ran. 100 does not mean busy. Of a TPU: its duty
+    cycle."""
     util_sampled_pct: float | None = None
     """Mean of the samples of GPU-Util that the driver took by itself since it was last asked for them (some 2 s):
     many more than the readings of `util_pct`."""

@@ -51,7 +51,11 @@ channel = settle(int(parent))
 from collectors.nvml.driver_serve import serve
 serve(channel, vendor)
 """
-_BINDINGS = {"NVIDIA": ("pynvml", "nvidia-ml-py"), "AMD": ("amdsmi", "amdsmi")}
+_BINDINGS = {
+    "NVIDIA": ("pynvml", "nvidia-ml-py"),
+    "AMD": ("amdsmi", "amdsmi"),
+    "Google": ("tpu_info", "tpu-info"),
+}
 """The module that binds each vendor's library, and the package that has it."""
 
 
@@ -63,7 +67,7 @@ class Child:
 
 
 def start(vendor: str = "NVIDIA") -> Child:
-    """Start one that asks the driver of "NVIDIA" or "AMD".
+    """Start one that asks the driver of "NVIDIA", "AMD" or "Google".
 
     Raises:
         OSError: the system allows no further process, there is no interpreter to start, or no binding to the

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from collectors.amd.source import AmdSource
     from collectors.nvml.source import NvmlSource
+    from collectors.tpu.source import TpuSource
 
 _GATHER_SECONDS = 0.005
 """GPUs are sampled at the same instants, so what comes within this time of the first goes in one message."""
@@ -61,8 +62,12 @@ def _tell(channel: socket.socket, vendor: str, interval: float) -> None:
         channel.sendall(LENGTH.pack(len(told)) + told)
 
 
-def _source(vendor: str, interval: float, on_fresh: Callable[[], None]) -> NvmlSource | AmdSource:
-    """Of that vendor; the other's binding is not imported."""
+def _source(vendor: str, interval: float, on_fresh: Callable[[], None]) -> NvmlSource | AmdSource | TpuSource:
+    """Of that vendor; the others' bindings are not imported."""
+    if vendor == "Google":
+        from collectors.tpu.source import TpuSource
+
+        return TpuSource(interval, on_fresh=on_fresh)
     if vendor == "AMD":
         from collectors.amd.source import AmdSource
 

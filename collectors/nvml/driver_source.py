@@ -43,7 +43,7 @@ class DriverSource:
     While nobody answers, the GPUs known last stay in the reading, without values, the reason being their error.
     """
 
-    def __init__(self, interval: float = 1.0, vendor: Literal["NVIDIA", "AMD"] = "NVIDIA") -> None:
+    def __init__(self, interval: float = 1.0, vendor: Literal["NVIDIA", "AMD", "Google"] = "NVIDIA") -> None:
         """Prepare to sample that vendor's GPUs every `interval` seconds; starts nothing yet."""
         self._interval, self._vendor = interval, vendor
         self._child: Child | None = None

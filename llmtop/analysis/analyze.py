@@ -201,6 +201,7 @@ def _measure(
         gemms=gemm_times(trace, ceilings),
         roofs=ceilings,
         makeup=makeup(trace),
+        framework=trace.framework,
     )
 
 
@@ -249,6 +250,12 @@ def _phases(
     return rows
 
 
+def _of_the_host(lane: Lane | None, own: ProcessSteps) -> bool:
+    """Whether the steps on the device had to be cut where the host cut them."""
+    edges = np.append(own.starts, own.ends[-1:])
+    return lane is not None and bool(np.isin(lane.bounds, edges).all())
+
+
 def _steps(own: ProcessSteps | None, lane: Lane | None, trace: model.Trace) -> StepsJudged:
     if own is None:
         return StepsJudged(found_by="the capture has no events of a process")
@@ -263,7 +270,7 @@ def _steps(own: ProcessSteps | None, lane: Lane | None, trace: model.Trace) -> S
     return StepsJudged(
         found_by=own.found_by,
         inferred=own.inferred,
-        clock="device" if on_device else "host",
+        clock="device" if on_device and not _of_the_host(lane, own) else "host",
         count=len(seconds),
         seconds_p50=median,
         seconds_min=min(seconds),

@@ -61,14 +61,16 @@ class Measured:
     gemms: tuple[GemmTime, ...] = ()
     roofs: tuple[Roof, ...] = ()
     makeup: Makeup | None = None
+    framework: model.Framework | None = None
+    """Whose program it is; None for PyTorch's own."""
 
     @property
     def situation(self) -> Situation:
         """What advice must fit."""
         made = self.makeup
         if made is None:
-            return Situation()
-        return Situation(made.vendor, made.workload, made.graph_launches > 0, made.framework is not None)
+            return Situation(framework=self.framework)
+        return Situation(made.vendor, made.workload, made.graph_launches > 0, self.framework)
 
 
 def findings(measured: Measured) -> tuple[Finding, ...]:
@@ -161,7 +163,7 @@ def _no_evidence(measured: Measured) -> Finding:
     words = f"No verdict: {judgement.lacks}."
     found = _advised("unknown", "warning", None, words, evidence, where=measured.situation)
     confirm = "the next report has whole steps that take the same time each"
-    return msgspec.structs.replace(found, fix=GOOD_CAPTURE, confirm=confirm)
+    return msgspec.structs.replace(found, fix=GOOD_CAPTURE[measured.framework], confirm=confirm)
 
 
 def _one_off(measured: Measured) -> Finding | None:

@@ -18,12 +18,13 @@ def launch_calls(lane: Lane) -> model.ApiCalls:
 
 
 def launches_per_step(lane: Lane) -> float | None:
-    """Calls that launch something on this device in a step, None without whole steps.
+    """Calls that launch something on this device in a step; None without whole steps, or where the capture has no
+    such call at all.
 
     Both are counted by the host's clock: a device that lags behind runs in its window what was launched before it.
     """
     calls = launch_calls(lane)
-    if not lane.counted:
+    if not lane.counted or not len(calls):
         return None
     inside = (calls.start >= lane.launched_from) & (calls.start < lane.launched_until)
     return float(np.count_nonzero(inside)) / lane.counted

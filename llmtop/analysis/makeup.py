@@ -83,7 +83,7 @@ def makeup(trace: model.Trace) -> Makeup | None:
     fp32 = _by_name(trace, lambda name: kind_of(name) in ("GEMM", "convolution") and matrix_type(name) == "fp32")
     return Makeup(
         vendor=_vendor(trace),
-        framework="JAX" if trace.ops.hlo.any() else None,
+        framework=trace.framework if trace.ops.hlo.any() else None,
         operations=hlo_parts(trace),
         workload=workload,
         told_by=told_by,
@@ -130,10 +130,12 @@ def _by_name(trace: model.Trace, fits: Callable[[str], object]) -> Chosen:
     return np.asarray(kernels & like[trace.ops.full_name])
 
 
-def _vendor(trace: model.Trace) -> Literal["NVIDIA", "AMD", "CPU"] | None:
+def _vendor(trace: model.Trace) -> Literal["NVIDIA", "AMD", "Google", "CPU"] | None:
     names = [gpu.name for gpu in trace.gpus.values() if gpu.name]
     if model.CPU in names:
         return "CPU"
+    if any(name.startswith(model.TPU) for name in names):
+        return "Google"
     if any(map(_AMD.search, names)):
         return "AMD"
     if any(map(_NVIDIA.search, names)):

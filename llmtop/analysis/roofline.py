@@ -68,7 +68,7 @@ def _reached(gemms: tuple[GemmTime, ...]) -> str:
 
 def _counted(makeup: Makeup | None, shapes: bool) -> str:
     """What only counters can tell, and which tool reads them."""
-    if makeup is not None and makeup.vendor == "CPU":
+    if makeup is not None and makeup.vendor in ("CPU", "Google"):
         return ""
     if makeup is not None and makeup.vendor == "AMD":
         tool = "rocprof-compute can tell: it counts its bytes and FLOPs (rocprof-compute profile --roof-only)"

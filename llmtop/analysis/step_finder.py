@@ -14,6 +14,7 @@ from llmtop.analysis.inferred_steps import infer
 from llmtop.phase_names import is_numbered_step, is_optimizer_step, role_of, without_number
 from llmtop.trace import model
 from llmtop.trace.intervals import Ns, Spans, union
+from llmtop.trace.xla_host import STEP_MARK
 
 LIBRARY_DOMAINS = re.compile(
     r"^(nccl|cccl|cub|thrust|cublas|cublaslt|cudnn|cufft|cusparse|cusolver|nvshmem)$", re.I
@@ -95,13 +96,14 @@ def find_steps(trace: model.Trace, process: int) -> ProcessSteps:
     """The whole steps of a process.
 
     By the first of these that occurs: a range named like a step (step, train_step, ProfilerStep#7, iteration 12);
-    the ends of the optimizer's range; the beginnings of the range that waits for input; the beginnings of the
-    most regular of the outermost ranges; what repeats in the kernels that ran. Steps of a warm-up do not count.
+    torch_xla's own marks; the ends of the optimizer's range; the beginnings of the range that waits for input; the
+    beginnings of the most regular of the outermost ranges; what repeats in the kernels that ran. Steps of a
+    warm-up do not count.
     """
     ranges = own_ranges(trace, process)
     closed = ranges.where(ranges.end != model.OPEN)
     base = _base_names(trace.names, closed.name)
-    for finder in (_by_name, _by_optimizer, _by_input, _by_regularity):
+    for finder in (_by_name, _by_torch_xla, _by_optimizer, _by_input, _by_regularity):
         found = finder(trace, process, closed, base)
         if found is not None:
             return found
@@ -158,6 +160,15 @@ def _whole(starts: Ns, ends: Ns) -> tuple[Ns, Ns]:
     if len(starts) > 1 and ends[-1] - starts[-1] < _STUB * np.median(ends[:-1] - starts[:-1]):
         return starts[:-1], ends[:-1]
     return starts, ends
+
+
+def _by_torch_xla(trace: model.Trace, process: int, ranges: model.Ranges, base: Bases) -> ProcessSteps | None:
+    if trace.framework != "torch_xla":
+        return None
+    found = _by_marker(process, ranges, trace.names, lambda name: name == STEP_MARK, "end")
+    if found is None:
+        return None
+    return replace(found, found_by="from one mark of torch_xla's (torch_xla.sync, mark_step) to the next")
 
 
 def _by_optimizer(trace: model.Trace, process: int, ranges: model.Ranges, base: Bases) -> ProcessSteps | None:

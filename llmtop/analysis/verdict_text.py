@@ -17,11 +17,16 @@ from llmtop.format import counted, duration, percent
 from llmtop.report.model import StepsJudged
 from llmtop.trace import model
 
-GOOD_CAPTURE: Final = (
-    "Capture some whole steps once they take the same time each: llmtop capture --steps 5 (torch.profiler: "
-    "schedule(wait=10, warmup=3, active=5); nsys: an NVTX range around each step)."
-)
-"""What to do when a capture shows no steady steps."""
+_STEADY: Final = "Capture some whole steps once they take the same time each"
+GOOD_CAPTURE: Final[Mapping[model.Framework | None, str]] = {
+    None: f"{_STEADY}: llmtop capture --steps 5 (torch.profiler: schedule(wait=10, warmup=3, active=5); nsys: an "
+    "NVTX range around each step).",
+    "JAX": f"{_STEADY}: llmtop capture --steps 5 (jax.profiler in a script: StepTraceAnnotation around each step, "
+    "start_trace after the first ones, which compile, and block_until_ready before stop_trace).",
+    "torch_xla": f"{_STEADY}: llmtop capture --seconds 5 once all is compiled (torch_xla.debug.profiler.StepTrace "
+    "around each step names them).",
+}
+"""What to do when a capture shows no steady steps, by whose program it is of."""
 
 
 def verdict_sentence(
@@ -32,7 +37,7 @@ def verdict_sentence(
     if lane is None:
         return "unknown: the capture has no device activity, so it cannot say what bounds the step."
     if judgement.lacks:
-        text = f"unknown: {judgement.lacks}, so no verdict can rest on it. {GOOD_CAPTURE}"
+        text = f"unknown: {judgement.lacks}, so no verdict can rest on it. {GOOD_CAPTURE[trace.framework]}"
         return text + _unreliable(missing.get(lane.process))
     over = counted(lane.counted, "whole step") if lane.counted else "the time from first to last device activity"
     if not judgement.correction.reason:

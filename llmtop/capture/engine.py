@@ -57,6 +57,8 @@ class Engine(ABC):
     """Whether several processes come into one file; else all ranks at once are more than most want."""
     counts_steps: bool = False
     """Whether it counts the steps of a process that tells none."""
+    by_the_clock: bool = False
+    """Whether its windows are stretches of time, whatever was asked for: all whole steps in one are judged."""
     begins_at_step: bool = False
     """Whether it can begin at a step that is named beforehand, the same in all ranks."""
     launch_flag: str = ""

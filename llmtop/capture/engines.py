@@ -12,12 +12,14 @@ from llmtop.capture.kineto.engine import KinetoEngine
 from llmtop.capture.nsys.engine import NsysEngine
 from llmtop.capture.perf.engine import PerfEngine
 from llmtop.capture.py_spy.engine import PySpyEngine
+from llmtop.capture.torch_xla.engine import TorchXlaEngine
 from llmtop.errors import UnusableInput
 
 ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
         NsysEngine(),
+        TorchXlaEngine(),
         TorchProfilerEngine(),
         JaxProfilerEngine(),
         KinetoEngine(),

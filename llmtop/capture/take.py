@@ -299,7 +299,8 @@ def written_report(job: Job, trace: Path, undisturbed: Callable[[], Undisturbed]
     from llmtop.report.model import to_json
     from llmtop.report.render_markdown import render
 
-    report = analyze(trace, steps=job.plan.steps, undisturbed=undisturbed)
+    wanted = None if engines.named(job.plan.engine).by_the_clock else job.plan.steps
+    report = analyze(trace, steps=wanted, undisturbed=undisturbed)
     _write_report(job.folder, render(report), to_json(report))
     return report
 
@@ -361,6 +362,9 @@ def copy_line(path: Path) -> str:
 def open_line(path: Path, open_with: str) -> str:
     """How to look at a file once it has been copied: a command, or where to drop it."""
     above = path.parent.parent.name if path.parent.name == TRACES else ""
+    if path.name == TRACES:
+        name = Path(path.parent.name) / path.name
+        return f"{open_with} {shlex.quote(str(name))}"
     name = path if not path.suffix else Path(above) / path.parent.name / path.name
     if open_with.startswith("https://"):
         return f"open {open_with} and drop {name} there"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,25 +16,27 @@ if TYPE_CHECKING:
 _ASK_SECONDS = 3.0
 """How long the drivers may take to have said what they have."""
 _UNTRIED: Final = "untried on hardware: made and tested on a stand-in for AMD's library"
-_XLA: Final = (
-    "untried: no window is taken of processes of torch_xla (py-spy and perf can take theirs), TPUs are not shown "
-    "(tpu-info shows them), and windows by jax.profiler were not tried on one"
+_TPU_UNTRIED: Final = (
+    "untried on hardware: made and tested on tpu-info over a stand-in for libtpu; no training there was captured"
 )
-_INTEL, _TPU_VENDOR = "0x8086", "0x1ae0"
+_INTEL: Final = "0x8086"
 
 
 def checks() -> list[Check]:
     """Each maker's in turn; takes up to five seconds where there are GPUs, and next to nothing elsewhere."""
     from collectors.amd import presence
+    from collectors.tpu import presence as tpu_presence
 
     nvidia = procfs.driver_version()
-    reading = _reading() if nvidia is not None or presence.worth_asking() else None
+    other = presence.worth_asking() or tpu_presence.chip_count() > 0
+    reading = _reading() if nvidia is not None or other else None
     shown = () if reading is None else reading.gpus
-    found = [*_driver(nvidia, any_other=presence.worth_asking())]
+    found = [*_driver(nvidia, any_other=other)]
     mine = [gpu for gpu in shown if gpu.vendor == "NVIDIA" and gpu.mig_parent_uuid is None]
     if mine:
         found.append(_activity(mine))
     found.append(_amd([gpu for gpu in shown if gpu.vendor == "AMD"], reading))
+    found.append(_tpus([gpu for gpu in shown if gpu.vendor == "Google"], reading))
     return [*found, *_others()]
 
 
@@ -103,20 +104,42 @@ def _amd(shown: list[Gpu], reading: GpuReading | None) -> Check:
 
     name, count, library = "AMD GPUs", presence.gpu_count(), presence.library()
     if shown:
-        names = ", ".join(
-            f"{[g.name for g in shown].count(n)} x {n}" for n in dict.fromkeys(g.name for g in shown)
-        )
-        return Check(name=name, ok=True, says=f"{names} ({_UNTRIED})")
+        return Check(name=name, ok=True, says=f"{_names(shown)} ({_UNTRIED})")
     if not count and library is None:
         return Check(name=name, ok=None, says=f"none here; shown where there are, through amdsmi ({_UNTRIED})")
     if not presence.has_binding():
         says = "AMD's kernel driver or library is here, and the package amdsmi is not"
         return Check(name=name, ok=False, says=says, command="pip install 'llmtop-monitor[amd]'")
+    return Check(name=name, ok=False, says=_note(reading, "AMD: ") or "amdsmi has not answered")
+
+
+def _tpus(shown: list[Gpu], reading: GpuReading | None) -> Check:
+    from collectors.tpu import presence
+
+    name, count = "TPUs", presence.chip_count()
+    if shown:
+        note = _note(reading, "TPU: ")
+        return Check(name=name, ok=True, says=f"{_names(shown)} ({_TPU_UNTRIED})" + (f"; {note}" if note else ""))
+    if not count:
+        return Check(
+            name=name, ok=None, says=f"none here; shown where there are, through tpu-info ({_TPU_UNTRIED})"
+        )
+    if not presence.has_binding():
+        says = f"{count} here, and the package tpu-info is not"
+        return Check(name=name, ok=False, says=says, command="pip install 'llmtop-monitor[tpu]'")
+    return Check(name=name, ok=False, says=_note(reading, "TPU: ") or "tpu-info has not answered")
+
+
+def _names(shown: list[Gpu]) -> str:
+    """As "8 x AMD Instinct MI300X"."""
+    names = [gpu.name for gpu in shown]
+    return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+
+
+def _note(reading: GpuReading | None, head: str) -> str:
+    """The first note of one driver's; "" where it has none."""
     notes = () if reading is None else reading.notes
-    why = next(
-        (note.removeprefix("AMD: ") for note in notes if note.startswith("AMD: ")), "amdsmi has not answered"
-    )
-    return Check(name=name, ok=False, says=why)
+    return next((note.removeprefix(head) for note in notes if note.startswith(head)), "")
 
 
 def _others() -> list[Check]:
@@ -124,11 +147,7 @@ def _others() -> list[Check]:
     found = []
     if any(_vendor(file) == _INTEL for file in Path("/sys/class/drm").glob("card[0-9]*/device/vendor")):
         found.append("Intel's GPUs")
-    devices = Path("/sys/bus/pci/devices").glob("*/vendor")
-    if os.path.isdir("/sys/class/accel") and any(_vendor(file) == _TPU_VENDOR for file in devices):
-        found.append("TPUs")
-    told = [Check(name="accelerators", ok=None, says=f"{' and '.join(found)} here are not shown")] if found else []
-    return [*told, Check(name="torch_xla, TPUs", ok=None, says=_XLA)]
+    return [Check(name="accelerators", ok=None, says=f"{' and '.join(found)} here are not shown")] if found else []
 
 
 def _vendor(file: Path) -> str:

@@ -101,6 +101,10 @@ def _hot(path: Path, top: int) -> tuple[Report, list[KernelTime]]:
         raise UnusableInput(
             f"{path} is of a GPU of AMD's, which ncu does not know: rocprof-compute profile does it"
         )
+    if report.makeup is not None and report.makeup.vendor == "Google":
+        raise UnusableInput(
+            f"{path} is of a TPU, which ncu does not know: xprof has its operations and their roofs"
+        )
     rows = [row for row in report.kernels if row.kind != "NCCL"][:top]
     if not rows:
         raise UnusableInput(f"{path} has no kernels to look at: a capture of nsys or torch.profiler on a GPU has")

@@ -15,7 +15,7 @@ from llmtop.whole_steps import OUTSIDE
 MAX_PROCESSES = 20
 """So many are listed; of more, only the number is said."""
 _NVIDIA_ALONE = ("SM active", "occupancy", "tensor", "DRAM", "NVLink")
-"""Figures that no driver of AMD's gives."""
+"""Figures that no driver but NVIDIA's gives, under these names."""
 _COLUMNS = (
     ("PID", 8, True),
     ("user", 9, False),
@@ -107,8 +107,15 @@ def _gpu(gpu: Gpu, snapshot: Snapshot, width: int) -> list[str]:
         f"NVLink rx {fmt.rate(gpu.nvlink_rx_bytes_per_s)} tx {fmt.rate(gpu.nvlink_tx_bytes_per_s)}",
         f"energy {fmt.number(None if gpu.energy_joules is None else gpu.energy_joules / 3.6e6, 2, ' kWh')}",
     ]
-    if gpu.vendor == "AMD":
+    if gpu.vendor != "NVIDIA":
         items = [item.replace("SM clock", "clock") for item in items if not item.startswith(_NVIDIA_ALONE)]
+    if gpu.vendor == "Google":
+        items = [
+            f"duty cycle {fmt.percent(gpu.util_pct)}",
+            f"memory {_of(fmt.size(gpu.mem_used_bytes), fmt.size(gpu.mem_total_bytes))}",
+            f"HBM bandwidth {fmt.percent(gpu.dram_active_pct)}",
+        ]
+    if gpu.vendor == "AMD":
         items.append(f"XGMI rx {fmt.rate(gpu.xgmi_rx_bytes_per_s)} tx {fmt.rate(gpu.xgmi_tx_bytes_per_s)}")
     kind = "MIG" if gpu.mig_parent_uuid else "GPU"
     lines = [_head(f"{kind} {gpu.number}  {fmt.printable(gpu.name)}", fmt.printable(gpu.uuid), width)]

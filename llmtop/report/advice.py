@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from llmtop.bottlenecks import LossId
-from llmtop.report import advice_jax
+from llmtop.report import advice_jax, advice_torch_xla
 
 
 @dataclass(frozen=True)
@@ -205,13 +205,13 @@ class Situation:
     """What advice must fit besides the finding."""
 
     vendor: str | None = None
-    """"NVIDIA", "AMD", "CPU" (of XLA's operations) or None."""
+    """"NVIDIA", "AMD", "Google" (TPUs), "CPU" (of XLA's operations) or None."""
     workload: str | None = None
     """"training", "inference" or None."""
     graphs: bool = False
     """Whether CUDA graphs are replayed already."""
-    jax: bool = False
-    """Whether the program is JAX's; PyTorch's otherwise."""
+    framework: str | None = None
+    """"JAX", "torch_xla", or None: PyTorch's own."""
 
 
 _SERVING_FIX: Final[Mapping[str, str]] = {
@@ -292,6 +292,9 @@ _AMD_WORDS: Final = (
 """RCCL reads NCCL's variables, and PyTorch's own calls keep the name torch.cuda."""
 
 
+_FRAMEWORKS: Final = {"JAX": advice_jax, "torch_xla": advice_torch_xla}
+
+
 def advice_for(kind: FindingId, situation: Situation) -> Advice:
     """What to do about a finding, where it was found.
 
@@ -303,12 +306,15 @@ def advice_for(kind: FindingId, situation: Situation) -> Advice:
     fix, following, confirm = plain.fix, plain.next, plain.confirm
     if situation.workload == "inference":
         fix = _SERVING_FIX.get(kind, fix)
-    if situation.jax:
-        fix = advice_jax.FIX.get(kind, fix)
-        confirm, following = advice_jax.CONFIRM.get(kind, confirm), advice_jax.NEXT.get(kind, following)
+    words = _FRAMEWORKS.get(situation.framework or "")
+    if words is not None:
+        fix = words.FIX.get(kind, fix)
+        confirm, following = words.CONFIRM.get(kind, confirm), words.NEXT.get(kind, following)
     elif situation.graphs:
         fix = _GRAPHS_FIX.get(kind, fix)
-    if situation.vendor == "CPU" and kind == "hot_kernel":
+    if situation.vendor == "Google":
+        fix = fix.replace(", or under nsys", "")
+    if situation.vendor in ("CPU", "Google") and kind in ("hot_kernel", "straggler"):
         following = ""
     if situation.vendor == "AMD":
         following = _AMD_NEXT.get(kind, following)

@@ -109,9 +109,9 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 class Makeup(msgspec.Struct, frozen=True, kw_only=True):
     """What the device time of a capture is made of, whole file."""
 
-    vendor: Literal["NVIDIA", "AMD", "CPU"] | None = None
-    """CPU: what is called device work are XLA's operations on the CPU."""
-    framework: Literal["JAX"] | None = None
+    vendor: Literal["NVIDIA", "AMD", "Google", "CPU"] | None = None
+    """Google: TPUs. CPU: what is called device work are XLA's operations on the CPU."""
+    framework: Literal["JAX", "torch_xla"] | None = None
     """None for PyTorch, or where nothing tells."""
     workload: Literal["training", "inference"] | None = None
     """None where nothing in the capture tells."""

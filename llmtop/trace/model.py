@@ -9,13 +9,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from llmtop.trace.groups import distinct
 from llmtop.trace.intervals import Ns
+
+Framework: TypeAlias = Literal["JAX", "torch_xla"]
+JAX_PROFILER: Final = "jax.profiler"
+XLA_PROFILER: Final = "xla.profiler"
+_FRAMEWORKS: Final[dict[str, Framework]] = {JAX_PROFILER: "JAX", XLA_PROFILER: "torch_xla"}
 
 KERNEL, MEMCPY, MEMSET, GRAPH = 0, 1, 2, 3
 """Kinds of device work. GRAPH is a CUDA graph of which the tool recorded only when it ran as a whole: what its
@@ -160,6 +165,8 @@ class Ranges(Table):
 
 CPU = "CPU (XLA's operations)"
 """The name of a device that is none: what XLA ran on the host's threads."""
+TPU = "TPU"
+"""How the name of one of Google's devices begins, and what it is called where the file does not say its kind."""
 OPEN = np.iinfo(np.int64).max
 
 
@@ -221,7 +228,7 @@ class Trace:
 
     source: str
     engine: str
-    """"nsys", "kineto" or "jax.profiler"."""
+    """"nsys", "kineto", "jax.profiler" or "xla.profiler"."""
     version: str = ""
     """The tool's version, as it writes it."""
     operators_of_a_part: bool = False
@@ -258,6 +265,11 @@ class Trace:
         if kept is None or kept[0] != key:
             kept = self._kept[what] = (key, make())
         return kept[1]
+
+    @property
+    def framework(self) -> Framework | None:
+        """Whose program it is of, where the tool that recorded it tells; None where it may be PyTorch's."""
+        return _FRAMEWORKS.get(self.engine)
 
     def gpu(self, process: int, device: int) -> TracedGpu | None:
         """What is known of the GPU that a process calls by that number."""

@@ -1,4 +1,4 @@
-"""From events of XLA's profiler, as jax.profiler writes them (`*.trace.json.gz`), to columns.
+"""From events of XLA's profiler, as jax.profiler and torch_xla's have them (`*.trace.json.gz`), to columns.
 
 A process of the file is a plane: `/device:GPU:0`, `/device:TPU:0`, `/host:CPU`; a thread of it is a line: of a
 stream, of a thread. All arguments are text. ts and dur are µs since the trace began. On a GPU each kernel, copy or
@@ -54,6 +54,7 @@ class XlaCollector:
         self._overhead = Rows(2)
         self._host = HostLines(self.names)
         self._streams: dict[tuple[Number, Number], int] = {}
+        self._tpus: set[int] = set()
         self._broken = 0
 
     @property
@@ -104,6 +105,8 @@ class XlaCollector:
             return  # steps, modules and scopes that are made up from what ran
         if args.allocation or args.release or args.residency:
             return
+        if device[1] == "TPU":
+            self._tpus.add(int(device[2]))
         number = int(stream[1]) if stream is not None else whole(event.tid, 0)
         self._work(event, args, (start, end), (int(device[2]), number))
 
@@ -151,20 +154,22 @@ class XlaCollector:
         told = properties.get("llmtop")
         told = told if isinstance(told, dict) else {}
         process = whole(told.get("pid"), NO_PROCESS)
-        trace = model.Trace(source=source, engine="jax.profiler", names=self.names.all)
+        lazy = self._host.of_torch_xla
+        engine = model.XLA_PROFILER if lazy else model.JAX_PROFILER
+        trace = model.Trace(source=source, engine=engine, names=self.names.all)
         on_cpu = not len(self._ops) and self._host.has_operations
         if on_cpu:
             self._take_operations()
         trace.ops = self._device_ops(process)
         trace.calls = self._host.calls(process, with_runs=on_cpu)
-        trace.gpus = dict(self._host.devices)
-        untold = on_cpu and not self._host.runs_known
+        trace.gpus = {one: model.TracedGpu(one, name=model.TPU) for one in self._tpus} | self._host.devices
+        untold = on_cpu and not lazy and not self._host.runs_known
         trace.ranges = self._host.ranges(process, with_steps=not untold)
         trace.host = self._host.spans(process)
         trace.overhead = model.build(
             model.Table, {name: self._overhead.take(place) for place, name in enumerate(("start", "end"))}
         )
-        trace.process_names = {process: "JAX"}
+        trace.process_names = {process: trace.framework or ""}
         if on_cpu:
             trace.gpus[0] = model.TracedGpu(0, name=model.CPU)
             trace.notes.append(
@@ -174,6 +179,12 @@ class XlaCollector:
             trace.notes.append(
                 "the host ran ahead and did not wait for the device at the end, so which step handed over which "
                 "work cannot be told: the marks of steps are left out (block_until_ready before stop_trace helps)"
+            )
+        if lazy:
+            trace.notes.append(
+                "torch_xla notes operations and hands them over at its mark of a step (torch_xla.sync), and the "
+                "file does not say which mark handed over which work: steps are by the host's clock, and the "
+                "device's work of one may lie in the next"
             )
         if self._broken:
             trace.notes.append(f"{self._broken} events have no time and are left out")

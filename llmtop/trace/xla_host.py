@@ -17,10 +17,17 @@ from llmtop.trace.chrome_rows import Rows
 from llmtop.trace.xla_fields import XlaArgs
 
 OUR_STEP = "llmtop.step"
+STEP_MARK = "StepMarker"
+"""What torch_xla notes for its mark of a step: torch_xla.sync(), xm.mark_step(), the end of torch_xla.step()."""
+_SYNCS = re.compile(r"^Sync(?:Live)?TensorsGraph")
+"""How torch_xla calls the compiling and running of what was noted since the last mark."""
 _OF_XLA = re.compile(
     r"::|^(?:Pjit|Jit|CompiledFunction|xla_)\w*|^end: |^\$|^ParseArguments$|DevicePut|^Handle input|^Wait for "
+    r"|^(?:Sync(?:Live)?TensorsGraph\w*|ScheduleSyncTensorsGraph|CollectSyncTensors|TensorCollectionBarrier)$"
+    r"|^(?:ExtractIRAndPrepareXlaData_|RunPostOrder|SetTensorData|DeviceBarrier|ReshardData)$"
+    r"|^(?:ExecuteComputationWithBarrier\w*|_get_xla_sharding_specs|update_placeholder|Transpose)$"
 )
-"""How what JAX and XLA note of themselves is called; the rest are annotations of the script."""
+"""How what JAX, torch_xla and XLA note of themselves is called; the rest are annotations of the script."""
 _DISPATCH = re.compile(r"^(?:Pjit|Jit|CompiledF)unction\(|^PjitFunction|::Execute")
 EXECUTES = re.compile(r"::ExecuteHelper(?:OnSingleDevice)?$")
 """The call that hands one compiled function to a device."""
@@ -59,6 +66,8 @@ class HostLines:
         self._threads: dict[Number, int] = {}
         self.devices: dict[int, model.TracedGpu] = {}
         """By number, where the file tells of them."""
+        self.of_torch_xla = False
+        """Whether the program is torch_xla's."""
         self._drained_at = -1
         """Until when the host waited for a device."""
         self._runs: dict[tuple[int, int], int] | None = None
@@ -114,11 +123,16 @@ class HostLines:
             self._drained_at = max(self._drained_at, end)
             self._calls.extend((start, end, thread, number(printable(text, 200)), -1))
             return
+        if text == STEP_MARK:
+            self._ranges.extend((start, end, thread, number(text)))
+            self._steps_on.add(thread)
+        if _SYNCS.match(text):
+            self.of_torch_xla = True
         if EXECUTES.search(text):
             self._executes.extend((start, end, thread, number(printable(text, 200))))
         if _DISPATCH.search(text):
             self._dispatches.extend((start, end, thread))
-        if not _OF_XLA.search(text):
+        if not _OF_XLA.search(text) and text != STEP_MARK:
             self._maybe.extend((start, end, thread, number(printable(text, model.LONGEST_NAME))))
             return
         frame = _FRAME.match(text)

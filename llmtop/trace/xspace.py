@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,8 @@ from llmtop.inputs import Limits, bytes_of
 from llmtop.trace import chrome_json, model, xla_viewer, xspace_program
 from llmtop.trace.xla_viewer import ENDING, INSTALL
 
+_RANK = re.compile(r"rank(\d{1,6})[._]")
+"""How a capture names the file of a rank, which XLA does not say."""
 _SECONDS = 300.0
 """A window of some steps takes xprof a second or two."""
 
@@ -72,6 +75,9 @@ def load(path: Path, limits: Limits) -> model.Trace:
             patience.cancel()
             process.kill()
             process.wait()
+    named = _RANK.match(path.name)
+    if named is not None and not trace.ranks:
+        trace.ranks.append(model.TracedRank(next(iter(trace.process_names)), int(named[1]), 0))
     return trace
 
 

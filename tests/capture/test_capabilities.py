@@ -30,7 +30,8 @@ def by_engine(target: Target) -> dict[str, Ability]:
 def test_each_no_has_a_reason_and_the_command_that_would_change_it(start: Start) -> None:
     target = start("--plain").pid
     found = by_engine(Target(target))
-    assert list(found) == ["nsys", "torch.profiler", "jax.profiler", "kineto", "py-spy", "perf", "memory"]
+    in_process = ["xla.profiler", "torch.profiler", "jax.profiler"]
+    assert list(found) == ["nsys", *in_process, "kineto", "py-spy", "perf", "memory"]
     for engine, flags in (("nsys", ""), ("torch.profiler", ""), ("kineto", "")):
         assert not found[engine].can
         assert found[engine].because

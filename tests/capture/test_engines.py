@@ -120,7 +120,7 @@ def test_an_engine_more_is_offered_beside_the_others(made_up: MadeUpEngine) -> N
 
 def test_it_is_known_by_its_name_only_once_it_is_registered() -> None:
     with pytest.raises(
-        UnusableInput, match=r"no engine 'made-up'; there are: nsys, torch\.profiler, jax\.profiler, kineto"
+        UnusableInput, match=r"no engine 'made-up'; there are: nsys, xla\.profiler, torch\.profiler, jax\.profiler"
     ):
         named("made-up")
 
@@ -183,7 +183,7 @@ def test_its_options_are_listed_and_it_stands_in_the_help(made_up: MadeUpEngine)
     options = CliRunner().invoke(capture, ["--option", "help"], standalone_mode=False).output
     assert "loudly  (-e made-up)\n    capital letters\n    cost: some ink" in options
     text = " ".join(CliRunner().invoke(capture, ["--help"]).output.split())
-    assert "nsys, torch.profiler, jax.profiler, kineto, py-spy, perf, memory or made-up." in text
+    assert "nsys, xla.profiler, torch.profiler, jax.profiler, kineto, py-spy, perf, memory or made-up." in text
 
 
 def test_the_dialog_asks_it_like_any_other(made_up: MadeUpEngine) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from collectors.base import GpuReading
 from collectors.dcgm.activity import VARIABLE
+from collectors.tpu import presence
 from llmtop import procfs
 from llmtop.cli import gpu_checks
 from llmtop.snapshot import Gpu
@@ -18,6 +20,7 @@ from tests.support import amd_stub
 from tests.support.amd_stub import AmdScenario
 from tests.support.pages import page, servers
 from tests.support.processes import environment
+from tests.support.tpu_stand_in import pci
 
 
 def doctor(runtime_dir: Path, **extra: str) -> dict[str, dict[str, Any]]:
@@ -48,6 +51,24 @@ def test_without_any_gpu_amds_are_none(runtime_dir: Path, tmp_path: Path) -> Non
     check = doctor(runtime_dir, ROCM_PATH=str(tmp_path))["AMD GPUs"]
     assert check["ok"] is None
     assert check["says"].startswith("none here")
+
+
+def test_tpus_and_torch_xla_are_told_and_what_would_change_that(
+    runtime_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks = doctor(runtime_dir)
+    assert checks["TPUs"]["ok"] is None
+    assert checks["TPUs"]["says"].startswith("none here; shown where there are")
+    assert "untried on hardware" in checks["TPUs"]["says"]
+    assert "start_server(9012)" in checks["torch_xla"]["command"]
+    assert "untried on TPUs" in checks["torch_xla"]["says"]
+    monkeypatch.setattr(presence, "_DEVICES", pci(tmp_path / "pci"))
+    monkeypatch.setattr(presence, "has_binding", lambda: False)
+    missing = gpu_checks._tpus([], None)
+    assert (missing.ok, missing.command) == (False, "pip install 'llmtop-monitor[tpu]'")
+    monkeypatch.setattr(presence, "has_binding", lambda: True)
+    reading = GpuReading(notes=("TPU: the package tpu-info does not load (TypeError: no)",))
+    assert "does not load" in gpu_checks._tpus([], reading).says
 
 
 def test_who_gives_sm_activity_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

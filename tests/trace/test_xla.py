@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from llmtop.analysis.analyze import analyze
+from llmtop.cli.kernel import _hot
+from llmtop.errors import UnusableInput
 from llmtop.kernel_names import kind_of
 from llmtop.report.model import Report
 from llmtop.trace import model
@@ -122,6 +124,13 @@ def test_a_category_that_the_file_says_is_taken_as_it_stands(tmp_path: Path) -> 
         ("convolution fusion", pytest.approx(100))
     ]
     assert report.devices[0].busy_pct == pytest.approx(100 * 180 / 260)
+    assert (report.devices[0].name, report.makeup.vendor) == ("TPU", "Google")  # type: ignore[union-attr]
+    said = " ".join(
+        (report.summary, *report.notes, *(f"{one.summary} {one.fix} {one.next}" for one in report.findings))
+    )
+    assert not [word for word in ("ncu", "nsys", "nvidia-smi", "cudaMalloc") if word in said]
+    with pytest.raises(UnusableInput, match="is of a TPU, which ncu does not know"):
+        _hot(tmp_path / "t.trace.json.gz", 3)
 
 
 @pytest.mark.parametrize(

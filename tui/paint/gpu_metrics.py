@@ -182,7 +182,7 @@ METRICS: tuple[Metric, ...] = (
     _rate("xgmi_tx", "XGMI tx", "XGMI send", attrgetter("xgmi_tx_bytes_per_s"), nvlink_limit, True),
 )
 _NVIDIA_ALONE = frozenset({"sm", "tensor", "dram"})
-"""Figures that no driver of AMD's gives."""
+"""Figures that only NVIDIA's driver gives; a TPU has the last of them."""
 
 BY_KEY = {metric.key: metric for metric in METRICS}
 HEROES = ("util", "power", "memory")
@@ -197,6 +197,6 @@ def for_card(gpu: Gpu) -> list[Metric]:
     shown = [m for m in METRICS[:12] if not m.optional or m.value(gpu) is not None]
     if gpu.dram_active_pct is None and gpu.mem_util_pct is not None:
         shown = [BY_KEY["mem_util"] if m.key == "dram" else m for m in shown]
-    if gpu.vendor == "AMD":
-        shown = [m for m in shown if m.key not in _NVIDIA_ALONE]
+    if gpu.vendor != "NVIDIA":
+        shown = [m for m in shown if m.key not in _NVIDIA_ALONE or m.value(gpu) is not None]
     return shown

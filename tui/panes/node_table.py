@@ -197,8 +197,8 @@ def _absent(shown: Sequence[Entry]) -> frozenset[str]:
         found.add("xgmi")
     if all(gpu.sm_active_pct is None for gpu in gpus):
         found |= {"sm", "tensor", "dram"}
-    if gpus and all(gpu.vendor == "AMD" for gpu in gpus):
-        found.add("pcie")  # its driver gives no such rates
+    if gpus and all(gpu.vendor != "NVIDIA" for gpu in gpus):
+        found.add("pcie")  # their drivers give no such rates
     if not gpus:
         found |= {"power", "util", "sm", "memory", "temperature", "clock", "pcie"}
     if all(entry.rank is None for entry in shown):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from llmtop.capture import traces
@@ -9,6 +10,7 @@ from llmtop.capture.engine import Refusal
 from llmtop.capture.in_process.engine import InProcessEngine
 from llmtop.capture.job import Job, Target
 from llmtop.capture.nsys import sessions
+from llmtop.capture.torch_xla import ports
 from llmtop.nsys_cli.tool import Option
 
 
@@ -28,6 +30,12 @@ class TorchProfilerEngine(InProcessEngine):
     def refusal(self, target: Target) -> Refusal | None:
         """See `Engine.refusal`."""
         return super().refusal(target) or sessions.tracer_refusal(target, self.restart(target))
+
+    def warning(self, target: Target, options: Collection[str] = ()) -> str:
+        """See `Engine.warning`."""
+        if ports.extension_of(target.pid) is None:
+            return ""
+        return f"of a training on torch_xla it records the host alone; for the device: {ports.START}"
 
     def path_for(self, job: Job, target: Target) -> Path:
         """See `InProcessEngine.path_for`."""

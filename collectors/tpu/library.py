@@ -1,0 +1,120 @@
+"""What is asked of tpu-info and, over gRPC on this machine, of the libtpu of whoever computes on the TPUs.
+
+tpu-info's own functions for figures wait for ever; so its messages are sent with a limit in time, over one channel
+a port. Its functions for devices read /sys and /proc alone.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+ANSWER_SECONDS = 1.5
+"""How long libtpu may take for one figure."""
+VARIABLE = "TPU_RUNTIME_METRICS_PORTS"
+"""By which libtpu's own users tell its ports, comma by comma; one a process."""
+USUAL_PORT = 8431
+MOST_PORTS = 16
+
+
+class Refused(Exception):
+    """A figure that is not to be had, and why, in a few words."""
+
+    def __init__(self, why: str, *, absent: bool = False, nobody: bool = False, late: bool = False) -> None:
+        """Say why; `absent`: this libtpu has no such figure; `nobody`: nothing listens; `late`: no answer yet."""
+        super().__init__(why)
+        self.absent, self.nobody, self.late = absent, nobody, late
+
+
+class TpuInfo:
+    """The package tpu-info; importing it loads gRPC."""
+
+    def __init__(self) -> None:
+        """Load it.
+
+        Raises:
+            Exception: it is not installed, or something that it needs does not fit.
+        """
+        import grpc
+        from tpu_info import device
+        from tpu_info.proto import tpu_metric_service_pb2, tpu_metric_service_pb2_grpc
+
+        self._grpc, self._device = grpc, device
+        self._messages, self._services = tpu_metric_service_pb2, tpu_metric_service_pb2_grpc
+        self._stubs: dict[int, Any] = {}
+
+    def chips(self) -> tuple[str, int, int]:
+        """What the chips are called, how many there are, and how many devices each has."""
+        kind, count = self._device.get_local_chips()
+        return ("", 0, 1) if kind is None else (f"TPU {kind.value.name}", count, kind.value.devices_per_chip)
+
+    def owners(self) -> dict[int, int]:
+        """Who has each chip open: pid by the chip's number, as far as processes may be looked at."""
+        try:
+            by_path = self._device.get_chip_owners()
+        except Exception:  # noqa: BLE001  it reads other people's files, and raises for what it does not know
+            return {}
+        kind, count = self._device.get_local_chips()
+        if kind is None:
+            return {}
+        paths = [self._device.chip_path(kind, number) for number in range(count)]
+        if paths and paths[0].startswith("/dev/vfio/"):  # numbered by their groups, which need not begin at 0
+            paths = [core.vfio_path for chip in self._device.get_chips() for core in list(chip.cores.values())[:1]]
+        return {number: by_path[path] for number, path in enumerate(paths) if path in by_path}
+
+    def figures(self, port: int, metric: str) -> dict[int, float]:
+        """A figure of each device that the process at that port has, by the device's id.
+
+        Raises:
+            Refused: it is not told.
+        """
+        try:
+            asked = self._messages.MetricRequest(metric_name=metric)
+            answer = self._stub(port).GetRuntimeMetric(asked, timeout=ANSWER_SECONDS)
+        except self._grpc.RpcError as error:
+            raise _refused(error.code().name) from None
+        found = {}
+        for one in answer.metric.metrics:
+            gauge = one.gauge
+            kind = next((name for name in ("as_int", "as_double") if gauge.HasField(name)), None)
+            if kind is not None:
+                found[int(one.attribute.value.int_attr)] = float(getattr(gauge, kind))
+        return found
+
+    def _stub(self, port: int) -> Any:
+        if port not in self._stubs:
+            credentials = self._grpc.local_channel_credentials()
+            channel = self._grpc.secure_channel(f"localhost:{port}", credentials)
+            self._stubs[port] = self._services.RuntimeMetricServiceStub(channel)
+        return self._stubs[port]
+
+
+def _refused(code: str) -> Refused:
+    if code in ("NOT_FOUND", "UNIMPLEMENTED", "INVALID_ARGUMENT"):
+        return Refused(f"this libtpu does not have it ({code})", absent=True)
+    if code == "UNAVAILABLE":
+        return Refused("nothing answers at its port", nobody=True)
+    if code == "DEADLINE_EXCEEDED":
+        return Refused(f"libtpu has not answered within {ANSWER_SECONDS:g} s", late=True)
+    return Refused(f"libtpu refuses with {code}")
+
+
+def ports(pids: set[int], environ: Callable[[int], dict[str, str]]) -> list[int]:
+    """Where to ask: what the processes on the TPUs were told, what this one was told, or the usual port.
+
+    Args:
+        pids: who has chips open.
+        environ: the environment of one of them; it raises where that may not be read.
+    """
+    said = [os.environ.get(VARIABLE, "")]
+    for pid in sorted(pids):
+        with suppress(OSError):  # another user's, or gone
+            said.append(environ(pid).get(VARIABLE, ""))
+    numbers = [int(word) for text in said for word in text.split(",") if word.strip().isdigit()]
+    sound = [number for number in dict.fromkeys(numbers) if 0 < number < 65536]
+    return sound[:MOST_PORTS] or [USUAL_PORT]

@@ -1,0 +1,98 @@
+"""The torch_xla engine: the profiler server that the script has started is asked for a window by time."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+from llmtop.capture import traces
+from llmtop.capture.engine import Check, Engine, Refusal
+from llmtop.capture.job import Job, Recorded, Target
+from llmtop.capture.torch_xla import ports
+from llmtop.capture.torch_xla.client import Client
+from llmtop.capture.wait_for_window import seconds_for
+from llmtop.errors import NotPossibleHere
+from llmtop.format import duration
+from llmtop.trace import xla_viewer
+
+_BY_TIME: Final = "torch_xla's profiler records by the clock, so the window is {} long"
+
+
+class TorchXlaEngine(Engine):
+    """One of XLA's own files a process, with torch_xla's marks of steps and the script's annotations in it."""
+
+    name = "xla.profiler"
+    gives = "what XLA ran on the devices, by the profiler server that a script of torch_xla has started"
+    by_the_clock = True
+    open_with = "xprof --logdir"
+
+    def refusal(self, target: Target) -> Refusal | None:
+        """See `Engine.refusal`."""
+        return ports.refusal(target.pid)
+
+    def unattached(self, pids: Collection[int]) -> dict[int, bool]:
+        """See `Engine.unattached`."""
+        return ports.serving(set(pids))
+
+    def checks(self) -> list[Check]:
+        """See `Engine.checks`; what reads its files is told by the engine of JAX."""
+        says = (
+            "windows of trainings whose own script has started its profiler server (tried on its CPU backend, "
+            "untried on TPUs and GPUs)"
+        )
+        return [Check(name="torch_xla", ok=None, says=says, command=ports.START)]
+
+    def warning(self, target: Target, options: Collection[str] = ()) -> str:
+        """See `Engine.warning`."""
+        if xla_viewer.is_here():
+            return ""
+        return f"its file is read with the package xprof, which is not installed here: {xla_viewer.INSTALL}"
+
+    def shown(self, trace: Path) -> Path:
+        """See `Engine.shown`; xprof takes a folder."""
+        return trace.parent
+
+    def restart(self, target: Target) -> str:
+        """See `Engine.restart`."""
+        return ports.START
+
+    def record(self, job: Job) -> Recorded:
+        """See `Engine.record`."""
+        job.stage("prepare", "torch_xla's own client is loaded")
+        clients: list[Client] = []
+        recorded = Recorded(tool={"client": "torch_xla.debug.profiler.trace"})
+        try:
+            for target in job.plan.targets:
+                folder = job.folder / f"{target.stem}.recording"
+                clients.append(Client(target, ports.port_of(target.pid), folder))
+            for client in clients:
+                client.await_ready(job)
+            job.stage("start")
+            seconds = job.plan.seconds or seconds_for(job)  # its steps have been heard meanwhile
+            begun, began = time.time_ns(), time.monotonic()
+            for client in clients:
+                client.record(seconds)
+            job.stage("record")
+            found = [client.await_file(job, seconds, began) for client in clients]
+            job.window = (begun, begun + round(1e9 * seconds))
+            job.stage("stop")
+            for client, file in zip(clients, found, strict=True):
+                recorded.traces.append(_kept(job, client.target, file))
+        finally:
+            for client in clients:
+                client.close()
+        if job.plan.steps is not None:
+            recorded.notes.append(_BY_TIME.format(duration(seconds)))
+        return recorded
+
+
+def _kept(job: Job, target: Target, file: Path) -> Path:
+    path = traces.path_for(job, target, xla_viewer.ENDING)
+    try:
+        os.replace(file, path)
+    except OSError as error:
+        raise NotPossibleHere(f"{file} cannot be moved to {path}: {error.strerror}") from None
+    return path

@@ -1,0 +1,183 @@
+"""Where a training on torch_xla listens for its profiler's clients, found without a word to the training.
+
+The script has called torch_xla.debug.profiler.start_server(PORT). Which port that is, is read from /proc; where it
+may be one of several, each is connected to and listened to for a moment: a server of gRPC speaks first. Ports that
+are bound to one address (gloo's and NCCL's) and MASTER_PORT are left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from llmtop import procfs
+from llmtop.capture.engine import Refusal
+from llmtop.errors import NotPossibleHere
+
+VARIABLE: Final = "LLMTOP_XLA_PORT"
+"""The port, where it must be said: in the training's environment, else in the monitor's."""
+START: Final = "torch_xla.debug.profiler.start_server(9012)   # in the script, which keeps what it returns"
+_EXTENSION: Final = re.compile(r"/\S.*/_XLAC\.[^/]*\.so$")
+_PACKAGES: Final = re.compile(r"^(/.*?/(?:site|dist)-packages)/")
+_LISTENS: Final = "0A"
+_ANYWHERE: Final = frozenset({"0" * 8, "0" * 32})
+_SPEAKS_SECONDS: Final = 1.0
+_SETTINGS: Final = 4
+"""The type of the first frame that a server of HTTP/2 sends."""
+_HEAD: Final = 9
+_NO_TORCH_XLA: Final = Refusal("it has not imported torch_xla")
+
+
+class Listener(NamedTuple):
+    """A TCP port that a process listens on."""
+
+    port: int
+    inode: str
+    anywhere: bool
+    """Whether at all of the machine's addresses."""
+
+
+def extension_of(pid: int) -> Path | None:
+    """The library of torch_xla that a process has loaded; None if it has none, or may not be looked at."""
+    return next((Path(name) for name in _mapped(pid) if _EXTENSION.match(name)), None)
+
+
+def packages_of(pid: int) -> list[str]:
+    """The folders of packages from which a process has loaded libraries, that of torch_xla first."""
+    found = [match[1] for name in _mapped(pid) if (match := _PACKAGES.match(name))]
+    own = extension_of(pid)
+    return list(dict.fromkeys([*([] if own is None else [str(own.parent)]), *found]))
+
+
+def _mapped(pid: int) -> list[str]:
+    try:
+        lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    return list(dict.fromkeys(line.split(maxsplit=5)[-1] for line in lines if line.endswith(".so")))
+
+
+def listeners(pid: int) -> list[Listener]:
+    """The TCP ports that a process listens on, in its own network."""
+    sockets = set()
+    with suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                link = os.readlink(entry.path)
+                if link.startswith("socket:["):
+                    sockets.add(link[8:-1])
+    found = []
+    for name in ("tcp", "tcp6"):
+        try:
+            lines = Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for fields in map(str.split, lines):
+            if len(fields) > 9 and fields[3] == _LISTENS and fields[9] in sockets:
+                address, _, port = fields[1].rpartition(":")
+                found.append(Listener(int(port, 16), fields[9], address in _ANYWHERE))
+    return found
+
+
+def candidates(pid: int) -> list[int]:
+    """The ports among which that of the profiler is: the one that was said, else each that may be it.
+
+    Raises:
+        NotPossibleHere: the process is another user's, what was said is no port, or none that it listens on.
+    """
+    environ = procfs.environ(pid)
+    known = listeners(pid)
+    said = environ.get(VARIABLE) or os.environ.get(VARIABLE)
+    if said:
+        if not any(str(one.port) == said for one in known):
+            there = ", ".join(sorted({str(one.port) for one in known})) or "none"
+            raise NotPossibleHere(
+                f"{VARIABLE} says {said[:20]}, and it does not listen there (its ports: {there})"
+            )
+        return [int(said)]
+    rendezvous = environ.get("MASTER_PORT")
+    return sorted({one.port for one in known if one.anywhere and str(one.port) != rendezvous})
+
+
+def refusal(pid: int) -> Refusal | None:
+    """Why no window can be had of a process by torch_xla's profiler; None if one can. Reads /proc alone."""
+    if extension_of(pid) is None:
+        return _NO_TORCH_XLA
+    try:
+        there = candidates(pid)
+    except NotPossibleHere as refused:
+        return Refusal(str(refused).partition(";")[0], f"set {VARIABLE}" if VARIABLE in str(refused) else "")
+    if not _same(pid, "net"):
+        return Refusal("its network is a container's of its own", "run llmtop in that container")
+    return None if there else Refusal("its script has not started torch_xla's profiler server", START)
+
+
+def port_of(pid: int) -> int:
+    """The port on which the profiler of a process listens.
+
+    Raises:
+        NotPossibleHere: none is one, or several may be.
+    """
+    there = candidates(pid)
+    speaking = [port for port in there if speaks_grpc(port)]
+    if len(speaking) == 1:
+        return speaking[0]
+    name = f"pid {pid}"
+    if speaking:
+        several = ", ".join(map(str, speaking))
+        raise NotPossibleHere(
+            f"{name} has several servers of gRPC (ports {several}): {VARIABLE}=PORT says which is its profiler's"
+        )
+    if procfs.is_stopped(pid):
+        raise NotPossibleHere(f"{name} is stopped, so its profiler answers nobody: kill -CONT {pid}")
+    tried = ", ".join(map(str, there)) or "none"
+    raise NotPossibleHere(
+        f"{name} has no profiler server of torch_xla's that answers (ports that it listens on: {tried}); in the "
+        "script: torch_xla.debug.profiler.start_server(9012)"
+    )
+
+
+def speaks_grpc(port: int) -> bool:
+    """Whether a server of HTTP/2 listens at that port of this machine; nothing is sent to it."""
+    for host in ("127.0.0.1", "::1"):
+        with suppress(OSError):
+            return _greets_as_http2(socket.create_connection((host, port), _SPEAKS_SECONDS))
+    return False
+
+
+def _greets_as_http2(connection: socket.socket) -> bool:
+    with connection, suppress(OSError):
+        head = b""
+        while len(head) < _HEAD and (piece := connection.recv(_HEAD - len(head))):
+            head += piece
+        return len(head) == _HEAD and head[3] == _SETTINGS and not any(head[5:])
+    return False
+
+
+def serving(pids: set[int]) -> dict[int, bool]:
+    """Those of these processes that have a port of torch_xla's profiler; False for a fork that inherited it."""
+    ports: dict[int, set[str]] = {}
+    for pid in pids:
+        if extension_of(pid) is None:
+            continue
+        with suppress(NotPossibleHere):
+            wanted = set(candidates(pid))
+            ports[pid] = {one.inode for one in listeners(pid) if one.port in wanted}
+    found = {}
+    for pid, inodes in ports.items():
+        inherited = inodes and inodes <= ports.get(procfs.parent(pid) or 0, set())
+        if inodes:
+            found[pid] = not inherited
+    return found
+
+
+def _same(pid: int, kind: str) -> bool:
+    """Whether a process is in our namespace of that kind, as far as that can be told."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/{kind}") == os.readlink(f"/proc/self/ns/{kind}")
+    except OSError:
+        return True

@@ -1,0 +1,50 @@
+"""In a process of its own, with the training's Python: take one window by torch_xla's own client.
+
+Usage: PORT FOLDER PACKAGES…. It says "ready" once torch_xla is loaded, and reads from its input for how many
+milliseconds to record. It imports nothing of llmtop's.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+NOT_LOADED, NOT_RECORDED = 3, 4
+
+
+def main() -> int:
+    """Take it; the exit code is 0, or says what could not be done, and the last line of stderr why."""
+    port, folder, *packages = sys.argv[1:]
+    os.nice(10)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # it ends at once, and with it the recording
+    sys.path[:0] = packages
+    try:
+        from torch_xla.debug import profiler
+    except Exception as error:  # noqa: BLE001 - whatever the import of somebody's torch_xla raises
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return NOT_LOADED
+    print("ready", flush=True)
+    asked = sys.stdin.readline().strip()
+    if not asked:
+        return NOT_RECORDED
+    try:
+        profiler.trace(
+            f"localhost:{port}",
+            folder,
+            duration_ms=int(asked),
+            num_tracing_attempts=1,
+            timeout_s=10 + int(asked) // 1000,
+            interval_s=1,
+        )
+    except Exception as error:  # noqa: BLE001 - its errors are RuntimeErrors with a text, today
+        print(str(error).strip() or type(error).__name__, file=sys.stderr)
+        return NOT_RECORDED
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # torch_xla's own end is for processes that compute
