@@ -29,10 +29,8 @@ class Answer(NamedTuple):
 
 ANSWERS = {
     "healthy": Answer("POWER-CAPPED", "694 of 700 W, a sign of hard work", None, "nothing to do"),
-    "starved": Answer(
-        "INPUT-BOUND", "waits for data 94% of each step", 28.0, "press s for the stacks of the load"
-    ),
-    "launch_bound": Answer("LAUNCH-BOUND", "99% of a step launches", 34.0, "torch.compile or CUDA graphs"),
+    "starved": Answer("INPUT-BOUND", "waits for data 94% of the last", 28.0, "press s for the stacks of the load"),
+    "launch_bound": Answer("LAUNCH-BOUND", "launches 99% of the last", 34.0, "torch.compile or CUDA graphs"),
     "hung": Answer("HUNG", "has not called nccl:all_reduce 1979", 19.0, "press s for the Python stacks of rank 1"),
     "straggler": Answer(
         "STRAGGLER", "comes 17.2 ms after all others", 17.6, "look at situation_training.py:139 time.sleep("
