@@ -9,7 +9,7 @@ from __future__ import annotations
 
 AFTER_FAST_SECONDS, SPACING_SECONDS = 0.03, 0.1
 TOGETHER_SECONDS = 0.5
-"""Where fast rounds are so far apart, the dear ones of all GPUs follow each other at once, in turns: where each has
+"""Where fast rounds are so far apart, those of all GPUs follow each other at once, in turns: where each has
 a place of its own it finds the processor's caches cold, and eight took twice as much of it (1.7 ms/s, now 0.8)."""
 
 
