@@ -6,8 +6,8 @@ from llmtop.quiet import QUIET_S, QUIET_STEPS
 from llmtop.snapshot import Rank
 
 # Where a quiet training is asked which collectives it stands in, the median step is the usual one: a look that
-# finds nothing costs nothing. Here rates leave the screen, which must not flicker with slow steps: usual is the step
-# that few exceed, and a checkpoint is no silence.
+# finds nothing costs nothing. Here rates leave the screen, which must not flicker with slow steps: so the step
+# that few exceed is the usual one, and a checkpoint is no silence.
 _RARE = 1.5
 """So many times the long steps that come now and then."""
 
