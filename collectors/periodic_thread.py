@@ -50,9 +50,10 @@ class Beat:
         self._thread = threading.Thread(target=self._run, name=f"llmtop-{self._name}", daemon=True)
         self._thread.start()
 
-    def set_seconds(self, seconds: float) -> None:
-        """Work every `seconds` from now on."""
+    def set_seconds(self, seconds: float, offset: float | None = None) -> None:
+        """Work every `seconds` from now on, at another `offset` if one is given."""
         self._seconds = seconds
+        self._offset = self._offset if offset is None else offset
         self._wake.set()
 
     def stop(self) -> None:

@@ -28,10 +28,6 @@ PROTOCOL = 1
 """Both sides must have the same; it grows only when an old reader would misunderstand."""
 MAX_FRAME = 1 << 20
 """Bytes in the largest frame that either side accepts."""
-QUIET_S = 5.0
-QUIET_STEPS = 5.0
-"""No step for so many seconds, and for so many times the usual one, is worth a look at the collectives: by the
-training itself (`Collectives`), and by a monitor that asks NCCL."""
 HALF_MADE_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-(?:[0-9a-f]{8}|try)\.new$")
 """Of a socket that does not listen yet, and of one that is made to see whether that can be done."""
 TOLD_NAME = re.compile(r"^(?P<pid>[1-9]\d{0,9})-[0-9a-f]{8}\.told$")

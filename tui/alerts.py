@@ -36,9 +36,12 @@ class Alerts:
         self._ever_muted = False
         self.since: float | None = None
         """Unix time of the first snapshot that was seen."""
+        self.changes = 0
+        """How often anything of it may have changed."""
 
     def take(self, snapshot: Snapshot) -> None:
         """Remember what holds now. A graver alert than the one chosen is shown in its place."""
+        self.changes += 1
         if self.since is None:
             self.since = snapshot.time
         present = alert_style.ordered(snapshot.alerts)
@@ -66,6 +69,7 @@ class Alerts:
     def replace(self, snapshots: Iterable[Snapshot]) -> None:
         """Forget all and take in these, as after a jump in a recording; what was muted stays so."""
         muted = [one.alert for one in self._episodes if one.muted]
+        self.changes += 1
         self._episodes.clear()
         self._gone.clear()
         self.since = None
@@ -108,6 +112,7 @@ class Alerts:
     def advance(self, among: list[Alert]) -> None:
         """Show the next one of these; after the last, the first."""
         shown = self.shown(among)
+        self.changes += 1
         if shown is not None:
             self._chosen = self.episode(among[(among.index(shown) + 1) % len(among)])
 
@@ -116,6 +121,7 @@ class Alerts:
         episode = self.episode(alert)
         if episode is None:
             return False
+        self.changes += 1
         episode.muted = not episode.muted
         self._ever_muted = True
         return episode.muted

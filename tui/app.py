@@ -214,8 +214,7 @@ class LlmtopApp(ScreenContext):
             cached_cell_len.cache_clear()  # it keeps every row of every chart that was ever drawn
         screen = self.screen
         if isinstance(screen, LlmtopScreen):
-            with self.batch_update():
-                screen.redraw()
+            screen.redraw()
 
     def _draw_late(self) -> None:
         self._waiting = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from msgspec import Struct
 
@@ -32,6 +33,18 @@ def height(spread: Spread | None, low: float, limit: float, rows: int = 1) -> in
     least, most = level(low_value - low, limit - low, rows), level(high_value - low, limit - low, rows)
     far = most if most - mean >= mean - least else least
     return far + SPIKE if abs(far - mean) >= max(_FAR, rows) else mean
+
+
+def heights(spreads: Iterable[Spread | None], low: float, limit: float, rows: int = 1) -> bytearray:
+    """How high each of these cells is drawn, as `height` gives it; most of them hold nothing that stands out."""
+    span, found = limit - low, bytearray()
+    calm = span * 0.12
+    for spread in spreads:
+        if spread is not None and spread[2] - spread[1] < calm:
+            found.append(level(spread[0] - low, span, rows))
+        else:
+            found.append(height(spread, low, limit, rows))
+    return found
 
 
 class Past(Struct, frozen=True):

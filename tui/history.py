@@ -18,7 +18,7 @@ from llmtop.snapshot import Alert, Gpu, Rank, Snapshot
 from llmtop.steady import SteadyTime
 from llmtop.whole_steps import latency
 from tui import silence
-from tui.heights import SPIKE, Past, height
+from tui.heights import SPIKE, Past, heights
 from tui.paint.charts import nice_limit
 from tui.paint.gpu_metrics import BY_KEY, METRICS
 from tui.phase_history import PhaseHistory
@@ -117,8 +117,8 @@ class History:
         """Seconds that were known when the newest instant was shown last."""
         self._drawn: dict[tuple[int, int], _Drawn] = {}
         self._heights: dict[tuple[Name, int], _Heights] = {}
-        self._cells_of = 0.0, 0.0
-        """End and seconds of the span that was cut last."""
+        self._cells_of: tuple[object, ...] = ()
+        """What end and length of the span that was cut last follow from."""
         self._cells: dict[int, Cells] = {}
         """Into how many cells, and which."""
         self._gpu_series = 0
@@ -158,12 +158,12 @@ class History:
 
     def cells(self, count: int) -> Cells:
         """The span cut into so many cells."""
-        of = self.end, self.seconds
+        of = self.newest, self.first, self.instant, self._span, self.chosen
         if of != self._cells_of:
             self._cells_of, self._cells = of, {}
         found = self._cells.get(count)
         if found is None:
-            found = self._cells[count] = Cells.until(*of, count)
+            found = self._cells[count] = Cells.until(self.end, self.seconds, count)
         return found
 
     # --- taking in ----------------------------------------------------------------------------------------------
@@ -391,11 +391,11 @@ class History:
         if known is not None and known.axis == axis and drawn.moved >= 0 and self._before(drawn, known.drawn):
             start = drawn.changed_from
             kept = known.heights[drawn.moved : drawn.moved + start]
-        heights = kept + bytearray([height(one, low, limit, rows) for one in drawn.spreads[start:]])
+        drawn_heights = kept + heights(drawn.spreads[start:], low, limit, rows)
         if len(self._heights) >= _MOST_CACHED:
             self._heights.clear()
-        past = Past(bytes(heights), low, limit, least, most)
-        self._heights[name, drawn.cells.number] = _Heights(drawn, axis, heights, past)
+        past = Past(bytes(drawn_heights), low, limit, least, most)
+        self._heights[name, drawn.cells.number] = _Heights(drawn, axis, drawn_heights, past)
         return past
 
     @staticmethod

@@ -22,6 +22,7 @@ SERIES = 208
 _TOGETHER = 8
 """Series whose room is taken together."""
 MOST_COUNTED = 65_535
+_MOST_CUT = 32
 RECENT_SECONDS = 8.0
 """What is younger is drawn anew each time where values of the last seconds still come."""
 _LARGEST = 3.4e38
@@ -149,6 +150,8 @@ class SeriesStore:
         """Grows when what may have been drawn of a series was changed."""
         self.newest = -INF
         """Unix time of the newest value."""
+        self._cut: dict[tuple[object, ...], tuple[int, int, list[tuple[int, int]]]] = {}
+        """What `_stretches` gave."""
 
     @property
     def room_bytes(self) -> int:
@@ -263,30 +266,52 @@ class SeriesStore:
         newest = level.newest
         if newest is None:
             return [None] * (cells.number - start)
-        oldest, seconds = newest - level.keep + 1, level.seconds
-        end = min(math.floor(until / seconds), newest) + 1
-        ratio = cells.seconds / seconds
-        # A bucket is of the cell in which it begins; a cell in which none begins shows the one that it lies in.
-        edges = [math.ceil((cells.first + n) * ratio) for n in range(start, cells.number + 1)]
-        bottom = max(math.floor((cells.first + start) * ratio), oldest)
-        top = min(edges[-1] + 1, end)
+        bottom, top, stretches = self._stretches(level, cells, start, until)
         if top <= bottom:
             return [None] * (cells.number - start)
         mean, low, high, count = level.read(slot, bottom, top)
         found: list[Spread | None] = []
-        for n, (begin, until_bucket) in enumerate(pairwise(edges)):
-            one, other = begin - bottom, min(until_bucket, end) - bottom
-            if other <= one:
-                one = math.floor((cells.first + start + n) * ratio) - bottom
-                other = one + 1
-            if other == one + 1 and 0 <= one < len(mean):
+        for one, other in stretches:
+            if other == one + 1:
                 found.append(Spread(mean[one], low[one], high[one]) if count[one] else None)
                 continue
-            one, other = max(one, 0), min(other, len(mean))
-            number = sum(count[one:other]) if one < other else 0
+            number = sum(count[one:other])
             if not number:
                 found.append(None)
                 continue
             total = sum([mean[i] * count[i] for i in range(one, other)])
             found.append(Spread(total / number, min(low[one:other]), max(high[one:other])))
         return found
+
+    def _stretches(
+        self, level: _Level, cells: Cells, start: int, until: float
+    ) -> tuple[int, int, list[tuple[int, int]]]:
+        """Which buckets the cells from the one counted `start` on are of: the same for most series of a frame.
+
+        Returns:
+            The first bucket, the one after the last, and for each cell where its buckets begin and end.
+        """
+        assert level.newest is not None, "asked only of what has buckets"
+        seconds, oldest = level.seconds, level.newest - level.keep + 1
+        end = min(math.floor(until / seconds), level.newest) + 1
+        key = seconds, oldest, end, cells, start
+        known = self._cut.get(key)
+        if known is not None:
+            return known
+        ratio = cells.seconds / seconds
+        # A bucket is of the cell in which it begins; a cell in which none begins shows the one that it lies in.
+        edges = [math.ceil((cells.first + n) * ratio) for n in range(start, cells.number + 1)]
+        bottom = max(math.floor((cells.first + start) * ratio), oldest)
+        top = min(edges[-1] + 1, end)
+        stretches: list[tuple[int, int]] = []
+        for n, (begin, until_bucket) in enumerate(pairwise(edges)):
+            one, other = begin - bottom, min(until_bucket, end) - bottom
+            if other <= one:
+                one = math.floor((cells.first + start + n) * ratio) - bottom
+                other = one + 1
+            one, other = max(one, 0), min(other, top - bottom)
+            stretches.append((one, other) if one < other else (0, 0))
+        if len(self._cut) >= _MOST_CUT:
+            self._cut.clear()
+        self._cut[key] = bottom, top, stretches
+        return bottom, top, stretches

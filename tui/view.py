@@ -38,6 +38,9 @@ class View(Struct):
     """The ranks of that snapshot in their order, which is asked for many times a frame."""
     kept: Kept = field(default_factory=Kept)
     """What was painted of it last."""
+    rank_of: tuple[Snapshot | None, tuple[object, ...]] = None, ()
+    rank_found: Rank | None = None
+    """The process whose steps are shown, and what that follows from: it is asked for as often."""
     replay: str = ""
     """In a replay what the header says: speed and position."""
     demo: bool = False
@@ -93,6 +96,12 @@ class View(Struct):
 
     def rank(self) -> Rank | None:
         """The process whose steps are shown: the chosen one, else the one that the shown alert is about."""
+        of = self.rank_pid, self.selected, self.alerts.changes
+        if self.rank_of[0] is not self.snapshot or self.rank_of[1] != of:
+            self.rank_of, self.rank_found = (self.snapshot, of), self._rank()
+        return self.rank_found
+
+    def _rank(self) -> Rank | None:
         ranks = self.ranks()
         chosen = [r for r in ranks if r.pid == self.rank_pid]
         on_selected = [r for r in ranks if self.selected is not None and r.gpu_uuid == self.selected]

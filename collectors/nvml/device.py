@@ -8,6 +8,7 @@ from contextlib import nullcontext
 
 from collectors.nvml.bounds import judged
 from collectors.nvml.calls import Caller, error_text, is_lost, vague
+from collectors.nvml.dear_rounds import apart_offset, slow_offset
 from collectors.nvml.faults import XidEvents, memory_faults
 from collectors.nvml.fields import (
     cheap_values,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 SLOW_SECONDS = 2.0
 """Between rounds of dear calls (15 to 20 ms a GPU, perhaps under one lock of the driver). NVML's own PCIe calls,
 made only where GPM has no PCIe rates, take 42 ms."""
-SLOW_OFFSET_SECONDS, SLOW_SPACING_SECONDS = 0.03, 0.1
 GPM_PATIENCE = 3
 """Rounds without PCIe rates from GPM after which NVML's own are asked for."""
 FAULTS_EVERY = 5
@@ -45,6 +45,7 @@ FIRST_ROUNDS = 3
 died within its first second in four starts of five; the one that left a stack was in its first nvmlGpmMetricsGet,
 after threads had made the first calls for both GPUs at once. With one GPU it never died."""
 _first_rounds = Turns(patience=1.0)
+_dear_rounds = Turns(patience=1.0)
 SETTLE_SECONDS = 3.0
 """For so long a GPU may take until it has been sampled twice; then what there is has to do."""
 STALE_SECONDS = 2.0
@@ -112,14 +113,11 @@ class DeviceSampler:
         self._slow_rounds_done = 0
         self._first_read: dict[str, float] = {}
         """When the counters of this GPU and its instances were first read, by UUID, in monotonic seconds."""
-        # Dear calls keep the driver's lock for up to 25 ms (H200): they start between two fast rounds, which come
-        # at multiples of the interval, and not while another GPU's are queued. Just before such a multiple, so
-        # that a snapshot at a long interval has them fresh.
-        offset, pace = SLOW_OFFSET_SECONDS - (index + 1) * SLOW_SPACING_SECONDS, slow_pace(interval)
+        pace, offset = slow_pace(interval), slow_offset(index, interval)
         self._beats = {
             "fast": Beat(f"gpu{index}", self._fast_round, interval, at_end=self._end_fast),
             "slow": Beat(f"gpu{index}-slow", self._slow_round, pace, offset=offset, at_end=self._end_slow),
-            "pcie": Beat(f"gpu{index}-pcie", self._pcie_round, pace, offset=offset),
+            "pcie": Beat(f"gpu{index}-pcie", self._pcie_round, pace, offset=apart_offset(index)),
         }
 
     # ---- for the thread that owns this GPU's place in the list ----
@@ -148,7 +146,7 @@ class DeviceSampler:
         """Change the pace of the cheap values; that of the dear ones follows where it must."""
         self._interval = seconds
         self._beats["fast"].set_seconds(seconds)
-        self._beats["slow"].set_seconds(slow_pace(seconds))
+        self._beats["slow"].set_seconds(slow_pace(seconds), slow_offset(self.index, seconds))
         self._beats["pcie"].set_seconds(slow_pace(seconds))
 
     # ---- for any thread ----
@@ -326,7 +324,7 @@ class DeviceSampler:
 
     def _slow_round(self) -> None:
         self._slow_rounds += 1
-        with _first_rounds.turn() if self._slow_rounds == 1 else nullcontext():
+        with (_first_rounds if self._slow_rounds == 1 else _dear_rounds).turn():
             self._read_slow()
 
     def _end_slow(self) -> None:

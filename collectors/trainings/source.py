@@ -19,6 +19,7 @@ from collectors.base import RanksReading
 from collectors.trainings.arrivals import compared
 from collectors.trainings.job_names import JobNames, Member
 from collectors.trainings.rank_stats import HISTORY_STEPS
+from collectors.trainings.rhythm import Rhythm
 from collectors.trainings.training import Training
 from llmtop import client, socket_dir, wire
 from llmtop.errors import LlmtopError, NotPossibleHere
@@ -27,8 +28,8 @@ from llmtop.snapshot import Rank
 EVERY_MS = 100
 """No screen is drawn more often, and a training of 30 ms steps need wake up for it a third as often."""
 ROUND_SECONDS = 1.0
-"""How often the directory, the sockets and the processes are looked at. `latest()` reads the sockets as well; a
-reader that woke up for every message would cost more than all the rest of the monitor."""
+"""How often the directory, the processes and, unless `latest()` reads them, the sockets are looked at. A reader
+that woke up for every message would cost more than all the rest of the monitor."""
 BUSY_STEPS = 500
 BUSY_SECONDS = 0.05
 """Where so many steps came in one round, the next reading follows so soon: a socket holds some 200 KiB."""
@@ -79,6 +80,10 @@ class StepsSource:
         self._retry_at: dict[Path, float] = {}
         self._opening: set[Path] = set()
         self._opened: queue.SimpleQueue[_Opened] = queue.SimpleQueue()
+        self._rhythm = Rhythm()
+        """Of the readings by `latest()`."""
+        self._busy = False
+        """Whether some training sent so much last that the next reading is to follow soon."""
         self._job_names = JobNames()
         self._closed = False
         self._wake = Alarm()
@@ -113,10 +118,17 @@ class StepsSource:
     def latest(self) -> RanksReading:
         """All trainings by rank, with the steps since the last call: each is handed over once."""
         with self._lock:
-            until = time.monotonic() + _LATEST_SECONDS
+            now = time.monotonic()
+            until = now + _LATEST_SECONDS
+            self._rhythm.beat(now)
             for known in self._trainings.values():
+                before = known.stats.received
                 self._drain(known, 1)
+                if known.stats.received - before >= BUSY_STEPS and not self._busy:
+                    self._busy = True
+                    self._wake.set()
                 if time.monotonic() > until:
+                    self._rhythm = Rhythm()
                     break  # what is left comes with the next round
             names = self._job_names.named(
                 Member(path, one.pid, one.stats.hello, live=one.connection is not None or one.silent)
@@ -144,12 +156,13 @@ class StepsSource:
                 if now >= next_round:
                     next_round = now + self._round_seconds
                     self._look(now)
-                busy = self._read() >= BUSY_STEPS
+                if self._busy or not self._rhythm.goes_on(now):
+                    self._busy = self._read() >= BUSY_STEPS
             except Exception as error:  # noqa: BLE001  one odd training must not end the watch over the others
-                busy = False
+                self._busy = False
                 self._notes[Path()] = f"a fault in llmtop itself (steps: {error!r}); a training may be missing"
             rest = max(0.0, next_round - time.monotonic())
-            self._wake.wait(min(rest, BUSY_SECONDS) if busy else rest)
+            self._wake.wait(min(rest, BUSY_SECONDS) if self._busy else rest)
             self._wake.clear()
         with self._lock:
             for training in self._trainings.values():

@@ -35,11 +35,12 @@ class Ability:
 
 def abilities(target: Target) -> tuple[Ability, ...]:
     """What each engine says to a process, best engine first. Takes up to 0.1 s."""
-    return tuple(_ability(engine, target) for engine in ENGINES.values())
+    alive = procfs.is_alive(target.pid)
+    return tuple(_ability(engine, target, alive) for engine in ENGINES.values())
 
 
-def _ability(engine: Engine, target: Target) -> Ability:
-    no = engine.refusal(target) if procfs.is_alive(target.pid) else Refusal("the process has ended")
+def _ability(engine: Engine, target: Target, alive: bool) -> Ability:
+    no = engine.refusal(target) if alive else Refusal("the process has ended")
     if no is not None:
         return Ability(engine.name, False, *no)
     return Ability(engine.name, True, engine.gives, warning=engine.warning(target), pauses=engine.pauses(target))
@@ -74,7 +75,7 @@ def require(target: Target, engine: str) -> None:
         UnusableInput: there is no such engine.
         NotPossibleHere: that engine cannot capture that process.
     """
-    ability = _ability(named(engine), target)
+    ability = _ability(named(engine), target, procfs.is_alive(target.pid))
     if not ability.can:
         change = f"; to change that: {ability.command}" if ability.command else ""
         raise NotPossibleHere(f"{engine} cannot capture {target.name}: {ability.because}{change}")

@@ -26,6 +26,7 @@ from llmtop.rules.recent_steps import (
     evidence_of,
     idles,
     judged,
+    lasted,
     mostly,
     outside_pct,
     pick,
@@ -144,7 +145,8 @@ def _launch_bound(state: RankState, up: bool) -> bool:
 def _tell_launch(state: RankState) -> Told:
     evidence = evidence_of(state, "compute")
     del evidence["compute_host_pct"], evidence["compute_gpu_pct"]
-    launching = host_share_pct(state.recent(WINDOW_STEPS), LAUNCHING)
+    steps = state.recent(WINDOW_STEPS)
+    launching = host_share_pct(steps, LAUNCHING)
     evidence["launching_host_pct"] = launching
     evidence["gpu_host_paced_pct"] = state.rank.gpu_host_paced_pct
     evidence["waiting_calls_pct"] = state.rank.gpu_wait_pct
@@ -153,7 +155,7 @@ def _tell_launch(state: RankState) -> Told:
     return Told(
         severity="warning",
         summary=f"{who(state)} launches its kernels more slowly than the GPU runs them: "
-        f"{fmt.percent(launching)} of a {unit(state)} goes into launching, and {seen}.",
+        f"{fmt.percent(launching)} of a {unit(state)} goes into launching ({lasted(steps)}), and {seen}.",
         evidence=evidence,
         next=advice(
             state,
@@ -161,7 +163,7 @@ def _tell_launch(state: RankState) -> Told:
             "torch.compile or CUDA graphs, a fused optimizer, larger batches; press c to count the launches",
         ),
         points=clauses(
-            f"{fmt.percent(launching)} of a {unit(state)} launches",
+            f"launches {fmt.percent(launching)} of the {lasted(steps)}",
             short_idle(evidence) if evidence["gpu_idle_pct"] is not None else short_active(state),
             fmt.watts(watts),
         ),
@@ -210,12 +212,15 @@ def _sync_bound(state: RankState, up: bool) -> bool:
 def _tell_sync(state: RankState) -> Told:
     evidence = evidence_of(state, "sync")
     wait, found = _main_wait(state), finite(state.rank.gpu_wait_pct)
-    named = host_share_pct(state.recent(WINDOW_STEPS), ("sync",))
+    steps = state.recent(WINDOW_STEPS)
+    named = host_share_pct(steps, ("sync",))
     evidence["waiting_calls_pct"] = found
-    where, share = "", max(named, found or 0.0)
-    if wait is not None and found is not None and found >= named:
-        evidence |= {"call": wait.what, "call_seconds": wait.seconds}
-        where = f", most in {wait.what}"
+    where, share, of = f" ({lasted(steps)})", max(named, found or 0.0), f"the {lasted(steps)}"
+    if found is not None and found >= named:  # by looks over the window of the rank's own figures
+        where, of = "", f"a {unit(state)}"
+        if wait is not None:
+            evidence |= {"call": wait.what, "call_seconds": wait.seconds}
+            where = f", most in {wait.what}"
     return Told(
         severity="warning",
         summary=f"{who(state)} waits for the GPU in {fmt.percent(share)} of each {unit(state)}{where}, "
@@ -228,8 +233,8 @@ def _tell_sync(state: RankState) -> Told:
             "every 50 steps; press c to capture where it waits",
         ),
         points=clauses(
-            f"waits for the GPU {fmt.percent(share)} of a {unit(state)}",
-            fmt.middled(wait.what, 30) if where and wait is not None else "",
+            f"waits for the GPU {fmt.percent(share)} of {of}",
+            fmt.middled(wait.what, 30) if "call" in evidence and wait is not None else "",
             short_idle(evidence),
         ),
     )

@@ -81,6 +81,12 @@ def recent(state: RankState) -> list[StepCosts]:
     return steps[len(steps) - count :]
 
 
+def lasted(steps: list[StepCosts]) -> str:
+    """How much time these steps are of: a share of them is of another window than the figures of the rank, which
+    stand beside it on the screen, and may differ from theirs. In whole seconds, so that it seldom changes."""
+    return f"last {max(round(sum(step.total for step in steps)), 1)} s"
+
+
 def timed(state: RankState, count: int = 2) -> list[StepCosts]:
     """The last steps that CUDA events timed, newest last; none when they are too long ago."""
     newest = state.steps[-1].index if state.steps else 0

@@ -26,6 +26,7 @@ from llmtop.rules.recent_steps import (
     WINDOW_STEPS,
     believed_idle,
     is_kept_busy,
+    lasted,
     short_active,
     short_idle,
     timed,
@@ -143,7 +144,8 @@ def _tell_input(state: RankState) -> Told:
     steps, known = _recent(state), _since_it_began(_timed_lately(state), by_gpu=True)
     if known:  # the host's clock may have called it loading long before the GPU ran dry
         steps = [step for step in steps if step.index >= known[0].index] or steps
-    evidence = _evidence(state, "input", (_since_it_began(steps, by_gpu=False), known))
+    steps = _since_it_began(steps, by_gpu=False)
+    evidence = _evidence(state, "input", (steps, known))
     cost = state.rank.loading
     if cost is not None:
         evidence |= {
@@ -157,7 +159,7 @@ def _tell_input(state: RankState) -> Told:
     return Told(
         severity="warning",
         summary=f"{_who(state)} waits for data in {fmt.percent(evidence['dataload_host_pct'])} of each "
-        f"{unit(state)} (host's clock), and {_clocks(evidence, evidence['dataload_gpu_pct'])}."
+        f"{unit(state)} (host's clock, {lasted(steps)}), and {_clocks(evidence, evidence['dataload_gpu_pct'])}."
         + (f" {cost.summary}" if cost is not None else ""),
         evidence=evidence,
         next=f"{cost.advice}; press s for the stacks"
@@ -169,7 +171,7 @@ def _tell_input(state: RankState) -> Told:
             "pin_memory and prefetch",
         ),
         points=clauses(
-            f"waits for data {fmt.percent(evidence['dataload_host_pct'])} of each {unit(state)}",
+            f"waits for data {fmt.percent(evidence['dataload_host_pct'])} of the {lasted(steps)}",
             "" if cost is None or cost.cause == "unknown" else f"its loader: {cost.cause.replace('_', ' ')}",
             short_idle(evidence, evidence["dataload_gpu_pct"]),
         ),
@@ -265,7 +267,8 @@ def _communication_bound(state: RankState, up: bool) -> bool:
 
 
 def _tell_communication(state: RankState) -> Told:
-    evidence, exposed = _evidence(state, "comm"), _exposed_pct(state)
+    steps, exposed = state.recent(WINDOW_STEPS), _exposed_pct(state)
+    evidence = _evidence(state, "comm", (steps, timed(state)))
     if exposed is not None and exposed >= COMM_PCT[1]:
         evidence |= {"exposed_pct": exposed, "exposed_seconds": state.rank.exposed_seconds}
         return Told(
@@ -278,11 +281,12 @@ def _tell_communication(state: RankState) -> Told:
     return Told(
         severity="warning",
         summary=f"{_who(state)} spends {fmt.percent(evidence['communication_host_pct'])} of each step "
-        f"communicating while {fmt.percent(evidence['sm_active_pct'])} of its SMs are active.",
+        f"communicating ({lasted(steps)}) while {fmt.percent(evidence['sm_active_pct'])} of its SMs are active.",
         evidence=evidence,
         next="larger buckets, gradient_as_bucket_view, overlap with backward; press c to see what is exposed",
         points=clauses(
-            f"communicates {fmt.percent(evidence['communication_host_pct'])} of each step", short_active(state)
+            f"communicates {fmt.percent(evidence['communication_host_pct'])} of the {lasted(steps)}",
+            short_active(state),
         ),
     )
 

@@ -29,8 +29,8 @@ class Answer(NamedTuple):
 
 ANSWERS = {
     "healthy": Answer("POWER-CAPPED", "687 of 700 W, a sign of hard work", None, "nothing to do"),
-    "starved": Answer("INPUT-BOUND", "waits for data 87% of each step", 22.0, "decode once and store the result"),
-    "launch_bound": Answer("LAUNCH-BOUND", "96% of a step launches", 18.6, "torch.compile or CUDA graphs"),
+    "starved": Answer("INPUT-BOUND", "waits for data 87% of the last", 22.0, "decode once and store the result"),
+    "launch_bound": Answer("LAUNCH-BOUND", "launches 96% of the last", 18.6, "torch.compile or CUDA graphs"),
     "hung": Answer("HUNG", "has not called nccl:all_reduce 1979", 19.0, "press s for the Python stacks of rank 1"),
     "straggler": Answer(
         "STRAGGLER", "comes 17.2 ms after all others", 17.6, "look at situation_training.py:139 time.sleep("

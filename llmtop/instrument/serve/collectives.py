@@ -17,6 +17,7 @@ import msgspec
 
 from llmtop import wire
 from llmtop.instrument.record.ring import MASK
+from llmtop.quiet import QUIET_S, QUIET_STEPS
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
@@ -98,9 +99,7 @@ def is_quiet(recorder: State) -> bool:
         return False
     rows = [ring.rows[place & MASK] for place in range(max(0, count - _USUAL), count)]
     usual = median(max(row[2], row[3]) for row in rows)
-    return bool(
-        time.perf_counter_ns() - rows[-1][1] - rows[-1][2] > max(wire.QUIET_S * 1e9, wire.QUIET_STEPS * usual)
-    )
+    return bool(time.perf_counter_ns() - rows[-1][1] - rows[-1][2] > max(QUIET_S * 1e9, QUIET_STEPS * usual))
 
 
 def _told(source: str, group: str, enqueued: int, completed: int | None) -> wire.CollectiveCount:

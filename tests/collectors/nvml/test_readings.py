@@ -7,6 +7,7 @@ import time
 import pytest
 
 from collectors.base import GpuReading
+from collectors.nvml.dear_rounds import slow_offset
 from collectors.nvml.device import slow_pace
 from llmtop import clock_events
 from llmtop.snapshot import Gpu
@@ -282,3 +283,14 @@ def test_dear_rounds_come_with_every_instant_of_a_long_interval(interval: float)
     assert 4 / 3 <= pace < 3.0
     if interval > 2.0:
         assert interval / pace == pytest.approx(round(interval / pace))
+
+
+@pytest.mark.parametrize("interval", [0.1, 0.25, 0.4, 0.5, 1.0, 2.0, 5.0])
+def test_dear_rounds_lie_between_two_fast_ones(interval: float) -> None:
+    """Each takes up to 25 ms; where fast rounds are far apart those of many GPUs follow each other."""
+    offsets = [slow_offset(index, interval) for index in range(8)]
+    in_a_row = len(offsets) if len(set(offsets)) == 1 else 1
+    for offset in offsets:
+        after_fast = offset % min(interval, 0.1 if in_a_row == 1 and interval < 0.5 else 0.5)
+        assert after_fast > 0.02
+        assert after_fast + in_a_row * 0.025 < min(interval, 0.5)
