@@ -47,6 +47,8 @@ MAX_PENDING = 600
 STALE_SECONDS, STALE_TIMES = 4.0, 3.0
 """Without a snapshot for longer than both (so many times the interval) the screen is not live."""
 _BEHIND_SECONDS = 0.25
+LATEST_START_SECONDS = 2.0
+"""After which the feed starts whether or not the first frame has been drawn."""
 _WIDTHS_KEPT = 1024
 """Texts of which rich remembers the width: what is drawn anew every second is many times fewer."""
 
@@ -92,7 +94,7 @@ class LlmtopApp(ScreenContext):
         self._newest: Snapshot | None = None
         self._heard_at = time.monotonic()
         self._silence: asyncio.TimerHandle | None = None
-        self._waiting = False
+        self._waiting = self._begun = False
         self._ringing: Raised | None = None
         self.prepared = prepared
         self._end_told = False
@@ -115,8 +117,16 @@ class LlmtopApp(ScreenContext):
             self._feed.on_jump(self._jumped)
             if self.view.demo:
                 self._feed.on_end(self._ended)
-        # Not before the first frame is out: the live feed imports its sources when it starts.
-        self.call_after_refresh(self._feed.start, self._receive)
+        # Not before the first frame is out: the live feed imports its sources when it starts. And by a timer, in
+        # case that frame never comes to an end on a machine under load.
+        self.call_after_refresh(self._begin)
+        self.set_timer(LATEST_START_SECONDS, self._begin)
+
+    def _begin(self) -> None:
+        """Start the feed, once."""
+        if not self._begun:
+            self._begun = True
+            self._feed.start(self._receive)
 
     def on_unmount(self) -> None:
         """Stop the feed: nothing is shown any more."""
@@ -153,8 +163,9 @@ class LlmtopApp(ScreenContext):
         with self._lock:
             self._pending.append(item)
             told, self._told = self._told, True
-        if not told:
-            self.post_message(Arrived())
+        if not told and not self.post_message(Arrived()):
+            with self._lock:
+                self._told = False  # nobody heard it: the next one says it again
 
     def on_arrived(self, _message: Arrived) -> None:
         """Take in everything that waits, then draw once."""
