@@ -54,6 +54,7 @@ class NcclRas:
     def __call__(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with what is known of communicators that do not go on."""
         suspects = suspects_of(snapshot)
+        here = processes_of(snapshot) if suspects else {}
         with self._lock:
             if suspects != self._suspects:
                 self._suspects, self._before, self._found = suspects, None, ()
@@ -61,11 +62,11 @@ class NcclRas:
                 self._next = max(self._next, time.monotonic() + node * AGAIN_SECONDS)
             if suspects and not self._asking and time.monotonic() >= self._next:
                 self._asking = True
-                threading.Thread(target=self._ask, args=(suspects,), name="llmtop-ras", daemon=True).start()
+                threading.Thread(target=self._ask, args=(suspects, here), name="llmtop-ras", daemon=True).start()
             found = self._found
         return replace(snapshot, stuck_communicators=found) if found else snapshot
 
-    def _ask(self, suspects: dict[int, int]) -> None:
+    def _ask(self, suspects: dict[int, int], here: dict[int, int]) -> None:
         answer: Answer | None = None
         try:
             answer = ask(_address(suspects.values()))
@@ -82,7 +83,7 @@ class NcclRas:
                     if before is None or answer is None:
                         self._found = ()
                     else:
-                        self._found = stuck_communicators(before, answer, suspects)
+                        self._found = stuck_communicators(before, answer, suspects, here)
 
 
 def suspects_of(snapshot: Snapshot) -> dict[int, int]:
@@ -91,6 +92,15 @@ def suspects_of(snapshot: Snapshot) -> dict[int, int]:
     attached = {rank.pid for rank in snapshot.ranks}
     spinning = {gpu.uuid for gpu in snapshot.gpus if _may_spin(gpu, snapshot.time)}
     pids |= {one.pid for one in snapshot.processes if one.gpu_uuid in spinning and one.pid not in attached}
+    return _as_called(snapshot, pids)
+
+
+def processes_of(snapshot: Snapshot) -> dict[int, int]:
+    """All processes that are attached or on a GPU, likewise."""
+    return _as_called(snapshot, {rank.pid for rank in snapshot.ranks} | {one.pid for one in snapshot.processes})
+
+
+def _as_called(snapshot: Snapshot, pids: set[int]) -> dict[int, int]:
     inside = {one.pid: one.container_pid for one in snapshot.processes}
     return {seen: pid for pid in sorted(pids) for seen in (pid, inside.get(pid)) if seen is not None}
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from msgspec.structs import replace
+
 from collectors.nccl_ras.client import Answer, RasCommunicator
 from llmtop.snapshot import CommunicatorRank, StuckCommunicator
 
@@ -11,7 +13,9 @@ MOST_NAMED = 8
 """Ranks that are told of each kind; of a job of thousands of which a rack is gone, the number is told."""
 
 
-def stuck_communicators(before: Answer, now: Answer, pids: Mapping[int, int]) -> tuple[StuckCommunicator, ...]:
+def stuck_communicators(
+    before: Answer, now: Answer, pids: Mapping[int, int], here: Mapping[int, int] | None = None
+) -> tuple[StuckCommunicator, ...]:
     """Communicators with one of those processes in which no rank has called anything between two answers.
 
     A rank that is behind may wait in another communicator: those in which ranks are missing or behind come first.
@@ -20,10 +24,12 @@ def stuck_communicators(before: Answer, now: Answer, pids: Mapping[int, int]) ->
         before: an earlier answer.
         now: a later one.
         pids: of the processes that do not go on, as NCCL may call them -> this host's.
+        here: of all that may be in one on this machine, likewise: the rank that is behind leaves its GPU idle, and
+            so is none of those. A process is here if NCCL has it on the same host as one of them.
     """
     earlier = {_key(one): _counts(one) for one in before.communicators}
     found = [
-        _told(one, pids)
+        _told(one, pids, here or {})
         for one in now.communicators
         if one.size > 1 and _key(one) in earlier and earlier[_key(one)] == _counts(one) and _has(one, pids)
     ]
@@ -46,10 +52,16 @@ def _pids(one: RasCommunicator) -> set[int]:
     return {rank.pid for rank in one.ranks} | {rank.pid for rank in one.missing_ranks}
 
 
-def _told(one: RasCommunicator, pids: Mapping[int, int]) -> StuckCommunicator:
+def _told(one: RasCommunicator, pids: Mapping[int, int], here: Mapping[int, int]) -> StuckCommunicator:
     operation, most = _differs(one)
-    behind = list(_behind(one, operation, most))
-    missing = [CommunicatorRank(rank=gone.rank, host=gone.host, pid=gone.pid) for gone in one.missing_ranks]
+    ours = _ours(one, pids, here)
+    behind = [
+        replace(rank, pid=ours.get((rank.host, rank.pid), rank.pid)) for rank in _behind(one, operation, most)
+    ]
+    missing = [
+        CommunicatorRank(rank=gone.rank, host=gone.host, pid=ours.get((gone.host, gone.pid), gone.pid))
+        for gone in one.missing_ranks
+    ]
     return StuckCommunicator(
         id=one.hash,
         size=one.size,
@@ -60,8 +72,20 @@ def _told(one: RasCommunicator, pids: Mapping[int, int]) -> StuckCommunicator:
         behind=tuple(behind[:MOST_NAMED]),
         missing_count=len(missing),
         missing=tuple(missing[:MOST_NAMED]),
-        pids=tuple(sorted({pids[pid] for pid in _pids(one) if pid in pids})),
+        pids=tuple(sorted(set(ours.values()))),
     )
+
+
+def _ours(
+    one: RasCommunicator, pids: Mapping[int, int], here: Mapping[int, int]
+) -> dict[tuple[str | None, int], int]:
+    """Its processes on this machine, by host and pid as NCCL has them -> this host's pid."""
+    all_of_it = [(rank.host, rank.pid) for rank in one.ranks] + [
+        (gone.host, gone.pid) for gone in one.missing_ranks
+    ]
+    hosts = {host for host, pid in all_of_it if pid in pids}
+    known = {**here, **pids}
+    return {(host, pid): known[pid] for host, pid in all_of_it if host in hosts and pid in known}
 
 
 def _differs(one: RasCommunicator) -> tuple[str | None, int | None]:

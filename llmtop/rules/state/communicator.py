@@ -54,5 +54,6 @@ class CommunicatorState:
         pid = next((pid for pid in self.stuck.pids if pid in behind), None)
         pid = pid if pid is not None else next(iter(self.stuck.pids), None)
         state = next((state for state in self.ranks if state.rank.pid == pid), None)
-        gpu = self.gpus[0].gpu.uuid if len(self.gpus) == 1 else None
+        own = next((gpu for gpu in self.gpus if pid in (*gpu.pids, *gpu.foreign_pids)), None)
+        gpu = None if own is None else own.gpu.uuid
         return (state.names()[0] if state is not None else gpu), pid

@@ -89,6 +89,20 @@ def test_what_it_calls_a_process_is_translated_into_this_host_s_pid(server: RasS
     assert stuck.pids == (5100, 5101)
 
 
+def test_the_rank_behind_is_known_here_though_its_gpu_is_idle_and_no_namesake_on_another_node_is(
+    server: RasServer,
+) -> None:
+    """On two H100s nothing was attached: the alert had the pid of the rank that waited."""
+    server.communicators = [hung(size=16, late=2)]
+    answer = ask(server.address)
+    everyone = {pid: pid + 5000 for pid in range(100, 116)}
+    (stuck,) = stuck_communicators(answer, answer, {100: 5100}, everyone)
+    assert stuck.pids == tuple(range(5100, 5108)), "eight ranks a node; 108 to 115 are the other node's"
+    assert [(one.rank, one.pid) for one in stuck.behind] == [(2, 5102)]
+    (alert,) = Rules().apply(snapshot(stuck_communicators=(stuck,))).alerts
+    assert alert.pid == 5102
+
+
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\xff\x00" * 500])
 def test_another_program_behind_the_port_is_one_sentence(said: bytes) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
