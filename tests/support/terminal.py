@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -85,7 +86,9 @@ class Terminal:
                 return
             with self._lock:
                 self.raw += data
-                self._stream.feed(data)
+                # A program that is stopped in the middle of a sequence leaves one that pyte has no method for.
+                with contextlib.suppress(TypeError):
+                    self._stream.feed(data)
 
     def stop_reading(self) -> None:
         """Be a terminal that hangs: nothing is read, so writes block once the buffer is full."""

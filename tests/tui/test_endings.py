@@ -298,8 +298,16 @@ def test_in_bash_it_can_be_stopped_put_in_the_background_and_fetched_again(
         wait_for(lambda seen=seen: b"Stopped" in terminal.raw[seen:], what="the shell's word")
         prompts(terminal, seen)
         answers(terminal, "echo still $((40 + 2))", "still 42")
+        # It goes on, and is stopped again since it is not its turn: not merely still stopped.
+        switches = sum(monitor.num_ctx_switches())
         terminal.keys("bg\r")
-        wait_for(lambda: monitor.status() == psutil.STATUS_STOPPED, what="stopped again: it is not its turn")
+        wait_for(
+            lambda switches=switches: (
+                sum(monitor.num_ctx_switches()) > switches  # type: ignore[misc]
+                and monitor.status() == psutil.STATUS_STOPPED
+            ),
+            what="stopped again",
+        )
         answers(terminal, "echo again $((40 + 3))", "again 43")
         draws(terminal, "tokens/s", "fg\r")
         screen_lives(terminal)
