@@ -23,6 +23,8 @@ from tests.support.resampled_runs import LEFT_WHOLE, Pool, outcome, pairs_of, pl
 
 PAIRS = 400
 SLOWER = 0.06
+LEAST_RUNS = 20
+"""Of a pool: ten are drawn for a pair, and two pairs are not to be of the same."""
 MOST_WRONG = 5.0
 """Percent of equal pairs that may be called a regression, and of planted ones with typical noise that may not."""
 
@@ -63,7 +65,9 @@ def of_measured(file: Path) -> Iterator[Result]:
         yield Result(f"pair {number} ({pair.kind}): {found.decision}", worse, "% worse", None, found.reason)
     plain = [pair.a for pair in pairs] + [pair.b for pair in pairs if pair.kind == "equal"]
     once = {bench.started_at: bench for bench in plain}  # pairs share a side
-    yield from of_pool("measured", pool_of(list(once.values())), promised=True, whole=True)
+    pool = pool_of(list(once.values()))
+    if len(pool) >= LEAST_RUNS:
+        yield from of_pool("measured", pool, promised=True, whole=True)
 
 
 if __name__ == "__main__":
