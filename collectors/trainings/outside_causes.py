@@ -22,10 +22,17 @@ class OutsideCauses:
     def __init__(self) -> None:
         self._told: deque[tuple[float, dict[str, int]]] = deque(maxlen=_MOST_MESSAGES)
         """When a message came, in monotonic seconds, and what was found, in ns."""
+        self._open: deque[tuple[float, dict[str, int]]] = deque(maxlen=_MOST_MESSAGES)
+        """Likewise, since the last step ended: the line of a hang is no part of the steps before it."""
 
     def add(self, message: wire.Outside) -> None:
-        """Take in what a message tells (after `bounds`)."""
-        self._told.append((time.monotonic(), message.found))
+        """Take in what a message tells (after `bounds`); it counts once a step has ended."""
+        self._open.append((time.monotonic(), message.found))
+
+    def step_ended(self) -> None:
+        """What was told since the step before is of a step that is known now."""
+        self._told.extend(self._open)
+        self._open.clear()
 
     def figures(self, outside_seconds: float | None, window_seconds: float | None) -> tuple[Cause, ...]:
         """The largest of what was seen, as parts of the time outside phases.

@@ -113,6 +113,7 @@ class Training:
                     self._collectives = [] if message.steps else self._collectives
                     if message.steps and not message.history:
                         self._stands("")
+                        self._causes.step_ended()
                 case wire.Alive():
                     self._worked_at = time.monotonic() - max(0, message.ago_ns) / 1e9
                 case wire.Collectives():

@@ -136,6 +136,9 @@ def test_causes_are_parts_of_the_time_outside() -> None:
     assert causes.figures(0.1, 15.0) == ()
     causes.add(wire.Outside(over_ns=10**9, found={"a": 3 * 10**8, "b": 10**8}))
     causes.add(wire.Outside(over_ns=10**9, found={"a": 3 * 10**8, "c": 10**8}))
+    assert causes.figures(0.08, 15.0) == (), "no step has ended since"
+    causes.step_ended()
+    causes.add(wire.Outside(over_ns=10**9, found={"hangs here": 10**9}))
     first, second, third = causes.figures(0.08, 15.0)
     assert (first.what, first.seconds) == ("a", pytest.approx(0.06))
     assert {second.what, third.what} == {"b", "c"}
@@ -153,6 +156,7 @@ def test_a_publisher_that_tells_too_much_is_cut_down() -> None:
     causes = OutsideCauses()
     for _ in range(2000):
         causes.add(taken)
+    causes.step_ended()
     assert len(causes.figures(1.0, 1e9)) == MOST_CAUSES
     (standing,) = Bounds().take([wire.Standstill(where="y" * 10_000)])
     assert isinstance(standing, wire.Standstill)
