@@ -11,6 +11,8 @@ from tui.series_store import Spread
 
 SPIKE = 128
 """Added to a height that is not the mean's but an extreme's, which lies far from it."""
+_CALM = 0.12
+"""Of the axis: less than an eighth and its rounding."""
 _FAR = 2
 
 
@@ -28,7 +30,7 @@ def height(spread: Spread | None, low: float, limit: float, rows: int = 1) -> in
         return 0
     mean_value, low_value, high_value = spread
     mean = level(mean_value - low, limit - low, rows)
-    if high_value - low_value < (limit - low) * 0.12:  # not an eighth and its rounding apart
+    if high_value - low_value < (limit - low) * _CALM:
         return mean
     least, most = level(low_value - low, limit - low, rows), level(high_value - low, limit - low, rows)
     far = most if most - mean >= mean - least else least
@@ -38,7 +40,7 @@ def height(spread: Spread | None, low: float, limit: float, rows: int = 1) -> in
 def heights(spreads: Iterable[Spread | None], low: float, limit: float, rows: int = 1) -> bytearray:
     """How high each of these cells is drawn, as `height` gives it; most of them hold nothing that stands out."""
     span, found = limit - low, bytearray()
-    calm = span * 0.12
+    calm = span * _CALM
     for spread in spreads:
         if spread is not None and spread[2] - spread[1] < calm:
             found.append(level(spread[0] - low, span, rows))

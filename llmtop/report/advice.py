@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from llmtop.bottlenecks import LossId
 from llmtop.report import advice_jax, advice_torch_xla
+from llmtop.report.advice_commands import STACKS
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,6 @@ FindingId = Literal[
 ]
 """What the report on a capture can find; on a recording the findings are its alerts."""
 
-_STACKS = "llmtop capture --engine py-spy --seconds 10   # while it runs"
 """Names no process: the one in the capture may be gone by the time that somebody reads the report."""
 
 ADVICE: Final[Mapping[FindingId, Advice]] = {
@@ -59,7 +59,7 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
             "micro-batch gives each kernel more to do; move Python work out of the step."
         ),
         confirm="launches a step and the share of launching fall, kernels under 10 µs become fewer",
-        next=_STACKS,
+        next=STACKS,
     ),
     "kernel_gaps": Advice(
         fix=(
@@ -76,7 +76,7 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
             "decode ahead of time; read from local disk or memory-mapped files; move CPU augmentation to the GPU."
         ),
         confirm="the dataload phase shrinks on the GPU's clock, idle time by input goes",
-        next=_STACKS,
+        next=STACKS,
     ),
     "sync_bound": Advice(
         fix=(
@@ -86,7 +86,7 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
             "out. torch.cuda.set_sync_debug_mode('warn') prints each place."
         ),
         confirm="calls that wait fall to about one a step",
-        next=_STACKS + ": the line that calls .item() or .cpu() is on top",
+        next=STACKS + ": the line that calls .item() or .cpu() is on top",
     ),
     "h2d_bound": Advice(
         fix=(
@@ -95,7 +95,7 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
             "masks made on the GPU); keep what does not change on the GPU; offload less."
         ),
         confirm="copies become pinned, run while kernels run, and reach the rate of the PCIe link",
-        next=_STACKS + ": the line that calls .to() or .cuda() is on top",
+        next=STACKS + ": the line that calls .to() or .cuda() is on top",
     ),
     "communication_bound": Advice(
         fix=(
@@ -125,7 +125,7 @@ ADVICE: Final[Mapping[FindingId, Advice]] = {
             "(nsys --cuda-graph-trace=node)."
         ),
         confirm="the same capture names a cause",
-        next=_STACKS,
+        next=STACKS,
     ),
     "one_off": Advice(
         fix="It is left out of the shares. Capture later, when the steps take the same time each.",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-_STACKS: Final = "llmtop capture --engine py-spy --seconds 10   # while it runs"
+from llmtop.report.advice_commands import STACKS
+
 _AGAIN: Final = "llmtop capture --engine jax.profiler --steps 5"
 
 FIX: Final[Mapping[str, str]] = {
@@ -74,12 +75,12 @@ CONFIRM: Final[Mapping[str, str]] = {
 NEXT: Final[Mapping[str, str]] = {
     "kernel_gaps": _AGAIN,
     "small_kernels": _AGAIN,
-    "idle": _STACKS,
+    "idle": STACKS,
     "unknown": _AGAIN,
     "one_off": f"{_AGAIN}   # once the first steps are over",
     "fp32_matrix": "",
     "copies_casts": _AGAIN,
     "allocations": "jax.profiler.save_device_memory_profile('memory.prof')   # in the script; pprof shows it",
-    "sync_bound": f"{_STACKS}: the line that waits is on top",
-    "h2d_bound": _STACKS,
+    "sync_bound": f"{STACKS}: the line that waits is on top",
+    "h2d_bound": STACKS,
 }

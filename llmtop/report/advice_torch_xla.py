@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-_STACKS: Final = "llmtop capture --engine py-spy --seconds 10   # while it runs"
+from llmtop.report.advice_commands import STACKS
+
 _AGAIN: Final = "llmtop capture --engine xla.profiler --seconds 5"
 _METRICS: Final = "print(torch_xla.debug.metrics.metrics_report())   # in the script, after some steps"
 
@@ -63,12 +64,12 @@ CONFIRM: Final[Mapping[str, str]] = {
 NEXT: Final[Mapping[str, str]] = {
     "kernel_gaps": _AGAIN,
     "small_kernels": _AGAIN,
-    "idle": _STACKS,
-    "unknown": _STACKS,
+    "idle": STACKS,
+    "unknown": STACKS,
     "one_off": f"{_AGAIN}   # once all is compiled",
     "fp32_matrix": "",
     "copies_casts": _AGAIN,
     "unsteady_steps": _METRICS,
-    "sync_bound": f"{_STACKS}: the line that waits is on top",
-    "h2d_bound": _STACKS,
+    "sync_bound": f"{STACKS}: the line that waits is on top",
+    "h2d_bound": STACKS,
 }

@@ -83,8 +83,9 @@ def recent(state: RankState) -> list[StepCosts]:
 
 def lasted(steps: list[StepCosts]) -> str:
     """How much time these steps are of: a share of them is of another window than the figures of the rank, which
-    stand beside it on the screen, and may differ from theirs. In whole seconds, so that it seldom changes."""
-    return f"last {max(round(sum(step.total for step in steps)), 1)} s"
+    stand beside it on the screen, and may differ from theirs. Rounded, so that it seldom changes."""
+    seconds = sum(step.total for step in steps)
+    return f"last {max(round(seconds, 1), 0.1) if seconds < 0.95 else round(seconds)} s"
 
 
 def timed(state: RankState, count: int = 2) -> list[StepCosts]:
