@@ -84,7 +84,10 @@ def analyze(
     file = path if isinstance(path, Examined) else examine(Path(path))
     told = capture_info(file.path)
     steps_told = undisturbed or (lambda: told.undisturbed)
-    report = analyze_trace(open_trace(file, limits), steps, told.command, limits, steps_told, page=page)
+    trace = open_trace(file, limits)
+    # nsys knows pids alone; whoever asked for the capture knew the ranks.
+    trace.ranks = trace.ranks or [model.TracedRank(pid, rank, 0) for pid, rank in told.ranks.items()]
+    report = analyze_trace(trace, steps, told.command, limits, steps_told, page=page)
     return structs.replace(report, environment=environment_of(file.path))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ class CaptureInfo:
     command: str = _COMMAND
     """Its command line, quoted for a shell."""
     undisturbed: Undisturbed = UNKNOWN
+    ranks: dict[int, int] = field(default_factory=dict)
+    """By the pid on its host; empty where ranks of several hosts were captured, of which two may have one pid."""
 
 
 def capture_info(path: Path) -> CaptureInfo:
@@ -44,11 +46,19 @@ def capture_info(path: Path) -> CaptureInfo:
         return CaptureInfo()
     command, steps = found.get("command"), found.get("step_seconds")
     quoted = " ".join(shlex.quote(word) for word in command.split()) if isinstance(command, str) else ""
+    ranks = {} if found.get("hosts") else _ranks(found.get("pids"), found.get("ranks"))
     if not isinstance(steps, dict):
-        return CaptureInfo(quoted or _COMMAND)
+        return CaptureInfo(quoted or _COMMAND, ranks=ranks)
     before, after = (_seconds(steps.get(name)) for name in ("before_p50", "after_p50"))
-    return CaptureInfo(quoted or _COMMAND, Undisturbed(before, after, steps.get("profiler_stays") is True))
+    return CaptureInfo(quoted or _COMMAND, Undisturbed(before, after, steps.get("profiler_stays") is True), ranks)
 
 
 def _seconds(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and 0 < value < _LONGEST else None
+
+
+def _ranks(pids: object, ranks: object) -> dict[int, int]:
+    if not isinstance(pids, list) or not isinstance(ranks, list) or len(pids) != len(ranks):
+        return {}
+    pairs = zip(pids, ranks, strict=True)
+    return {pid: rank for pid, rank in pairs if type(pid) is int and type(rank) is int and rank >= 0}

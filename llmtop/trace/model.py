@@ -214,12 +214,13 @@ class TracedGpu:
 
 @dataclass(frozen=True)
 class TracedRank:
-    """What a file says about the place of its process in a distributed run."""
+    """What a file, or who asked for it, says about the place of its process in a distributed run."""
 
     process: int
     """The pid, as in the tables."""
     rank: int
     world_size: int
+    """0: not known."""
 
 
 @dataclass

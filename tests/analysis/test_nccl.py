@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,32 @@ def test_nccl_with_nothing_beside_it_is_communication_bound(tmp_path: Path) -> N
     assert finding.share_pct == pytest.approx(30, abs=1)
     assert finding.evidence["overlapped_pct_of_nccl"] == pytest.approx(0, abs=2)
     assert not any(finding.id == "straggler" for finding in report.findings)
+
+
+@pytest.mark.parametrize(
+    ("told", "named"),
+    [
+        ({"pids": [100, 101], "ranks": [4, 7]}, 7),
+        ({"pids": [100, 101], "ranks": [None, None]}, None),
+        ({"pids": [100, 101], "ranks": [7]}, None),
+        ({"pids": ["101"], "ranks": ["7"]}, None),
+        ({"pids": [100, 101], "ranks": [4, 7], "hosts": ["a", "b"]}, None),
+        (None, None),
+    ],
+    ids=["told", "not attached", "too few", "words", "of several hosts", "nothing told"],
+)
+def test_ranks_that_the_file_does_not_tell_are_those_that_were_asked_for(
+    tmp_path: Path, told: dict[str, object] | None, named: int | None
+) -> None:
+    write_sqlite(tmp_path / "trace.sqlite", [_rank(0, 700, 0, 300), _rank(1, 980, 0, 20)])
+    if told is not None:
+        (tmp_path / "capture.json").write_text(json.dumps(told))
+    report = analyze(tmp_path)
+    finding = next(finding for finding in report.findings if finding.id == "straggler")
+    assert finding.evidence["culprit_pid"] == 101
+    assert finding.evidence.get("culprit_rank") == named
+    assert [device.rank for device in report.devices] == [named and 4, named]
+    assert ("rank 7" in finding.summary) == (named == 7)
 
 
 def test_a_rank_that_waits_less_is_the_straggler_and_is_judged(tmp_path: Path) -> None:

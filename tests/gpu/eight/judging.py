@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -204,10 +205,10 @@ def capture(facts: dict[str, Any], ranks: int, steps: int, culprit: int | None, 
     found = next((one["evidence"] for one in report.get("findings", ()) if one["id"] == "straggler"), None)
     named = None if found is None else found.get("culprit_rank")
     judged = (report.get("steps") or {}).get("count")
-    whole = (info["steps"] or 0) >= steps and sorted(info["ranks"]) == list(range(ranks))
+    whole = (info["steps"] or 0) >= steps and Counter(info["ranks"]) == Counter(range(ranks))
     if gpu:
         whole = whole and judged == steps
-        whole = whole and sorted(one["rank"] for one in devices) == list(range(ranks))
+        whole = whole and Counter(one["rank"] for one in devices) == Counter(range(ranks))
         whole = whole and all((one["steps"] or 0) >= steps - 1 and one["kernels"] for one in devices)
     begins = info["at_step"] is None or info["first_step"] == info["at_step"]
     return {
