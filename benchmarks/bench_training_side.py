@@ -1,9 +1,9 @@
 """What being watched adds to a training step, in the training thread, beside TraceML and two primitives.
 
 Each way runs in a process of its own (`benchmarks.training_step`), in turns, so that a busy machine weighs on all;
-what it adds is its step less the plain one. Manual and the floor alternate with the plain step in one process, so
-theirs are told to fractions of a microsecond; auto and TraceML instrument the whole process, so theirs are the
-difference between processes.
+what it adds is its step less the plain one. Manual, auto and the floor alternate with the plain step in one
+process, so theirs are told to a microsecond; TraceML stays in the whole process, so its is the difference between
+processes, which is told to some 20. Manual and auto are also held, in turns, to what they were at commit 77553bc.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
+from benchmarks.older import checkout
 from benchmarks.result import Result, SkipBenchmark
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 ROUNDS, PAIRS, SECONDS = 3, 9, 1.5
+OLDER = "77553bc"
+"""The commit that the costs are held to (docs/figures.md)."""
+TURNS, TURN_SECONDS = 10, 6.0
 SAYING_SECONDS = 6.0
 """What llmtop costs is estimated anew every two seconds, the first time without what its server costs."""
 STAMPED_STEPS = 20_000
@@ -65,29 +68,28 @@ class _Stamp:
         self.into[self.slot] = time.perf_counter_ns() - self.begun
 
 
-def _environment(directory: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(REPOSITORY), "LLMTOP_DIR": directory, "OMP_NUM_THREADS": "1"}
+def _environment(directory: str, root: Path = REPOSITORY) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(root), "LLMTOP_DIR": directory, "OMP_NUM_THREADS": "1"}
 
 
 def _measure(
-    way: str, watcher: str | None = None, told: list[int] | None = None, seconds: float = SECONDS
+    way: str,
+    watcher: str | None = None,
+    told: list[int] | None = None,
+    seconds: float = SECONDS,
+    root: Path = REPOSITORY,
 ) -> dict[str, float | None]:
-    """One run of one way; `watcher`: None, "reading" or "stopped" (SIGSTOP); `told` gets what it hears."""
+    """One run of one way; `watcher`: None, "reading" or "stopped" (SIGSTOP); `told` gets what it hears; `root`:
+    where the llmtop lies that is measured."""
     with tempfile.TemporaryDirectory(prefix="lt-") as directory, contextlib.ExitStack() as closing:
-        env = _environment(directory)
+        env = _environment(directory, root)
         watching = _watch(directory, env, closing, stopped=watcher == "stopped") if watcher else None
-        command = [
-            sys.executable,
-            "-m",
-            "benchmarks.training_step",
-            "base" if way == "auto" else way,
-            str(seconds),
-        ]
+        command = [sys.executable, str(REPOSITORY / "benchmarks" / "training_step.py"), way, str(seconds)]
         if way == "auto":
             command = [sys.executable, "-m", "llmtop", "run", "--", *command]
         if way == "traceml":
             command = _under_traceml(directory)
-        done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
         printed = [line for line in done.stdout.splitlines() if line.startswith("{")]
         if done.returncode != 0 or not printed:
             last = (done.stderr.strip().splitlines() or ["no word"])[-1]
@@ -174,14 +176,23 @@ def _added(way: str, watcher: str | None = None) -> float:
     return statistics.median((one["watched"] or 0.0) - (one["plain"] or 0.0) for one in rounds)
 
 
-def _added_between(ways: Iterable[str]) -> dict[str, float]:
-    """Microseconds that ways without plain steps of their own add to the "base" run beside them: the median."""
-    taken: dict[str, list[float]] = {way: [] for way in ways}
+def _added_between(way: str) -> float:
+    """Microseconds that a way without plain steps of its own adds to the "base" run beside it: the median."""
+    taken = []
     for _ in range(PAIRS):
         base = _measure("base")["watched"] or 0.0
-        for way, into in taken.items():
-            into.append((_measure(way)["watched"] or 0.0) - base)
-    return {way: statistics.median(into) for way, into in taken.items()}
+        taken.append((_measure(way)["watched"] or 0.0) - base)
+    return statistics.median(taken)
+
+
+def _in_turns(way: str, older: Path) -> tuple[float, float]:
+    """Microseconds that a way adds now, and with the llmtop below `older`: medians of runs in turns."""
+    added: dict[Path, list[float]] = {REPOSITORY: [], older: []}
+    for turn in range(TURNS):
+        for root in (REPOSITORY, older)[:: 1 if turn % 2 else -1]:
+            one = _measure(way, seconds=TURN_SECONDS, root=root)
+            added[root].append((one["watched"] or 0.0) - (one["plain"] or 0.0))
+    return statistics.median(added[REPOSITORY]), statistics.median(added[older])
 
 
 def _said(way: str) -> float:
@@ -220,16 +231,19 @@ def run() -> Iterator[Result]:
     yield Result(
         "  what it says that it costs, over that", _apart(said, watched["reading"]), "x", 2.0, f"{said:.1f} µs"
     )
-    peers: dict[str, Any] = _added_between(
-        ("auto", *(("traceml",) if importlib.util.find_spec("traceml_ai") else ()))
-    )
-    yield Result("auto: llmtop run, added", peers["auto"], "µs", 40.0)
+    auto = _added("auto")
+    yield Result("auto: llmtop run, added", auto, "µs", 40.0)
     said = _said("auto")
-    yield Result(
-        "  what it says that it costs, over that", _apart(said, peers["auto"]), "x", 2.0, f"{said:.1f} µs"
-    )
-    if "traceml" not in peers:
+    yield Result("  what it says that it costs, over that", _apart(said, auto), "x", 2.0, f"{said:.1f} µs")
+    with tempfile.TemporaryDirectory(prefix="lt-") as folder:
+        checkout(OLDER, Path(folder))
+        for way, most in (("manual", 1.03), ("auto", 1.1)):
+            now, older = _in_turns(way, Path(folder))
+            note = f"{now:.1f} µs against {older:.1f}, {TURNS} runs each"
+            yield Result(f"{way}, over {OLDER}'s", now / older, "x", most, note)
+    if importlib.util.find_spec("traceml_ai") is None:
         return
-    yield Result("TraceML, added", peers["traceml"], "µs")
-    yield Result("manual over TraceML", manual / peers["traceml"], "x", 1 / 40)
-    yield Result("auto over TraceML", peers["auto"] / peers["traceml"], "x", 1 / 4)
+    traceml = _added_between("traceml")
+    yield Result("TraceML, added", traceml, "µs")
+    yield Result("manual over TraceML", manual / traceml, "x", 1 / 40)
+    yield Result("auto over TraceML", auto / traceml, "x", 1 / 4)

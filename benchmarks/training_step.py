@@ -1,8 +1,10 @@
 """A small training whose steps are measured: python -m benchmarks.training_step WAY SECONDS
 
-WAY is how it is watched: "base" (not at all), "manual" (llmtop, four phases), "auto" (nothing here; started by
-`llmtop run`), "floor" (a stamp a boundary and one write into a memory map a step) or "traceml". With "manual" and
-"floor", blocks of steps with and without it alternate, so that a busy machine weighs on both.
+WAY is how it is watched: "base" (not at all), "manual" (llmtop, four phases), "auto" (to be started by `llmtop
+run`), "floor" (a stamp a boundary and one write into a memory map a step) or "traceml". With "manual", "auto" and
+"floor", blocks of steps with and without it alternate in one process: two processes of the same training differ by
+more than any of these costs. For "auto" what `llmtop run` has put into torch is taken out for every other block;
+its server thread sleeps through both.
 
 Prints one JSON object: the median microseconds of a plain step and of a watched one (null where there are none).
 """
@@ -16,11 +18,13 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import optimizer as optimizers
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 BLOCK = 50
 WARMUP = 300
@@ -111,6 +115,40 @@ class Training:
         return step
 
 
+class Hooks:
+    """What `llmtop run` has put into torch once this process trains."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """Find it.
+
+        Raises:
+            SystemExit: there is none.
+        """
+        owners: list[tuple[Any, str]] = [(torch.autograd, "backward"), (_BaseDataLoaderIter, "__next__")]
+        self._wrapped = [(owner, name, vars(owner)[name]) for owner, name in owners]
+        self._model: Any = type(model)
+        self._call = vars(self._model).get("__call__")
+        registered = (optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks)
+        self._hooks = [(where, dict(where)) for where in registered]
+        if self._call is None or not all(hooks for _, hooks in self._hooks):
+            raise SystemExit("not started by llmtop run: nothing of it is here")
+
+    @contextmanager
+    def taken_out(self) -> Iterator[None]:
+        """Train without it."""
+        for owner, name, wrapper in self._wrapped:
+            setattr(owner, name, wrapper.__wrapped__)
+        del self._model.__call__
+        for where, _ in self._hooks:
+            where.clear()
+        yield
+        for owner, name, wrapper in self._wrapped:
+            setattr(owner, name, wrapper)
+        self._model.__call__ = self._call
+        for where, hooks in self._hooks:
+            where.update(hooks)
+
+
 def _slices(length: int) -> list[slice]:
     return [slice(begin, begin + BATCH) for begin in range(0, length, BATCH)]
 
@@ -136,16 +174,19 @@ def main() -> None:
         "traceml": training.traceml,
     }
     step = ways[way]() if way in ways else training.plain
-    alternate = way in ("manual", "floor")
     print("ready", flush=True)
     warm: list[float] = []
     while len(warm) < WARMUP:
         microseconds(training, step, warm)
+    hooks = Hooks(training.model) if way == "auto" else None
     begun = time.monotonic()
     while time.monotonic() - begun < seconds:
         microseconds(training, step, watched)
-        if alternate:
+        if way in ("manual", "floor"):
             microseconds(training, training.plain, plain)
+        elif hooks is not None:
+            with hooks.taken_out():
+                microseconds(training, training.plain, plain)
     medians = {"plain": statistics.median(plain) if plain else None, "watched": statistics.median(watched)}
     print(json.dumps(medians), flush=True)
 

@@ -9,6 +9,7 @@ import torch
 
 from llmtop.instrument.record.parts import OpenStep
 
+_Tensor = torch.Tensor
 _TOKEN_TYPES = frozenset({torch.int64, torch.int32})
 
 
@@ -30,14 +31,14 @@ def guess(step: OpenStep, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, f
     """
     batch = args[0] if args else kwargs.get("input_ids", kwargs.get("inputs_embeds"))
     named = not args
-    if not isinstance(batch, torch.Tensor):
-        batch = batch.get("input_ids") if isinstance(batch, Mapping) else None
-        named = True
-    if not isinstance(batch, torch.Tensor):
-        return
-    if type(batch) is torch.Tensor and not _modes():
+    if type(batch) is _Tensor and not _modes():
         shape, integers = batch.shape, batch.dtype in _TOKEN_TYPES
     else:
+        if not isinstance(batch, _Tensor):
+            batch = batch.get("input_ids") if isinstance(batch, Mapping) else None
+            named = True
+        if not isinstance(batch, _Tensor):
+            return
         with torch._C.DisableTorchFunction():  # neither a mode nor a class of the script's hears of it
             shape, integers = batch.shape, batch.dtype in _TOKEN_TYPES
     if not shape:

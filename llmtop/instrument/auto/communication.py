@@ -23,14 +23,28 @@ _is_compiling = torch.compiler.is_compiling
 _listening = False
 
 
+class Ranks:
+    """Whether this process has other ranks. torch answers by four functions of Python's, so it is not asked at
+    each backward pass."""
+
+    __slots__ = ("several",)
+
+    def __init__(self) -> None:
+        self.several = False
+
+    def look(self) -> None:
+        """Ask: before the first backward pass, and some times a second after a step."""
+        self.several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
 def mark_end_of(tensors: Any, loop: Loop) -> Any:
     """Have the loop told when the gradients of this backward pass are computed; returns what is to be removed.
 
     The autograd engine runs callbacks at the end of a pass in the order in which they were queued. DDP and FSDP
     queue theirs, in which they wait, during the pass; one queued at its very beginning runs just before. A hook on
-    the loss is that beginning. Only where torch.distributed is initialised.
+    the loss is that beginning. Only where there are several `Ranks`.
     """
-    if dist.get_world_size() < 2:
+    if not dist.is_initialized():  # no more, since they were looked for
         return None
     if not _listening:
         _listen(loop)

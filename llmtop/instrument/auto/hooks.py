@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from llmtop.instrument.auto import batches, checkpoints, communication, dynamo, transfers
@@ -41,10 +40,14 @@ def install(again: Callable[[], Loop]) -> Loop:
     loop.recorder.roots = modules.roots
     inference = Inference(loop)
     loop.forget_too = inference.forget
+    ranks = communication.Ranks()
 
     def meet() -> None:
         """Look for what this process trains, and publish it."""
         with dynamo.Paused():
+            ranks.look()
+            if ranks.look not in loop.recorder.looks:
+                loop.recorder.looks.append(ranks.look)
             inferred = inference.trains(modules)
             if modules.unknown:
                 modules.look()
@@ -53,19 +56,16 @@ def install(again: Callable[[], Loop]) -> Loop:
             checkpoints.look(loop)
             dynamo.keep_out()  # also of what has been loaded to publish
 
-    _listen_to_autograd(loop, modules, meet)
+    _listen_to_autograd(loop, modules, ranks, meet)
     _listen_to_optimizers(loop, meet)
     dynamo.keep_out()
     return loop
 
 
-def _never() -> bool:
-    return False
-
-
-def _listen_to_autograd(loop: Loop, modules: Modules, meet: Callable[[], None]) -> None:
+def _listen_to_autograd(
+    loop: Loop, modules: Modules, ranks: communication.Ranks, meet: Callable[[], None]
+) -> None:
     recorder = loop.recorder
-    is_distributed = dist.is_initialized if dist.is_available() else _never
     run = torch.autograd.backward  # Tensor.backward calls it by this name
 
     @functools.wraps(run)
@@ -79,13 +79,14 @@ def _listen_to_autograd(loop: Loop, modules: Modules, meet: Callable[[], None]) 
                 or (not recorder.attached and is_data_worker())
                 or (get_ident() != loop.thread and loop.is_foreign())
             ):
-                usual = recorder.attached and modules.called and loop.steps_without_forward < STEPS_WITHOUT
+                usual = modules.called and loop.steps_without_forward < STEPS_WITHOUT and recorder.attached
                 if not usual and (not recorder.attached or modules.unknown):
                     meet()
                 if loop.known.model.curious:
                     loop.known.model.sees_loss(tensors)
                 loop.backward_begins()
-                mark = communication.mark_end_of(tensors, loop) if is_distributed() else None
+                if ranks.several:
+                    mark = communication.mark_end_of(tensors, loop)
                 begun = True
         except BaseException as error:  # noqa: BLE001
             loop.lost("the backward passes", error)

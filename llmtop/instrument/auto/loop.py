@@ -338,14 +338,21 @@ class Loop(LoopState):
         r = self.recorder
         if self.evaluated:
             self._trains_again()
-        if self._step is None and r.open_step is not None:
+        if self._step is not None:
+            return self._step
+        if r.open_step is not None:
             self._step, self._begun_here = r.open_step, False  # an integration's
-        elif self._step is None and self._started:
-            self._step, self._begun_here = Step(), True
-            if r.node is r.root and not r.cut:
-                self._step.__enter__()
+        elif self._started:
+            step = self._own_step
+            if r.tracks is None:  # the one before has ended: to make another costs more than to clear it
+                step.tokens = step.samples = step.index = None
             else:
-                r.begin_around(self._step)
+                step = Step()
+            self._step, self._begun_here = step, True
+            if r.node is r.root and not r.cut:
+                step.__enter__()
+            else:
+                r.begin_around(step)
         return self._step
 
     def _trains_again(self) -> None:

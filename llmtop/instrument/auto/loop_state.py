@@ -12,7 +12,7 @@ from llmtop.instrument.auto.closer import Closer
 from llmtop.instrument.auto.evaluation import Evaluation
 from llmtop.instrument.guest.guard import met
 from llmtop.instrument.record import recorder
-from llmtop.instrument.record.recorder import phase_of
+from llmtop.instrument.record.recorder import Step, phase_of
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.parts import OpenStep
@@ -46,6 +46,7 @@ class LoopState:
         "_in_training_step",
         "_most_passes",
         "_optimizer",
+        "_own_step",
         "_passes",
         "_started",
         "_step",
@@ -113,6 +114,8 @@ class LoopState:
         self._started = False
         """A first step has ended. It is not recorded: its forward, before the first backward, was not seen."""
         self._step: OpenStep | None = None
+        self._own_step = Step()
+        """What `_step` is where it was begun here; used again for each."""
         self._begun_here = False
         self.watched: Callable[[], Any] = nothing
         """Returns a parameter that is trained, or None; without any reference to it (see `search.Held`)."""

@@ -195,21 +195,22 @@ class Modules:
             self._outermost.add(type(module))
             if loop.watched() is None:
                 self._watch(search.watchable([module]))
-        if loop.trained and not training:
+        if training:
+            loop.trained = True
+        elif loop.trained:
             batch = loop.tentative_begins()
             guess(batch, args, kwargs, first=True)
             return loop.tentative_ends
-        loop.trained = loop.trained or training
         self.called = not self._hidden
         self._candidates = None
         step = loop.forward_begins()
         if step is not None:
             called = id(module)
-            if called not in loop.known.model.seen:
+            if called not in loop.known.model.seen:  # which is emptied some times a second
                 loop.known.model.sees(module)
-            if called not in loop.trains:
-                loop.trains_module(called)
-                self._roots = [*self._roots[-MAX_CLASSES:], weakref.ref(module)]
+                if called not in loop.trains:
+                    loop.trains_module(called)
+                    self._roots = [*self._roots[-MAX_CLASSES:], weakref.ref(module)]
             if loop.batch_of in (0, called):
                 guess(step, args, kwargs, first=loop.batch_of == 0)
                 loop.batch_of = called
