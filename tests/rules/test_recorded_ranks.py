@@ -53,10 +53,9 @@ def test_one_that_is_not_attached_is_named_by_nccl() -> None:
     assert told == {"rank": 1, "operation": "AllReduce", "collective": 40, "last_called": 39}
 
 
-def test_the_rank_that_computes_longer_is_accused_before_and_after_its_capture() -> None:
-    accused = {
-        alert.evidence["rank"] for one in judged("capture") for alert in one.alerts if alert.id == "straggler"
-    }
+@pytest.mark.parametrize("name", ["capture", "capture_nsys"])
+def test_the_rank_that_computes_longer_is_accused_before_and_after_its_capture(name: str) -> None:
+    accused = {alert.evidence["rank"] for one in judged(name) for alert in one.alerts if alert.id == "straggler"}
     assert accused == {1}
 
 
