@@ -9,10 +9,9 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from prometheus_client import generate_latest
-
 from collectors.alarm import Alarm
 from collectors.exporter.stage import ExportStage
+from collectors.exporter.text import page
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.snapshot import Snapshot
 
@@ -69,7 +68,7 @@ class Textfile:
 
     def _write(self) -> None:
         try:
-            write_whole(self.path, generate_latest(self._stage))
+            write_whole(self.path, page(self._stage.collect()))
             self.error = None
         except OSError as error:
             self.error = NotPossibleHere(

@@ -17,9 +17,10 @@ from ipaddress import ip_address
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-from prometheus_client.exposition import ThreadingWSGIServer, generate_latest, gzip_accepted
+from prometheus_client.exposition import ThreadingWSGIServer, gzip_accepted
 
 from collectors.exporter.stage import ExportStage
+from collectors.exporter.text import page
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 
 MOST_CONNECTIONS = 16
@@ -59,7 +60,7 @@ class App:
             if state != self._made_of:
                 self._made_of, self._made = state, {}
             if False not in self._made:
-                self._made[False] = generate_latest(self._stage)
+                self._made[False] = page(self._stage.collect())
             if packed not in self._made:
                 self._made[packed] = gzip.compress(self._made[False], 1)
             return self._made[packed]
