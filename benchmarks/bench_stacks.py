@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.result import Result
 from llmtop import wire
-from llmtop.capture.job import Job, Plan, Target
+from llmtop.capture.job import CaptureJob, Plan, Target
 from llmtop.capture.py_spy import engine, inside, loading, outside
 from llmtop.capture.step_listener import StepWatch
 from tests.support.trainings import Heard, Training, connect
@@ -100,8 +100,8 @@ def _median_step(heard: Heard) -> float:
 def _outside(pid: int, folder: Path) -> Iterator[None]:
     target = Target(pid)
     plan = Plan(engine="py-spy", targets=(target,), parent=folder, seconds=3 * BLOCK_SECONDS)
-    job = Job(plan, folder, StepWatch([]))
-    recording = outside.Recording(job, target)
+    job = CaptureJob(plan, folder, StepWatch([]))
+    recording = outside.PySpyRecording(job, target)
     try:
         recording.await_start(job)
         yield
@@ -142,7 +142,7 @@ def _loader(pid: int) -> Iterator[None]:
 
 @contextmanager
 def _inside(socket: Path) -> Iterator[None]:
-    asked = inside.Asked(socket, 3 * BLOCK_SECONDS)
+    asked = inside.StackRequest(socket, 3 * BLOCK_SECONDS)
     try:
         yield
         asked.enough()

@@ -33,7 +33,7 @@ FREE_TIMES = 4
 """A disk that has less room than so many times the limit is left to others."""
 
 
-class _Part(NamedTuple):
+class _RecordingPart(NamedTuple):
     """One of the recordings."""
 
     writer: Writer
@@ -56,7 +56,7 @@ class Past:
         self._folder = Path(tempfile.gettempdir()) if folder is None else folder
         self._limit = limit_bytes
         self._lock = threading.Lock()
-        self._parts: list[_Part] = []
+        self._parts: list[_RecordingPart] = []
         self._clock = SteadyTime()
         self._newest: float | None = None
         self._closed = False
@@ -85,7 +85,7 @@ class Past:
             return str(error)
         return None
 
-    def _part(self, snapshot: Snapshot, now: float) -> _Part:
+    def _part(self, snapshot: Snapshot, now: float) -> _RecordingPart:
         newest = self._parts[-1] if self._parts else None
         moved = newest is not None and newest.in_memory != (self.shortened is not None)
         if newest is None or moved or newest.writer.bytes_written >= self._limit // PARTS:
@@ -94,7 +94,7 @@ class Past:
             self._parts.append(self._new(snapshot, now))
         return self._parts[-1]
 
-    def _new(self, snapshot: Snapshot, now: float) -> _Part:
+    def _new(self, snapshot: Snapshot, now: float) -> _RecordingPart:
         """An empty recording that has no name."""
         if self.shortened is None:
             free = shutil.disk_usage(self._folder).free
@@ -116,7 +116,7 @@ class Past:
                 opened.unlink(missing_ok=True)
         called = self._folder / "the past"
         writer = Writer(called, host=snapshot.host.name, file=file, effort=_EFFORT)
-        return _Part(writer, Reader(called, file=reading), now, self.shortened is not None)
+        return _RecordingPart(writer, Reader(called, file=reading), now, self.shortened is not None)
 
     def _to_memory(self, why: str) -> None:
         """Go on in memory; what is on the disk stays readable."""
@@ -157,7 +157,7 @@ class Past:
             self._parts.clear()
 
 
-def _close(part: _Part) -> None:
+def _close(part: _RecordingPart) -> None:
     part.reader.close()
     with contextlib.suppress(LlmtopError, OSError):
         part.writer.close()

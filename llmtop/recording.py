@@ -31,7 +31,7 @@ from llmtop.recording_members import (
     MAX_MEMBER_BYTES,
     MEMBER_BEGINS,
     Header,
-    Member,
+    RecordingMember,
     head_at,
     is_cut_in_its_head,
     is_time,
@@ -189,7 +189,7 @@ class Reader:
                 from a newer llmtop.
         """
         self.path = Path(path)
-        self.members: list[Member] = []
+        self.members: list[RecordingMember] = []
         self.recordings = 1
         """How many were written one after the other into this file (`cat A B > C`)."""
         self._limits = limits
@@ -257,7 +257,7 @@ class Reader:
                 self._end = following
                 continue
             hole = max(0.0, head.first - self.members[-1].last) if self.members else 0.0
-            member = Member(self._end, self.length + hole, *head)
+            member = RecordingMember(self._end, self.length + hole, *head)
             if member.number == 0 and self._is_header(member):
                 self.recordings += 1
             else:
@@ -333,7 +333,7 @@ class Reader:
         gaps += [later.first - one.last for one, later in pairwise(self.members)]
         return max(0.0, median(gaps)) if gaps else 0.0
 
-    def _placed(self, member: Member, lines: bytes) -> Iterator[tuple[float, Snapshot]]:
+    def _placed(self, member: RecordingMember, lines: bytes) -> Iterator[tuple[float, Snapshot]]:
         """A member's snapshots with their positions, which never run back as an old one's wall clock may."""
         clock, base, offset = SteadyTime(), None, 0.0
         for snapshot in self._decoded(member, lines):
@@ -342,7 +342,7 @@ class Reader:
             offset = max(offset, min(now - base, member.seconds))
             yield member.position + offset, snapshot
 
-    def _is_header(self, member: Member) -> bool:
+    def _is_header(self, member: RecordingMember) -> bool:
         """Whether a member is the beginning of a further recording."""
         try:
             return msgspec.json.decode(unpack(self._file, member), type=Header).magic == MAGIC
@@ -362,7 +362,7 @@ class Reader:
                     "in it; copy it or record it again"
                 )
             raise UnusableInput(foreign)
-        member = Member(0, 0.0, *head)
+        member = RecordingMember(0, 0.0, *head)
         try:
             header = msgspec.json.decode(unpack(self._file, member), type=Header)
         except _UNREADABLE:
@@ -377,14 +377,14 @@ class Reader:
         self._end = member.end
         return header
 
-    def _lines(self, member: Member) -> bytes:
+    def _lines(self, member: RecordingMember) -> bytes:
         try:
             return unpack(self._file, member, lifted=self._limits is not None and self._limits.lifted)
         except (zlib.error, struct.error, ValueError, OSError):
             self._bad[member.offset] = max(member.number, 1)
             return b""
 
-    def _decoded(self, member: Member, lines: bytes) -> Iterator[Snapshot]:
+    def _decoded(self, member: RecordingMember, lines: bytes) -> Iterator[Snapshot]:
         bad = 0
         for line in lines.splitlines():
             try:

@@ -63,7 +63,7 @@ class Head(NamedTuple):
     """How many snapshots it holds."""
 
 
-class Member(NamedTuple):
+class RecordingMember(NamedTuple):
     """Where some consecutive snapshots lie in the file and in time."""
 
     offset: int
@@ -126,7 +126,7 @@ def is_cut_in_its_head(file: BinaryIO, size: int) -> bool:
     return len(raw) < HEAD_BYTES or HEAD_BYTES + _EXTRA.unpack_from(raw, _GZIP.size)[0] + _TRAILER.size > size
 
 
-def unpack(file: BinaryIO, member: Member, *, lifted: bool = False) -> bytes:
+def unpack(file: BinaryIO, member: RecordingMember, *, lifted: bool = False) -> bytes:
     """The lines of a member.
 
     Args:

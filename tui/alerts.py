@@ -25,7 +25,7 @@ class Episode(Struct, eq=False):
     muted: bool = False
 
 
-class Alerts:
+class AlertLog:
     """Every alert that was seen. The app tells it each snapshot; keys choose one, or mute it."""
 
     def __init__(self) -> None:

@@ -49,7 +49,7 @@ def heights(spreads: Iterable[Spread | None], low: float, limit: float, rows: in
     return found
 
 
-class Past(Struct, frozen=True):
+class FigureHistory(Struct, frozen=True):
     """One figure over the cells of a row: what is drawn, and the ends of its axis."""
 
     heights: bytes

@@ -18,7 +18,7 @@ from llmtop.snapshot import Alert, Gpu, Rank, Snapshot
 from llmtop.steady import SteadyTime
 from llmtop.whole_steps import latency
 from tui import silence
-from tui.heights import SPIKE, Past, heights
+from tui.heights import SPIKE, FigureHistory, heights
 from tui.paint.charts import nice_limit
 from tui.paint.gpu_metrics import BY_KEY, METRICS
 from tui.phase_history import PhaseHistory
@@ -79,7 +79,7 @@ class _Heights(Struct):
     drawn: _Drawn
     axis: tuple[float, float, int]
     heights: bytearray
-    past: Past
+    past: FigureHistory
 
 
 _Key = tuple[str, int, float]
@@ -332,20 +332,20 @@ class History:
         self._drawn[slot, count] = drawn
         return drawn
 
-    def past(self, name: Name, count: int, limit: float | None, rows: int = 1) -> Past:
+    def past(self, name: Name, count: int, limit: float | None, rows: int = 1) -> FigureHistory:
         """One figure over so many cells on an axis from 0 to `limit`; None or 0: no axis, nothing is drawn."""
         drawn = self._brought_up(name, count)
         if drawn is None:
-            return Past(bytes(max(count, 0)), 0.0, 0.0, None, None)
+            return FigureHistory(bytes(max(count, 0)), 0.0, 0.0, None, None)
         known = self._heights.get((name, count))
         axis = (0.0, 0.0 if limit is None else limit, rows)
         return self._past(name, drawn, known, axis, None, None)
 
-    def past_from_zero(self, name: Name, count: int, rows: int = 1) -> Past:
+    def past_from_zero(self, name: Name, count: int, rows: int = 1) -> FigureHistory:
         """The same on an axis from 0 to what the values need; what stands out far above the others is cut."""
         drawn = self._brought_up(name, count)
         if drawn is None:
-            return Past(bytes(max(count, 0)), 0.0, 0.0, None, None)
+            return FigureHistory(bytes(max(count, 0)), 0.0, 0.0, None, None)
         known = self._heights.get((name, count))
         if known is not None and drawn.moved == 0 and known.axis[2] == rows and known.axis[1] > 0:
             least, most = _extremes(drawn.spreads[drawn.changed_from :], known.past.least, known.past.most)
@@ -358,11 +358,11 @@ class History:
             limit = nice_limit(max(1.25 * usual, min(most, 2.0 * usual)))
         return self._past(name, drawn, known, (0.0, limit, rows), least, most)
 
-    def past_between(self, name: Name, count: int, rows: int = 1) -> Past:
+    def past_between(self, name: Name, count: int, rows: int = 1) -> FigureHistory:
         """The same on an axis from the lowest to the highest value in the span."""
         drawn = self._brought_up(name, count)
         if drawn is None:
-            return Past(bytes(max(count, 0)), 0.0, 0.0, None, None)
+            return FigureHistory(bytes(max(count, 0)), 0.0, 0.0, None, None)
         known = self._heights.get((name, count))
         if known is not None and drawn.moved == 0:
             least, most = _extremes(drawn.spreads[drawn.changed_from :], known.past.least, known.past.most)
@@ -381,7 +381,7 @@ class History:
         axis: tuple[float, float, int],
         least: float | None,
         most: float | None,
-    ) -> Past:
+    ) -> FigureHistory:
         """The heights of all cells, of which those stay that were drawn on the same axis before."""
         low, limit, rows = axis
         if known is not None and known.axis == axis and known.drawn is drawn:
@@ -394,7 +394,7 @@ class History:
         drawn_heights = kept + heights(drawn.spreads[start:], low, limit, rows)
         if len(self._heights) >= _MOST_CACHED:
             self._heights.clear()
-        past = Past(bytes(drawn_heights), low, limit, least, most)
+        past = FigureHistory(bytes(drawn_heights), low, limit, least, most)
         self._heights[name, drawn.cells.number] = _Heights(drawn, axis, drawn_heights, past)
         return past
 

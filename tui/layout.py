@@ -134,39 +134,15 @@ def arrange(
         notes: how many sentences there are for the person at the screen.
         processes: how many processes use the GPUs.
     """
-    top = 0
-
-    def take(wanted: int) -> Rect | None:
-        nonlocal top
-        if wanted <= 0:
-            return None
-        rect = Rect(0, top, width, wanted)
-        top += wanted
-        return rect
-
-    header = take(1 if height >= 5 else 0)
-    host = take(1 if height >= HOST_HEIGHT else 0)
-    note = take(min(notes, 1) if height >= 20 and lines else 0)
-    strip = take(alert_rows(height, lines))
+    free = _Free(width)
+    header = free.take(1 if height >= 5 else 0)
+    host = free.take(1 if height >= HOST_HEIGHT else 0)
+    note = free.take(min(notes, 1) if height >= 20 and lines else 0)
+    strip = free.take(alert_rows(height, lines))
     footer = Rect(0, height - 1, width, 1) if height >= 8 else None
-    room = max(height - top - (footer is not None), 0)
+    room = max(height - free.top - (footer is not None), 0)
     shares = _share(room, lines, trains=trains, phases=phases, rows=rows, processes=processes, width=width)
-    empty = take(shares.table) if not lines else None
-    titles: Rect | None = None
-    entries: tuple[tuple[int, Rect], ...] = ()
-    more: Rect | None = None
-    hidden = 0
-    if lines:
-        titled = shares.table > lines or shares.table >= _TITLED
-        titles = take(1) if titled else None
-        left = shares.table - titled
-        shown = visible(lines, left - (lines > left > 1), alerting, selected)
-        entries = tuple((position, Rect(0, top + place, width, 1)) for place, position in enumerate(shown))
-        top += len(shown)
-        hidden = lines - len(shown)
-        more = take(1) if hidden and left > len(shown) else None
-        unused = left - len(shown) - (more is not None)
-        shares = shares._replace(timeline=shares.timeline + unused)
+    table = _place_table(free, shares.table, lines, alerting, selected)
     return Layout(
         width,
         height,
@@ -174,16 +150,59 @@ def arrange(
         host=host,
         notes=note,
         alerts=strip,
-        titles=titles,
-        entries=entries,
-        more=more,
-        hidden=hidden,
-        empty=empty,
-        steps=take(shares.steps),
-        timeline=take(shares.timeline),
-        processes=take(shares.processes),
+        titles=table.titles,
+        entries=table.entries,
+        more=table.more,
+        hidden=table.hidden,
+        empty=table.empty,
+        steps=free.take(shares.steps),
+        timeline=free.take(shares.timeline + table.unused),
+        processes=free.take(shares.processes),
         footer=footer,
     )
+
+
+class _Free:
+    """What is left of the screen, from the top."""
+
+    def __init__(self, width: int) -> None:
+        self.top = 0
+        self._width = width
+
+    def take(self, wanted: int) -> Rect | None:
+        """So many rows; None for none."""
+        if wanted <= 0:
+            return None
+        rect = Rect(0, self.top, self._width, wanted)
+        self.top += wanted
+        return rect
+
+
+class _TablePlace(NamedTuple):
+    """The table's parts, as `Layout` has them, and how many of its rows it does not need."""
+
+    titles: Rect | None = None
+    entries: tuple[tuple[int, Rect], ...] = ()
+    more: Rect | None = None
+    hidden: int = 0
+    empty: Rect | None = None
+    unused: int = 0
+
+
+def _place_table(
+    free: _Free, rows: int, lines: int, alerting: Collection[int], selected: int | None
+) -> _TablePlace:
+    if not lines:
+        return _TablePlace(empty=free.take(rows))
+    titled = rows > lines or rows >= _TITLED
+    titles = free.take(1) if titled else None
+    left = rows - titled
+    shown = visible(lines, left - (lines > left > 1), alerting, selected)
+    places = [free.take(1) for _ in shown]
+    entries = tuple((position, rect) for position, rect in zip(shown, places, strict=True) if rect is not None)
+    hidden = lines - len(shown)
+    more = free.take(1) if hidden and left > len(shown) else None
+    return _TablePlace(titles, entries, more, hidden, unused=left - len(shown) - (more is not None))
 
 
 def _share(room: int, lines: int, *, trains: bool, phases: int, rows: int, processes: int, width: int) -> _Shares:

@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from llmtop.snapshot import Gpu, Job, Rank, Snapshot
 from tui import gpu_names
-from tui.alerts import Alerts
+from tui.alerts import AlertLog
 from tui.history import History
 from tui.paint.kept import Kept
 
@@ -15,7 +15,7 @@ class View(Struct):
     """What is shown and what the person chose. The app owns it; screens read it, keys change it."""
 
     history: History = field(default_factory=History)
-    alerts: Alerts = field(default_factory=Alerts)
+    alerts: AlertLog = field(default_factory=AlertLog)
     """Those that hold and those that did."""
     snapshot: Snapshot | None = None
     """What is shown: the newest, or that of the instant which `history` has been moved back to."""

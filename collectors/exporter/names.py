@@ -16,7 +16,7 @@ MOST_PHASES: Final = 32
 RANK: Final = ("rank", "pid")
 
 
-class Series(NamedTuple):
+class ExportedSeries(NamedTuple):
     """One name, and what is behind it."""
 
     name: str
@@ -25,106 +25,106 @@ class Series(NamedTuple):
     help: str
 
 
-STEPS: Final = Series("llmtop_steps_total", "counter", RANK, "Finished steps (of a server: requests)")
-STEP_SECONDS: Final = Series(
+STEPS: Final = ExportedSeries("llmtop_steps_total", "counter", RANK, "Finished steps (of a server: requests)")
+STEP_SECONDS: Final = ExportedSeries(
     "llmtop_step_seconds_total", "counter", RANK, "Seconds of these steps, from the start of each to the next"
 )
-OUTSIDE_SECONDS: Final = Series(
+OUTSIDE_SECONDS: Final = ExportedSeries(
     "llmtop_outside_seconds_total", "counter", RANK, "Seconds of these steps in no phase, by the host's clock"
 )
-PHASE_HOST_SECONDS: Final = Series(
+PHASE_HOST_SECONDS: Final = ExportedSeries(
     "llmtop_phase_host_seconds_total",
     "counter",
     (*RANK, "phase"),
     "Seconds of these steps in a phase, by the host's clock; a nested one (a/b) is in its parent's as well",
 )
-PHASE_GPU_SECONDS: Final = Series(
+PHASE_GPU_SECONDS: Final = ExportedSeries(
     "llmtop_phase_gpu_seconds_total",
     "counter",
     (*RANK, "phase"),
     "Seconds in a phase by CUDA events, of the steps in llmtop_gpu_timed_steps_total alone",
 )
-GPU_TIMED_STEPS: Final = Series(
+GPU_TIMED_STEPS: Final = ExportedSeries(
     "llmtop_gpu_timed_steps_total", "counter", RANK, "Steps that CUDA events have timed: some of them, not all"
 )
-COMM_WAIT_SECONDS: Final = Series(
+COMM_WAIT_SECONDS: Final = ExportedSeries(
     "llmtop_comm_wait_seconds_total",
     "counter",
     RANK,
     "Seconds of these steps in which the rank waited for others: by stamps of when it came to their collectives, "
     "each of which stands for the steps since the one before; else in phases that wait, by the host's clock",
 )
-COMM_WAIT_GPU_SECONDS: Final = Series(
+COMM_WAIT_GPU_SECONDS: Final = ExportedSeries(
     "llmtop_comm_wait_gpu_seconds_total",
     "counter",
     RANK,
     "The same in phases by CUDA events, of the steps in llmtop_gpu_timed_steps_total alone; not where stamps tell",
 )
-TOKENS: Final = Series("llmtop_tokens_total", "counter", RANK, "Tokens that this process worked on")
-STEPS_LOST: Final = Series(
+TOKENS: Final = ExportedSeries("llmtop_tokens_total", "counter", RANK, "Tokens that this process worked on")
+STEPS_LOST: Final = ExportedSeries(
     "llmtop_steps_lost_total", "counter", RANK, "Steps that were never heard of, and are in no other counter"
 )
-RECENT_STEP_SECONDS: Final = Series(
+RECENT_STEP_SECONDS: Final = ExportedSeries(
     "llmtop_recent_step_seconds",
     "gauge",
     (*RANK, "percentile"),
     "Percentiles of the steps of the last 15 s, at least five, from the start of each to the next",
 )
-LAST_STEP: Final = Series(
+LAST_STEP: Final = ExportedSeries(
     "llmtop_last_step_timestamp_seconds", "gauge", RANK, "When the last step ended, in unix time"
 )
-COLLECTIVE_ENQUEUED: Final = Series(
+COLLECTIVE_ENQUEUED: Final = ExportedSeries(
     "llmtop_collective_enqueued",
     "gauge",
     (*RANK, "pg"),
     "Number of the last collective called in a process group; told only while it stands still and no step ends",
 )
-COLLECTIVE_COMPLETED: Final = Series(
+COLLECTIVE_COMPLETED: Final = ExportedSeries(
     "llmtop_collective_completed",
     "gauge",
     (*RANK, "pg"),
     "Number of the last collective that has ended there; told only while it stands still and no step ends",
 )
 _STUCK: Final = ("run", "uid", "communicator", "pg", "operation")
-RAS_WAITING: Final = Series(
+RAS_WAITING: Final = ExportedSeries(
     "llmtop_ras_waiting",
     "gauge",
     _STUCK,
     "Ranks that wait in an NCCL communicator in which nothing goes on, as NCCL's RAS told this node",
 )
-RAS_BEHIND: Final = Series(
+RAS_BEHIND: Final = ExportedSeries(
     "llmtop_ras_behind",
     "gauge",
     (*_STUCK, "rank", "host", "rank_pid"),
     "How many collectives a rank of it is behind, on whatever node: rank and host as NCCL calls them",
 )
-RAS_MISSING: Final = Series(
+RAS_MISSING: Final = ExportedSeries(
     "llmtop_ras_missing",
     "gauge",
     (*_STUCK, "rank", "host", "rank_pid"),
     "1 for each rank of it whose process does not answer NCCL",
 )
-RANK_INFO: Final = Series(
+RANK_INFO: Final = ExportedSeries(
     "llmtop_rank_info",
     "gauge",
     ("run", "rank", "local_rank", "world_size", "gpu", "UUID", "pid", "uid", "kind"),
     "1 for each attached process: what it is a part of, and the GPU that it uses",
 )
-ALERT: Final = Series(
+ALERT: Final = ExportedSeries(
     "llmtop_alert",
     "gauge",
     ("id", "severity", "gpu", "UUID", "rank", "pid"),
     "1 for each alert that holds now",
 )
-NODE_INFO: Final = Series(
+NODE_INFO: Final = ExportedSeries(
     "llmtop_node_info", "gauge", ("hostname", "version", "driver_version"), "1: llmtop export watches this node"
 )
-SNAPSHOT: Final = Series(
+SNAPSHOT: Final = ExportedSeries(
     "llmtop_snapshot_timestamp_seconds",
     "gauge",
     (),
     "When all the other values were taken, in unix time; old: they are left out",
 )
 
-ALL: Final = tuple(value for value in list(globals().values()) if isinstance(value, Series))
+ALL: Final = tuple(value for value in list(globals().values()) if isinstance(value, ExportedSeries))
 """Every name of llmtop's own. GPUs have DCGM's names (`collectors.exporter.gpu_series`)."""

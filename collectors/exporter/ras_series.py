@@ -6,30 +6,30 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from collectors.exporter import names
-from collectors.exporter.names import Series
+from collectors.exporter.names import ExportedSeries
 from collectors.exporter.totals import label
 from llmtop.snapshot import CommunicatorRank, Rank, Snapshot, StuckCommunicator
 
 
-class Told(NamedTuple):
+class RasValue(NamedTuple):
     """One value."""
 
-    series: Series
+    series: ExportedSeries
     labels: tuple[str, ...]
     value: float
 
 
-def told(snapshot: Snapshot) -> Iterator[Told]:
+def told(snapshot: Snapshot) -> Iterator[RasValue]:
     """Of each communicator in which ranks are behind or missing; others only wait for one of these."""
     for stuck in snapshot.stuck_communicators:
         if not (stuck.behind or stuck.missing):
             continue
         which = _which(stuck, snapshot.ranks)
-        yield Told(names.RAS_WAITING, which, stuck.waiting_count)
+        yield RasValue(names.RAS_WAITING, which, stuck.waiting_count)
         for one in stuck.behind:
-            yield Told(names.RAS_BEHIND, (*which, *_who(one)), (stuck.number or 0) - (one.called or 0))
+            yield RasValue(names.RAS_BEHIND, (*which, *_who(one)), (stuck.number or 0) - (one.called or 0))
         for one in stuck.missing:
-            yield Told(names.RAS_MISSING, (*which, *_who(one)), 1)
+            yield RasValue(names.RAS_MISSING, (*which, *_who(one)), 1)
 
 
 def _which(stuck: StuckCommunicator, ranks: tuple[Rank, ...]) -> tuple[str, ...]:

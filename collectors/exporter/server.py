@@ -140,7 +140,7 @@ class _Server6(_Server):
     address_family = socket.AF_INET6
 
 
-class Server:
+class MetricsServer:
     """Listens from its making on; `close` ends it."""
 
     def __init__(

@@ -10,7 +10,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from collectors.exporter import gpu_series, names, ras_series
-from collectors.exporter.names import Series
+from collectors.exporter.names import ExportedSeries
 from collectors.exporter.totals import RankTotals, label
 from llmtop.snapshot import Alert, Rank, Snapshot
 from llmtop.version import __version__
@@ -183,7 +183,7 @@ def _alerts(snapshot: Snapshot) -> Iterator[Metric]:
 
 
 def _known(
-    series: Series, values: Iterable[tuple[tuple[str, ...], float | None]]
+    series: ExportedSeries, values: Iterable[tuple[tuple[str, ...], float | None]]
 ) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
     """The family, if there is anything in it: what is absent is left out."""
     known = {labels: value for labels, value in values if value is not None}
@@ -192,7 +192,7 @@ def _known(
 
 
 def _family(
-    series: Series, values: Iterable[tuple[tuple[str, ...], float]]
+    series: ExportedSeries, values: Iterable[tuple[tuple[str, ...], float]]
 ) -> CounterMetricFamily | GaugeMetricFamily:
     kind = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
     family = kind(series.name, series.help, labels=series.labels)

@@ -1,8 +1,8 @@
 """The page that Prometheus reads, made of the client library's families.
 
 The library's own `generate_latest` writes the same to the byte, which a test holds this to, but takes three times
-as long, since it asks of each label of each line whether its name needs quotes: fetched each second, that was a third
-of what `llmtop export` may take.
+as long: it asks of each label of each line whether its name needs quotes. Fetched each second, that was a third of
+what `llmtop export` may take.
 """
 
 from __future__ import annotations

@@ -60,17 +60,17 @@ class RasCommunicator(msgspec.Struct, frozen=True):
     missing_ranks: list[MissingRank] = []
 
 
-class Answer(msgspec.Struct, frozen=True):
+class RasAnswer(msgspec.Struct, frozen=True):
     """All that NCCL tells."""
 
     nccl_version: str = ""
     communicators: list[RasCommunicator] = []
 
 
-_decoder = msgspec.json.Decoder(Answer)
+_decoder = msgspec.json.Decoder(RasAnswer)
 
 
-def ask(address: tuple[str, int] = DEFAULT, seconds: float = 2.0 * PATIENCE_SECONDS) -> Answer:
+def ask(address: tuple[str, int] = DEFAULT, seconds: float = 2.0 * PATIENCE_SECONDS) -> RasAnswer:
     """Ask the process that listens there.
 
     Args:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from collectors.nccl_ras.client import DEFAULT, Answer, ask
+from collectors.nccl_ras.client import DEFAULT, RasAnswer, ask
 from collectors.nccl_ras.stuck import stuck_communicators
 from llmtop import procfs
 from llmtop.errors import NotPossibleHere
@@ -45,7 +45,7 @@ class NcclRas:
         self._nodes = 1
         """How many take turns."""
         self._suspects: dict[int, int] = {}
-        self._before: Answer | None = None
+        self._before: RasAnswer | None = None
         self._found: tuple[StuckCommunicator, ...] = ()
 
     def __repr__(self) -> str:
@@ -67,7 +67,7 @@ class NcclRas:
         return replace(snapshot, stuck_communicators=found) if found else snapshot
 
     def _ask(self, suspects: dict[int, int], here: dict[int, int]) -> None:
-        answer: Answer | None = None
+        answer: RasAnswer | None = None
         try:
             answer = ask(_address(suspects.values()))
         except NotPossibleHere:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from collectors.nccl_ras.client import Answer, RasCommunicator
+from collectors.nccl_ras.client import RasAnswer, RasCommunicator
 from llmtop.snapshot import CommunicatorRank, StuckCommunicator
 
 MOST_NAMED = 8
@@ -14,7 +14,7 @@ MOST_NAMED = 8
 
 
 def stuck_communicators(
-    before: Answer, now: Answer, pids: Mapping[int, int], here: Mapping[int, int] | None = None
+    before: RasAnswer, now: RasAnswer, pids: Mapping[int, int], here: Mapping[int, int] | None = None
 ) -> tuple[StuckCommunicator, ...]:
     """Communicators with one of those processes in which no rank has called anything between two answers.
 

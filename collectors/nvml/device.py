@@ -52,7 +52,7 @@ STALE_SECONDS = 2.0
 """A value is dropped after three rounds without a fresh one, and not before this."""
 
 
-class _Sample:
+class _RoundValues:
     """What one round of one thread found: values by field of `llmtop.snapshot.Gpu`, for MIG instances by UUID."""
 
     def __init__(self, values: Values, instances: dict[str, Values], call: Caller | None, odd: Odd) -> None:
@@ -66,7 +66,7 @@ class _Sample:
         """The end of the round: monotonic seconds, and unix seconds."""
 
     @classmethod
-    def none(cls) -> _Sample:
+    def none(cls) -> _RoundValues:
         """The sample of a thread that has made no round yet: nothing, at time 0."""
         sample = cls({}, {}, None, {})
         sample.at = sample.unix = 0.0
@@ -97,7 +97,7 @@ class DeviceSampler:
             Caller(),
             Caller(),
         )
-        self._fast, self._slow, self._pcie = _Sample.none(), _Sample.none(), _Sample.none()
+        self._fast, self._slow, self._pcie = _RoundValues.none(), _RoundValues.none(), _RoundValues.none()
         self._gpm_supported: bool | None = None
         self._gpms: dict[str, Gpm] = {}
         self._rounds_without_pcie = 0
@@ -271,7 +271,7 @@ class DeviceSampler:
             instances = {one.uuid: self._instance_values(one) for one in self._instances}
             for uuid in self._gpms.keys() - instances.keys() - {self.uuid}:
                 self._gpms.pop(uuid).free()
-        self._fast = _Sample(values, instances, call, odd)
+        self._fast = _RoundValues(values, instances, call, odd)
         read = (self.uuid, *instances)
         self._first_read = {uuid: self._first_read.get(uuid, self._fast.at) for uuid in read}
         # Kept until the GPU answers: a driver that was started anew only says that there is none.
@@ -348,7 +348,7 @@ class DeviceSampler:
                 self._fault_call.begin()
                 self._faults = memory_faults(self._fault_call, handle)
                 self._fault_refusals = self._fault_call.refusals
-        self._slow = _Sample(values, {}, call, odd)
+        self._slow = _RoundValues(values, {}, call, odd)
         self._slow_rounds_done += 1
 
     def _find_uses(self, call: Caller, handle: Any, odd: Odd) -> None:
@@ -369,7 +369,7 @@ class DeviceSampler:
     def _pcie_round(self) -> None:
         self._pcie_call.begin()
         values = pcie_values(self._pcie_call, self._handle)
-        self._pcie = _Sample(values, {}, self._pcie_call, {})
+        self._pcie = _RoundValues(values, {}, self._pcie_call, {})
 
 
 def slow_pace(interval: float) -> float:

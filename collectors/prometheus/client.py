@@ -45,7 +45,7 @@ class Access(NamedTuple):
     """Of Mimir and its like: X-Scope-OrgID."""
 
 
-class Sample(NamedTuple):
+class SeriesValue(NamedTuple):
     """One series at an instant."""
 
     labels: Mapping[str, str]
@@ -63,7 +63,7 @@ class Line(NamedTuple):
 class Answer(NamedTuple):
     """What a query found, and what the server says besides: it may be a part only."""
 
-    samples: tuple[Sample, ...]
+    samples: tuple[SeriesValue, ...]
     warnings: tuple[str, ...] = ()
 
 
@@ -139,7 +139,7 @@ class Client:
         asked = {"query": promql} if at is None else {"query": promql, "time": f"{at:.3f}"}
         reply = self._ask("query", asked)
         found = [
-            Sample(one.metric, value)
+            SeriesValue(one.metric, value)
             for one in _series(reply)
             if one.value is not None and (value := _number(one.value[1])) is not None
         ]

@@ -10,11 +10,10 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from collectors.prometheus.client import Answer, Client, Sample, Unanswered
-from collectors.prometheus.hung import hung_ranks
-from collectors.prometheus.model import (
-    Cell,
+from collectors.prometheus.client import Answer, Client, SeriesValue, Unanswered
+from collectors.prometheus.cluster_view import (
     ClusterView,
+    GpuCell,
     HungRank,
     LateRank,
     Node,
@@ -23,6 +22,7 @@ from collectors.prometheus.model import (
     Run,
     Series,
 )
+from collectors.prometheus.hung import hung_ranks
 from collectors.prometheus.queries import TAG, Queries, charts
 from llmtop.format import printable
 
@@ -40,11 +40,11 @@ T = TypeVar("T")
 class _Found(NamedTuple):
     """The answers of one round, by what was asked for; {} where there was none."""
 
-    overview: Mapping[str, list[Sample]]
-    nodes: tuple[Sample, ...]
-    ranks: Mapping[str, list[Sample]]
-    grave: Mapping[str, list[Sample]]
-    power: Mapping[str, list[Sample]]
+    overview: Mapping[str, list[SeriesValue]]
+    nodes: tuple[SeriesValue, ...]
+    ranks: Mapping[str, list[SeriesValue]]
+    grave: Mapping[str, list[SeriesValue]]
+    power: Mapping[str, list[SeriesValue]]
 
 
 class Cluster:
@@ -118,7 +118,7 @@ class Cluster:
             node=node, start=end - seconds, end=end, series=tuple(found), problems=tuple(dict.fromkeys(problems))
         )
 
-    def _ask(self, promql: str, at: float | None) -> tuple[Sample, ...]:
+    def _ask(self, promql: str, at: float | None) -> tuple[SeriesValue, ...]:
         """The samples; none where there is no answer, which is noted. A mute server is not asked more."""
         if self._mute:
             return ()
@@ -163,7 +163,7 @@ class Cluster:
             nodes=tuple(_nodes(found, hosts, late, hung, grave)),
         )
 
-    def _hosts(self, nodes: Iterable[Sample]) -> Callable[[str], str]:
+    def _hosts(self, nodes: Iterable[SeriesValue]) -> Callable[[str], str]:
         """The name of the node behind an instance; its address where nobody says it."""
         hosts: dict[str, str] = {}
         for sample in nodes:
@@ -174,14 +174,14 @@ class Cluster:
         return lambda instance: hosts.get(instance) or _shown(instance)
 
 
-def _by_tag(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
-    found: dict[str, list[Sample]] = defaultdict(list)
+def _by_tag(samples: Iterable[SeriesValue]) -> dict[str, list[SeriesValue]]:
+    found: dict[str, list[SeriesValue]] = defaultdict(list)
     for sample in samples:
         found[sample.labels.get(TAG, "")].append(sample)
     return found
 
 
-def _one(samples: list[Sample] | None) -> float | None:
+def _one(samples: list[SeriesValue] | None) -> float | None:
     return samples[0].value if samples else None
 
 
@@ -191,11 +191,11 @@ def _shown(text: str) -> str:
     return printable(text, _NAME)
 
 
-def _text(sample: Sample, label: str) -> str:
+def _text(sample: SeriesValue, label: str) -> str:
     return _shown(sample.labels.get(label, ""))
 
 
-def _or_none(sample: Sample, label: str) -> str | None:
+def _or_none(sample: SeriesValue, label: str) -> str | None:
     return _text(sample, label) or None
 
 
@@ -209,7 +209,7 @@ _RUN_FIELDS = {
 }
 
 
-def _runs(overview: Mapping[str, list[Sample]]) -> tuple[Run, ...]:
+def _runs(overview: Mapping[str, list[SeriesValue]]) -> tuple[Run, ...]:
     """By name and user, the one with the most ranks first."""
     found: dict[tuple[str, str], Run] = {}
     for tag, field in _RUN_FIELDS.items():
@@ -221,7 +221,9 @@ def _runs(overview: Mapping[str, list[Sample]]) -> tuple[Run, ...]:
     return tuple(sorted(found.values(), key=lambda run: (-(run.ranks or 0), run.name, run.uid)))
 
 
-def _late(samples: Iterable[Sample], hosts: Callable[[str], str], runs: tuple[Run, ...]) -> Iterable[LateRank]:
+def _late(
+    samples: Iterable[SeriesValue], hosts: Callable[[str], str], runs: tuple[Run, ...]
+) -> Iterable[LateRank]:
     steps = {(run.name, run.uid): run.step_seconds_p50 for run in runs}
     for one in sorted(samples, key=lambda one: -one.value):
         step = steps.get((_text(one, "run"), _text(one, "uid")))
@@ -237,7 +239,7 @@ def _late(samples: Iterable[Sample], hosts: Callable[[str], str], runs: tuple[Ru
         )
 
 
-def _grave(found: Mapping[str, list[Sample]], hosts: Callable[[str], str]) -> Iterable[NodeAlert]:
+def _grave(found: Mapping[str, list[SeriesValue]], hosts: Callable[[str], str]) -> Iterable[NodeAlert]:
     for one in found.get("alert", ()):
         yield NodeAlert(
             id=_text(one, "id"),
@@ -315,11 +317,11 @@ def _weighed(alert: NodeAlert) -> tuple[float, str]:
     return _GRAVE, f"{alert.id}{gpu}"
 
 
-def _cells(samples: Iterable[Sample]) -> dict[str, tuple[Cell, ...]]:
-    found: dict[str, list[Cell]] = defaultdict(list)
+def _cells(samples: Iterable[SeriesValue]) -> dict[str, tuple[GpuCell, ...]]:
+    found: dict[str, list[GpuCell]] = defaultdict(list)
     for one in samples:
         gpu = _text(one, "gpu") + (f":{instance}" if (instance := _text(one, "GPU_I_ID")) else "")
-        found[_text(one, "node")].append(Cell(gpu=gpu, power_ratio=one.value))
+        found[_text(one, "node")].append(GpuCell(gpu=gpu, power_ratio=one.value))
     return {
         node: tuple(sorted(cells, key=lambda cell: (len(cell.gpu), cell.gpu))) for node, cells in found.items()
     }

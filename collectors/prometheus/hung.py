@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from collectors.prometheus.client import Sample
-from collectors.prometheus.model import HungRank
+from collectors.prometheus.client import SeriesValue
+from collectors.prometheus.cluster_view import HungRank
 from llmtop.format import printable
 
 _NAME = 80
 
 
-def hung_ranks(ranks: Mapping[str, list[Sample]], hosts: Callable[[str], str]) -> Iterable[HungRank]:
+def hung_ranks(ranks: Mapping[str, list[SeriesValue]], hosts: Callable[[str], str]) -> Iterable[HungRank]:
     """Those that do not answer, then those behind, the furthest first; then groups in which all wait.
 
     Args:
@@ -30,7 +30,7 @@ def hung_ranks(ranks: Mapping[str, list[Sample]], hosts: Callable[[str], str]) -
     yield from (one for one in waiting if one.rank is None)
 
 
-def _by_counts(ranks: Mapping[str, list[Sample]], hosts: Callable[[str], str]) -> Iterator[HungRank]:
+def _by_counts(ranks: Mapping[str, list[SeriesValue]], hosts: Callable[[str], str]) -> Iterator[HungRank]:
     waiting = {
         (_text(one, "run"), _text(one, "uid"), _text(one, "pg")): round(one.value)
         for one in ranks.get("waiting", ())
@@ -53,7 +53,7 @@ def _by_counts(ranks: Mapping[str, list[Sample]], hosts: Callable[[str], str]) -
             yield HungRank(run=key[0], process_group=key[2], waiting=count)
 
 
-def _by_nccl(ranks: Mapping[str, list[Sample]], hosts: Callable[[str], str]) -> Iterator[HungRank]:
+def _by_nccl(ranks: Mapping[str, list[SeriesValue]], hosts: Callable[[str], str]) -> Iterator[HungRank]:
     groups: dict[tuple[str, str], str] = {}
     waiting: dict[tuple[str, str], int] = {}
     for one in ranks.get("ras waiting", ()):
@@ -82,5 +82,5 @@ def _by_nccl(ranks: Mapping[str, list[Sample]], hosts: Callable[[str], str]) -> 
             )
 
 
-def _text(sample: Sample, label: str) -> str:
+def _text(sample: SeriesValue, label: str) -> str:
     return printable(sample.labels.get(label, ""), _NAME)

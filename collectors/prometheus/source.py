@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from collectors.alarm import Alarm
 from collectors.prometheus.cluster import Cluster
-from collectors.prometheus.model import ClusterView, NodeCharts
+from collectors.prometheus.cluster_view import ClusterView, NodeCharts
 
 LONGEST_SECONDS = 60.0
 SHARE = 0.25

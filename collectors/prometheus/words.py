@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from collectors.prometheus.model import ClusterView, HungRank, LateRank, NodeAlert, Run
+from collectors.prometheus.cluster_view import ClusterView, HungRank, LateRank, NodeAlert, Run
 from llmtop import format as fmt
 
 OLD_SECONDS = 60.0

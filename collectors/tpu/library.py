@@ -22,7 +22,7 @@ USUAL_PORT = 8431
 MOST_PORTS = 16
 
 
-class Refused(Exception):
+class FigureRefused(Exception):
     """A figure that is not to be had, and why, in a few words."""
 
     def __init__(self, why: str, *, absent: bool = False, nobody: bool = False, late: bool = False) -> None:
@@ -94,14 +94,14 @@ class TpuInfo:
         return self._stubs[port]
 
 
-def _refused(code: str) -> Refused:
+def _refused(code: str) -> FigureRefused:
     if code in ("NOT_FOUND", "UNIMPLEMENTED", "INVALID_ARGUMENT"):
-        return Refused(f"this libtpu does not have it ({code})", absent=True)
+        return FigureRefused(f"this libtpu does not have it ({code})", absent=True)
     if code == "UNAVAILABLE":
-        return Refused("nothing answers at its port", nobody=True)
+        return FigureRefused("nothing answers at its port", nobody=True)
     if code == "DEADLINE_EXCEEDED":
-        return Refused(f"libtpu has not answered within {ANSWER_SECONDS:g} s", late=True)
-    return Refused(f"libtpu refuses with {code}")
+        return FigureRefused(f"libtpu has not answered within {ANSWER_SECONDS:g} s", late=True)
+    return FigureRefused(f"libtpu refuses with {code}")
 
 
 def ports(pids: set[int], environ: Callable[[int], dict[str, str]]) -> list[int]:

@@ -10,7 +10,7 @@ import time
 
 from collectors.nvml.bounds import judged, odd_notes
 from collectors.periodic_thread import Beat
-from collectors.tpu.library import Refused, TpuInfo, ports
+from collectors.tpu.library import FigureRefused, TpuInfo, ports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class TpuSource:
                 try:
                     told[name] += sorted(self._library.figures(port, metric).items())
                     nobody = False
-                except Refused as refused:  # noqa: PERF203  each is asked, whatever became of the one before
+                except FigureRefused as refused:  # noqa: PERF203  each is asked, whatever became of the one before
                     nobody = nobody and refused.nobody
                     if not (refused.absent or refused.nobody):
                         refusals[metric] = str(refused)

@@ -119,15 +119,12 @@ def analyze_trace(
     lanes = lanes_of(trace, per_process)
     measured = _measure(trace, command, lanes, per_process, phases, undisturbed=undisturbed)
     judgement, gaps = measured.judgement, measured.gaps
-    low, high = trace.window
     return Report(
         source=trace.source,
         engine=trace.engine,
         tool_version=trace.version,
-        window_seconds=(high - low) / 1e9,
-        devices=tuple(
-            _device(lane, gap, judgement, trace, measured.ranks) for lane, gap in zip(lanes, gaps, strict=True)
-        ),
+        window_seconds=(trace.window[1] - trace.window[0]) / 1e9,
+        devices=_devices(trace, measured),
         phases=tuple(measured.phases),
         kernels=measured.kernels,
         copies=measured.copies,
@@ -145,9 +142,7 @@ def analyze_trace(
         waits=measured.waits,
         ranges=_ranges(trace),
         metrics=_metrics(trace),
-        roofline=""
-        if judgement.lacks
-        else roofline(trace, judgement, measured.kernels, measured.gemms, measured.makeup),
+        roofline=_roofline(trace, measured),
         operators=measured.operators,
         gemms=measured.gemms,
         roofs=measured.roofs,
@@ -206,6 +201,17 @@ def _measure(
         makeup=makeup(trace),
         framework=trace.framework,
     )
+
+
+def _devices(trace: model.Trace, measured: Measured) -> tuple[Device, ...]:
+    pairs = zip(measured.lanes, measured.gaps, strict=True)
+    return tuple(_device(lane, gap, measured.judgement, trace, measured.ranks) for lane, gap in pairs)
+
+
+def _roofline(trace: model.Trace, measured: Measured) -> str:
+    if measured.judgement.lacks:
+        return ""
+    return roofline(trace, measured.judgement, measured.kernels, measured.gemms, measured.makeup)
 
 
 def _within(trace: model.Trace, limits: Limits) -> None:

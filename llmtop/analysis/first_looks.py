@@ -51,7 +51,7 @@ class Figures(Protocol):
 
 
 @dataclass(frozen=True)
-class Look:
+class FirstLook:
     """One thing seen, without its advice."""
 
     kind: FindingId
@@ -65,7 +65,7 @@ class Look:
     """What the templates of the advice are filled with."""
 
 
-def first_looks(measured: Figures) -> list[Look]:
+def first_looks(measured: Figures) -> list[FirstLook]:
     """Those that hold for the capture."""
     lane = measured.judgement.lane
     if lane is None:
@@ -74,7 +74,7 @@ def first_looks(measured: Figures) -> list[Look]:
     return [look for look in found if look is not None]
 
 
-def _fp32(measured: Figures, lane: Lane) -> Look | None:
+def _fp32(measured: Figures, lane: Lane) -> FirstLook | None:
     """Matrix products in full fp32 on a GPU whose tensor cores do TF32 or half precision several times as fast."""
     made = measured.makeup
     share = made.fp32_matrix_pct if made is not None else None
@@ -104,7 +104,7 @@ def _fp32(measured: Figures, lane: Lane) -> Look | None:
     tf32 = peak(gpu.name, "tf32") is not None
     try_it = f"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 {measured.command}   # TF32 without a change to the script"
     fills = {"try_it": try_it if tf32 else ""}
-    return Look("fp32_matrix", severity, share, summary, evidence, _of_step(lane, gained), fills)
+    return FirstLook("fp32_matrix", severity, share, summary, evidence, _of_step(lane, gained), fills)
 
 
 def _full(row: KernelTime) -> str:
@@ -116,7 +116,7 @@ def _of_step(lane: Lane, device_pct: float) -> float | None:
     return device_pct / 100 * lane.within(lane.busy) / 1e6 / lane.counted if lane.counted else None
 
 
-def _copies(measured: Figures) -> Look | None:
+def _copies(measured: Figures) -> FirstLook | None:
     """Copies and conversions within the device, which compute nothing."""
     made, lane = measured.makeup, measured.judgement.lane
     share = made.copy_cast_pct if made is not None else None
@@ -138,10 +138,10 @@ def _copies(measured: Figures) -> Look | None:
         }
         if row.shapes:
             evidence["most_time_with"] = row.shapes[0].name
-    return Look("copies_casts", "info", share, summary, evidence, _of_step(lane, share))
+    return FirstLook("copies_casts", "info", share, summary, evidence, _of_step(lane, share))
 
 
-def _hot_kernel(measured: Figures, lane: Lane) -> Look | None:
+def _hot_kernel(measured: Figures, lane: Lane) -> FirstLook | None:
     """The kernel with the most time, with the line that looks at some launches of it in a later step."""
     compute = [row for row in measured.kernels if row.kind != "NCCL"]
     if not compute or not lane.kernels_known:
@@ -160,4 +160,4 @@ def _hot_kernel(measured: Figures, lane: Lane) -> Look | None:
         "kernel": shlex.quote(top.short_name),
         "command": measured.command,
     }
-    return Look("hot_kernel", "info", None, summary, evidence, None, fills)
+    return FirstLook("hot_kernel", "info", None, summary, evidence, None, fills)

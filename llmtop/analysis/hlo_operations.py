@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmtop.analysis.work_by_step import StepOfWork
-from llmtop.report.device_time import OperatorPart, OperatorTime, Part
+from llmtop.report.device_time import DeviceTimePart, OperatorPart, OperatorTime
 from llmtop.trace import model
 from llmtop.trace.groups import grouped
 
@@ -73,7 +73,7 @@ def _kernels(
     }
 
 
-def hlo_parts(trace: model.Trace) -> tuple[Part, ...]:
+def hlo_parts(trace: model.Trace) -> tuple[DeviceTimePart, ...]:
     """Device time by kind of XLA's operation, most first; empty where no operation is known."""
     ops = trace.ops
     if not ops.hlo.any():
@@ -83,7 +83,7 @@ def hlo_parts(trace: model.Trace) -> tuple[Part, ...]:
     keys, which = grouped(np.where(ops.hlo > 0, ops.hlo_category, 0))
     sums = np.bincount(which, weights=took)
     parts = [
-        Part(
+        DeviceTimePart(
             name=trace.names[number] or NO_OPERATION,
             seconds=float(sums[place]) / 1e9,
             share_pct=100.0 * float(sums[place]) / everything,

@@ -37,7 +37,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from llmtop.analysis.load_frames import Calls, IsGenerator
-from llmtop.analysis.load_seen import Seen
+from llmtop.analysis.load_seen import LoadSeen
 from llmtop.analysis.load_shares import Found, Loading, Part, shares
 from llmtop.analysis.load_words import advice_of, sentence
 from llmtop.snapshot import LoadingCost
@@ -63,13 +63,13 @@ _ON_CPU: tuple[Part, ...] = ("decode", "tokenize", "collate", "own", "file", "tr
 
 
 def decide(
-    seen: Seen, calls: Calls = lambda frame: (), is_generator: IsGenerator = lambda frame: False
+    seen: LoadSeen, calls: Calls = lambda frame: (), is_generator: IsGenerator = lambda frame: False
 ) -> LoadingCost | None:
     """What the loader's time goes into; None where the training does not wait for it, or was not seen.
 
     Args:
         seen: what was looked at.
-        calls: what the line of a frame calls (`llmtop.analysis.load_source.Sources.calls`).
+        calls: what the line of a frame calls (`llmtop.analysis.load_source.SourceFiles.calls`).
         is_generator: whether the function of a frame has a yield.
     """
     found = shares(seen, calls, is_generator)
@@ -111,7 +111,7 @@ def _said(told: LoadingCost, found: Found, slow: Loading | None) -> LoadingCost:
     return replace(told, advice=advice_of(told))
 
 
-def _cause(seen: Seen, found: Found, pooled: Counter[Part], busy: float) -> tuple[str, Loading | None]:
+def _cause(seen: LoadSeen, found: Found, pooled: Counter[Part], busy: float) -> tuple[str, Loading | None]:
     """The word, and the worker that it is about where it is about one."""
     if busy <= 0:
         return "unknown", None
@@ -141,7 +141,7 @@ def _cause(seen: Seen, found: Found, pooled: Counter[Part], busy: float) -> tupl
     return _own_code(seen, found) if part == "own" else _CAUSES[part], None
 
 
-def _own_code(seen: Seen, found: Found) -> str:
+def _own_code(seen: LoadSeen, found: Found) -> str:
     """The word for code of the script's own: whether one more worker would find half of the CPU that it takes."""
     takes = [one.cpu + one.cpu_wait for one in found.threads if one.cpu is not None]
     if seen.cores is None or not takes:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from llmtop.analysis.load_frames import Calls, Doing, IsGenerator, doing, loads
-from llmtop.analysis.load_seen import Seen, Waits
+from llmtop.analysis.load_seen import LoadSeen, Waits
 from llmtop.report.stack_samples import MAIN, Stack
 
 Part: TypeAlias = Literal[
@@ -76,7 +76,7 @@ class Found:
     """How many CPUs all threads of the training and of those that it started had."""
 
 
-def shares(seen: Seen, calls: Calls, is_generator: IsGenerator) -> Found | None:
+def shares(seen: LoadSeen, calls: Calls, is_generator: IsGenerator) -> Found | None:
     """What the threads that load do; None where the training's own thread was not seen.
 
     Args:
@@ -108,7 +108,7 @@ def shares(seen: Seen, calls: Calls, is_generator: IsGenerator) -> Found | None:
 _PAGE_BYTES = 4096
 
 
-def _off_disk(threads: Sequence[Loading], seen: Seen) -> None:
+def _off_disk(threads: Sequence[Loading], seen: LoadSeen) -> None:
     """What waits for pages of files while nothing comes from storage waits for a filesystem of another machine.
 
     Each such wait is for a page at least, and on a disk of this machine takes no second.
@@ -123,15 +123,15 @@ def _off_disk(threads: Sequence[Loading], seen: Seen) -> None:
             one.parts["network"] = one.parts.get("network", 0.0) + share
 
 
-def _own(stack: Stack, seen: Seen) -> bool:
+def _own(stack: Stack, seen: LoadSeen) -> bool:
     return stack.process is None or stack.process.pid == seen.pid
 
 
-def _is_main(stack: Stack, seen: Seen) -> bool:
+def _is_main(stack: Stack, seen: LoadSeen) -> bool:
     return stack.thread.name == MAIN or stack.thread.os_id == seen.pid
 
 
-def _workers(seen: Seen, calls: Calls, looks: int) -> list[Loading]:
+def _workers(seen: LoadSeen, calls: Calls, looks: int) -> list[Loading]:
     """The first threads of the processes that load; where no stack of any could be read, what their states say."""
     by: dict[int, list[Stack]] = {}
     for stack in seen.stacks:
@@ -164,7 +164,7 @@ def _has(stack: Stack, file: str) -> bool:
     return any(frame.file.endswith(file) for frame in stack.frames)
 
 
-def _others(seen: Seen, calls: Calls, looks: int) -> list[Loading]:
+def _others(seen: LoadSeen, calls: Calls, looks: int) -> list[Loading]:
     """The training's other threads that do something: one that prefetches, a pool."""
     by: dict[int, list[Stack]] = {}
     for stack in seen.stacks:
@@ -184,7 +184,7 @@ def _others(seen: Seen, calls: Calls, looks: int) -> list[Loading]:
 
 
 def _thread(
-    pid: int, thread: int, told: Iterable[tuple[Doing, int]], looks: int, seen: Seen, *, worker: bool
+    pid: int, thread: int, told: Iterable[tuple[Doing, int]], looks: int, seen: LoadSeen, *, worker: bool
 ) -> Loading:
     one = Loading(pid, worker)
     for doing_, number in told:
@@ -236,12 +236,12 @@ def _take(one: Loading, kind: Part, share: float, takes: Sequence[Part] = _FROM)
             wanted -= given
 
 
-def _others_cpu(seen: Seen, pid: int, thread: int) -> float:
+def _others_cpu(seen: LoadSeen, pid: int, thread: int) -> float:
     """How many CPUs the other threads of a process had."""
     return sum(one.pct for number, one in seen.cpu.items() if one.pid == pid and number != thread) / 100
 
 
-def _by_states(pid: int, seen: Seen) -> Loading:
+def _by_states(pid: int, seen: LoadSeen) -> Loading:
     states = seen.states[pid]
     total = sum(states.values())
     one = Loading(pid, True, looks=total)

@@ -18,7 +18,7 @@ _DEEPEST = 8
 """So many assignments are followed for one name."""
 
 
-class Sources:
+class SourceFiles:
     """The files that stacks lead to; each is read once."""
 
     def __init__(self, root: str = "") -> None:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from llmtop.analysis.load_cost import decide
-from llmtop.analysis.load_seen import Seen
+from llmtop.analysis.load_seen import LoadSeen
 from llmtop.errors import UnusableInput
 from llmtop.inputs import DEFAULT, Limits, read_input
 from llmtop.report.fold_stacks import fold
@@ -25,14 +25,14 @@ _REPORT = "report.json"
 _RANK = re.compile(r"rank(\d+)\.folded$")
 
 
-class _Opening(msgspec.Struct):
+class _ReportHead(msgspec.Struct):
     """What tells a report on stacks from one on a trace."""
 
     engine: str = ""
     processes: msgspec.Raw = msgspec.Raw()
 
 
-_opening = msgspec.json.Decoder(_Opening)
+_opening = msgspec.json.Decoder(_ReportHead)
 
 
 def load_stacks(paths: Sequence[Path], limits: Limits = DEFAULT) -> StackReport | None:
@@ -107,7 +107,7 @@ def _of_files(files: list[Path], source: Path, limits: Limits, told: StackReport
         ranks = {asked: int(rank[1])} if rank is not None and asked is not None else {}
         processes += fold(stacks, ranks, {})
         # The file says nothing of states: what is blocked in C is not told from what runs there.
-        cost = decide(Seen(pid=asked or 0, stacks=tuple(stacks)))
+        cost = decide(LoadSeen(pid=asked or 0, stacks=tuple(stacks)))
         if cost is not None and told is None:
             loading[processes[-1].name if asked is None else f"pid {asked}"] = cost
     return StackReport(

@@ -72,16 +72,16 @@ def deepest_during(lane: Lane, gaps: Gaps, causes: Collection[str]) -> tuple[str
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _LaunchersSeen:
     """What the launching threads of a lane did in some of its gaps."""
 
     calls: model.ApiCalls
     host: model.HostSpans
 
 
-def _seen_in(lane: Lane, gaps: Gaps, chosen: list[int]) -> _Seen:
+def _seen_in(lane: Lane, gaps: Gaps, chosen: list[int]) -> _LaunchersSeen:
     spans = _some(gaps, chosen)
-    return _Seen(_within(lane.trace.calls, lane, spans), _within(lane.trace.host, lane, spans))
+    return _LaunchersSeen(_within(lane.trace.calls, lane, spans), _within(lane.trace.host, lane, spans))
 
 
 def _some(gaps: Gaps, chosen: list[int]) -> Spans:
@@ -89,7 +89,7 @@ def _some(gaps: Gaps, chosen: list[int]) -> Spans:
     return Spans(gaps.spans.starts[rows], gaps.spans.ends[rows])
 
 
-def _describe(lane: Lane, gaps: Gaps, gap: int, phases: list[PhaseSpans], seen: _Seen) -> LongGap:
+def _describe(lane: Lane, gaps: Gaps, gap: int, phases: list[PhaseSpans], seen: _LaunchersSeen) -> LongGap:
     start, end = int(gaps.spans.starts[gap]), int(gaps.spans.ends[gap])
     ops, names = lane.ops, lane.trace.names
     before, after = _ended_last(ops, start), int(gaps.ending[gap])
@@ -124,7 +124,9 @@ def _phase_at(phases: list[PhaseSpans], instant: int) -> str:
     return max(inside, key=lambda path: path.count("/"), default="")
 
 
-def _host_lines(lane: Lane, start: int, end: int, phases: list[PhaseSpans], seen: _Seen) -> tuple[str, ...]:
+def _host_lines(
+    lane: Lane, start: int, end: int, phases: list[PhaseSpans], seen: _LaunchersSeen
+) -> tuple[str, ...]:
     """What the launching threads did between two instants: phases, calls, operators, frames, with their times.
 
     No time is longer than the gap: what several threads did at once counts once.

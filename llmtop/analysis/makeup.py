@@ -15,7 +15,7 @@ from llmtop.analysis.token_passes import TokenPasses, token_passes
 from llmtop.gpu_specs import has_matrix_cores
 from llmtop.kernel_names import is_collective, kind_of, matrix_type
 from llmtop.phase_names import is_optimizer_step, role_of
-from llmtop.report.device_time import Makeup, Part
+from llmtop.report.device_time import DeviceTimePart, Makeup
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
 from llmtop.trace.groups import distinct, grouped
@@ -76,7 +76,8 @@ def makeup(trace: model.Trace) -> Makeup | None:
         stages["neither"] = ~(stages["prefill"] | stages["decode"])
         workload, told_by = "inference", told_by or "tokens are chosen after passes of two kinds"
     parts = {
-        name: Part(name=name, seconds=int(took[c].sum()) / 1e9, share_pct=share(c)) for name, c in passes.items()
+        name: DeviceTimePart(name=name, seconds=int(took[c].sum()) / 1e9, share_pct=share(c))
+        for name, c in passes.items()
     }
     forward, back = parts.get("forward"), parts.get("backward")
     graph = graph_launched(trace)
@@ -90,7 +91,7 @@ def makeup(trace: model.Trace) -> Makeup | None:
         passes=tuple(part for part in parts.values() if part.seconds),
         backward_to_forward=back.seconds / forward.seconds if forward and back and forward.seconds else None,
         stages=tuple(
-            Part(
+            DeviceTimePart(
                 name=name,
                 seconds=int(took[c].sum()) / 1e9,
                 share_pct=share(c),

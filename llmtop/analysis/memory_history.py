@@ -13,11 +13,11 @@ from llmtop.trace.memory_snapshot import (
     FREE_REQUESTED,
     SEGMENT_ALLOC,
     SEGMENT_FREE,
+    AllocatorEvents,
+    AllocatorPhase,
     DeviceMemory,
-    Events,
     Ints,
     MemorySnapshot,
-    Phase,
 )
 
 NOT_FREED = -1
@@ -37,7 +37,7 @@ class Lives:
     """Events that freed what was allocated before the first event."""
 
 
-def lives_of(events: Events) -> Lives:
+def lives_of(events: AllocatorEvents) -> Lives:
     """Follow each address from its allocation to its release."""
     made: list[int] = []
     freed: dict[int, int] = {}
@@ -85,7 +85,7 @@ def curve_of(device: DeviceMemory, allocated: int) -> Curve:
     )
 
 
-def _backwards(events: Events, last: int, more: int, less: int) -> Ints:
+def _backwards(events: AllocatorEvents, last: int, more: int, less: int) -> Ints:
     change = np.where(events.action == more, events.bytes, 0) - np.where(events.action == less, events.bytes, 0)
     sums = np.concatenate(([0], np.cumsum(change)))
     return sums + (last - int(sums[-1]))
@@ -115,7 +115,7 @@ class PhasesInTime:
         place = bisect.bisect_left(self._at, time_us) - 1
         return self._phase[place] if place >= 0 else -1
 
-    def named(self, number: int) -> Phase | None:
+    def named(self, number: int) -> AllocatorPhase | None:
         """The phase of that number."""
         return self.phases[number] if number >= 0 else None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, Literal, TypeAlias
 
 from llmtop.report.memory_model import Holder
-from llmtop.trace.memory_snapshot import Frame, Stack
+from llmtop.trace.memory_snapshot import Stack, StackLine
 
 Maker: TypeAlias = Literal["parameters", "optimizer", "optimizer step", "backward", "forward", "communication"]
 """What part of PyTorch made an allocation."""
@@ -43,7 +43,7 @@ def maker_of(stack: Stack) -> Maker | None:
     return next((maker for frame in stack if (maker := _maker(frame)) is not None), None)
 
 
-def _maker(frame: Frame) -> Maker | None:
+def _maker(frame: StackLine) -> Maker | None:
     file, function = frame.file, frame.function
     if any(part in file for part in _OPTIMIZERS):
         return "optimizer" if function in _STATE_MAKERS else "optimizer step"
@@ -97,7 +97,7 @@ def module_of(stack: Stack) -> str:
     return " > ".join(words)
 
 
-def told(frame: Frame) -> str:
+def told(frame: StackLine) -> str:
     """A frame in a line: "train.py:42 step"."""
     return f"{frame.file.rpartition('/')[2]}:{frame.line} {frame.function}"
 

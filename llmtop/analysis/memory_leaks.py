@@ -6,7 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from llmtop.analysis.memory import living_of
+from llmtop.analysis.analyze_memory import living_of
 from llmtop.analysis.memory_findings import WORTH_PCT
 from llmtop.analysis.memory_growing import growing_of
 from llmtop.analysis.memory_living import Living, Piece, size_name

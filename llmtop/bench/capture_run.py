@@ -21,7 +21,7 @@ _TICK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class CaptureRequest:
+class BenchCapture:
     """What is captured."""
 
     command: tuple[str, ...]
@@ -61,7 +61,7 @@ class _Taking:
         return self.thread is not None and not self.thread.is_alive()
 
 
-def capture_run(request: CaptureRequest) -> Result:
+def capture_run(request: BenchCapture) -> Result:
     """Run the command once more, capture some steps after its warm-up, and end it as by ctrl+c.
 
     Raises:
@@ -91,7 +91,7 @@ def capture_run(request: CaptureRequest) -> Result:
 
 
 def _until_its_end(
-    request: CaptureRequest, command: CommandProcess, taking: _Taking, end: RunEnd, told: ToldToEnd
+    request: BenchCapture, command: CommandProcess, taking: _Taking, end: RunEnd, told: ToldToEnd
 ) -> None:
     watched: _Warmup | None = None
     try:
@@ -135,7 +135,7 @@ class _Warmup:
         self._watch.close()
 
 
-def _plan(request: CaptureRequest, found: tuple[Target, ...]) -> Plan:
+def _plan(request: BenchCapture, found: tuple[Target, ...]) -> Plan:
     return Plan(
         engine=capabilities.best_for(found),
         targets=found,

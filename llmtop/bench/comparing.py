@@ -10,7 +10,7 @@ import numpy as np
 from llmtop.bench.comparison_model import BenchComparison, FactDifference, FigureChange
 from llmtop.bench.decide import Decision, decide, runs_for, told
 from llmtop.bench.intervals import ChangeInterval, RunSample, interval
-from llmtop.bench.model import METRICS, BenchRun, Metric
+from llmtop.bench.model import METRICS, BenchMetric, BenchRun
 from llmtop.bench.of_steps import of_steps, worse_by
 from llmtop.errors import UnusableInput
 from llmtop.format import counted
@@ -21,13 +21,13 @@ FEWEST = 2
 """Runs on each side, without which nothing is known of their noise."""
 
 
-def value_of(run: BenchRun, metric: Metric) -> float | None:
+def value_of(run: BenchRun, metric: BenchMetric) -> float | None:
     """A figure of a run as far as it can be compared by ratio; None where it is absent or 0."""
     value = getattr(run.figures, metric.name)
     return float(value) if value is not None and value > 0 else None
 
 
-def chosen(wanted: Metric | None, *sides: Sequence[BenchRun]) -> Metric:
+def chosen(wanted: BenchMetric | None, *sides: Sequence[BenchRun]) -> BenchMetric:
     """What is compared: the figure that was asked for, or the first usual one that all runs have.
 
     Raises:
@@ -47,7 +47,7 @@ def chosen(wanted: Metric | None, *sides: Sequence[BenchRun]) -> Metric:
 def change_of(
     baseline: Sequence[BenchRun],
     candidate: Sequence[BenchRun],
-    metric: Metric,
+    metric: BenchMetric,
     *,
     paired: bool,
     confidence: float | None = None,
@@ -69,7 +69,7 @@ def change_of(
     return interval(before, after, of_steps(metric), paired=side_by_side, **more)
 
 
-def _samples(runs: Sequence[BenchRun], metric: Metric) -> list[RunSample] | None:
+def _samples(runs: Sequence[BenchRun], metric: BenchMetric) -> list[RunSample] | None:
     found = []
     for run in runs:
         value = value_of(run, metric)
@@ -86,7 +86,7 @@ def compare_runs(
     candidate: Sequence[BenchRun],
     *,
     against: str,
-    metric: Metric,
+    metric: BenchMetric,
     limit: float | None,
     paired: bool = False,
     differs: Sequence[FactDifference] = (),
@@ -123,7 +123,7 @@ def compare_runs(
 
 
 def _decision(
-    found: ChangeInterval | None, metric: Metric, limit: float | None, runs: tuple[int, int]
+    found: ChangeInterval | None, metric: BenchMetric, limit: float | None, runs: tuple[int, int]
 ) -> tuple[str, str, str]:
     """The decision, why, and what would decide it; `runs` of the baseline and of the candidate."""
     if found is None:
@@ -152,7 +152,7 @@ def _decision(
 def _changes(
     baseline: Sequence[BenchRun],
     candidate: Sequence[BenchRun],
-    first: Metric,
+    first: BenchMetric,
     found: ChangeInterval,
     *,
     paired: bool,
@@ -166,7 +166,7 @@ def _changes(
 
 
 def _change(
-    baseline: Sequence[BenchRun], candidate: Sequence[BenchRun], metric: Metric, found: ChangeInterval
+    baseline: Sequence[BenchRun], candidate: Sequence[BenchRun], metric: BenchMetric, found: ChangeInterval
 ) -> FigureChange:
     low, high = sorted((worse_by(metric, found.low), worse_by(metric, found.high)))
     return FigureChange(

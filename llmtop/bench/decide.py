@@ -7,7 +7,7 @@ import math
 from typing import NamedTuple
 
 from llmtop.bench.intervals import ChangeInterval
-from llmtop.bench.model import Metric
+from llmtop.bench.model import BenchMetric
 from llmtop.bench.of_steps import worse_by
 from llmtop.errors import EXIT_DONE, EXIT_ENVIRONMENT, EXIT_FINDING
 
@@ -39,7 +39,7 @@ class GateVerdict(NamedTuple):
     reason: str
 
 
-def decide(found: ChangeInterval, metric: Metric, limit: float) -> GateVerdict:
+def decide(found: ChangeInterval, metric: BenchMetric, limit: float) -> GateVerdict:
     """Hold a change against a limit.
 
     A regression is larger than the limit and than the noise: the change itself lies beyond the limit, and its

@@ -18,7 +18,7 @@ from llmtop.bench.comparison_model import BenchComparison, FigureChange
 from llmtop.bench.decide import Decision, decide
 from llmtop.bench.fact_differences import fact_differences
 from llmtop.bench.intervals import CONFIDENCE, ChangeInterval
-from llmtop.bench.model import Metric
+from llmtop.bench.model import BenchMetric
 from llmtop.bench.student import t_quantile
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import printable
@@ -85,7 +85,7 @@ def append_history(path: Path, entry: HistoryEntry) -> None:
 
 
 def comparable(
-    entries: Sequence[HistoryEntry], environment: Mapping[str, str], metric: Metric, window: int
+    entries: Sequence[HistoryEntry], environment: Mapping[str, str], metric: BenchMetric, window: int
 ) -> list[HistoryEntry]:
     """The last `window` entries that were no regression, have the figure and were made in such an environment."""
     alike = [
@@ -103,7 +103,7 @@ def compare_history(
     values: Sequence[float],
     *,
     path: Path,
-    metric: Metric,
+    metric: BenchMetric,
     limit: float | None,
     left_out: int = 0,
 ) -> BenchComparison:

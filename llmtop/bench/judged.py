@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from llmtop.analysis.analyze_recording import analyze_snapshots
 from llmtop.bench import steadiness
 from llmtop.bench.command_process import CommandProcess
-from llmtop.bench.model import BenchRun, BenchSettings, StepWindow
+from llmtop.bench.model import BenchRun, BenchSettings, MeasuredSteps
 from llmtop.bench.run_figures import figures_of
 from llmtop.bench.run_steps import RunSteps
 from llmtop.bench.run_watch import RunWatch
@@ -52,7 +52,7 @@ def run_of(run: BenchRun, settings: BenchSettings, watch: RunWatch, command: Com
     )
 
 
-def _verdict(watch: RunWatch, window: StepWindow) -> tuple[str, str]:
+def _verdict(watch: RunWatch, window: MeasuredSteps) -> tuple[str, str]:
     ended = window.started_at + window.seconds
     during = (one for one in watch.snapshots if window.started_at <= one.time <= ended + 1.0)
     try:
@@ -62,7 +62,7 @@ def _verdict(watch: RunWatch, window: StepWindow) -> tuple[str, str]:
     return report.verdict, report.summary
 
 
-def _short(run: BenchRun, settings: BenchSettings, steps: RunSteps, window: StepWindow | None) -> list[str]:
+def _short(run: BenchRun, settings: BenchSettings, steps: RunSteps, window: MeasuredSteps | None) -> list[str]:
     """Why there is no whole window, and what to do; empty where there is one."""
     if window is not None and window.whole:
         return []

@@ -42,7 +42,7 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Keep the difference to the git commit in environment.json."""
 
 
-class StepWindow(msgspec.Struct, frozen=True, kw_only=True):
+class MeasuredSteps(msgspec.Struct, frozen=True, kw_only=True):
     """The steps that were measured, each of them, by the host's clock of the training."""
 
     started_at: float
@@ -131,7 +131,7 @@ class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
     ended: Ended
     steps_seen: int = 0
     """All whole steps, warm-up and what came after the window included."""
-    window: StepWindow | None = None
+    window: MeasuredSteps | None = None
     """None where there was no step after warm-up."""
     figures: RunFigures = RunFigures()
     verdict: str = "unknown"
@@ -182,7 +182,7 @@ class Bench(msgspec.Struct, kw_only=True):
     notes: list[str] = []
 
 
-class Metric(NamedTuple):
+class BenchMetric(NamedTuple):
     """A figure that runs can be compared by."""
 
     name: str
@@ -194,23 +194,23 @@ class Metric(NamedTuple):
     """What --metric takes besides the name."""
 
 
-METRICS: tuple[Metric, ...] = (
-    Metric("steps_per_s", "steps/s", "steps/s", True),
-    Metric("samples_per_s", "samples/s", "samples/s", True),
-    Metric("tokens_per_s", "tokens/s", "tokens/s", True),
-    Metric("step_seconds_mean", "mean step", "s", False, "mean"),
-    Metric("step_seconds_p50", "step p50", "s", False, "p50"),
-    Metric("step_seconds_p95", "step p95", "s", False, "p95"),
-    Metric("step_seconds_p99", "step p99", "s", False, "p99"),
-    Metric("ttft_seconds_p50", "TTFT p50", "s", False, "ttft"),
-    Metric("ttft_seconds_p95", "TTFT p95", "s", False),
-    Metric("ttft_seconds_p99", "TTFT p99", "s", False),
-    Metric("tpot_seconds_p50", "TPOT p50", "s", False, "tpot"),
-    Metric("tpot_seconds_p95", "TPOT p95", "s", False),
-    Metric("tpot_seconds_p99", "TPOT p99", "s", False),
-    Metric("gpu_idle_pct", "GPU idle", "%", False),
-    Metric("power_watts", "power", "W", False),
-    Metric("energy_joules_per_token", "energy a token", "J", False),
-    Metric("memory_peak_bytes", "memory peak", "B", False),
-    Metric("mfu_pct", "MFU", "%", True, "mfu"),
+METRICS: tuple[BenchMetric, ...] = (
+    BenchMetric("steps_per_s", "steps/s", "steps/s", True),
+    BenchMetric("samples_per_s", "samples/s", "samples/s", True),
+    BenchMetric("tokens_per_s", "tokens/s", "tokens/s", True),
+    BenchMetric("step_seconds_mean", "mean step", "s", False, "mean"),
+    BenchMetric("step_seconds_p50", "step p50", "s", False, "p50"),
+    BenchMetric("step_seconds_p95", "step p95", "s", False, "p95"),
+    BenchMetric("step_seconds_p99", "step p99", "s", False, "p99"),
+    BenchMetric("ttft_seconds_p50", "TTFT p50", "s", False, "ttft"),
+    BenchMetric("ttft_seconds_p95", "TTFT p95", "s", False),
+    BenchMetric("ttft_seconds_p99", "TTFT p99", "s", False),
+    BenchMetric("tpot_seconds_p50", "TPOT p50", "s", False, "tpot"),
+    BenchMetric("tpot_seconds_p95", "TPOT p95", "s", False),
+    BenchMetric("tpot_seconds_p99", "TPOT p99", "s", False),
+    BenchMetric("gpu_idle_pct", "GPU idle", "%", False),
+    BenchMetric("power_watts", "power", "W", False),
+    BenchMetric("energy_joules_per_token", "energy a token", "J", False),
+    BenchMetric("memory_peak_bytes", "memory peak", "B", False),
+    BenchMetric("mfu_pct", "MFU", "%", True, "mfu"),
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtop.bench.model import METRICS, Metric
+from llmtop.bench.model import METRICS, BenchMetric
 from llmtop.errors import UnusableInput
 
 Steps = NDArray[np.float64]
@@ -15,7 +15,7 @@ OfSteps = Callable[[Steps], Steps]
 """From seconds of steps, shape (..., steps), to a figure, shape (...), but for a factor that is a run's own."""
 
 
-def metric_named(name: str) -> Metric:
+def metric_named(name: str) -> BenchMetric:
     """What --metric names: a figure by its name, or by its short one.
 
     Raises:
@@ -28,12 +28,12 @@ def metric_named(name: str) -> Metric:
     raise UnusableInput(f"--metric: no figure is called {name!r}; there are: {names}")
 
 
-def of_steps(metric: Metric) -> OfSteps | None:
+def of_steps(metric: BenchMetric) -> OfSteps | None:
     """How a figure comes of the steps of a run; None where a run has it as a whole and no step does."""
     return _OF_STEPS.get(metric.name)
 
 
-def worse_by(metric: Metric, log_ratio: float) -> float:
+def worse_by(metric: BenchMetric, log_ratio: float) -> float:
     """By how many percent a candidate is worse, of the logarithm of candidate over baseline; negative: better.
 
     Of what shall be high it is what the time for the same work grew by, so that 5% mean the same of `steps_per_s`

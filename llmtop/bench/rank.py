@@ -11,11 +11,11 @@ import numpy as np
 from llmtop.bench.comparing import change_of, value_of
 from llmtop.bench.comparison_model import RankedValue, Ranking
 from llmtop.bench.intervals import CONFIDENCE
-from llmtop.bench.model import BenchRun, Metric
+from llmtop.bench.model import BenchMetric, BenchRun
 from llmtop.bench.of_steps import worse_by
 
 
-def rank(runs: Mapping[str, Sequence[BenchRun]], metric: Metric) -> Ranking:
+def rank(runs: Mapping[str, Sequence[BenchRun]], metric: BenchMetric) -> Ranking:
     """Order values of a knob whose runs were interleaved.
 
     Every two values are compared as pairs of runs. The more values there are, the more pairs could differ by

@@ -9,7 +9,7 @@ import msgspec
 
 from llmtop.analysis.load_report import load_report
 from llmtop.bench.baseline import BASELINE, CANDIDATE
-from llmtop.bench.capture_run import CaptureRequest, capture_run
+from llmtop.bench.capture_run import BenchCapture, capture_run
 from llmtop.bench.model import Bench
 from llmtop.bench.protocol import Variant
 from llmtop.bench.run_watch import RECORDING_FILE
@@ -49,7 +49,7 @@ def capture_and_compare(
     place = folder / FOLDER
     for variant in variants:
         say(f"one more run{f' ({variant.label})' if variant.label else ''}, under a profiler")
-        request = CaptureRequest(
+        request = BenchCapture(
             command=variant.command,
             folder=place / variant.label if variant.label else place,
             warmup=found.settings.warmup,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from llmtop.bench.model import RunFigures, StepWindow
+from llmtop.bench.model import MeasuredSteps, RunFigures
 from llmtop.bench.run_steps import RankSteps
 from llmtop.gpu_busy import Busy, believed
 from llmtop.snapshot import Gpu, Snapshot
@@ -22,7 +22,7 @@ LEAST_SAMPLES = 3
 
 
 def figures_of(
-    window: StepWindow,
+    window: MeasuredSteps,
     measured: Sequence[WholeStep],
     ranks: Sequence[RankSteps],
     snapshots: Sequence[Snapshot],
@@ -77,7 +77,7 @@ def _percentiles(name: str, values: Sequence[float | None]) -> dict[str, Any]:
     return {f"{name}_p{share}": float(value) for share, value in zip((50, 95, 99), found, strict=True)}
 
 
-def _is_within(snapshot: Snapshot, window: StepWindow) -> bool:
+def _is_within(snapshot: Snapshot, window: MeasuredSteps) -> bool:
     """Whether what a snapshot's counters say is of the window."""
     since = window.started_at + LOOK_BACK_SECONDS
     return since <= snapshot.time <= window.started_at + window.seconds + LOOK_BACK_SECONDS / 2
@@ -99,7 +99,7 @@ def _spread_over(uuid: str, snapshots: Sequence[Snapshot]) -> list[tuple[float, 
     return sorted(found.items())
 
 
-def _energy(counters: Sequence[list[tuple[float, float]]], window: StepWindow) -> float | None:
+def _energy(counters: Sequence[list[tuple[float, float]]], window: MeasuredSteps) -> float | None:
     """Joules over the window, between the counter's readings by straight lines; None unless all GPUs tell."""
     if not counters:
         return None
@@ -115,7 +115,7 @@ def _energy(counters: Sequence[list[tuple[float, float]]], window: StepWindow) -
     return total if total > 0 else None
 
 
-def _power(gpus: dict[str, list[Gpu]], joules: float | None, window: StepWindow) -> float | None:
+def _power(gpus: dict[str, list[Gpu]], joules: float | None, window: MeasuredSteps) -> float | None:
     if joules is not None:
         return joules / window.seconds
     means = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from llmtop.bench.model import BenchSettings, StepWindow
+from llmtop.bench.model import BenchSettings, MeasuredSteps
 from llmtop.snapshot import Rank, Step
 from llmtop.whole_steps import Following, WholeStep
 
@@ -106,7 +106,7 @@ class RunSteps:
             return len(measured) >= settings.steps
         return sum(whole.seconds for whole in measured) >= (settings.seconds or 0.0) and len(measured) > 1
 
-    def window(self, settings: BenchSettings) -> StepWindow | None:
+    def window(self, settings: BenchSettings) -> MeasuredSteps | None:
         """The window; None where no step came after warm-up."""
         measured, ranks = self.measured(settings), self.ranks
         if not measured:
@@ -115,7 +115,7 @@ class RunSteps:
         together = [main] if main.rank.kind == "request" else ranks
         first, last = measured[0], measured[-1]
         lost = sum(number for at, number in main.lost_at if settings.warmup < at < settings.warmup + count)
-        return StepWindow(
+        return MeasuredSteps(
             started_at=first.step.started_at,
             seconds=last.step.started_at + last.seconds - first.step.started_at,
             warmup_steps=settings.warmup,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import median
 
-from llmtop.bench.model import StepWindow
+from llmtop.bench.model import MeasuredSteps
 from llmtop.clock_events import HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, SW_POWER_CAP, SW_THERMAL, canonical
 from llmtop.format import duration, percent
 from llmtop.ownership import stranger
@@ -34,7 +34,7 @@ OFTEN = 0.05
 """Share of the window's seconds from which a reason is told."""
 
 
-def of_steps(window: StepWindow) -> list[str]:
+def of_steps(window: MeasuredSteps) -> list[str]:
     """What the steps themselves say against it."""
     steps = window.step_seconds
     if len(steps) < LEAST_STEPS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmtop.bench.model import METRICS, Bench, Metric, OverRuns
+from llmtop.bench.model import METRICS, Bench, BenchMetric, OverRuns
 from llmtop.format import counted, duration, figure, number, size
 from llmtop.report.text_table import Text
 
@@ -38,12 +38,12 @@ def _head(found: Bench) -> str:
     )
 
 
-def _row(metric: Metric, over: OverRuns) -> tuple[str, ...]:
+def _row(metric: BenchMetric, over: OverRuns) -> tuple[str, ...]:
     values = (over.median, over.lowest, over.highest)
     return (metric.title, *(in_unit(metric, value) for value in values), number(over.spread_pct, 1, " %"))
 
 
-def in_unit(metric: Metric, value: float) -> str:
+def in_unit(metric: BenchMetric, value: float) -> str:
     """A figure as it is told: "13.9 ms", "63.5k tokens/s", "79.6 GiB"."""
     if metric.unit == "s":
         return duration(value)

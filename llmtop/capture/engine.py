@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from llmtop.capture.job import Job, Recorded, Target
+from llmtop.capture.job import CaptureJob, Recorded, Target
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import printable
 from llmtop.nsys_cli.tool import Option
@@ -135,7 +135,7 @@ class Engine(ABC):
                 raise NotPossibleHere(f"{option.name}: {refused.because}; to change that: {refused.command}")
 
     @abstractmethod
-    def record(self, job: Job) -> Recorded:
+    def record(self, job: CaptureJob) -> Recorded:
         """Record the window that `job.plan` asks for into `job.folder`.
 
         Whatever is raised, the training runs on and nothing keeps recording it.
@@ -145,7 +145,7 @@ class Engine(ABC):
             LlmtopError: one sentence: what went wrong, what was kept and where, how to finish by hand.
         """
 
-    def after_report(self, job: Job, report: Any) -> None:  # noqa: B027 - most have nothing to learn from it
+    def after_report(self, job: CaptureJob, report: Any) -> None:  # noqa: B027 - most have nothing to learn from it
         """Learn from the report that was made of its traces (a `llmtop.report.model.Report`)."""
 
     def shown(self, trace: Path) -> Path:

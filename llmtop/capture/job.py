@@ -132,7 +132,7 @@ class Recorded:
 OnProgress = Callable[[Progress], None]
 
 
-class Job:
+class CaptureJob:
     """One capture under way, as an engine sees it: where to write, how to tell, when to give up."""
 
     def __init__(

@@ -21,7 +21,7 @@ from llmtop.capture import take
 from llmtop.capture.capabilities import Ability
 from llmtop.capture.engines import ENGINES
 from llmtop.capture.folder import Info
-from llmtop.capture.job import Job, OnProgress, Plan, Target
+from llmtop.capture.job import CaptureJob, OnProgress, Plan, Target
 from llmtop.capture.step_listener import StepWatch
 from llmtop.capture.take import Result, TakeSnapshot
 from llmtop.errors import NotPossibleHere
@@ -177,7 +177,7 @@ class PreparedCaptures:
         path = folders.make(plan.parent, f"{target.story.member.split('_')[0]}-{plan.engine}")
         watch = StepWatch([])
         try:
-            job = Job(plan, path, watch, on_progress, cancelled)
+            job = CaptureJob(plan, path, watch, on_progress, cancelled)
             return self._opened(job, target.story)
         except BaseException:
             folders.discard(path)
@@ -185,7 +185,7 @@ class PreparedCaptures:
         finally:
             watch.close()
 
-    def _opened(self, job: Job, story: Story) -> Result:
+    def _opened(self, job: CaptureJob, story: Story) -> Result:
         job.stage("prepare", "recorded beforehand: nothing runs here")
         trace = self._unpacked(job, story)
         job.sleep(_BLINK)
@@ -214,7 +214,7 @@ class PreparedCaptures:
             self.taken.append(story)
         return PreparedResult(job.folder, info, folders.bytes_in(job.folder), trace, report)
 
-    def _unpacked(self, job: Job, story: Story) -> Path:
+    def _unpacked(self, job: CaptureJob, story: Story) -> Path:
         name = self._members()[job.plan.engine][story.member]
         path = job.folder / "capture.sqlite"
         try:

@@ -19,7 +19,7 @@ from llmtop.capture import engines
 from llmtop.capture import folder as folders
 from llmtop.capture.engine import Engine
 from llmtop.capture.folder import Info
-from llmtop.capture.job import Cancelled, Job, OnProgress, Plan, Recorded
+from llmtop.capture.job import Cancelled, CaptureJob, OnProgress, Plan, Recorded
 from llmtop.capture.lock import CaptureLock, Holder
 from llmtop.capture.step_listener import StepWatch
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
@@ -113,7 +113,7 @@ def take(
         del locks
         watch = StepWatch([(target.pid, target.socket) for target in plan.heard if target.socket])
         held.callback(watch.close)
-        job = Job(plan, path, watch, on_progress, cancelled)
+        job = CaptureJob(plan, path, watch, on_progress, cancelled)
         info = _begin(job, snapshot)
         git = _Later(lambda: folders.git_of(plan.first.pid))
         try:
@@ -165,7 +165,7 @@ def _lock(plan: Plan, pid: int) -> CaptureLock:
     )
 
 
-def _begin(job: Job, snapshot: TakeSnapshot) -> Info:
+def _begin(job: CaptureJob, snapshot: TakeSnapshot) -> Info:
     """Write capture.json as far as it is known, so that one that was cut short can be told from any folder."""
     plan, first = job.plan, job.plan.first
     before = snapshot()
@@ -189,7 +189,7 @@ def _begin(job: Job, snapshot: TakeSnapshot) -> Info:
     return info
 
 
-def _finish(job: Job, engine: Engine, info: Info, recorded: Recorded, snapshot: TakeSnapshot) -> Result:
+def _finish(job: CaptureJob, engine: Engine, info: Info, recorded: Recorded, snapshot: TakeSnapshot) -> Result:
     job.stage("analyse", "reading the trace")
     info.tool, info.notes = recorded.tool, list(recorded.notes)
     if recorded.ranks is not None:
@@ -214,7 +214,7 @@ def _finish(job: Job, engine: Engine, info: Info, recorded: Recorded, snapshot: 
     return Result(job.folder, info, folders.bytes_in(job.folder), trace, report)
 
 
-def _describe_window(job: Job, info: Info, recorded: Recorded) -> None:
+def _describe_window(job: CaptureJob, info: Info, recorded: Recorded) -> None:
     info.first_step, info.last_step = recorded.first_step, recorded.last_step
     if job.window is None:
         return
@@ -231,7 +231,7 @@ def _describe_window(job: Job, info: Info, recorded: Recorded) -> None:
     info.step_seconds.before_p50 = job.watch.median_seconds(end_ns=round(info.started_at * 1e9))
 
 
-def _describe_after(job: Job, info: Info) -> None:
+def _describe_after(job: CaptureJob, info: Info) -> None:
     """Say what the steps took while it was captured, and since: those that came while the report was made."""
     if job.window is None or not job.watch.heard:
         return
@@ -252,7 +252,7 @@ def _note_longer_steps(info: Info) -> None:
         info.notes.append(words)
 
 
-def _report(job: Job, engine: Engine, info: Info, recorded: Recorded) -> Any:
+def _report(job: CaptureJob, engine: Engine, info: Info, recorded: Recorded) -> Any:
     """Make report.md and report.json; a trace without a report is still a trace, so failures become notes."""
     if recorded.report is not None:
         markdown, data = recorded.report
@@ -270,7 +270,7 @@ def _report(job: Job, engine: Engine, info: Info, recorded: Recorded) -> Any:
         return None
 
 
-def _analyse(job: Job, info: Info, traces: list[Path]) -> Any:
+def _analyse(job: CaptureJob, info: Info, traces: list[Path]) -> Any:
     from llmtop.analysis.undisturbed import Undisturbed as Told
 
     def undisturbed() -> Undisturbed:
@@ -284,7 +284,7 @@ def _analyse(job: Job, info: Info, traces: list[Path]) -> Any:
     return written_report(job, whole, undisturbed)
 
 
-def written_report(job: Job, trace: Path, undisturbed: Callable[[], Undisturbed] | None = None) -> Any:
+def written_report(job: CaptureJob, trace: Path, undisturbed: Callable[[], Undisturbed] | None = None) -> Any:
     """Make the report of a trace, and write it into the capture's folder.
 
     Args:
@@ -305,7 +305,7 @@ def written_report(job: Job, trace: Path, undisturbed: Callable[[], Undisturbed]
     return report
 
 
-def _keep_environment(job: Job, info: Info) -> None:
+def _keep_environment(job: CaptureJob, info: Info) -> None:
     """Write environment.json: what the first of the processes runs in. A capture without it is still one.
 
     One of ranks on several nodes may have none of them here.
@@ -335,7 +335,7 @@ def _write_report(path: Path, markdown: str, data: bytes) -> None:
     folders.write(path / "report.json", data + b"\n")
 
 
-def _fail(job: Job, info: Info, error: BaseException) -> None:
+def _fail(job: CaptureJob, info: Info, error: BaseException) -> None:
     """Keep the folder if anything of the trace is in it; write down what went wrong if the disk lets us."""
     kept = [path for path in folders.files_in(job.folder) if path.name != folders.INFO]
     if not kept:

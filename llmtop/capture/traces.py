@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from llmtop import procfs
-from llmtop.capture.job import Job, Target
+from llmtop.capture.job import CaptureJob, Target
 from llmtop.errors import NotPossibleHere
 from llmtop.trace.file_kind import TRACES
 
@@ -27,7 +27,7 @@ _OBJECT = re.compile(rb"\s*\{\s*(?=\")")
 _CHUNK = 1 << 22
 
 
-def path_for(job: Job, target: Target, ending: str = ENDING) -> Path:
+def path_for(job: CaptureJob, target: Target, ending: str = ENDING) -> Path:
     """Where the trace of one process is to be written; the folder is there.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from llmtop.capture.job import DEFAULT_SECONDS, Job
+from llmtop.capture.job import DEFAULT_SECONDS, CaptureJob
 from llmtop.format import duration
 
 POLL_SECONDS = 0.02
@@ -16,7 +16,7 @@ SILENCE_SECONDS = 60.0
 the training may be hung, and that is what somebody wants to see."""
 
 
-def wait_window(job: Job, begin_ns: int, full: Callable[[], bool] = lambda: False) -> list[str]:
+def wait_window(job: CaptureJob, begin_ns: int, full: Callable[[], bool] = lambda: False) -> list[str]:
     """Wait until the window holds what the plan asks for; returns notes on what it does not.
 
     Steps are counted from what the trainings say themselves: those that began after `begin_ns` (unix ns) and have
@@ -35,14 +35,14 @@ def wait_window(job: Job, begin_ns: int, full: Callable[[], bool] = lambda: Fals
     return _wait_steps(job, begin_ns, job.plan.steps + SPARE_STEPS, full)
 
 
-def seconds_for(job: Job) -> float:
+def seconds_for(job: CaptureJob) -> float:
     """How long to record when steps were asked for and cannot be counted."""
     median = job.watch.median_seconds()
     steps = job.plan.steps or 1
     return DEFAULT_SECONDS if median is None else max((steps + 1 + SPARE_STEPS) * median, 0.1)
 
 
-def _wait_seconds(job: Job, seconds: float, full: Callable[[], bool]) -> list[str]:
+def _wait_seconds(job: CaptureJob, seconds: float, full: Callable[[], bool]) -> list[str]:
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0 and not full():
         if not job.alive:
@@ -52,7 +52,7 @@ def _wait_seconds(job: Job, seconds: float, full: Callable[[], bool]) -> list[st
     return []
 
 
-def _wait_steps(job: Job, begin_ns: int, wanted: int, full: Callable[[], bool]) -> list[str]:
+def _wait_steps(job: CaptureJob, begin_ns: int, wanted: int, full: Callable[[], bool]) -> list[str]:
     done, last_at = 0, time.monotonic()
     patience = max(SILENCE_SECONDS, 3 * (job.watch.median_seconds() or 0.0))
     job.say(steps=0)

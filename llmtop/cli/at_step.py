@@ -31,7 +31,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Asked:
+class AtStepOptions:
     """What the command line says of it."""
 
     at_step: str
@@ -41,7 +41,9 @@ class Asked:
     pids: tuple[int, ...]
 
 
-def ready(asked: Asked, plan: Callable[[tuple[Target, ...]], Plan], say: Say) -> tuple[Plan, Engine | None]:
+def ready(
+    asked: AtStepOptions, plan: Callable[[tuple[Target, ...]], Plan], say: Say
+) -> tuple[Plan, Engine | None]:
     """The plan of such a capture, and what records it where that is not the engine itself.
 
     Args:
@@ -56,7 +58,7 @@ def ready(asked: Asked, plan: Callable[[tuple[Target, ...]], Plan], say: Say) ->
     from llmtop.capture.across import job_of, rank_choice, step_choice
     from llmtop.capture.step_listener import StepWatch
 
-    wanted = step_choice.Wanted.parse(asked.at_step)
+    wanted = step_choice.StepChoice.parse(asked.at_step)
     if len(asked.pids) > 1:
         raise UnusableInput(
             "--at-step is of one job: name one of its processes with --pid, and --ranks which ranks"

@@ -215,7 +215,7 @@ def _at_step(asked: _AtStep, plan: Callable[[tuple[Target, ...]], Plan], as_json
     from llmtop.capture.take import take
     from llmtop.cli import at_step
 
-    words = at_step.Asked(asked.at_step or at_step.AHEAD, asked.ranks, asked.rank, asked.pids)
+    words = at_step.AtStepOptions(asked.at_step or at_step.AHEAD, asked.ranks, asked.rank, asked.pids)
     with _snapshots(alerts=False) as snapshot, _cancel_on_signals() as cancelled:
         made, engine = at_step.ready(words, plan, _say)
         _print_result(take(made, _Stages(), cancelled, snapshot, engine), as_json)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from collectors.prometheus.client import Access
     from collectors.prometheus.cluster import Cluster
-    from collectors.prometheus.model import ClusterView
+    from collectors.prometheus.cluster_view import ClusterView
     from collectors.prometheus.source import ClusterSource
 
 VARIABLE = "LLMTOP_PROMETHEUS"

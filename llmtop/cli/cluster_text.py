@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from collectors.prometheus.model import ClusterView
+from collectors.prometheus.cluster_view import ClusterView
 from collectors.prometheus.words import counts, grave_words, hung_words, late_words, run_words, state_words
 
 MOST_NODES = 20

@@ -180,9 +180,9 @@ class _Where(NamedTuple):
 
 def _listen(stage: ExportStage, where: _Where, file_sd: Path | None, closing: ExitStack) -> None:
     from collectors.exporter.files import Discovery
-    from collectors.exporter.server import Server
+    from collectors.exporter.server import MetricsServer
 
-    server = Server(stage, where.bind, where.port, where.certfile, where.keyfile)
+    server = MetricsServer(stage, where.bind, where.port, where.certfile, where.keyfile)
     closing.callback(server.close)
     _tell(f"llmtop export: {server.url}")
     if not server.is_loopback:

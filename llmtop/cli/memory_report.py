@@ -32,7 +32,7 @@ def report_memory(files: list[Path], limits: Limits, paint: Paint | None, *, as_
     Raises:
         UnusableInput: one cannot be read.
     """
-    from llmtop.analysis.memory import analyze_memory
+    from llmtop.analysis.analyze_memory import analyze_memory
     from llmtop.report.memory_model import to_json
     from llmtop.report.memory_text import brief, render
 

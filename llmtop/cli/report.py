@@ -85,12 +85,8 @@ def report(
     snapshots = memory_files(paths)
     if snapshots is not None:
         if markdown or html is not None or steps is not None:
-            raise UnusableInput(
-                "the report of a memory snapshot is text or JSON: --markdown, --html and --steps need "
-                "a capture of another kind"
-            )
-        paint = _paint if _colored() else None
-        report_memory(snapshots, limits, paint, as_json=as_json, full=full)
+            raise UnusableInput(_NOT_OF_MEMORY)
+        report_memory(snapshots, limits, _paint if _colored() else None, as_json=as_json, full=full)
         return
     stacks = load_stacks(paths, limits)
     if stacks is not None:
@@ -117,6 +113,12 @@ def report(
         width = shutil.get_terminal_size((100, 40)).columns
         render = render_text.render if full else render_text.brief
         click.echo(render(found, width, _paint if _colored() else None), nl=False)
+
+
+_NOT_OF_MEMORY = (
+    "the report of a memory snapshot is text or JSON: --markdown, --html and --steps need "
+    "a capture of another kind"
+)
 
 
 def _print_stacks(stacks: StackReport, *, as_json: bool, as_markdown: bool, full: bool) -> None:

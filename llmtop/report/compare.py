@@ -13,7 +13,7 @@ from typing import TypeAlias
 from msgspec import structs
 
 from llmtop.report.compare_words import has_whole_graphs, lost_records, notes_of, nothing_moved, summary_of
-from llmtop.report.comparison import Basis, Change, Comparison, DeviceChange, FindingChange, WorkChange
+from llmtop.report.comparison import Basis, ComparedFigure, Comparison, DeviceChange, FindingChange, WorkChange
 from llmtop.report.device_pairs import (
     Judged,
     Pair,
@@ -47,7 +47,7 @@ from llmtop.report.work_changes import (
     work_ratio,
 )
 
-__all__ = ["Change", "Comparison", "compare_reports", "regressed", "render", "undecided"]
+__all__ = ["ComparedFigure", "Comparison", "compare_reports", "regressed", "render", "undecided"]
 
 
 _Works: TypeAlias = tuple[dict[str, Work], dict[str, Work]]
@@ -92,7 +92,7 @@ class _Both:
         """What a device lost of its steps on both sides."""
         return shares_of(pair, self.before, self.after, self.basis)
 
-    def figures(self, pair: Pair, steps: tuple[StepTime | None, StepTime | None]) -> tuple[Change, ...]:
+    def figures(self, pair: Pair, steps: tuple[StepTime | None, StepTime | None]) -> tuple[ComparedFigure, ...]:
         """The shares of a device, and its work in a step."""
         judged = Judged(self.alike, self.alike or self.basis == "undisturbed")
         time = device_time(pair, self.relative, self.complete)
@@ -209,7 +209,7 @@ def _rows_of(report: Report, device: Device) -> list[PhaseMean]:
     return mean_phases(own)
 
 
-def _phases(both: _Both, before: list[PhaseMean], after: list[PhaseMean]) -> tuple[Change, ...]:
+def _phases(both: _Both, before: list[PhaseMean], after: list[PhaseMean]) -> tuple[ComparedFigure, ...]:
     return phase_changes(before, after, both.relative, both.longest, (both.alike, both.complete))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from llmtop.format import counted, duration, percent, times
-from llmtop.report.comparison import Change, Comparison
+from llmtop.report.comparison import ComparedFigure, Comparison
 from llmtop.report.device_pairs import Paired
 from llmtop.report.model import Report
 from llmtop.report.step_times import FEW_STEPS, correction_of
@@ -84,7 +84,7 @@ def _step(found: Comparison, where: str) -> str:
     return f"The step{where} is slower: {values}{without}, {times(step.after / step.before)} as long {said}."
 
 
-def _bounded(found: Comparison, step: Change, where: str, values: str) -> str:
+def _bounded(found: Comparison, step: ComparedFigure, where: str, values: str) -> str:
     """What of the step can be told although two profilers took part."""
     low, high = found.step_range_pct or (0.0, 0.0)
     if step.moved:

@@ -20,7 +20,7 @@ State = Literal["new", "gone", "faster", "slower", "fewer", "more", "same"]
 because there is more or less of it ("more", "fewer"). Fewer is no speed-up of the work."""
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class ComparedFigure(msgspec.Struct, frozen=True, kw_only=True):
     """One figure of two reports: its value before and after."""
 
     name: str
@@ -68,10 +68,10 @@ class DeviceChange(msgspec.Struct, frozen=True, kw_only=True):
     """"alone": it is the only one on both sides, whatever its number."""
     before: ComparedDevice
     after: ComparedDevice
-    step: Change | None = None
-    figures: tuple[Change, ...] = ()
+    step: ComparedFigure | None = None
+    figures: tuple[ComparedFigure, ...] = ()
     """As those of the comparison, which are of one of these devices."""
-    phases: tuple[Change, ...] = ()
+    phases: tuple[ComparedFigure, ...] = ()
 
 
 class WorkChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,12 +133,12 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     bottleneck_changed: bool
     """Whether the verdicts differ by more than noise, a border, or what two profilers cost can explain."""
     summary: str
-    step: Change | None = None
+    step: ComparedFigure | None = None
     """The median step: the primary figure."""
-    figures: tuple[Change, ...] = ()
+    figures: tuple[ComparedFigure, ...] = ()
     """Busy, idle, and what the step is lost to, of one device before and after; of the judged one, where that is
     the same on both sides."""
-    phases: tuple[Change, ...] = ()
+    phases: tuple[ComparedFigure, ...] = ()
     """Means of the devices that are on both sides."""
     findings: tuple[FindingChange, ...] = ()
     notes: tuple[str, ...] = ()
@@ -148,7 +148,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Between which bounds the step changed, in percent of the one before; where `basis` is "bounded"."""
     same: bool = False
     """Whether nothing moved."""
-    parts: tuple[Change, ...] = ()
+    parts: tuple[ComparedFigure, ...] = ()
     """What the mean step of that device is made of; together they are the step."""
     devices: tuple[DeviceChange, ...] = ()
     unpaired: tuple[str, ...] = ()

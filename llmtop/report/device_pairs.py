@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from llmtop.bottlenecks import find
-from llmtop.report.comparison import Basis, Change, ComparedDevice
+from llmtop.report.comparison import Basis, ComparedDevice, ComparedFigure
 from llmtop.report.model import Correction, Device, Report
 from llmtop.report.step_times import FEW_PCT, LEAST_PCT, StepTime, correction_of, device_seconds, time_change
 
@@ -173,7 +173,7 @@ def figures_of(
     relative: float,
     steps: tuple[StepTime | None, StepTime | None],
     judged: Judged,
-) -> tuple[Change, ...]:
+) -> tuple[ComparedFigure, ...]:
     """Busy, idle, and what the step is lost to, in percent.
 
     Args:
@@ -216,12 +216,12 @@ def _idle_apart(shares: tuple[Shares, Shares], steps: tuple[StepTime | None, Ste
 
 def share_change(
     name: str, before: float | None, after: float | None, relative: float, judged: bool = True
-) -> Change:
+) -> ComparedFigure:
     """A share before and after; `judged` is whether a difference beyond the noise is one of the training."""
     if before is None or after is None:
-        return Change(name=name, unit="pct", before=before, after=after)
+        return ComparedFigure(name=name, unit="pct", before=before, after=after)
     noise = max(POINTS, relative * max(abs(before), abs(after)))
-    return Change(
+    return ComparedFigure(
         name=name,
         unit="pct",
         before=before,
@@ -233,7 +233,7 @@ def share_change(
 
 def parts_of(
     pair: Pair, shares: tuple[Shares, Shares], relative: float, complete: bool, basis: Basis
-) -> tuple[Change, ...]:
+) -> tuple[ComparedFigure, ...]:
     """What the mean step of a device is made of, in seconds: the GPU's own work, and what it was lost to.
 
     Args:
@@ -260,7 +260,7 @@ def parts_of(
     return tuple(rows)
 
 
-def device_time(pair: Pair, relative: float, complete: bool) -> Change | None:
+def device_time(pair: Pair, relative: float, complete: bool) -> ComparedFigure | None:
     """Device time in a step: what no profiler changes; None without whole steps.
 
     Args:

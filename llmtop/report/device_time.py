@@ -94,7 +94,7 @@ class Roof(msgspec.Struct, frozen=True, kw_only=True):
     """Dense, by type of number."""
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceTimePart(msgspec.Struct, frozen=True, kw_only=True):
     """One part of all device time."""
 
     name: str
@@ -117,14 +117,14 @@ class Makeup(msgspec.Struct, frozen=True, kw_only=True):
     """None where nothing in the capture tells."""
     told_by: str = ""
     """In words: what told the workload."""
-    passes: tuple[Part, ...] = ()
+    passes: tuple[DeviceTimePart, ...] = ()
     """Forward, backward, optimizer, communication and other, in a training."""
     backward_to_forward: float | None = None
-    stages: tuple[Part, ...] = ()
+    stages: tuple[DeviceTimePart, ...] = ()
     """Prefill and decode, in inference."""
     stages_by: str = ""
     """In words: what told them apart."""
-    operations: tuple[Part, ...] = ()
+    operations: tuple[DeviceTimePart, ...] = ()
     """By kind of XLA's operation, in a capture of jax.profiler."""
     graph_launches: int = 0
     """Calls that replay a CUDA graph."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmtop.format import DASH, count, duration, middled, number, percent, printable
-from llmtop.report.device_time import GemmTime, Part
+from llmtop.report.device_time import DeviceTimePart, GemmTime
 from llmtop.report.model import Report
 from llmtop.report.text_table import Text
 
@@ -108,7 +108,7 @@ def makeup_table(report: Report) -> Text:
     return Text(title, ("part, whole capture", "of device", "total"), rows, left=1)
 
 
-def _part(part: Part) -> tuple[str, ...]:
+def _part(part: DeviceTimePart) -> tuple[str, ...]:
     name = printable(part.name, 60)
     if part.passes is not None:
         name += f", {count(part.passes)} of {duration(part.pass_seconds)} each"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import NamedTuple
 
-from llmtop.report.stack_samples import MAIN, Frame, Process, Stack, ThreadId
+from llmtop.report.stack_samples import MAIN, Frame, SampledProcess, Stack, ThreadId
 from llmtop.report.stacks import MAX_DEPTH, HotFrame, Kind, ProcessStacks, StackNode, ThreadStacks
 
 _HOTTEST = 20
@@ -57,7 +57,7 @@ def fold(stacks: Iterable[Stack], ranks: Mapping[int, int], cpu: CpuTimes) -> tu
         ranks: by pid, of those that have one.
         cpu: by thread, where it was asked for.
     """
-    processes: dict[Process | None, dict[ThreadId, list[Stack]]] = {}
+    processes: dict[SampledProcess | None, dict[ThreadId, list[Stack]]] = {}
     for stack in stacks:
         processes.setdefault(stack.process, {}).setdefault(stack.thread, []).append(stack)
     made = [_process(process, threads, ranks, cpu) for process, threads in processes.items()]
@@ -75,7 +75,7 @@ def _started(made: list[ProcessStacks], by: ProcessStacks) -> list[ProcessStacks
 
 
 def _process(
-    process: Process | None, threads: dict[ThreadId, list[Stack]], ranks: Mapping[int, int], cpu: CpuTimes
+    process: SampledProcess | None, threads: dict[ThreadId, list[Stack]], ranks: Mapping[int, int], cpu: CpuTimes
 ) -> ProcessStacks:
     found = [_thread(process, thread, stacks, cpu) for thread, stacks in threads.items()]
     order = {"working": 0, "waiting": 1, "llmtop": 2}
@@ -91,11 +91,11 @@ def _process(
     )
 
 
-def _is_main(process: Process | None, os_id: int | None, name: str) -> bool:
+def _is_main(process: SampledProcess | None, os_id: int | None, name: str) -> bool:
     return name == MAIN or (process is not None and os_id == process.pid)
 
 
-def _thread(process: Process | None, thread: ThreadId, stacks: list[Stack], cpu: CpuTimes) -> ThreadStacks:
+def _thread(process: SampledProcess | None, thread: ThreadId, stacks: list[Stack], cpu: CpuTimes) -> ThreadStacks:
     known = cpu.get(thread.os_id) if thread.os_id is not None else None
     name = thread.name or (known.name if known is not None and known.name.startswith("llmtop-") else "")
     if not name:
@@ -113,7 +113,9 @@ def _thread(process: Process | None, thread: ThreadId, stacks: list[Stack], cpu:
     )
 
 
-def _kind(process: Process | None, thread: ThreadId, name: str, stacks: list[Stack], cpu: CpuTime | None) -> Kind:
+def _kind(
+    process: SampledProcess | None, thread: ThreadId, name: str, stacks: list[Stack], cpu: CpuTime | None
+) -> Kind:
     outermost = stacks[0].frames[0].file if stacks[0].frames else ""
     if name.startswith("llmtop-") or outermost.endswith(_OURS):
         return "llmtop"

@@ -68,7 +68,7 @@ class PhasePeak(msgspec.Struct, frozen=True, kw_only=True):
     count: int
 
 
-class Peak(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryPeak(msgspec.Struct, frozen=True, kw_only=True):
     """When most was allocated."""
 
     bytes: int
@@ -78,7 +78,7 @@ class Peak(msgspec.Struct, frozen=True, kw_only=True):
     phase: str | None
 
 
-class Timeline(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryTimeline(msgspec.Struct, frozen=True, kw_only=True):
     """The most that was allocated and reserved, in equal stretches of the window."""
 
     seconds: float | None
@@ -131,11 +131,11 @@ class MemoryDevice(msgspec.Struct, frozen=True, kw_only=True):
     modules: tuple[Held, ...]
     sizes: tuple[Held, ...]
     """Blocks without a stack, by the size they asked for."""
-    peak: Peak | None = None
+    peak: MemoryPeak | None = None
     loss_peak_bytes: int | None = None
     """What at the peak was allocated within a cross entropy or a softmax over classes: mostly a vocabulary."""
     phases: tuple[PhasePeak, ...] = ()
-    timeline: Timeline | None = None
+    timeline: MemoryTimeline | None = None
     growing: tuple[Growing, ...] = ()
     out_of_memory: tuple[OutOfMemory, ...] = ()
 

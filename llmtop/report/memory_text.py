@@ -16,7 +16,7 @@ from llmtop.report.memory_model import (
     MemoryDevice,
     MemoryFinding,
     MemoryReport,
-    Timeline,
+    MemoryTimeline,
 )
 from llmtop.report.text_table import Text
 
@@ -132,7 +132,7 @@ def figures(device: MemoryDevice) -> list[str]:
     return lines
 
 
-def drawn(timeline: Timeline, width: int, rows: int) -> list[str]:
+def drawn(timeline: MemoryTimeline, width: int, rows: int) -> list[str]:
     """Allocated as a filled curve, and above it in grey what is reserved besides; bytes at the left, time below.
 
     Args:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 
 from llmtop.phase_names import is_optimizer_step, role_of, without_number
-from llmtop.report.comparison import Change
+from llmtop.report.comparison import ComparedFigure
 from llmtop.report.model import PhaseMean
 from llmtop.report.step_times import time_change
 
@@ -66,7 +66,7 @@ def phase_changes(
     relative: float,
     step_seconds: float | None,
     judged: tuple[bool, bool],
-) -> tuple[Change, ...]:
+) -> tuple[ComparedFigure, ...]:
     """The phases of one device (or means over several) by both clocks.
 
     Args:
@@ -92,7 +92,9 @@ def phase_changes(
             if old is None and new is None:
                 continue
             if name == _OUTSIDE and not alike:
-                rows.append(Change(name=f"{name}, {clock}", unit="s", before=old, after=new, told=_OF_OTHERS))
+                rows.append(
+                    ComparedFigure(name=f"{name}, {clock}", unit="s", before=old, after=new, told=_OF_OTHERS)
+                )
                 continue
             noise = None
             if old is not None and new is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from llmtop.format import DASH, counted, duration, middled, number, percent, printable, times
 from llmtop.report.compare_words import difference, signed
-from llmtop.report.comparison import Change, Comparison, DeviceChange, FindingChange, WorkChange
+from llmtop.report.comparison import ComparedFigure, Comparison, DeviceChange, FindingChange, WorkChange
 from llmtop.report.text_table import Text
 
 _Style = Callable[[str, str], str]
@@ -147,14 +147,14 @@ def _step(found: Comparison, brief: bool) -> _Table:
     return _changes("", [*rows, *shares], 48)
 
 
-def replace_name(row: Change, name: str) -> Change:
+def replace_name(row: ComparedFigure, name: str) -> ComparedFigure:
     """The same figure under another name."""
     from msgspec import structs
 
     return structs.replace(row, name=name)
 
 
-def _phases(found: Comparison, brief: bool) -> list[Change]:
+def _phases(found: Comparison, brief: bool) -> list[ComparedFigure]:
     """In brief the outermost ones, the largest change first of what does not come to next to nothing."""
     rows = [row for row in found.phases if row.before or row.after]
     if not brief:
@@ -165,7 +165,7 @@ def _phases(found: Comparison, brief: bool) -> list[Change]:
     return sorted(worth, key=lambda row: (not row.moved, -abs((row.after or 0.0) - (row.before or 0.0))))
 
 
-def _changes(title: str, rows: Sequence[Change], width: int) -> _Table:
+def _changes(title: str, rows: Sequence[ComparedFigure], width: int) -> _Table:
     cells = [
         (
             f"{_MARK if row.moved else ' '} {middled(row.name, width)}",
@@ -183,7 +183,7 @@ def _show(value: float | None, unit: str) -> str:
     return percent(value, 1) if unit == "pct" else duration(value)
 
 
-def _difference(row: Change) -> tuple[str, str]:
+def _difference(row: ComparedFigure) -> tuple[str, str]:
     """A change as a difference, and as a part of what was there."""
     if row.before is None or row.after is None:
         return DASH, row.told

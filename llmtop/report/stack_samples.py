@@ -66,7 +66,7 @@ def shortened(file: str) -> str:
 
 
 @dataclass(frozen=True)
-class Process:
+class SampledProcess:
     """One process, as the samples name it."""
 
     pid: int
@@ -88,7 +88,7 @@ class ThreadId:
 class Stack:
     """One stack of one thread, with how often it was seen."""
 
-    process: Process | None
+    process: SampledProcess | None
     thread: ThreadId
     frames: tuple[Frame, ...]
     """Outermost first."""
@@ -128,10 +128,12 @@ def _stack(line: str, number: int, what: str, known: dict[str, Frame]) -> Stack:
     rest, _, count = line.rpartition(" ")
     if not (count.isascii() and count.isdigit() and rest) or len(count) > 15:
         raise UnusableInput(f"line {number} of {what} is no stack with a count: {printable(line, 60)}")
-    process: Process | None = None
+    process: SampledProcess | None = None
     while match := _PROCESS.match(rest):
         first_asked = None if process is None else process.started_by or process.pid
-        process = Process(int(match["pid"][:18]), printable(match["command"], _LONGEST_COMMAND), first_asked)
+        process = SampledProcess(
+            int(match["pid"][:18]), printable(match["command"], _LONGEST_COMMAND), first_asked
+        )
         rest = rest[match.end() :]
     first, _, frames = rest.partition(";")
     thread = ThreadId()
@@ -179,7 +181,7 @@ def _word(text: str) -> str:
     return printable(text).replace(";", ",").replace('"', "'")
 
 
-def _place(process: Process | None, thread: ThreadId) -> tuple[bool, int, bool, int]:
+def _place(process: SampledProcess | None, thread: ThreadId) -> tuple[bool, int, bool, int]:
     """Main threads first, workers after the process that started them."""
     started = process is not None and process.started_by is not None
     return started, 0 if process is None else process.pid, thread.name != MAIN, thread.os_id or 0
@@ -188,7 +190,7 @@ def _place(process: Process | None, thread: ThreadId) -> tuple[bool, int, bool, 
 def speedscope(stacks: list[Stack], name: str, rate_hz: float) -> bytes:
     """The same as a file for https://www.speedscope.app, one profile a thread."""
     index: dict[Frame, int] = {}
-    threads: dict[tuple[Process | None, ThreadId], list[Stack]] = {}
+    threads: dict[tuple[SampledProcess | None, ThreadId], list[Stack]] = {}
     for stack in stacks:
         threads.setdefault((stack.process, stack.thread), []).append(stack)
     profiles = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from llmtop.report.comparison import Basis, Change
+from llmtop.report.comparison import Basis, ComparedFigure
 from llmtop.report.model import Correction, Device, Report
 
 NOTCH = 1.57
@@ -96,7 +96,7 @@ def basis_of(before: Report, after: Report, a: StepTime | None, b: StepTime | No
     return "captured" if before.engine == after.engine else "bounded"
 
 
-def step_change(a: StepTime, b: StepTime, basis: Basis) -> tuple[Change, tuple[float, float] | None]:
+def step_change(a: StepTime, b: StepTime, basis: Basis) -> tuple[ComparedFigure, tuple[float, float] | None]:
     """How the step changed, and between which bounds in percent where only those are known."""
     use = basis != "captured"
     one = a.undisturbed if use and a.undisturbed is not None else a.captured
@@ -108,7 +108,7 @@ def step_change(a: StepTime, b: StepTime, basis: Basis) -> tuple[Change, tuple[f
         (a_low, a_high), (b_low, b_high) = a.bounds, b.bounds
         bounds = (100.0 * (b_low / a_high - 1), 100.0 * (b_high / a_low - 1))
         moved = moved and (b_low > a_high + noise or a_low > b_high + noise)
-    found = Change(
+    found = ComparedFigure(
         name="median step",
         unit="s",
         before=one,
@@ -123,7 +123,7 @@ def step_change(a: StepTime, b: StepTime, basis: Basis) -> tuple[Change, tuple[f
 
 def time_change(
     name: str, before: float | None, after: float | None, noise: float | None, judged: bool = True
-) -> Change:
+) -> ComparedFigure:
     """A time before and after; None on a side that does not have it.
 
     Args:
@@ -135,9 +135,9 @@ def time_change(
     """
     if before is None or after is None:
         told = "only before" if after is None else "only after"
-        return Change(name=name, unit="s", before=before, after=after, told=told)
+        return ComparedFigure(name=name, unit="s", before=before, after=after, told=told)
     told = in_words(before, after)
-    return Change(
+    return ComparedFigure(
         name=name,
         unit="s",
         before=before,

@@ -9,7 +9,7 @@ from llmtop import format as fmt
 from llmtop.rules import limits
 from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.gpu import GpuState, share_pct
-from llmtop.rules.state.memory_trend import Growth
+from llmtop.rules.state.memory_trend import MemoryRise
 from llmtop.rules.state.rank import RankState
 
 _RETRY_SECONDS: Final = 60.0
@@ -103,7 +103,7 @@ MEMORY_PRESSURE: Final = Rule[RankState](
 )
 
 
-def _growth(state: RankState) -> Growth | None:
+def _growth(state: RankState) -> MemoryRise | None:
     total = state.gpu.gpu.mem_total_bytes if state.gpu else None
     enough = _GROWTH_BYTES if total is None else total * GROWTH_PCT / 100
     for growth in state.memory.growths():
@@ -115,7 +115,7 @@ def _growth(state: RankState) -> Growth | None:
     return None
 
 
-def _seconds_left(state: RankState, growth: Growth | None) -> float | None:
+def _seconds_left(state: RankState, growth: MemoryRise | None) -> float | None:
     """Until the GPU is full at this rate; None where that cannot be told."""
     total = state.gpu.gpu.mem_total_bytes if state.gpu else None
     held, rate = state.rank.memory_allocated_bytes, growth.bytes_per_second if growth else None

@@ -27,7 +27,7 @@ MAIN_PCT: Final = 25.0
 """Of the time outside, from which a cause is named."""
 
 
-class Advice(NamedTuple):
+class CauseAdvice(NamedTuple):
     """What to do where the cause has one of these words in it."""
 
     words: tuple[str, ...]
@@ -35,28 +35,28 @@ class Advice(NamedTuple):
 
 
 ADVICE: Final = (
-    Advice(
+    CauseAdvice(
         ("garbage collection", "gc.collect("),
         "gc.freeze() after the model is built; or gc.disable() and gc.collect() every some hundred steps",
     ),
-    Advice(
+    CauseAdvice(
         ("torch.compile", "_dynamo", "_inductor"),
         "TORCH_LOGS=recompiles says why it compiles again; mark what changes dynamic, or pad to few shapes",
     ),
-    Advice(
+    CauseAdvice(
         (".item()", ".cpu()", ".tolist()", "float(", ".numpy()", "synchronize("),
         "keep such numbers on the GPU and read them every 50 steps: each look waits for the GPU",
     ),
-    Advice(
+    CauseAdvice(
         ("print(", "log(", ".log", "logger", "tqdm", "wandb", "add_scalar", "set_postfix", "write("),
         "log every 50 steps instead of each",
     ),
-    Advice(
+    CauseAdvice(
         ("save(", "checkpoint", "dump("),
         "save less often, or in the background (torch.distributed.checkpoint.async_save)",
     ),
-    Advice(("sleep(",), "it sleeps: take that out of the loop"),
-    Advice(
+    CauseAdvice(("sleep(",), "it sleeps: take that out of the loop"),
+    CauseAdvice(
         (" for ", "next(", "get_batch", "batch"),
         'if it waits for data, name it: with llmtop.phase("dataload"):, or for batch in llmtop.loader(batches):',
     ),

@@ -53,7 +53,7 @@ OURS: Final = "llmtop"
 """The key under which llmtop's own capture adds what it knows: when steps began, and whose some tensors are."""
 
 
-class Frame(NamedTuple):
+class StackLine(NamedTuple):
     """One line of a Python stack."""
 
     file: str
@@ -61,11 +61,11 @@ class Frame(NamedTuple):
     function: str
 
 
-Stack = tuple[Frame, ...]
+Stack = tuple[StackLine, ...]
 """The innermost frame first, as torch has them; empty where none was recorded."""
 
 
-class Phase(NamedTuple):
+class AllocatorPhase(NamedTuple):
     """One stretch of time with a name."""
 
     name: str
@@ -87,7 +87,7 @@ class Blocks:
 
 
 @dataclass(frozen=True)
-class Events:
+class AllocatorEvents:
     """What the allocator did, one row each, in order."""
 
     action: Ints
@@ -122,7 +122,7 @@ class DeviceMemory:
     expandable: bool
     """Whether some segment can grow in place."""
     blocks: Blocks
-    events: Events
+    events: AllocatorEvents
     failed: tuple[Failed, ...] = ()
     """Allocations that failed, as the training noted them where no history was recorded."""
 
@@ -135,7 +135,7 @@ class MemorySnapshot:
     devices: tuple[DeviceMemory, ...]
     stacks: tuple[Stack, ...]
     """What the columns called `stack` count; the first is empty."""
-    phases: tuple[Phase, ...] = ()
+    phases: tuple[AllocatorPhase, ...] = ()
     steps_us: tuple[int, ...] = ()
     """When steps began, in Unix time, and at last when the last one ended."""
     owners: dict[int, str] = field(default_factory=dict)
@@ -233,7 +233,7 @@ class _Reader:
         """Stacks that torch shares between events are one list after unpickling, too; `read` holds them all."""
         self._by_frames: dict[tuple[int, ...], int] = {}
         """Most are not: each event has a list of its own, of frames that are one dict for each place in code."""
-        self._frames: dict[int, Frame] = {}
+        self._frames: dict[int, StackLine] = {}
         self._failed: dict[int, list[Failed]] = {}
 
     def read(self, data: Any) -> MemorySnapshot:
@@ -282,7 +282,7 @@ class _Reader:
                 rows.append(self._block(block, address, place))
                 address += rows[-1][1]
         blocks = Blocks(*_columns(rows, 6))
-        events = Events(*_columns([self._event(entry) for entry in trace], 6))
+        events = AllocatorEvents(*_columns([self._event(entry) for entry in trace], 6))
         sizes = np.array([_whole(segment["total_size"]) for segment in segments], np.int64)
         # What could not be had may be of any size: such a request is often the fault itself.
         for values in (sizes, blocks.bytes, blocks.requested, events.bytes[events.action != OOM]):
@@ -336,11 +336,11 @@ class _Reader:
             self._by_identity[id(frames)] = known
         return known
 
-    def _frame(self, frame: dict[str, Any]) -> Frame:
+    def _frame(self, frame: dict[str, Any]) -> StackLine:
         known = self._frames.get(id(frame))
         if known is None:
             file, name = _text(frame["filename"]), _text(frame["name"])
-            known = self._frames[id(frame)] = Frame(file, _whole(frame["line"]), name)
+            known = self._frames[id(frame)] = StackLine(file, _whole(frame["line"]), name)
         return known
 
 
@@ -370,7 +370,7 @@ def _text(value: Any) -> str:
     return value[:_NAMES]
 
 
-def _phases(annotations: list[Any]) -> tuple[Phase, ...]:
+def _phases(annotations: list[Any]) -> tuple[AllocatorPhase, ...]:
     """Starts and ends of the same name, put together; what never ended is left out."""
     opened: dict[str, list[int]] = {}
     found = []
@@ -379,5 +379,5 @@ def _phases(annotations: list[Any]) -> tuple[Phase, ...]:
         if stage == "START":
             opened.setdefault(name, []).append(at)
         elif stage == "END" and opened.get(name):
-            found.append(Phase(name, opened[name].pop(), at))
+            found.append(AllocatorPhase(name, opened[name].pop(), at))
     return tuple(sorted(found, key=lambda phase: (phase.begin_us, -phase.end_us)))

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from llmtop.analysis.load_cost import decide
-from llmtop.analysis.load_seen import Seen, Waits
-from llmtop.analysis.load_source import Sources
+from llmtop.analysis.load_seen import LoadSeen, Waits
+from llmtop.analysis.load_source import SourceFiles
 from llmtop.report.fold_stacks import CpuTime
-from llmtop.report.stack_samples import Frame, Process, Stack, ThreadId
+from llmtop.report.stack_samples import Frame, SampledProcess, Stack, ThreadId
 from llmtop.snapshot import LoadingCost
 
 TORCH = "/env/lib/python3.11/site-packages/torch/utils/data/"
@@ -32,18 +32,21 @@ TRAINS = (Frame("main", "/home/me/train.py", 4),)
 
 
 def worker(pid: int, doing: dict[tuple[Frame, ...], int], idle: int = 0) -> list[Stack]:
-    process = Process(pid, started_by=1)
+    process = SampledProcess(pid, started_by=1)
     made = [Stack(process, ThreadId(pid), (LOOP, FETCH, *frames), number) for frames, number in doing.items()]
     return [*made, Stack(process, ThreadId(pid), IDLE, idle)] if idle else made
 
 
 def trains(waits: int, works: int) -> list[Stack]:
-    return [Stack(Process(1), ThreadId(1), AWAITS, waits), Stack(Process(1), ThreadId(1), TRAINS, works)]
+    return [
+        Stack(SampledProcess(1), ThreadId(1), AWAITS, waits),
+        Stack(SampledProcess(1), ThreadId(1), TRAINS, works),
+    ]
 
 
-def seen(*stacks: list[Stack], states: dict[int, dict[Waits, int]] | None = None, **more: object) -> Seen:
+def seen(*stacks: list[Stack], states: dict[int, dict[Waits, int]] | None = None, **more: object) -> LoadSeen:
     counted = {thread: Counter(one) for thread, one in (states or {}).items()}
-    return Seen(pid=1, stacks=tuple(one for each in stacks for one in each), states=counted, **more)  # type: ignore[arg-type]
+    return LoadSeen(pid=1, stacks=tuple(one for each in stacks for one in each), states=counted, **more)  # type: ignore[arg-type]
 
 
 def test_most_of_the_time_names_it_and_the_workers_that_suffice_are_counted() -> None:
@@ -271,7 +274,7 @@ def batches():
 def test_the_line_that_calls_a_library_in_c_is_read(tmp_path: Path) -> None:
     script = tmp_path / "data.py"
     script.write_text(SCRIPT)
-    sources = Sources()
+    sources = SourceFiles()
 
     def calls(line: int) -> tuple[str, ...]:
         return sources.calls(Frame("Set.__getitem__", str(script), line))
@@ -293,7 +296,7 @@ def test_the_line_that_calls_a_library_in_c_is_read(tmp_path: Path) -> None:
 def test_a_file_that_is_gone_or_no_python_says_nothing(tmp_path: Path) -> None:
     script = tmp_path / "data.py"
     script.write_text("def (")
-    sources = Sources()
+    sources = SourceFiles()
     assert sources.calls(Frame("f", str(script), 1)) == ()
     assert sources.calls(Frame("f", str(tmp_path / "gone.py"), 1)) == ()
     assert not sources.is_generator(Frame("f", "relative.py", 1))

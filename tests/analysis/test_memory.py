@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.analysis.memory import report_of
+from llmtop.analysis.analyze_memory import report_of
 from llmtop.analysis.memory_leaks import leaks_of
 from llmtop.report.memory_model import LeakReport, MemoryReport
 from llmtop.trace.memory_snapshot import MemorySnapshot, load

@@ -20,7 +20,7 @@ from llmtop import procfs
 from llmtop.analysis.load_stacks import load_stacks
 from llmtop.capture import take
 from llmtop.capture.engine import Refusal
-from llmtop.capture.job import Cancelled, Job, Plan, Progress, Target
+from llmtop.capture.job import Cancelled, CaptureJob, Plan, Progress, Target
 from llmtop.capture.py_spy import engine as py_spy
 from llmtop.capture.py_spy import outside, ptrace_permission, stacks
 from llmtop.capture.step_listener import StepWatch
@@ -238,7 +238,7 @@ def test_a_py_spy_that_is_killed_while_it_holds_the_training_leaves_it_running(
     native = plan(process.pid, tmp_path, options=frozenset({"native"}), seconds=30.0)
     for _ in range(5):
         with_py_spy = job(native, tmp_path)
-        recording = outside.Recording(with_py_spy, native.targets[0])
+        recording = outside.PySpyRecording(with_py_spy, native.targets[0])
         recording.await_start(with_py_spy)
         recording.close()  # which kills it wherever it is
         wait_for(lambda: not procfs.is_stopped(process.pid), what="the training to run")
@@ -295,8 +295,8 @@ def tasks(pid: int) -> set[str]:
     return set(os.listdir(f"/proc/{pid}/task"))
 
 
-def job(plan: Plan, folder: Path) -> Job:
-    return Job(plan, folder, StepWatch([]))
+def job(plan: Plan, folder: Path) -> CaptureJob:
+    return CaptureJob(plan, folder, StepWatch([]))
 
 
 def below(node: StackNode | None) -> Iterator[StackNode]:

@@ -12,7 +12,7 @@ import pytest
 from llmtop import wire
 from llmtop.capture.across import job_of
 from llmtop.capture.across.rank_choice import RankChoice, usual_rank, with_company
-from llmtop.capture.across.step_choice import Wanted, choose
+from llmtop.capture.across.step_choice import StepChoice, choose
 from llmtop.capture.job import Target
 from llmtop.errors import NotPossibleHere, UnusableInput
 from tests.capture.conftest import Start
@@ -38,7 +38,7 @@ class Steps:
     [("+20", 1.0, 119), ("+20", 0.05, 99 + 2 + 60), ("+1", 10.0, 99 + 2 + 1), ("400", 1.0, 400)],
 )
 def test_it_is_so_far_ahead_that_every_node_has_heard(asked: str, seconds: float, step: int) -> None:
-    chosen = choose(Wanted.parse(asked), Steps(100, seconds))  # type: ignore[arg-type]
+    chosen = choose(StepChoice.parse(asked), Steps(100, seconds))  # type: ignore[arg-type]
     assert chosen.step == step
     assert f"step {step}" in chosen.sentence
     assert chosen.seconds == pytest.approx((step - 99) * seconds)
@@ -47,18 +47,18 @@ def test_it_is_so_far_ahead_that_every_node_has_heard(asked: str, seconds: float
 @pytest.mark.parametrize(("asked", "why"), [("99", "has passed"), ("3", "has passed"), ("101", "too soon")])
 def test_a_step_that_cannot_be_is_refused(asked: str, why: str) -> None:
     with pytest.raises(UnusableInput, match=why):
-        choose(Wanted.parse(asked), Steps(100, 1.0))  # type: ignore[arg-type]
+        choose(StepChoice.parse(asked), Steps(100, 1.0))  # type: ignore[arg-type]
 
 
 def test_before_the_first_step_nothing_can_be_said() -> None:
     with pytest.raises(NotPossibleHere, match="no step has ended"):
-        choose(Wanted.parse("+20"), Steps(0, 1.0))  # type: ignore[arg-type]
+        choose(StepChoice.parse("+20"), Steps(0, 1.0))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["", "+", "-3", "1.5", "+2x", "9" * 20, "١٢"])
 def test_what_is_no_step_is_refused(text: str) -> None:
     with pytest.raises(UnusableInput, match="is no step"):
-        Wanted.parse(text)
+        StepChoice.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -145,10 +145,10 @@ def test_without_a_store_the_same_command_for_every_node_is_said() -> None:
 
 def test_a_script_that_counts_by_tens_is_followed() -> None:
     counted = Steps(100, 1.0, by=10)
-    assert choose(Wanted.parse("+20"), counted).step == 990 + 200  # type: ignore[arg-type]
-    assert choose(Wanted.parse("1200"), counted).step == 1200  # type: ignore[arg-type]
+    assert choose(StepChoice.parse("+20"), counted).step == 990 + 200  # type: ignore[arg-type]
+    assert choose(StepChoice.parse("1200"), counted).step == 1200  # type: ignore[arg-type]
     with pytest.raises(UnusableInput, match="counts its steps by 10, and 1205 is none of them"):
-        choose(Wanted.parse("1205"), counted)  # type: ignore[arg-type]
+        choose(StepChoice.parse("1205"), counted)  # type: ignore[arg-type]
 
 
 def _capture(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -10,7 +10,7 @@ import pytest
 from llmtop.analysis.analyze import analyze
 from llmtop.capture import take
 from llmtop.capture.engines import ENGINES
-from llmtop.capture.job import Job, Plan, Recorded
+from llmtop.capture.job import CaptureJob, Plan, Recorded
 from tests.capture.conftest import Start
 from tests.support.made_up_engine import MadeUpEngine
 from tests.support.processes import wait_for
@@ -23,7 +23,7 @@ SLOWER = 1.5
 class _SlowEngine(MadeUpEngine):
     """Leaves the trace of a GPU training whose steps take longer than those that the training tells."""
 
-    def record(self, job: Job) -> Recorded:
+    def record(self, job: CaptureJob) -> Recorded:
         """See `Engine.record`."""
         super().record(job)
         assert job.window is not None

@@ -13,7 +13,7 @@ import pytest
 
 from collectors.prometheus.client import Client
 from collectors.prometheus.cluster import Cluster
-from collectors.prometheus.model import ClusterView
+from collectors.prometheus.cluster_view import ClusterView
 from collectors.prometheus.queries import Queries, recorded, union
 from collectors.prometheus.source import pace
 from tests.support.processes import REPOSITORY, environment, wait_for

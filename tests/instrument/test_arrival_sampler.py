@@ -12,14 +12,16 @@ from llmtop.instrument.arrival import sampler as sampler_module
 from llmtop.instrument.arrival.sampler import EVERY_NS, Sampler
 from llmtop.instrument.gpu import stream_waits
 from llmtop.instrument.gpu.stream_waits import StreamWaits
-from llmtop.instrument.record.phase_tree import Node
+from llmtop.instrument.record.phase_tree import PhaseNode
 from tests.support.installed import needs
 from tests.support.virtual_gpu import MS, US, VirtualEvent, VirtualGpu
 
 needs("torch")
 pytestmark = pytest.mark.torch
 
-FORWARD, BACKWARD, COMMUNICATION = (Node(name, None, name, 2) for name in ("forward", "backward", "communication"))
+FORWARD, BACKWARD, COMMUNICATION = (
+    PhaseNode(name, None, name, 2) for name in ("forward", "backward", "communication")
+)
 
 
 class Replica:
@@ -300,10 +302,10 @@ def test_no_module_is_kept_alive() -> None:
     import torch
 
     from llmtop.instrument.arrival.replicas import Replica as Found
-    from llmtop.instrument.auto.search import Held
+    from llmtop.instrument.auto.search import HeldParameter
 
     net = torch.nn.Linear(2, 2)
-    found = Found(net, "2-0", [Held(net, "weight"), Held(net, "bias")], gathers=False)
+    found = Found(net, "2-0", [HeldParameter(net, "weight"), HeldParameter(net, "bias")], gathers=False)
     assert found.is_there
     assert found.candidates() == list(net.parameters())
     net.bias.requires_grad_(False)

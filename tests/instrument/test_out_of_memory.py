@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.analysis.memory import analyze_memory
+from llmtop.analysis.analyze_memory import analyze_memory
 from llmtop.instrument.control import out_of_memory
 from tests.support.installed import needs
 

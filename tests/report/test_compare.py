@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from llmtop.analysis.analyze import analyze, analyze_trace
-from llmtop.report.compare import Change, Comparison, compare_reports, regressed, render
+from llmtop.report.compare import ComparedFigure, Comparison, compare_reports, regressed, render
 from llmtop.report.model import Report
 from tests.support.data import HEALTHY, LAUNCH_BOUND
 from tests.support.traces import Capture
@@ -28,7 +28,7 @@ def _training(
     return analyze_trace(capture.trace(folder))
 
 
-def _step(comparison: Comparison) -> Change:
+def _step(comparison: Comparison) -> ComparedFigure:
     assert comparison.step is not None
     return comparison.step
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmtop.bench.model import Bench, BenchRun, BenchSettings, OverRuns, RunFigures, StepWindow
+from llmtop.bench.model import Bench, BenchRun, BenchSettings, MeasuredSteps, OverRuns, RunFigures
 
 TOKENS = 1000.0
 
@@ -19,7 +19,7 @@ def made_runs(
         times = step * np.exp(random.normal() * between + within * random.normal(size=40))
         mean = float(times.mean())
         p50, p95, p99 = (float(np.quantile(times, share)) for share in (0.5, 0.95, 0.99))
-        window = StepWindow(
+        window = MeasuredSteps(
             started_at=1e9, seconds=float(times.sum()), warmup_steps=5, step_seconds=[float(one) for one in times]
         )
         runs.append(

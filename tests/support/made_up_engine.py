@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection
 
 from llmtop.capture.engine import Check, Engine, Refusal
-from llmtop.capture.job import Job, Recorded, Target
+from llmtop.capture.job import CaptureJob, Recorded, Target
 from llmtop.capture.wait_for_window import wait_window
 from llmtop.nsys_cli.tool import Option
 
@@ -44,7 +44,7 @@ class MadeUpEngine(Engine):
         """See `Engine.warning`."""
         return "nothing of it is true"
 
-    def record(self, job: Job) -> Recorded:
+    def record(self, job: CaptureJob) -> Recorded:
         """See `Engine.record`."""
         job.stage("record")
         begun = time.time_ns()

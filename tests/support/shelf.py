@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from llmtop.analysis.analyze import analyze
-from llmtop.analysis.memory import analyze_memory
+from llmtop.analysis.analyze_memory import analyze_memory
 from llmtop.capture.folder import PARENT, Info, StepTimes, write_info
 from llmtop.report.memory_model import to_json as memory_json
 from llmtop.report.model import to_json

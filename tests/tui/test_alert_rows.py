@@ -15,7 +15,7 @@ from screenshots.scenes import scene, uuid
 from tests.support.snapshots import gpu, rank, snapshot
 from tests.tui.driving import Held, running, text
 from tui import keys, whom
-from tui.alerts import Alerts
+from tui.alerts import AlertLog
 from tui.panes import alert_rows
 from tui.screens.capture import CaptureScreen
 from tui.screens.stacks import StacksScreen
@@ -189,7 +189,7 @@ async def test_a_muted_alert_that_comes_again_is_heard() -> None:
 
 
 def test_what_has_gone_is_remembered_with_how_long_it_held() -> None:
-    alerts = Alerts()
+    alerts = AlertLog()
     throttled = alert("throttled", gpu="GPU-1", since=1_000.0)
     for second in range(100):
         up = (throttled,) if 10 <= second < 50 else ()
@@ -199,7 +199,7 @@ def test_what_has_gone_is_remembered_with_how_long_it_held() -> None:
 
 
 def test_a_jump_back_forgets_what_came_after_it() -> None:
-    alerts = Alerts()
+    alerts = AlertLog()
     early = [snapshot(1_000.0 + second, alerts=(alert("outside", pid=1),)) for second in range(3)]
     late = [snapshot(1_010.0), snapshot(1_011.0, alerts=(alert("slower", pid=1),)), snapshot(1_012.0)]
     for moment in (*early, *late):
@@ -211,7 +211,7 @@ def test_a_jump_back_forgets_what_came_after_it() -> None:
 
 
 def test_a_graver_alert_is_shown_though_another_was_chosen() -> None:
-    alerts, two = Alerts(), (alert("outside", pid=1), alert("slower", pid=2))
+    alerts, two = AlertLog(), (alert("outside", pid=1), alert("slower", pid=2))
     alerts.take(snapshot(1_000.0, alerts=two))
     heard = alerts.heard(snapshot(1_000.0, alerts=two))
     alerts.advance(heard)

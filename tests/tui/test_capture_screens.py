@@ -21,7 +21,7 @@ from textual.pilot import Pilot
 
 from llmtop.analysis.analyze import analyze
 from llmtop.capture.engines import ENGINES
-from llmtop.capture.job import Job, Recorded
+from llmtop.capture.job import CaptureJob, Recorded
 from llmtop.nsys_cli import tool as nsys
 from llmtop.snapshot import Alert, Rank, Snapshot
 from screenshots import captures as pictured
@@ -125,7 +125,7 @@ async def test_an_engine_more_in_the_registry_is_in_the_dialog_and_captures(
 class Recorded200(MadeUpEngine):
     """Has two captures of a real H200 to give, one after the other: before a fix and after it."""
 
-    def record(self, job: Job) -> Recorded:
+    def record(self, job: CaptureJob) -> Recorded:
         """See `Engine.record`."""
         source = (LAUNCH_BOUND, HEALTHY)[len(list(job.folder.parent.iterdir())) > 1]
         return Recorded(report=("# a report", msgspec.to_builtins(analyze(source))))

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from collectors.prometheus.model import Cell, ClusterView, LateRank, Node, NodeCharts, Run, Series
+from collectors.prometheus.cluster_view import ClusterView, GpuCell, LateRank, Node, NodeCharts, Run, Series
 from tests.support.processes import REPOSITORY
 from tests.support.prometheus import NO_PROMETHEUS, Prometheus, find
 from tests.support.simulated_nodes import Nodes
 from tests.support.terminal import Terminal
 from tests.support.two_nodes import TOGETHER, TwoNodes
 from tui.cluster import paint
-from tui.cluster.state import SPANS, State
+from tui.cluster.state import SPANS, ClusterState
 from tui.paint.palette import THEMES, Palette
 from tui.paint.rows import Look
 
@@ -141,7 +141,7 @@ def look(depth: str = "full", ascii: bool = False) -> Look:
 
 
 def node(number: int, **fields: object) -> Node:
-    cells = tuple(Cell(gpu=str(gpu), power_ratio=0.8) for gpu in range(8))
+    cells = tuple(GpuCell(gpu=str(gpu), power_ratio=0.8) for gpu in range(8))
     return Node(**{"name": f"node{number:03d}", "up": True, "cells": cells, "power_ratio": 0.8, **fields})  # type: ignore[arg-type]
 
 
@@ -161,7 +161,7 @@ def view(count: int, **fields: object) -> ClusterView:
     )
 
 
-def painted(state: State, width: int, height: int, **kwargs: object) -> str:
+def painted(state: ClusterState, width: int, height: int, **kwargs: object) -> str:
     rows = paint.rows(state, width, height, look(**kwargs))  # type: ignore[arg-type]
     assert len(rows) == height
     assert all(row.used <= width for row in rows)
@@ -171,7 +171,7 @@ def painted(state: State, width: int, height: int, **kwargs: object) -> str:
 @pytest.mark.parametrize("count", [0, 1, 64, 512])
 @pytest.mark.parametrize("size", [(200, 50), (120, 30), (80, 24), (40, 10), (10, 3), (1, 1)])
 def test_it_is_painted_at_any_size(count: int, size: tuple[int, int]) -> None:
-    state = State()
+    state = ClusterState()
     painted(state, *size)
     state.now = 1001.0
     state.view = view(count, late=(LateRank(run="r", rank="1", node="node001", pid="7", seconds=0.1),) * 30)
@@ -194,7 +194,7 @@ def test_it_is_painted_at_any_size(count: int, size: tuple[int, int]) -> None:
 
 
 def test_pages_hold_what_fits_and_follow_the_cursor() -> None:
-    state = State()
+    state = ClusterState()
     state.view, state.now = view(512), 1001.0
     painted(state, 200, 50)
     first, last = state.page
@@ -207,7 +207,7 @@ def test_pages_hold_what_fits_and_follow_the_cursor() -> None:
 
 
 def test_a_chosen_node_stays_chosen_when_it_changes_its_place() -> None:
-    state = State()
+    state = ClusterState()
     state.view = view(8)
     state.move(3)
     assert state.chosen == "node003"
@@ -216,7 +216,7 @@ def test_a_chosen_node_stays_chosen_when_it_changes_its_place() -> None:
 
 
 def test_what_is_old_is_not_drawn_as_live() -> None:
-    state = State()
+    state = ClusterState()
     state.view, state.now = view(4), 1001.0
     assert "NOT LIVE" not in painted(state, 120, 20)
     state.now = 1060.0
@@ -249,13 +249,13 @@ def test_what_is_old_is_not_drawn_as_live() -> None:
     ],
 )
 def test_the_state_of_an_answer_is_said(fields: dict[str, object], words: str) -> None:
-    state = State()
+    state = ClusterState()
     state.view, state.now = view(4, **fields), 1001.0
     assert words in painted(state, 120, 20)
 
 
 def test_span_and_instant_stay_within_bounds() -> None:
-    state = State()
+    state = ClusterState()
     state.now = 1_000_000.0
     state.longer(100)
     assert state.span == SPANS[-1]

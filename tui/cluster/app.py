@@ -11,13 +11,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from collectors.prometheus.model import ClusterView, NodeCharts
+from collectors.prometheus.cluster_view import ClusterView, NodeCharts
 from collectors.prometheus.source import OnView, Wanted
 from llmtop.errors import EXIT_DONE
 from tui.base_app import TerminalApp
 from tui.canvas import Board, Placed
 from tui.cluster import capture_line, paint
-from tui.cluster.state import State
+from tui.cluster.state import ClusterState
 from tui.layout import Rect
 from tui.paint.palette import THEMES
 
@@ -25,7 +25,7 @@ TICK_SECONDS = 1.0
 """How often it is looked whether what is shown has grown old."""
 
 
-class Source(Protocol):
+class ClusterFeed(Protocol):
     """What the app wants of `collectors.prometheus.source.ClusterSource`."""
 
     def start(self, on_view: OnView) -> None:
@@ -81,7 +81,7 @@ class ClusterApp(TerminalApp):
         Binding("ctrl+z", "suspend_process"),
     ]
 
-    def __init__(self, source: Source, *, ascii: bool = False, theme: str | None = None) -> None:
+    def __init__(self, source: ClusterFeed, *, ascii: bool = False, theme: str | None = None) -> None:
         """Prepare; `run()` starts the source.
 
         Args:
@@ -92,7 +92,7 @@ class ClusterApp(TerminalApp):
         Raises:
             UnusableInput: there is no such theme.
         """
-        self.state = State()
+        self.state = ClusterState()
         self._source = source
         self._call: capture_line.Call | None = None
         self._asked = self.state.wanted()

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from collectors.prometheus.cluster import LATE_SHARE
-from collectors.prometheus.model import ClusterView, Run
+from collectors.prometheus.cluster_view import ClusterView, Run
 from llmtop.capture import targets
 from llmtop.capture.across.rank_choice import with_company
 from llmtop.errors import LlmtopError

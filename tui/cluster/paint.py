@@ -9,7 +9,7 @@ from math import nan
 from rich.style import Style
 
 from collectors.prometheus.cluster import LATE_SHARE
-from collectors.prometheus.model import ClusterView, Node, NodeCharts, Series
+from collectors.prometheus.cluster_view import ClusterView, Node, NodeCharts, Series
 from collectors.prometheus.words import (
     counts,
     grave_words,
@@ -20,7 +20,7 @@ from collectors.prometheus.words import (
     state_words,
 )
 from llmtop import format as fmt
-from tui.cluster.state import State
+from tui.cluster.state import ClusterState
 from tui.paint.charts import area, nice_limit
 from tui.paint.rows import Look, Row, blank, clip
 
@@ -43,7 +43,7 @@ KEYS = (
 )
 
 
-def rows(state: State, width: int, height: int, look: Look) -> list[Row]:
+def rows(state: ClusterState, width: int, height: int, look: Look) -> list[Row]:
     """The whole pane, exactly so large."""
     view, body = state.view, max(0, height - 2)
     painted = [_header(state, width, look)] if height > 0 else []
@@ -62,13 +62,13 @@ def _plain(text: str, width: int, style: Style) -> Row:
     return Row(width).add(text, style)
 
 
-def is_stale(state: State) -> bool:
+def is_stale(state: ClusterState) -> bool:
     """Whether what is shown is not of now and was not meant to be: nothing of it is drawn as live then."""
     view = state.view
     return view is not None and not view.pinned and (state.failed or is_late(view, state.now))
 
 
-def _header(state: State, width: int, look: Look) -> Row:
+def _header(state: ClusterState, width: int, look: Look) -> Row:
     palette, view = look.palette, state.view
     row = Row(width).add(" llmtop cluster ", palette.header_strong)
     if view is not None:
@@ -91,7 +91,7 @@ def _footer(width: int, look: Look) -> Row:
     return row.end(look.palette.key_label)
 
 
-def _overview(state: State, view: ClusterView, width: int, height: int, look: Look) -> Iterator[Row]:
+def _overview(state: ClusterState, view: ClusterView, width: int, height: int, look: Look) -> Iterator[Row]:
     stale = is_stale(state)
     above = [*_state_rows(state, view, width, look), *_run_rows(view, width, look, stale)]
     above += list(_wrong_rows(view, width, look, stale))
@@ -103,7 +103,7 @@ def _overview(state: State, view: ClusterView, width: int, height: int, look: Lo
     yield from detail
 
 
-def _state_rows(state: State, view: ClusterView, width: int, look: Look) -> list[Row]:
+def _state_rows(state: ClusterState, view: ClusterView, width: int, look: Look) -> list[Row]:
     sentences = list(state_words(view, state.now))
     return [
         _plain(f" {look.glyphs.warning} {sentence}", width, look.palette.warning)
@@ -133,7 +133,7 @@ def _wrong_rows(view: ClusterView, width: int, look: Look, stale: bool) -> Itera
         yield _plain(f"   and {len(found) - MOST_WRONG} more", width, palette.dim)
 
 
-def _capture_rows(state: State, width: int, look: Look) -> list[Row]:
+def _capture_rows(state: ClusterState, width: int, look: Look) -> list[Row]:
     """The command in full: it may take several rows."""
     words = f" {look.glyphs.selected} {fmt.printable(state.capture)}" if state.capture else ""
     return [
@@ -141,7 +141,7 @@ def _capture_rows(state: State, width: int, look: Look) -> list[Row]:
     ]
 
 
-def _detail(state: State, width: int, look: Look) -> list[Row]:
+def _detail(state: ClusterState, width: int, look: Look) -> list[Row]:
     nodes = state.nodes
     if not nodes:
         return []
@@ -158,7 +158,9 @@ def entry_width(view: ClusterView) -> int:
     return name + 3 + max(cells, 4) + GAP
 
 
-def _grid(state: State, view: ClusterView, width: int, height: int, look: Look, stale: bool) -> Iterator[Row]:
+def _grid(
+    state: ClusterState, view: ClusterView, width: int, height: int, look: Look, stale: bool
+) -> Iterator[Row]:
     """Nodes down the columns, the worst first; of more than fit, one page."""
     if height < 2 or not view.nodes:
         state.page_size = max(1, height)
@@ -198,7 +200,7 @@ def _entry(row: Row, node: Node, wide: int, look: Look, *, stale: bool, chosen: 
         row.add(glyphs.levels[level], ink)
 
 
-def _charts(state: State, view: ClusterView, width: int, height: int, look: Look) -> Iterator[Row]:
+def _charts(state: ClusterState, view: ClusterView, width: int, height: int, look: Look) -> Iterator[Row]:
     charts = state.charts
     yield from _state_rows(state, view, width, look)
     title = f" {state.opened}, the last {fmt.duration(state.span)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collectors.prometheus.model import ClusterView, Node, NodeCharts
+from collectors.prometheus.cluster_view import ClusterView, Node, NodeCharts
 from collectors.prometheus.source import Wanted
 
 SPANS = (300.0, 900.0, 3600.0, 6 * 3600.0, 24 * 3600.0, 7 * 24 * 3600.0)
@@ -12,7 +12,7 @@ LEAST_BACK_SECONDS = 60.0
 """How far the instant moves with a key: that share of the span, and at least so much."""
 
 
-class State:
+class ClusterState:
     """The newest view and the person's choices. Belongs to the app."""
 
     def __init__(self) -> None:

@@ -7,19 +7,19 @@ from itertools import groupby
 
 from rich.style import Style
 
-from tui.heights import SPIKE, Past
+from tui.heights import SPIKE, FigureHistory
 from tui.paint.glyphs import Glyphs
 from tui.paint.gpu_metrics import Hue
 from tui.paint.rows import Look, Row
 
 
-def add_strip(row: Row, past: Past, hue: Hue, look: Look, style: Style | None = None) -> Row:
+def add_strip(row: Row, past: FigureHistory, hue: Hue, look: Look, style: Style | None = None) -> Row:
     """Append a history in one row of eighth blocks; what stands out far from its cell's mean is brighter."""
     usual = look.hues[hue] if style is None else style
     return _add(row, past.heights, 0, usual, look.spikes[hue], look.glyphs)
 
 
-def add_chart(rows: list[Row], past: Past, hue: Hue, look: Look) -> None:
+def add_chart(rows: list[Row], past: FigureHistory, hue: Hue, look: Look) -> None:
     """Append a history to several rows, the top one first; it was made for as many."""
     for place, row in enumerate(rows):
         base = 8 * (len(rows) - 1 - place)

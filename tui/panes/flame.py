@@ -20,7 +20,7 @@ UNFOLDED_PCT = 50.0
 _BAR = 12
 
 
-class Shown(NamedTuple):
+class FlameLine(NamedTuple):
     """One line of the tree."""
 
     path: Path
@@ -56,9 +56,9 @@ def opened_at_first(report: StackReport) -> set[Path]:
     return opened
 
 
-def below(root: StackNode, path: Path, opened: set[Path], total: int) -> list[Shown]:
+def below(root: StackNode, path: Path, opened: set[Path], total: int) -> list[FlameLine]:
     """The lines below a thread's line, outermost frames first; without recursion, since stacks are deep."""
-    lines: list[Shown] = []
+    lines: list[FlameLine] = []
     waiting = [(root, path, 0)]
     while waiting:
         node, at, depth = waiting.pop()
@@ -67,7 +67,7 @@ def below(root: StackNode, path: Path, opened: set[Path], total: int) -> list[Sh
             large = [i for i, child in enumerate(node.children) if 100.0 * child.samples >= LEAST_PCT * total]
         small = len(node.children) - len(large) if at in opened else 0
         if depth:
-            lines.append(Shown(at, depth, node, total, bool(node.children), small))
+            lines.append(FlameLine(at, depth, node, total, bool(node.children), small))
         waiting += [(node.children[i], (*at, i), depth + 1) for i in reversed(large)]
     return lines
 
@@ -103,7 +103,7 @@ def thread_line(
     return row.add("  " + f" {look.glyphs.dot} ".join(map(fmt.printable, said)), palette.dim)
 
 
-def frame_line(shown: Shown, width: int, look: Look, *, chosen: bool, opened: bool) -> Row:
+def frame_line(shown: FlameLine, width: int, look: Look, *, chosen: bool, opened: bool) -> Row:
     """One frame: share of the thread with a bar, share with it innermost, name and place; own code stands out."""
     palette, node = look.palette, shown.node
     share = 100.0 * node.samples / max(shown.total, 1)

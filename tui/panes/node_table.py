@@ -19,7 +19,7 @@ from llmtop import format as fmt
 from llmtop.snapshot import Alert, Gpu, Rank, Snapshot
 from tui import gpu_names
 from tui.columns import Around, Column, fitting
-from tui.heights import Past
+from tui.heights import FigureHistory
 from tui.history import key_of
 from tui.paint import alert_style
 from tui.paint.gpu_metrics import BY_KEY, GIB, Hue
@@ -224,7 +224,7 @@ def _figure(shown: Sequence[Entry]) -> tuple[str, str, Hue]:
     return "step", "step", "compute"
 
 
-class Table(Struct, frozen=True):
+class NodeTableFrame(Struct, frozen=True):
     """What all lines have in common; made once a frame."""
 
     plan: _Plan
@@ -242,7 +242,7 @@ class Table(Struct, frozen=True):
     selected: str | None
 
 
-def table(view: View, shown: Sequence[Entry], width: int) -> Table | None:
+def table(view: View, shown: Sequence[Entry], width: int) -> NodeTableFrame | None:
     """Prepare the table for this width; None before the first snapshot."""
     snapshot = view.snapshot
     if snapshot is None:
@@ -256,7 +256,7 @@ def table(view: View, shown: Sequence[Entry], width: int) -> Table | None:
         if alert.pid is not None:
             of_pid.setdefault(alert.pid, alert)
     rank, job = view.rank(), view.job()
-    return Table(
+    return NodeTableFrame(
         plan=_plan(width, _absent(shown)),
         figure=_figure(shown),
         around=Around(gpu_names.labels(snapshot.gpus), snapshot.time),
@@ -271,7 +271,7 @@ def table(view: View, shown: Sequence[Entry], width: int) -> Table | None:
     )
 
 
-def titles(made: Table, width: int, span: str, look: Look) -> Row:
+def titles(made: NodeTableFrame, width: int, span: str, look: Look) -> Row:
     """The line above the table.
 
     Args:
@@ -294,7 +294,7 @@ def titles(made: Table, width: int, span: str, look: Look) -> Row:
     return row.add(pad("state", min(plan.state, row.left)), dim).end(look.palette.text)
 
 
-def _strip_title(made: Table, room: int, span: str) -> str:
+def _strip_title(made: NodeTableFrame, room: int, span: str) -> str:
     name = made.figure[1]
     full = f"{name}, {span}"
     return pad(full if len(full) <= room else name, room)
@@ -308,10 +308,10 @@ class _LineMade(Struct, frozen=True):
     width: int
     texts: tuple[str, ...]
     """Of the columns."""
-    strip: Past | str
+    strip: FigureHistory | str
     """The history, or why there is none."""
     hue: Hue
-    second: Past | None
+    second: FigureHistory | None
     loud: Alert | None
     picked: bool
     chosen: bool
@@ -319,7 +319,7 @@ class _LineMade(Struct, frozen=True):
     state: tuple[str, Style]
 
 
-def line(made: Table, entry: Entry, view: View, width: int, look: Look) -> Row:
+def line(made: NodeTableFrame, entry: Entry, view: View, width: int, look: Look) -> Row:
     """One GPU and the rank on it."""
     plan, rank = made.plan, entry.rank
     alert = _alert(made, entry)
@@ -399,7 +399,7 @@ def whole(text: str, room: int, between: str) -> str:
     return said
 
 
-def _strip(made: Table, entry: Entry, view: View) -> tuple[Past | str, Hue]:
+def _strip(made: NodeTableFrame, entry: Entry, view: View) -> tuple[FigureHistory | str, Hue]:
     """The history of the figure that the table shows, or why there is none; and in which colours."""
     key, _, hue = made.figure
     room = made.plan.strip
@@ -422,13 +422,13 @@ def _add_strip(row: Row, told: _LineMade) -> None:
     row.add(" " * told.plan.gap, look.palette.text)
 
 
-def _second(entry: Entry, view: View, room: int) -> Past | None:
+def _second(entry: Entry, view: View, room: int) -> FigureHistory | None:
     if entry.gpu is None or entry.again:
         return None
     return view.history.past((entry.gpu.uuid, "sm"), room, 100.0)
 
 
-def _alert(made: Table, entry: Entry) -> Alert | None:
+def _alert(made: NodeTableFrame, entry: Entry) -> Alert | None:
     """The worst alert of a line: of its rank, or of its GPU where that is told here."""
     own = None if entry.rank is None else made.of_pid.get(entry.rank.pid)
     if entry.gpu is None or entry.again:
@@ -436,7 +436,7 @@ def _alert(made: Table, entry: Entry) -> Alert | None:
     return made.worst.get(entry.gpu.uuid, own)
 
 
-def _state(made: Table, entry: Entry, loud: Alert | None, look: Look) -> tuple[str, Style]:
+def _state(made: NodeTableFrame, entry: Entry, loud: Alert | None, look: Look) -> tuple[str, Style]:
     """The word for how it goes, and why: an alert, a rank's state, whose GPU it is."""
     palette, rank, gpu = look.palette, entry.rank, entry.gpu
     if loud is not None:
@@ -464,20 +464,20 @@ def _waits_in(rank: Rank, look: Look) -> str:
     return f"waits {look.glyphs.dot} in {fmt.printable(stuck[0].operation or 'a collective')}" if stuck else ""
 
 
-def _running(made: Table, rank: Rank) -> str:
+def _running(made: NodeTableFrame, rank: Rank) -> str:
     if rank.lost:
         return f"lost {fmt.count(rank.lost)} steps"
     other_job = made.several and rank.job != made.job
     return f"another job: {fmt.printable(rank.job).replace(' · ', ' ')}" if other_job else "ok"
 
 
-def _count(made: Table, entry: Entry) -> int:
+def _count(made: NodeTableFrame, entry: Entry) -> int:
     if entry.gpu is not None and not entry.again:
         return made.alerts[entry.gpu.uuid]
     return 0 if entry.rank is None else made.alerts[f"pid {entry.rank.pid}"]
 
 
-def _unattached(made: Table, gpu: Gpu | None, look: Look) -> str:
+def _unattached(made: NodeTableFrame, gpu: Gpu | None, look: Look) -> str:
     """Who has a GPU on which no training is attached."""
     if gpu is None:
         return ""

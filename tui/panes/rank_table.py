@@ -37,7 +37,7 @@ _WORD = 18
 """Cells kept for a state, an alert and its age, or a count of lost steps."""
 
 
-class _Table(Struct, frozen=True):
+class _RankTableFrame(Struct, frozen=True):
     """What all lines of the table have in common."""
 
     columns: tuple[Column[Rank], ...]
@@ -66,7 +66,7 @@ def paint(view: View, width: int, height: int, look: Look, *, framed: bool, top:
     found = {} if view.snapshot is None else {r.pid: alert_style.of_rank(view.snapshot, r) for r in ranks}
     columns, bar_width = _plan(inner)
     chosen = view.rank()
-    table = _Table(
+    table = _RankTableFrame(
         columns=columns,
         bar_width=bar_width,
         width=inner,
@@ -142,7 +142,7 @@ def _together(job: Job) -> list[str]:
     return texts
 
 
-def _job(table: _Table, job: Job) -> Row:
+def _job(table: _RankTableFrame, job: Job) -> Row:
     """The line of a job: its name, how many ranks of it are here, and what they do together."""
     look, palette = table.look, table.look.palette
     row = Row(table.width)
@@ -173,7 +173,7 @@ def _plan(width: int) -> tuple[tuple[Column[Rank], ...], int]:
     return tuple(shown), bar_width if bar_width >= 8 else 0
 
 
-def _titles(table: _Table) -> Row:
+def _titles(table: _RankTableFrame) -> Row:
     palette = table.look.palette
     row = Row(table.width).add("  ", palette.dim)
     for column in table.columns:
@@ -184,7 +184,7 @@ def _titles(table: _Table) -> Row:
     return row
 
 
-def _line(table: _Table, rank: Rank, alert: Alert | None) -> Row:
+def _line(table: _RankTableFrame, rank: Rank, alert: Alert | None) -> Row:
     look, palette = table.look, table.look.palette
     row = Row(table.width)
     loud = alert if alert is not None and alert_style.weight(alert) > 0 else None

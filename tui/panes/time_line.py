@@ -15,7 +15,7 @@ from msgspec import Struct
 from llmtop import format as fmt
 from llmtop.snapshot import Gpu, Rank
 from tui import silence
-from tui.heights import Past
+from tui.heights import FigureHistory
 from tui.history import METRICS_OF_A_RANK, History, Name, key_of
 from tui.paint import alert_style
 from tui.paint.charts import split
@@ -251,7 +251,9 @@ def _chart(line: _Line, view: View, label: int, room: int, tall: int, width: int
     )
 
 
-def _chart_rows(line: _Line, past: Past, top: str, label: int, tall: int, width: int, look: Look) -> list[Row]:
+def _chart_rows(
+    line: _Line, past: FigureHistory, top: str, label: int, tall: int, width: int, look: Look
+) -> list[Row]:
     palette = look.palette
     rows = [Row(width) for _ in range(tall)]
     for place, row in enumerate(rows):
@@ -267,7 +269,7 @@ def _chart_rows(line: _Line, past: Past, top: str, label: int, tall: int, width:
     return rows
 
 
-def _past(line: _Line, history: History, room: int, tall: int) -> Past:
+def _past(line: _Line, history: History, room: int, tall: int) -> FigureHistory:
     if line.axis == "zero":
         return history.past_from_zero(line.name, room, tall)
     if line.axis == "between":

@@ -61,7 +61,7 @@ class MemoryScreen(ScrollingScreen):
 
 
 def _read(path: Path) -> MemoryReport | LlmtopError:
-    from llmtop.analysis.memory import analyze_memory
+    from llmtop.analysis.analyze_memory import analyze_memory
     from llmtop.trace.memory_files import memory_files
 
     try:

@@ -18,14 +18,14 @@ _FORM = re.compile(r"^(?P<plus>\+?)(?P<number>\d{1,15})$", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Wanted:
+class StepChoice:
     """What was asked for."""
 
     number: int
     relative: bool
 
     @classmethod
-    def parse(cls, text: str) -> Wanted:
+    def parse(cls, text: str) -> StepChoice:
         """Read "+20" (steps from now) or "5000" (the script's own count).
 
         Raises:
@@ -62,7 +62,7 @@ class Chosen:
         return f"it begins at step {self.step}, in some {duration(self.seconds)} (step {self.last} has ended{why})"
 
 
-def choose(wanted: Wanted, watch: StepWatch) -> Chosen:
+def choose(wanted: StepChoice, watch: StepWatch) -> Chosen:
     """The step at which all begin.
 
     Raises:

@@ -15,7 +15,7 @@ from llmtop.capture.across import job_of
 from llmtop.capture.across.job_of import SeenJob
 from llmtop.capture.engine import Engine, Refusal
 from llmtop.capture.in_process.engine import InProcessEngine, steps_to_record
-from llmtop.capture.job import CapturedRank, Job, Recorded, Target
+from llmtop.capture.job import CapturedRank, CaptureJob, Recorded, Target
 from llmtop.capture.wait_for_window import SILENCE_SECONDS
 from llmtop.errors import NotPossibleHere
 from llmtop.format import printable
@@ -87,7 +87,7 @@ class AcrossNodes(Engine):
         """See `Engine.refusal`."""
         return self._engine.refusal(target)
 
-    def record(self, job: Job) -> Recorded:
+    def record(self, job: CaptureJob) -> Recorded:
         """See `Engine.record`."""
         job.stage("prepare", "asking all nodes")
         token = _write_token(job.folder)
@@ -106,7 +106,7 @@ class AcrossNodes(Engine):
             with suppress(OSError):
                 (job.folder / TOKEN).unlink()
 
-    def _ask(self, job: Job, store: TcpStore, token: str) -> _Asked:
+    def _ask(self, job: CaptureJob, store: TcpStore, token: str) -> _Asked:
         assert self._seen.store is not None
         assert job.plan.at_step is not None
         keys = Keys(self._seen.store.prefix)
@@ -142,7 +142,7 @@ class AcrossNodes(Engine):
 
     # --- following -----------------------------------------------------------------------------------
 
-    def _follow(self, job: Job, asked: _Asked) -> None:
+    def _follow(self, job: CaptureJob, asked: _Asked) -> None:
         """Hear the nodes until every rank has ended, one way or the other."""
         job.stage("start", f"it begins at step {job.plan.at_step}")
         silence = _Silence(job)
@@ -158,7 +158,7 @@ class AcrossNodes(Engine):
         else:
             job.window = job.window[0], time.time_ns()
 
-    def _say(self, job: Job, asked: _Asked) -> None:
+    def _say(self, job: CaptureJob, asked: _Asked) -> None:
         states = [told.state for told, _ in asked.ranks().values()]
         if job.window is None and any(state in ("recording", "writing", "done") for state in states):
             job.window = time.time_ns(), time.time_ns()
@@ -188,7 +188,7 @@ class AcrossNodes(Engine):
 
     # --- the end -------------------------------------------------------------------------------------
 
-    def _recorded(self, job: Job, asked: _Asked) -> Recorded:
+    def _recorded(self, job: CaptureJob, asked: _Asked) -> Recorded:
         job.stage("stop", "gathering")
         ranks = asked.ranks()
         done = {rank: one for rank, one in sorted(ranks.items()) if one[0].state == "done"}
@@ -227,7 +227,7 @@ class AcrossNodes(Engine):
 class _Silence:
     """Ends the wait for a training that does not go on."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: CaptureJob) -> None:
         self._job = job
         self._seen = -1
         self._since = time.monotonic()

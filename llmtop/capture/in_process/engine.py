@@ -15,7 +15,7 @@ from pathlib import Path
 
 from llmtop import client, procfs, wire
 from llmtop.capture.engine import Engine, Refusal
-from llmtop.capture.job import Job, Recorded, Target
+from llmtop.capture.job import CaptureJob, Recorded, Target
 from llmtop.capture.wait_for_window import SILENCE_SECONDS, seconds_for
 from llmtop.errors import LlmtopError, NotPossibleHere
 
@@ -60,7 +60,7 @@ class InProcessEngine(Engine):
             return Refusal(self.not_offered)
         return Refusal("its llmtop does not offer it", self.restart(target))
 
-    def record(self, job: Job) -> Recorded:
+    def record(self, job: CaptureJob) -> Recorded:
         """See `Engine.record`."""
         job.stage("prepare")
         requests: list[_Request] = []
@@ -83,7 +83,7 @@ class InProcessEngine(Engine):
                 request.connection.close()
         return self._recorded(requests)
 
-    def path_for(self, job: Job, target: Target) -> Path:
+    def path_for(self, job: CaptureJob, target: Target) -> Path:
         """Where a process is to write its file."""
         return job.folder / f"{target.stem}{self.suffix}"
 
@@ -94,7 +94,7 @@ class InProcessEngine(Engine):
             NotPossibleHere: it cannot be.
         """
 
-    def _ask(self, job: Job, target: Target) -> _Request:
+    def _ask(self, job: CaptureJob, target: Target) -> _Request:
         if target.socket is None or target.hello is None:
             raise NotPossibleHere(
                 f"{target.name} is not attached to llmtop; start it with: llmtop run -- COMMAND, or call "
@@ -149,26 +149,26 @@ class InProcessEngine(Engine):
         )
 
 
-def _begins(job: Job) -> str:
+def _begins(job: CaptureJob) -> str:
     if job.plan.at_step is not None:
         return f"it begins at step {job.plan.at_step}"
     return "the training begins at its next step; the first time takes a second or two"
 
 
-def steps_to_record(job: Job, engine: Engine) -> int:
+def steps_to_record(job: CaptureJob, engine: Engine) -> int:
     """How many steps a process is asked to record."""
     # By the device's clock a step ends where the next begins, so the last one needs a step after it.
     return _steps(job) + (1 if engine.reports else 0)
 
 
-def _steps(job: Job) -> int:
+def _steps(job: CaptureJob) -> int:
     if job.plan.steps is not None:
         return job.plan.steps
     median = job.watch.median_seconds()
     return max(1, math.ceil((job.plan.seconds or 0.0) / median)) if median else 5
 
 
-def _follow(job: Job, requests: list[_Request], until: tuple[str, ...]) -> None:
+def _follow(job: CaptureJob, requests: list[_Request], until: tuple[str, ...]) -> None:
     """Read what the trainings say until each is in one of these states.
 
     Raises:
@@ -197,7 +197,7 @@ def _read(request: _Request) -> None:
             request.state, request.changed_at = message, time.monotonic()
 
 
-def _check_time(job: Job, request: _Request) -> None:
+def _check_time(job: CaptureJob, request: _Request) -> None:
     silent = time.monotonic() - request.changed_at
     writing = request.state.state == "writing"
     patience = WRITE_SECONDS if writing else max(SILENCE_SECONDS, 3 * seconds_for(job), 3 * job.plan.wait_seconds)

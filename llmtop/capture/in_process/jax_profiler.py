@@ -7,7 +7,7 @@ from pathlib import Path
 from llmtop.capture import traces
 from llmtop.capture.engine import Check, Refusal
 from llmtop.capture.in_process.engine import InProcessEngine
-from llmtop.capture.job import Job, Target
+from llmtop.capture.job import CaptureJob, Target
 from llmtop.capture.nsys import sessions
 from llmtop.nsys_cli.tool import Option
 from llmtop.trace import xla_viewer
@@ -38,7 +38,7 @@ class JaxProfilerEngine(InProcessEngine):
         """See `InProcessEngine.refusal_of_absent`."""
         return Refusal(self.not_offered)
 
-    def path_for(self, job: Job, target: Target) -> Path:
+    def path_for(self, job: CaptureJob, target: Target) -> Path:
         """See `InProcessEngine.path_for`."""
         return traces.path_for(job, target, self.suffix)
 

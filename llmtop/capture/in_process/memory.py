@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from llmtop.capture.in_process.engine import InProcessEngine
-from llmtop.capture.job import Job, Recorded
+from llmtop.capture.job import CaptureJob, Recorded
 from llmtop.errors import UnusableInput
 
 
@@ -19,7 +19,7 @@ class MemoryEngine(InProcessEngine):
     suffix = ".memory.pickle"
     open_with = "https://pytorch.org/memory_viz"
 
-    def record(self, job: Job) -> Recorded:
+    def record(self, job: CaptureJob) -> Recorded:
         """See `Engine.record`; says what the snapshots show."""
         recorded = super().record(job)
         job.stage("analyse", "reading the snapshots")
@@ -34,7 +34,7 @@ def _report(folder: Path) -> tuple[str, object]:
     """As Markdown and as data."""
     import msgspec
 
-    from llmtop.analysis.memory import analyze_memory
+    from llmtop.analysis.analyze_memory import analyze_memory
     from llmtop.report.memory_text import render
     from llmtop.trace.memory_files import memory_files
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from llmtop.capture import traces
 from llmtop.capture.engine import Refusal
 from llmtop.capture.in_process.engine import InProcessEngine
-from llmtop.capture.job import Job, Target
+from llmtop.capture.job import CaptureJob, Target
 from llmtop.capture.nsys import sessions
 from llmtop.capture.torch_xla import ports
 from llmtop.nsys_cli.tool import Option
@@ -37,7 +37,7 @@ class TorchProfilerEngine(InProcessEngine):
             return ""
         return f"of a training on torch_xla it records the host alone; for the device: {ports.START}"
 
-    def path_for(self, job: Job, target: Target) -> Path:
+    def path_for(self, job: CaptureJob, target: Target) -> Path:
         """See `InProcessEngine.path_for`."""
         return traces.path_for(job, target)
 

@@ -62,7 +62,7 @@ class _Known:
 @dataclass
 class _Caller:
     channel: socket.socket
-    asked: messages.Asked = field(default_factory=messages.Asked)
+    asked: messages.HostEnd = field(default_factory=messages.HostEnd)
     wish: messages.Wish | None = None
 
 

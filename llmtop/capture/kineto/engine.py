@@ -16,7 +16,7 @@ import msgspec
 from llmtop import procfs, wire
 from llmtop.capture import traces
 from llmtop.capture.engine import Engine, Refusal
-from llmtop.capture.job import Job, Recorded, Target
+from llmtop.capture.job import CaptureJob, Recorded, Target
 from llmtop.capture.kineto import daemon as kineto
 from llmtop.capture.kineto import messages
 from llmtop.capture.nsys import sessions
@@ -209,7 +209,7 @@ class KinetoEngine(Engine):
             found.update({pid: pid in training for pid in those})
         return found
 
-    def record(self, job: Job) -> Recorded:
+    def record(self, job: CaptureJob) -> Recorded:
         """See `Engine.record`."""
         job.stage("prepare")
         waits: list[_Wait] = []
@@ -233,7 +233,7 @@ class KinetoEngine(Engine):
         return recorded
 
 
-def _ask(job: Job, target: Target) -> _Wait:
+def _ask(job: CaptureJob, target: Target) -> _Wait:
     directory = directory_of(target.pid)
     if directory is None:
         raise NotPossibleHere(
@@ -249,7 +249,7 @@ def _ask(job: Job, target: Target) -> _Wait:
     return wait
 
 
-def _await_sent(job: Job, wait: _Wait) -> None:
+def _await_sent(job: CaptureJob, wait: _Wait) -> None:
     while wait.own_pid is None:
         answer = wait.host.receive(0.05)
         if isinstance(answer, messages.Sent):
@@ -271,7 +271,7 @@ def _why_not_sent(target: Target) -> str:
     return f"a trace is already being recorded in {name}, perhaps by its own torch.profiler: try again later"
 
 
-def _await_file(job: Job, wait: _Wait) -> None:
+def _await_file(job: CaptureJob, wait: _Wait) -> None:
     """Wait for the finished file; Kineto confirms nothing else."""
     began, told = time.monotonic(), time.monotonic()
     patience = max(SILENCE_SECONDS, (job.plan.seconds or 0) + SILENCE_SECONDS, 3 * seconds_for(job))

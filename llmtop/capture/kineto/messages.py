@@ -114,7 +114,7 @@ class Lines:
         return msgspec.json.encode(message) + b"\n"
 
 
-class Asked:
+class HostEnd:
     """A host's end of a connection: it answers as it is spoken to."""
 
     def __init__(self) -> None:

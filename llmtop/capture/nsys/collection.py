@@ -19,7 +19,7 @@ from pathlib import Path
 
 from llmtop import procfs, socket_dir
 from llmtop.capture.folder import MIN_FREE_BYTES, check_disk
-from llmtop.capture.job import Job, Target
+from llmtop.capture.job import CaptureJob, Target
 from llmtop.capture.lock import CaptureLock
 from llmtop.capture.nsys import pause
 from llmtop.errors import NotPossibleHere
@@ -125,7 +125,7 @@ class Collection:
 
 
 def begin(
-    job: Job, where: tuple[Nsys, Session, list[Target]], lock: CaptureLock, output: Path, paused: bool
+    job: CaptureJob, where: tuple[Nsys, Session, list[Target]], lock: CaptureLock, output: Path, paused: bool
 ) -> Collection:
     nsys, session, targets = where
     log_fd = os.memfd_create("llmtop-nsys")
@@ -185,7 +185,7 @@ def _start_arguments(nsys: Nsys, output: Path, options: frozenset[str], scope: s
     return arguments
 
 
-def await_start(job: Job, collection: Collection) -> None:
+def await_start(job: CaptureJob, collection: Collection) -> None:
     """Wait until nsys collects.
 
     Raises:
@@ -212,7 +212,7 @@ def await_start(job: Job, collection: Collection) -> None:
         )
 
 
-def await_report(job: Job, collection: Collection) -> Path:
+def await_report(job: CaptureJob, collection: Collection) -> Path:
     """Wait until nsys has written its report; returns where it is, in the capture's folder if it can be there.
 
     Raises:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from llmtop.capture.engine import Check, Engine, Refusal
-from llmtop.capture.job import Job, Recorded, Target
+from llmtop.capture.job import CaptureJob, Recorded, Target
 from llmtop.capture.nsys import lost_records, permissions
 from llmtop.capture.nsys.sessions import can_pause, is_live, live_session, should_pause
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
@@ -98,7 +98,7 @@ class NsysEngine(Engine):
             raise UnusableInput("give --option pause or --option no-pause, not both")
         super().check_options(names)
 
-    def record(self, job: Job) -> Recorded:
+    def record(self, job: CaptureJob) -> Recorded:
         """See `Engine.record`."""
         from llmtop.capture.nsys import window
 
@@ -108,7 +108,7 @@ class NsysEngine(Engine):
         """Nsight Systems opens the report that the SQLite was exported from."""
         return trace.with_suffix(".nsys-rep")
 
-    def after_report(self, job: Job, report: Any) -> None:
+    def after_report(self, job: CaptureJob, report: Any) -> None:
         """Where nsys lost kernels of a training it is not asked again: that has crashed trainings."""
         from llmtop.analysis.findings import RECORDS_LOST
 

@@ -30,7 +30,7 @@ Sleep = Callable[[float], None]
 
 
 @dataclass
-class _Member:
+class _MarkedTraining:
     """One training."""
 
     target: Target
@@ -69,7 +69,7 @@ class Operators:
         """
         self.notes: list[str] = []
         """What the marks will not show."""
-        self._members: list[_Member] = []
+        self._members: list[_MarkedTraining] = []
         try:
             for target in targets:
                 self._members.append(_member(target))
@@ -161,7 +161,7 @@ class Operators:
             sleep(_POLL)
 
 
-def _member(target: Target) -> _Member:
+def _member(target: Target) -> _MarkedTraining:
     hello = target.hello
     if hello is None or target.socket is None:
         raise NotPossibleHere(
@@ -172,6 +172,6 @@ def _member(target: Target) -> _Member:
         why = "has loaded no PyTorch that can" if hello.torch else "has not loaded PyTorch, which alone can"
         raise NotPossibleHere(f"ops: {target.name} {why} mark operators: leave out --option ops")
     try:
-        return _Member(target, client.Connection.open(target.socket, history=_HISTORY))
+        return _MarkedTraining(target, client.Connection.open(target.socket, history=_HISTORY))
     except (LlmtopError, client.Closed) as error:
         raise NotPossibleHere(f"ops: {target.name} does not answer ({error})") from None

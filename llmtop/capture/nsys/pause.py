@@ -54,7 +54,7 @@ Sleep = Callable[[float], None]
 
 
 @dataclass
-class _Member:
+class _SessionProcess:
     """One attached process of the session."""
 
     pid: int
@@ -275,8 +275,8 @@ class Pauses:
         return ", ".join(member.name for member in self._members if not member.is_paused)
 
 
-def _members(session_ids: frozenset[str], only_gpu: bool) -> list[_Member]:
-    found: list[_Member] = []
+def _members(session_ids: frozenset[str], only_gpu: bool) -> list[_SessionProcess]:
+    found: list[_SessionProcess] = []
     if not session_ids:
         return found
     with suppress(NotPossibleHere):
@@ -285,7 +285,9 @@ def _members(session_ids: frozenset[str], only_gpu: bool) -> list[_Member]:
                 connection = client.Connection.open(file.path, history=_HISTORY)
                 if _belongs(connection, session_ids, only_gpu):
                     rank, pid = connection.hello.rank, connection.host_pid
-                    found.append(_Member(pid, f"pid {pid}" if rank is None else f"rank {rank}", connection))
+                    found.append(
+                        _SessionProcess(pid, f"pid {pid}" if rank is None else f"rank {rank}", connection)
+                    )
                 else:
                     connection.close()
     return found

@@ -10,7 +10,7 @@ import os
 import time
 from contextlib import ExitStack, suppress
 
-from llmtop.capture.job import Cancelled, Job, Recorded, Target
+from llmtop.capture.job import Cancelled, CaptureJob, Recorded, Target
 from llmtop.capture.lock import CaptureLock, Holder
 from llmtop.capture.nsys import lost_records, pause
 from llmtop.capture.nsys.collection import (
@@ -38,7 +38,7 @@ _NO_PAUSE = (
 _WENT_ON = f"nsys took longer to start than a training is paused at most ({pause.LONGEST_SECONDS:.0f} s)"
 
 
-def record(job: Job) -> Recorded:
+def record(job: CaptureJob) -> Recorded:
     """Record the window into one report for each session; see `Engine.record`."""
     job.stage("prepare", "looking for the nsys session")
     sessions = _sessions(job.plan.targets)
@@ -86,7 +86,7 @@ def record(job: Job) -> Recorded:
     return recorded
 
 
-def _pauses(job: Job, sessions: list[tuple[Nsys, Session, list[Target]]]) -> Pauses:
+def _pauses(job: CaptureJob, sessions: list[tuple[Nsys, Session, list[Target]]]) -> Pauses:
     """Those that are to pause for this capture; the person has the last word."""
     options = job.plan.options
     if "no-pause" in options:
@@ -109,7 +109,7 @@ def _pauses(job: Job, sessions: list[tuple[Nsys, Session, list[Target]]]) -> Pau
     return pauses
 
 
-def _operators(job: Job) -> Operators:
+def _operators(job: CaptureJob) -> Operators:
     """Those whose operators are to be marked, asked whether they can be.
 
     Raises:
@@ -126,7 +126,7 @@ def _operators(job: Job) -> Operators:
     return operators
 
 
-def _pause_for_start(job: Job, pauses: Pauses) -> None:
+def _pause_for_start(job: CaptureJob, pauses: Pauses) -> None:
     """Pause them.
 
     Raises:
@@ -141,7 +141,7 @@ def _pause_for_start(job: Job, pauses: Pauses) -> None:
         raise NotPossibleHere(_NO_PAUSE.format(refusal)) from None
 
 
-def _record(job: Job, pauses: Pauses, operators: Operators, begun: int) -> list[str]:
+def _record(job: CaptureJob, pauses: Pauses, operators: Operators, begun: int) -> list[str]:
     """Wait for the window's end, at which operators are marked no longer and the trainings are paused again if
     they can be; returns notes."""
     if not pauses:
@@ -190,7 +190,7 @@ def _sessions(targets: tuple[Target, ...]) -> list[tuple[Nsys, Session, list[Tar
     return list(found.values())
 
 
-def _lock(job: Job, nsys: Nsys, session: Session) -> CaptureLock:
+def _lock(job: CaptureJob, nsys: Nsys, session: Session) -> CaptureLock:
     """Take the session; stop what a killed llmtop left collecting in it.
 
     Raises:
@@ -216,7 +216,7 @@ def _lock(job: Job, nsys: Nsys, session: Session) -> CaptureLock:
     return lock
 
 
-def _undo(job: Job, collections: list[Collection], pauses: Pauses) -> None:
+def _undo(job: CaptureJob, collections: list[Collection], pauses: Pauses) -> None:
     """After a cancel: have every collection stopped and its files gone, for as long as a person will wait."""
     job.say("cancelling: nsys ends its collection")
     if pauses and not all(collection.released for collection in collections):

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from llmtop import procfs
 from llmtop.capture import folder
 from llmtop.capture.engine import Check, Engine, Refusal
-from llmtop.capture.job import Job, Recorded, Target
+from llmtop.capture.job import CaptureJob, Recorded, Target
 from llmtop.capture.perf import bpf, program, trampoline
-from llmtop.capture.perf.recording import RATE_HZ, Recording
+from llmtop.capture.perf.recording import RATE_HZ, PerfRecording
 from llmtop.capture.perf.script import Scripted
 from llmtop.capture.py_spy import cpu_times
 from llmtop.capture.py_spy.loading import judge
@@ -69,16 +69,16 @@ class PerfEngine(Engine):
         """See `Engine.shown`."""
         return trace.with_suffix(".speedscope.json")
 
-    def record(self, job: Job) -> Recorded:
+    def record(self, job: CaptureJob) -> Recorded:
         """See `Engine.record`."""
         job.stage("prepare")
         pids = [target.pid for target in job.plan.targets]
-        recordings: list[Recording] = []
+        recordings: list[PerfRecording] = []
         states: list[StateLooks] = []
         job.stage("start")
         try:
             for target in job.plan.targets:
-                recordings.append(Recording(job, target))
+                recordings.append(PerfRecording(job, target))
                 recordings[-1].begin(job)
             states += (StateLooks([pid]) for pid in pids)
             first = cpu_times.count(pids)
@@ -109,14 +109,14 @@ class PerfEngine(Engine):
 class _Window:
     """What was seen of all trainings, as it becomes a report."""
 
-    def __init__(self, job: Job, recorded: Recorded, cpu: Mapping[int, CpuTime]) -> None:
+    def __init__(self, job: CaptureJob, recorded: Recorded, cpu: Mapping[int, CpuTime]) -> None:
         self._job, self._recorded, self._cpu = job, recorded, cpu
         self._processes: list[ProcessStacks] = []
         self._counters: dict[str, Counters] = {}
         self._loading: dict[str, LoadingCost] = {}
         self._notes: dict[str, None] = {}
 
-    def add(self, recording: Recording, looks: StateLooks) -> None:
+    def add(self, recording: PerfRecording, looks: StateLooks) -> None:
         """Read what one training left, and write its files."""
         target, job = recording.target, self._job
         self._counters[target.name] = recording.counted()

@@ -102,7 +102,7 @@ def reason(text: str) -> str:
     return printable(told[0].rstrip("."), 160) if told else "it gave no reason"
 
 
-class Run:
+class PerfRun:
     """One perf that records or counts from when it is told to until it is told to end."""
 
     def __init__(self, arguments: Sequence[str]) -> None:

@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from llmtop import procfs
-from llmtop.capture.job import Job, Target
+from llmtop.capture.job import CaptureJob, Target
 from llmtop.capture.perf import counters, script
-from llmtop.capture.perf.program import WRITE_SECONDS, Run, find, may_all, reason
+from llmtop.capture.perf.program import WRITE_SECONDS, PerfRun, find, may_all, reason
 from llmtop.capture.py_spy import outside
 from llmtop.capture.py_spy.cpu_times import started_by
 from llmtop.errors import NotPossibleHere
@@ -24,10 +24,10 @@ _STACK_BYTES = 8192
 _MOST_BYTES = "256M"
 
 
-class Recording:
+class PerfRecording:
     """All that looks at one training."""
 
-    def __init__(self, job: Job, target: Target) -> None:
+    def __init__(self, job: CaptureJob, target: Target) -> None:
         """Start what records; it waits.
 
         Raises:
@@ -41,8 +41,8 @@ class Recording:
         self._counts = job.folder / f"{target.stem}.perf-stat.json"
         self._began = self._ended = 0.0
         pids = ",".join(str(pid) for pid in (target.pid, *self._workers))
-        self._runs: list[Run] = []
-        self._python: outside.Recording | None = None
+        self._runs: list[PerfRun] = []
+        self._python: outside.PySpyRecording | None = None
         frames = "fp" if "frame-pointers" in job.plan.options else f"dwarf,{_STACK_BYTES}"
         user = "" if self.switches else ":u"
         record = ["record", "--quiet", "--delay=-1", "--control={control}", "--output", str(self._data)]
@@ -53,20 +53,20 @@ class Recording:
         events = ",".join(f"{event}{user}" for event in counters.EVENTS)
         stat = ["stat", "--json", "--delay=-1", "--control={control}", "--output", str(self._counts), "-e", events]
         try:
-            self._runs.append(Run([*record, "-p", pids]))
-            self._runs.append(Run([*stat, "-p", pids]))
+            self._runs.append(PerfRun([*record, "-p", pids]))
+            self._runs.append(PerfRun([*stat, "-p", pids]))
         except BaseException:
             self.close()
             raise
 
-    def begin(self, job: Job) -> None:
+    def begin(self, job: CaptureJob) -> None:
         """Have all of it begin; returns when it has.
 
         Raises:
             NotPossibleHere: perf may not.
         """
         try:
-            self._python = outside.Recording(job, self.target)
+            self._python = outside.PySpyRecording(job, self.target)
             self._python.await_start(job)
         except NotPossibleHere as why:
             if self._python is not None:
@@ -85,7 +85,7 @@ class Recording:
         if self._python is not None:
             self._python.stop()
 
-    def python(self, job: Job) -> list[Stack]:
+    def python(self, job: CaptureJob) -> list[Stack]:
         """The stacks that py-spy saw meanwhile."""
         if self._python is None:
             return []

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from llmtop.report.stack_samples import MAIN, Frame, Process, Stack, ThreadId
+from llmtop.report.stack_samples import MAIN, Frame, SampledProcess, Stack, ThreadId
 
 _HEAD = re.compile(r"^(?P<comm>.+?)\s+(?P<pid>-?\d+)/(?P<tid>-?\d+)\s+(?P<time>\d+\.\d+):\s+(?P<event>.*?):?\s*$")
 _FRAME = re.compile(r"^\s+[0-9a-f]+ (?P<name>.*) \((?P<file>[^()]*(?:\(deleted\))?)\)$")
@@ -61,7 +61,7 @@ def read(lines: Iterable[str], asked: dict[int, str], started_by: dict[int, int]
     on, off = [], []
     for tid, thread in threads.items():
         pid = thread.pid if thread.pid > 0 else tid
-        process = Process(pid, asked.get(pid, ""), started_by.get(pid))
+        process = SampledProcess(pid, asked.get(pid, ""), started_by.get(pid))
         named = ThreadId(tid, MAIN if tid == pid else thread.comm)
         on += [Stack(process, named, frames, number) for frames, number in thread.on.items()]
         off += [Stack(process, named, frames, number) for frames, number in thread.off_us.items() if number]

@@ -18,7 +18,7 @@ from llmtop.report.fold_stacks import CpuTime
 
 
 @dataclass(frozen=True)
-class Counted:
+class CpuReading:
     """What was read at one instant."""
 
     at: float
@@ -27,7 +27,7 @@ class Counted:
     """By thread: ns on a CPU and ns waiting for one since it began, its name, and its process."""
 
 
-def count(pids: Collection[int]) -> Counted:
+def count(pids: Collection[int]) -> CpuReading:
     """Read the counters of all threads of these processes, and of those that they have started."""
     threads: dict[int, tuple[int, int, str, int]] = {}
     for pid in {*pids, *started_by(pids)}:
@@ -38,10 +38,10 @@ def count(pids: Collection[int]) -> Counted:
                     spent, waited = map(int, (place / "schedstat").read_text().split()[:2])
                     name = (place / "comm").read_text(errors="replace").strip()
                     threads[int(task.name)] = spent, waited, name, pid
-    return Counted(time.monotonic(), threads)
+    return CpuReading(time.monotonic(), threads)
 
 
-def between(first: Counted, last: Counted) -> dict[int, CpuTime]:
+def between(first: CpuReading, last: CpuReading) -> dict[int, CpuTime]:
     """The share of the time between that each thread was on a CPU; of those that were there both times."""
     passed = max((last.at - first.at) * 1e9, 1.0)
     return {

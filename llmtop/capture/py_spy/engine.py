@@ -19,7 +19,7 @@ import msgspec
 from llmtop import procfs
 from llmtop.capture import folder
 from llmtop.capture.engine import Check, Engine, Refusal
-from llmtop.capture.job import Job, Recorded, Target
+from llmtop.capture.job import CaptureJob, Recorded, Target
 from llmtop.capture.py_spy import cpu_times, inside, outside, ptrace_permission, stacks
 from llmtop.capture.py_spy.loading import judge
 from llmtop.capture.py_spy.thread_states import StateLooks
@@ -27,7 +27,7 @@ from llmtop.capture.wait_for_window import seconds_for, wait_window
 from llmtop.errors import NotPossibleHere
 from llmtop.nsys_cli.tool import Option
 from llmtop.report.fold_stacks import CpuTime, fold
-from llmtop.report.stack_samples import Process, Stack, ThreadId, folded, speedscope
+from llmtop.report.stack_samples import SampledProcess, Stack, ThreadId, folded, speedscope
 from llmtop.report.stacks import ProcessStacks, StackReport
 from llmtop.report.stacks_text import markdown
 from llmtop.snapshot import LoadingCost
@@ -65,12 +65,12 @@ def _tells(target: Target) -> bool:
 
 
 class _Told:
-    """A training that samples itself: what `outside.Recording` is for py-spy."""
+    """A training that samples itself: what `outside.PySpyRecording` is for py-spy."""
 
     taken_by: Literal["training"] = "training"
     rate_hz = inside.RATE_HZ
 
-    def __init__(self, job: Job, target: Target, why: str) -> None:
+    def __init__(self, job: CaptureJob, target: Target, why: str) -> None:
         assert target.socket is not None
         seconds = math.ceil(3 * (job.plan.seconds or seconds_for(job))) + 30
         self.target = target
@@ -78,16 +78,16 @@ class _Told:
             f"{why}. So the training told the stacks of its own threads; those of processes that it started, "
             "DataLoader workers for one, are not among them"
         ]
-        self._asked = inside.Asked(target.socket, float(seconds))
+        self._asked = inside.StackRequest(target.socket, float(seconds))
 
-    def await_start(self, job: Job) -> None:
+    def await_start(self, job: CaptureJob) -> None:
         """It begins at once."""
 
     def stop(self) -> None:
         """Ask it to tell what it has."""
         self._asked.enough()
 
-    def samples(self, job: Job) -> list[Stack]:
+    def samples(self, job: CaptureJob) -> list[Stack]:
         """Take what it tells."""
         found, notes = inside.samples(self._asked, self.target.command or "")
         self.notes += notes
@@ -98,7 +98,7 @@ class _Told:
         self._asked.close()
 
 
-_Sampler: TypeAlias = outside.Recording | _Told
+_Sampler: TypeAlias = outside.PySpyRecording | _Told
 
 
 class PySpyEngine(Engine):
@@ -138,7 +138,7 @@ class PySpyEngine(Engine):
         """See `Engine.shown`."""
         return trace.with_suffix(".speedscope.json")
 
-    def record(self, job: Job) -> Recorded:
+    def record(self, job: CaptureJob) -> Recorded:
         """See `Engine.record`."""
         job.stage("prepare")
         samplers: list[_Sampler] = []
@@ -159,22 +159,22 @@ class PySpyEngine(Engine):
                 looks.close()
             for sampler in samplers:
                 sampler.stop()
-            found = [_Found(sampler, sampler.samples(job)) for sampler in samplers]
+            found = [_FoundProgram(sampler, sampler.samples(job)) for sampler in samplers]
         finally:
             for one in (*states, *samplers):
                 one.close()
         return _finish(job, found, notes, cpu_times.between(first, last), dict(zip(pids, states, strict=True)))
 
 
-def _begun(job: Job, target: Target) -> _Sampler:
+def _begun(job: CaptureJob, target: Target) -> _Sampler:
     """A sampler that samples: py-spy, or where that cannot, the training itself.
 
     Raises:
         NotPossibleHere: neither can.
     """
-    recording: outside.Recording | None = None
+    recording: outside.PySpyRecording | None = None
     try:
-        recording = outside.Recording(job, target)
+        recording = outside.PySpyRecording(job, target)
         recording.await_start(job)
         return recording
     except NotPossibleHere as refused:
@@ -190,14 +190,14 @@ def _begun(job: Job, target: Target) -> _Sampler:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _FoundProgram:
     sampler: _Sampler
     stacks: list[Stack]
 
 
 def _finish(
-    job: Job,
-    found: list[_Found],
+    job: CaptureJob,
+    found: list[_FoundProgram],
     notes: list[str],
     cpu: Mapping[int, CpuTime],
     states: Mapping[int, StateLooks],
@@ -237,7 +237,7 @@ def _finish(
     return recorded
 
 
-def _belongs(process: Process, target: Target, asked: Mapping[int, Target]) -> bool:
+def _belongs(process: SampledProcess, target: Target, asked: Mapping[int, Target]) -> bool:
     return process.pid == target.pid or process.pid not in asked
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from llmtop import client, procfs, socket_dir, wire
 from llmtop.capture.py_spy.stacks import ThreadStack, ordered, system_name
 from llmtop.errors import LlmtopError, NotPossibleHere
-from llmtop.report.stack_samples import MAIN, Frame, Process, Stack, ThreadId
+from llmtop.report.stack_samples import MAIN, Frame, SampledProcess, Stack, ThreadId
 
 RATE_HZ = 20.0
 ANSWER_SECONDS = 5.0
 """A training that holds Python's lock in a library's call answers when that returns."""
 
 
-class Asked:
+class StackRequest:
     """One request to one training: open, and told or not."""
 
     def __init__(self, socket: Path, seconds: float) -> None:
@@ -107,9 +107,9 @@ def dump(socket: Path) -> tuple[ThreadStack, ...]:
     """The stacks of all its threads now, as the training tells them.
 
     Raises:
-        NotPossibleHere: as `Asked`.
+        NotPossibleHere: as `StackRequest`.
     """
-    asked = Asked(socket, 0.0)
+    asked = StackRequest(socket, 0.0)
     try:
         seen = asked.answer()
     finally:
@@ -117,7 +117,7 @@ def dump(socket: Path) -> tuple[ThreadStack, ...]:
     return ordered([_thread(stack, asked) for stack in _read(seen, asked)])
 
 
-def _thread(stack: Stack, asked: Asked) -> ThreadStack:
+def _thread(stack: Stack, asked: StackRequest) -> ThreadStack:
     number = stack.thread.os_id
     ours = bool(stack.frames) and "llmtop/instrument/" in stack.frames[0].file
     return ThreadStack(
@@ -129,11 +129,11 @@ def _thread(stack: Stack, asked: Asked) -> ThreadStack:
     )
 
 
-def samples(asked: Asked, command: str) -> tuple[list[Stack], list[str]]:
+def samples(asked: StackRequest, command: str) -> tuple[list[Stack], list[str]]:
     """What the training has seen, with notes on what is missing.
 
     Raises:
-        NotPossibleHere: as `Asked.answer`.
+        NotPossibleHere: as `StackRequest.answer`.
     """
     seen = asked.answer()
     notes = []
@@ -142,9 +142,9 @@ def samples(asked: Asked, command: str) -> tuple[list[Stack], list[str]]:
     return _read(seen, asked, command), notes
 
 
-def _read(seen: wire.StacksSeen, asked: Asked, command: str = "") -> list[Stack]:
+def _read(seen: wire.StacksSeen, asked: StackRequest, command: str = "") -> list[Stack]:
     frames = [Frame(frame.name, frame.file, frame.line or None) for frame in seen.frames]
-    process = Process(asked.pid, command)
+    process = SampledProcess(asked.pid, command)
     threads = [_known(thread, asked) for thread in seen.threads]
     try:
         return [
@@ -157,7 +157,7 @@ def _read(seen: wire.StacksSeen, asked: Asked, command: str = "") -> list[Stack]
         ) from None
 
 
-def _known(thread: wire.SeenThread, asked: Asked) -> ThreadId:
+def _known(thread: wire.SeenThread, asked: StackRequest) -> ThreadId:
     number = thread.os_id if asked.same_numbers else None
     name = thread.name or (system_name(asked.pid, number) if number else "")
     return ThreadId(asked.pid if name == MAIN and number is None else number, name)

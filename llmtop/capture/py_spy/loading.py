@@ -14,7 +14,7 @@ from llmtop.capture.py_spy.stacks import ThreadStack
 from llmtop.capture.py_spy.thread_states import StateLooks, cores
 from llmtop.errors import UnusableInput
 from llmtop.report.fold_stacks import CpuTime
-from llmtop.report.stack_samples import Process, Stack, ThreadId, read_folded
+from llmtop.report.stack_samples import SampledProcess, Stack, ThreadId, read_folded
 from llmtop.snapshot import LoadingCost
 
 BURST_SECONDS = 3
@@ -41,12 +41,12 @@ def judge(
         step_seconds: its mean step.
     """
     from llmtop.analysis.load_cost import decide
-    from llmtop.analysis.load_seen import Seen
-    from llmtop.analysis.load_source import Sources
+    from llmtop.analysis.load_seen import LoadSeen
+    from llmtop.analysis.load_source import SourceFiles
 
-    sources = Sources(root_of(pid))
+    sources = SourceFiles(root_of(pid))
     return decide(
-        Seen(
+        LoadSeen(
             pid=pid,
             stacks=tuple(stacks),
             states={} if looks is None else looks.seen(),
@@ -138,5 +138,5 @@ class Watching:
 
 
 def _stack(pid: int, thread: ThreadStack) -> Stack:
-    process = Process(pid) if thread.worker is None else Process(thread.worker, started_by=pid)
+    process = SampledProcess(pid) if thread.worker is None else SampledProcess(thread.worker, started_by=pid)
     return Stack(process, ThreadId(thread.os_id, thread.name), thread.frames[::-1], 1)

@@ -16,7 +16,7 @@ from typing import Literal
 
 from llmtop import procfs
 from llmtop.capture.dies_with import dies_with_this_thread
-from llmtop.capture.job import Job, Target
+from llmtop.capture.job import CaptureJob, Target
 from llmtop.capture.py_spy import ptrace_permission, stacks
 from llmtop.capture.py_spy.cpu_times import started_by
 from llmtop.capture.wait_for_window import seconds_for
@@ -123,12 +123,12 @@ def said(pid: int, text: str) -> str:
     return f"py-spy cannot read process {pid} ({reason}); is it a Python process?"
 
 
-class Recording:
+class PySpyRecording:
     """A py-spy that samples one process and those that it starts."""
 
     taken_by: Literal["py-spy"] = "py-spy"
 
-    def __init__(self, job: Job, target: Target) -> None:
+    def __init__(self, job: CaptureJob, target: Target) -> None:
         """Start it.
 
         Raises:
@@ -166,7 +166,7 @@ class Recording:
             os.close(self._log_fd)
             raise NotPossibleHere(f"{command[0]} cannot be run: {error.strerror}") from None
 
-    def await_start(self, job: Job) -> None:
+    def await_start(self, job: CaptureJob) -> None:
         """Wait until it samples.
 
         Raises:
@@ -185,7 +185,7 @@ class Recording:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
 
-    def samples(self, job: Job) -> list[Stack]:
+    def samples(self, job: CaptureJob) -> list[Stack]:
         """Wait until it has written, and read that.
 
         Raises:

@@ -14,7 +14,7 @@ from typing import Final
 
 from llmtop import procfs
 from llmtop.capture.dies_with import dies_with_this_thread
-from llmtop.capture.job import Job, Target
+from llmtop.capture.job import CaptureJob, Target
 from llmtop.capture.torch_xla import ports, trace_program
 from llmtop.errors import NotPossibleHere
 from llmtop.format import duration, printable
@@ -40,7 +40,7 @@ _OWN: Final = {"PJRT_DEVICE": "CPU", "XLA_REGISTER_INSTALLED_PLUGINS": "0", "OMP
 """It computes nothing, and takes no device from anybody."""
 
 
-class Client:
+class ProfilerClient:
     """One window of one training."""
 
     def __init__(self, target: Target, port: int, folder: Path) -> None:
@@ -74,7 +74,7 @@ class Client:
                 "the training runs"
             ) from None
 
-    def await_ready(self, job: Job) -> None:
+    def await_ready(self, job: CaptureJob) -> None:
         """Wait until it has loaded torch_xla.
 
         Raises:
@@ -103,7 +103,7 @@ class Client:
         except OSError:
             raise self._failed() from None
 
-    def await_file(self, job: Job, seconds: float, began: float) -> Path:
+    def await_file(self, job: CaptureJob, seconds: float, began: float) -> Path:
         """Wait for the window's end and its file.
 
         Args:

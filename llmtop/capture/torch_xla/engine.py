@@ -10,9 +10,9 @@ from typing import Final
 
 from llmtop.capture import traces
 from llmtop.capture.engine import Check, Engine, Refusal
-from llmtop.capture.job import Job, Recorded, Target
+from llmtop.capture.job import CaptureJob, Recorded, Target
 from llmtop.capture.torch_xla import ports
-from llmtop.capture.torch_xla.client import Client
+from llmtop.capture.torch_xla.client import ProfilerClient
 from llmtop.capture.wait_for_window import seconds_for
 from llmtop.errors import NotPossibleHere
 from llmtop.format import duration
@@ -59,15 +59,15 @@ class TorchXlaEngine(Engine):
         """See `Engine.restart`."""
         return ports.START
 
-    def record(self, job: Job) -> Recorded:
+    def record(self, job: CaptureJob) -> Recorded:
         """See `Engine.record`."""
         job.stage("prepare", "torch_xla's own client is loaded")
-        clients: list[Client] = []
+        clients: list[ProfilerClient] = []
         recorded = Recorded(tool={"client": "torch_xla.debug.profiler.trace"})
         try:
             for target in job.plan.targets:
                 folder = job.folder / f"{target.stem}.recording"
-                clients.append(Client(target, ports.port_of(target.pid), folder))
+                clients.append(ProfilerClient(target, ports.port_of(target.pid), folder))
             for client in clients:
                 client.await_ready(job)
             job.stage("start")
@@ -89,7 +89,7 @@ class TorchXlaEngine(Engine):
         return recorded
 
 
-def _kept(job: Job, target: Target, file: Path) -> Path:
+def _kept(job: CaptureJob, target: Target, file: Path) -> Path:
     path = traces.path_for(job, target, xla_viewer.ENDING)
     try:
         os.replace(file, path)

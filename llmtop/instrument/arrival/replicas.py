@@ -25,7 +25,7 @@ MOST_CANDIDATES = 4
 class Replica:
     """What of this process is trained together with other ranks."""
 
-    def __init__(self, module: Any, group: str, candidates: list[search.Held], gathers: bool) -> None:
+    def __init__(self, module: Any, group: str, candidates: list[search.HeldParameter], gathers: bool) -> None:
         self._module = weakref.ref(module)
         self._candidates = candidates
         self.group = group
@@ -79,12 +79,12 @@ def _modules(roots: Iterable[Any]) -> Iterator[Any]:
                 waiting.append(child)
 
 
-def _plain_parameters(module: Any) -> Iterator[search.Held]:
+def _plain_parameters(module: Any) -> Iterator[search.HeldParameter]:
     """The trained parameters in the order in which they were registered."""
     for one in _in_order(module, set()):
         for name, parameter in search.named_by(one, "_parameters"):
             if _takes_a_hook(parameter):
-                yield search.Held(one, name)
+                yield search.HeldParameter(one, name)
 
 
 def _takes_a_hook(parameter: Any) -> bool:
@@ -105,7 +105,7 @@ def _in_order(module: Any, seen: set[int]) -> Iterator[Any]:
         yield from _in_order(child, seen)
 
 
-def _ends(parameters: list[search.Held]) -> list[search.Held]:
+def _ends(parameters: list[search.HeldParameter]) -> list[search.HeldParameter]:
     """Gradients are ready in about the reverse order of the parameters, so the first come last."""
     found = {id(one()): one for one in (*parameters[:MOST_CANDIDATES], *parameters[-MOST_CANDIDATES:])}
     return list(found.values())

@@ -33,7 +33,7 @@ from llmtop.phase_names import role_of
 
 if TYPE_CHECKING:
     from llmtop.instrument.arrival.replicas import Replica
-    from llmtop.instrument.record.phase_tree import Node
+    from llmtop.instrument.record.phase_tree import PhaseNode
 
 EVERY_NS = 100_000_000
 """Between two sampled steps lies at least this, and at most twice as much; a sample costs some 0.1 ms."""
@@ -306,7 +306,7 @@ class Sampler:
 
     # --- within a sampled step --------------------------------------------------------------------
 
-    def begins(self, node: Node) -> None:
+    def begins(self, node: PhaseNode) -> None:
         """A phase begins, in the training thread."""
         role = self._roles.get(node.name) or self._role_of(node.name)
         if role == "backward":
@@ -321,7 +321,7 @@ class Sampler:
         elif role == "comm" and self._waiting_since is None:
             self._waiting_since = perf_counter_ns()
 
-    def ends(self, node: Node) -> None:
+    def ends(self, node: PhaseNode) -> None:
         """A phase ends, in the training thread."""
         role = self._roles.get(node.name) or self._role_of(node.name)
         if role == "backward":

@@ -29,7 +29,7 @@ MISSING: Any = object()
 Call = Callable[..., Any]
 
 
-class Busy(Protocol):
+class BusyLoop(Protocol):
     """What a timed class asks before it tells of a call."""
 
     @property
@@ -49,7 +49,7 @@ class Timer(Protocol):
     """What a timed class tells of the calls of its modules."""
 
     @property
-    def loop(self) -> Busy:
+    def loop(self) -> BusyLoop:
         """What is asked first."""
 
     def begins(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], None] | None:
@@ -70,7 +70,7 @@ class _Nobody:
     optimizing = False
 
 
-class Told:
+class CallListener:
     """Who is told of the calls of a timed class: as attributes, so that it costs no call to ask."""
 
     __slots__ = ("begins", "failed", "loop", "recovers")
@@ -84,7 +84,7 @@ class Told:
 
     def give_to(self, timer: Timer) -> None:
         """Tell that one from now on."""
-        self.loop: Busy = timer.loop
+        self.loop: BusyLoop = timer.loop
         self.begins, self.failed, self.recovers = timer.begins, timer.failed, timer.recovers
 
     def rest(self) -> None:
@@ -101,7 +101,7 @@ class TimedClass:
 
     def __init__(self, kind: Any, timer: Timer) -> None:
         self.kind = kind
-        self.told = Told(timer)
+        self.told = CallListener(timer)
         self._own = vars(kind).get("__call__", MISSING)
         own = None if self._own is MISSING else self._own
         if own is not None and type(own) is not FunctionType:
@@ -121,7 +121,7 @@ class TimedClass:
             self.kind.__call__ = self._own
 
 
-def _timed(kind: Any, own: Call | None, timer: Told, tools: tuple[Any, ...]) -> Call:
+def _timed(kind: Any, own: Call | None, timer: CallListener, tools: tuple[Any, ...]) -> Call:
     is_compiling, profiler, here, bound, torchs = tools
 
     def __call__(module: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: N807

@@ -118,7 +118,7 @@ class LoopState:
         """What `_step` is where it was begun here; used again for each."""
         self._begun_here = False
         self.watched: Callable[[], Any] = nothing
-        """Returns a parameter that is trained, or None; without any reference to it (see `search.Held`)."""
+        """Returns a parameter that is trained, or None; keeps no reference to it (see `search.HeldParameter`)."""
         self._version: tuple[int, int] | None = None
         self.steps_without_forward = 0
         self.closer = Closer()

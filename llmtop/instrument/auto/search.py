@@ -22,7 +22,7 @@ _plain: Any = torch._C._disabled_torch_function_impl
 own_dict = object.__getattribute__
 
 
-class Held:
+class HeldParameter:
     """A parameter, told by the module that holds it: keeps neither alive.
 
     torch swaps no tensor to which there is a weak reference: `Module.to` of a module with parameters of a class
@@ -101,13 +101,13 @@ def _is_wanted(module: nn.Module, trained: bool) -> bool:
     return next(_parameters(module) if not trained else _trained_parameters(module), None) is not None
 
 
-def watchable(modules: Iterable[nn.Module]) -> Held | None:
+def watchable(modules: Iterable[nn.Module]) -> HeldParameter | None:
     """A trained parameter that can be asked for its version without running code of its class; None for none."""
     for module in modules:
         for one in _within(module):
             for name, parameter in named_by(one, "_parameters"):
                 if _is_plain(parameter) and _requires_grad(parameter):
-                    return Held(one, name)
+                    return HeldParameter(one, name)
     return None
 
 

@@ -34,7 +34,7 @@ _BEGINS = ("_prepare_profiler", "_enable_profiler", "_enable_profiler_legacy")
 Send = Callable[[wire.OpRangesState], None]
 
 
-class _Asker(Protocol):
+class _RangeAsker(Protocol):
     @property
     def gone(self) -> bool: ...
 
@@ -46,7 +46,7 @@ def offered() -> bool:
     return hasattr(found, "_enable_profiler") and hasattr(found, "_disable_profiler")
 
 
-def handle(request: wire.OpRanges, recorder: Recorder, send: Send, asker: _Asker) -> None:
+def handle(request: wire.OpRanges, recorder: Recorder, send: Send, asker: _RangeAsker) -> None:
     """Do what a monitor asks; called in the server thread, returns at once.
 
     Args:
@@ -90,7 +90,7 @@ def end_here(recorder: State) -> None:
 class Marking:
     """One stretch of marked operators, from the request to the step after which it ended."""
 
-    def __init__(self, request: wire.OpRanges, recorder: Recorder, send: Send, asker: _Asker) -> None:
+    def __init__(self, request: wire.OpRanges, recorder: Recorder, send: Send, asker: _RangeAsker) -> None:
         self.request = request
         self.ended = False
         self._recorder = recorder

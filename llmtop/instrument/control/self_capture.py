@@ -44,7 +44,7 @@ _STEP_SECONDS = 2.0
 """How long an exit waits for the next step of another thread, which alone can stop what records it."""
 
 _lock = threading.Lock()
-_running: Capture | None = None
+_running: SelfCapture | None = None
 _recorded = False
 """Whether PyTorch's profiler has run here; then threads of its own wait in it for ever."""
 _inherited = False
@@ -83,7 +83,7 @@ def handle(
             )
             send(wire.CaptureState(id=request.id, state="failed", detail=detail))
             return
-        _running = Capture(request, recorder, send, asker)
+        _running = SelfCapture(request, recorder, send, asker)
         _running.arm()
 
 
@@ -114,7 +114,7 @@ def forget_after_fork() -> None:
     _lock = threading.Lock()
 
 
-class Capture:
+class SelfCapture:
     """One capture, from the request to the file."""
 
     def __init__(
@@ -344,7 +344,7 @@ class Capture:
 class _EndOfThread:
     """Held by a thread's own storage, which Python empties in that thread when it ends."""
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: SelfCapture) -> None:
         self._capture = capture
 
     def __del__(self) -> None:

@@ -21,7 +21,7 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 from llmtop.instrument.gpu.events import Events
-from llmtop.instrument.gpu.queueing import Calls
+from llmtop.instrument.gpu.queueing import CallTimes
 from llmtop.instrument.guest.forks import keep_in_children
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.record.phase_tree import HIDDEN
@@ -88,7 +88,7 @@ class GpuClock:
         self._spoilt = False
         self.spent_ns = 0
         """At boundaries so far, in all."""
-        self._calls = Calls()
+        self._calls = CallTimes()
         self._spent_ns = 0
         self._cost_ns = float(FIRST_COST_NS)
 

@@ -11,7 +11,7 @@ MOST = 4.0
 times as long as one in a loop of its own."""
 
 
-class Calls:
+class CallTimes:
     """How long the calls of one step took; the shortest of all steps is remembered."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from llmtop.instrument.gpu.events import Events
-from llmtop.instrument.gpu.queueing import Calls
+from llmtop.instrument.gpu.queueing import CallTimes
 from llmtop.instrument.guest.forks import keep_in_children
 from llmtop.instrument.guest.interrupts import raised_by_handler
 
@@ -46,7 +46,7 @@ class StreamWaits:
         self._spoilt = False
         self.cost_ns = 0.0
         """Of a step's events, on average."""
-        self._calls = Calls()
+        self._calls = CallTimes()
 
     def begin(self) -> None:
         """From now on look at the waits of the stream that is current in this thread."""

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from llmtop.instrument.guest.interrupts import raised_by_handler
-from llmtop.instrument.record.phase_tree import HIDDEN, STEP, Node
+from llmtop.instrument.record.phase_tree import HIDDEN, STEP, PhaseNode
 
 if TYPE_CHECKING:
     from llmtop.instrument.gpu.clock import GpuClock
@@ -92,9 +92,9 @@ class Watch:
         self.arrival: PhaseObserver | None = None
         """What stamps when this rank reaches the collectives, while this step is to be sampled."""
         self.step_is_hooked = False
-        self._step = Node(STEP_RANGE, None, "", STEP)
+        self._step = PhaseNode(STEP_RANGE, None, "", STEP)
         self._step_range: Any = None
-        self._annotated: list[tuple[Node, AbstractContextManager[Any]]] = []
+        self._annotated: list[tuple[PhaseNode, AbstractContextManager[Any]]] = []
 
     @property
     def is_needed(self) -> bool:
@@ -102,7 +102,7 @@ class Watch:
         wanted = self.nvtx, self.clock, self.annotate, self.arrival
         return any(one is not None for one in wanted) or bool(self._annotated)
 
-    def begin(self, node: Node) -> None:
+    def begin(self, node: PhaseNode) -> None:
         """Tell all who listen that a phase begins."""
         if node.slot == HIDDEN and not node.name:
             return
@@ -117,7 +117,7 @@ class Watch:
         if self.arrival is not None:
             self.arrival.begins(node)
 
-    def end(self, node: Node) -> None:
+    def end(self, node: PhaseNode) -> None:
         """Tell all who listen that a phase ends."""
         if self.clock is not None:
             self.clock.mark(node.slot, False)
@@ -125,7 +125,7 @@ class Watch:
             self.arrival.ends(node)
         self._close(node)
 
-    def give_up(self, node: Node) -> None:
+    def give_up(self, node: PhaseNode) -> None:
         """Tell all who listen that an open phase ends and is not counted."""
         if self.clock is not None:
             self.clock.unmark(node.slot)
@@ -155,7 +155,7 @@ class Watch:
         else:
             self.end(self._step)
 
-    def _close(self, node: Node) -> None:
+    def _close(self, node: PhaseNode) -> None:
         if self._annotated and self._annotated[-1][0] is node:
             self._annotated.pop()[1].__exit__(None, None, None)
         if self.nvtx is not None and (node.slot != HIDDEN or node.name):

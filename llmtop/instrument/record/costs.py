@@ -13,7 +13,7 @@ from statistics import median
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from llmtop.instrument.record.phase_tree import HIDDEN, Node
+from llmtop.instrument.record.phase_tree import HIDDEN, PhaseNode
 from llmtop.instrument.record.recorder import Phase, Step
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Costs:
         self._due_ns = now + (SOON_NS if len(self._step) < SAMPLES else LATER_NS)
         children, watch, kept = recorder.root.children, recorder.watch, recorder.root.children.get("")
         pending, begun, index = recorder.pending, recorder.begun, recorder.next_index
-        children[""] = hidden = Node("", recorder.root, "", HIDDEN)
+        children[""] = hidden = PhaseNode("", recorder.root, "", HIDDEN)
         recorder.watch = None
         try:
             entering = self._enter(self._ended)

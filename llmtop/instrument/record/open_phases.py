@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from llmtop.instrument.record.phase_tree import HIDDEN, MAX_DEPTH, MAX_PATHS, Node, Paths
+from llmtop.instrument.record.phase_tree import HIDDEN, MAX_DEPTH, MAX_PATHS, Paths, PhaseNode
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.parts import BoundaryObserver
@@ -26,7 +26,7 @@ class OpenPhases:
     def clear(self) -> None:
         """Forget all phases, open ones and known names, as a forked child must."""
         self.paths = Paths()
-        self.root = Node("", None, "", HIDDEN)
+        self.root = PhaseNode("", None, "", HIDDEN)
         self.node = self.root
         """The innermost open phase."""
         self.cells = [0, 0]
@@ -42,7 +42,7 @@ class OpenPhases:
         """Remember that something is not in the numbers, and why; the monitor shows it."""
         self.left_out[reason] = self.left_out.get(reason, 0) + 1
 
-    def new_node(self, here: Node, name: str) -> Node:
+    def new_node(self, here: PhaseNode, name: str) -> PhaseNode:
         """The node for a phase entered at this place for the first time."""
         node = here.child(name, self.paths)
         if node.name != name:
@@ -57,7 +57,7 @@ class OpenPhases:
         while len(self.zeros) < len(self.cells):
             self.zeros.append(0)
 
-    def close_down_to(self, node: Node) -> None:
+    def close_down_to(self, node: PhaseNode) -> None:
         """Give up phases that are open within `node`."""
         while self.node is not node:
             if self.watch is not None:
@@ -103,7 +103,7 @@ class OpenPhases:
         for given_up in chain:
             self._blank(given_up)
 
-    def _move_up(self, node: Node, prefix: str) -> None:
+    def _move_up(self, node: PhaseNode, prefix: str) -> None:
         for moved in (node, *node.subtree()):
             slot = moved.slot
             if slot == HIDDEN or slot >= len(self.cells) or not self.cells[slot + 1]:
@@ -116,7 +116,7 @@ class OpenPhases:
             if self.watch is not None:
                 self.watch.move(slot, target)
 
-    def _blank(self, node: Node) -> None:
+    def _blank(self, node: PhaseNode) -> None:
         if node.slot < len(self.cells):
             self.cells[node.slot] = self.cells[node.slot + 1] = 0
 

@@ -34,7 +34,7 @@ def _here() -> Owner:
     return get_ident(), tasks.current_task()
 
 
-class _Open:
+class _OpenPhase:
     """An open phase of a track."""
 
     __slots__ = ("begun", "name", "path", "range", "valid")
@@ -59,7 +59,7 @@ class Track:
         self.depth = 0
         self.pending: int | None = None
         self.range: Any = None
-        self.stack: list[_Open] = []
+        self.stack: list[_OpenPhase] = []
         self.times: dict[str, list[int]] = {}
 
     def add(self, path: str, ns: int, begun: int) -> None:
@@ -102,7 +102,7 @@ class Tracks:
             path = name[:MAX_NAME]
         else:
             path = f"{parent.path}/{name[:MAX_NAME]}" if parent.path else ""
-        opened = _Open(name, path)
+        opened = _OpenPhase(name, path)
         opened.range = self._open_range(name)
         # Within itself it is already counted by the outer one, as in phases.Node.
         opened.valid = bool(path) and all(outer.name != name for outer in track.stack)

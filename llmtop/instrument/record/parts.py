@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
-    from llmtop.instrument.record.phase_tree import Node
+    from llmtop.instrument.record.phase_tree import PhaseNode
 
 Kind = Literal["step", "request"]
 
@@ -37,13 +37,13 @@ class OpenStep(Protocol):
 class BoundaryObserver(Protocol):
     """Told when phases and steps begin and end, in the training thread."""
 
-    def begin(self, node: Node) -> None:
+    def begin(self, node: PhaseNode) -> None:
         """Called when a phase begins."""
 
-    def end(self, node: Node) -> None:
+    def end(self, node: PhaseNode) -> None:
         """Called when a phase ends."""
 
-    def give_up(self, node: Node) -> None:
+    def give_up(self, node: PhaseNode) -> None:
         """Called when an open phase ends and is not counted."""
 
     def move(self, slot: int, target: int) -> None:
@@ -59,10 +59,10 @@ class BoundaryObserver(Protocol):
 class PhaseObserver(Protocol):
     """Told of phases alone."""
 
-    def begins(self, node: Node) -> None:
+    def begins(self, node: PhaseNode) -> None:
         """Called when a phase, or the step, begins."""
 
-    def ends(self, node: Node) -> None:
+    def ends(self, node: PhaseNode) -> None:
         """Called when a phase, or the step, ends."""
 
 

@@ -41,7 +41,7 @@ class Paths:
             slot = self._slots[path] = 2 * (len(self.names) - 1)
         return slot
 
-    def arrange(self, root: Node, step_ended: int = _NEVER) -> tuple[int, ...]:
+    def arrange(self, root: PhaseNode, step_ended: int = _NEVER) -> tuple[int, ...]:
         """Put the paths in the order in which phases last began; best told when a step has just ended.
 
         Args:
@@ -73,21 +73,21 @@ class Paths:
         return 2 * len(self.names)
 
 
-class Node:
+class PhaseNode:
     """One phase at one place of the stack."""
 
     __slots__ = ("begun", "children", "depth", "name", "parent", "path", "slot")
 
-    def __init__(self, name: str, parent: Node | None, path: str, slot: int) -> None:
+    def __init__(self, name: str, parent: PhaseNode | None, path: str, slot: int) -> None:
         self.name = name
-        self.parent: Node = self if parent is None else parent
+        self.parent: PhaseNode = self if parent is None else parent
         self.path = path
         self.slot = slot
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.begun = 0
-        self.children: dict[str, Node] = {}
+        self.children: dict[str, PhaseNode] = {}
 
-    def child(self, name: str, paths: Paths) -> Node:
+    def child(self, name: str, paths: Paths) -> PhaseNode:
         """Make the node for `name` within this one.
 
         A phase within itself (recursion) is already counted by the outer one: it gets no slot, and its children
@@ -100,26 +100,26 @@ class Node:
         slot = HIDDEN if recursive else paths.slot(path)
         if slot == HIDDEN and not recursive:
             return self._overflow()
-        node = self.children[name] = Node(name, self, path, slot)
+        node = self.children[name] = PhaseNode(name, self, path, slot)
         return node
 
-    def _overflow(self) -> Node:
+    def _overflow(self) -> PhaseNode:
         node = self.children.get("")
         if node is None:
-            node = self.children[""] = Node("", self, self.path, HIDDEN)
+            node = self.children[""] = PhaseNode("", self, self.path, HIDDEN)
         return node
 
-    def in_order(self, step_ended: int) -> list[Node]:
+    def in_order(self, step_ended: int) -> list[PhaseNode]:
         """All nodes below this one as they last began, each before those within it; for any thread."""
-        found: list[Node] = []
+        found: list[PhaseNode] = []
         for node in sorted(self.children.values(), key=lambda one: (one.begun <= step_ended, one.begun)):
             found.append(node)
             found += node.in_order(step_ended)
         return found
 
-    def subtree(self) -> list[Node]:
+    def subtree(self) -> list[PhaseNode]:
         """All nodes below this one."""
-        found: list[Node] = []
+        found: list[PhaseNode] = []
         for node in self.children.values():
             found.append(node)
             found += node.subtree()

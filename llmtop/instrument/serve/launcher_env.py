@@ -24,7 +24,7 @@ class Identity(NamedTuple):
     world_size: int | None
 
 
-class Launch(NamedTuple):
+class LauncherEnv(NamedTuple):
     """How this process was started (`wire.Launch`); empty is what nobody says."""
 
     program: str
@@ -80,12 +80,12 @@ def node_names(environment: Mapping[str, str] | None = None) -> list[str]:
     return [name for name in dict.fromkeys((host(), _text(env, "SLURMD_NODENAME"))) if name]
 
 
-def launch(environment: Mapping[str, str] | None = None) -> Launch:
+def launch(environment: Mapping[str, str] | None = None) -> LauncherEnv:
     """What the ranks of this process's run have in common, as far as the environment says it."""
     env = os.environ if environment is None else environment
     launcher, run_id = _launcher(env)
     step = _text(env, "SLURM_STEP_ID", "SLURM_STEPID")
-    return Launch(
+    return LauncherEnv(
         program=program(),
         launcher=launcher,
         run_id=run_id,

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from llmtop import wire
 from llmtop.instrument.serve.stack_words import AT_A_PROMPT, Sight
-from llmtop.instrument.serve.step_messages import Pause
+from llmtop.instrument.serve.step_messages import NoStepStretch
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
@@ -49,7 +49,7 @@ LATE_NS: Final = 8_000_000
 class Looks:
     """What was seen of the training thread since somebody watches. Used by the server thread alone."""
 
-    def __init__(self, recorder: State, pauses: deque[Pause]) -> None:
+    def __init__(self, recorder: State, pauses: deque[NoStepStretch]) -> None:
         """Prepare.
 
         Args:
@@ -145,7 +145,7 @@ class Looks:
         if waits_for and self.waits_for:
             self._pauses[-1] = self._pauses[-1]._replace(ended=now)
         elif waits_for:
-            self._pauses.append(Pause(now, now + 1))
+            self._pauses.append(NoStepStretch(now, now + 1))
             self._found.clear()  # it has stood still for the second that it was watched
             self._forget_waits()
         self.waits_for = waits_for

@@ -12,7 +12,7 @@ from llmtop.instrument.serve import signs_of_life
 from llmtop.instrument.serve.clock_name import clock_name
 from llmtop.instrument.serve.hello import hello
 from llmtop.instrument.serve.looks import Looks
-from llmtop.instrument.serve.overhead import Overhead
+from llmtop.instrument.serve.overhead import OverheadEstimate
 from llmtop.instrument.serve.step_messages import Batch, Shared, StepReader, encoded, encoded_steps, message_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class News:
         self._recorder = recorder
         self._reader = StepReader(recorder)
         self._shared = Shared()
-        self._overhead = Overhead(recorder)
+        self._overhead = OverheadEstimate(recorder)
         self._write = write
         self.looks = Looks(recorder, self._reader.pauses)
 

@@ -23,7 +23,7 @@ _STEPS = 64
 """The last so many tell how many phases a step has."""
 
 
-class Overhead:
+class OverheadEstimate:
     """Asked by the server thread alone: the processor time of its thread is part of it."""
 
     def __init__(self, recorder: State) -> None:

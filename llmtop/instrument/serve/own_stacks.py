@@ -107,7 +107,7 @@ class Looking:
 
     def _run(self) -> None:
         try:
-            seen = Seen()
+            seen = StackLooks()
             self._look(seen)
             answer = seen.told(self.id)
         except Exception as error:  # noqa: BLE001 - what goes wrong is noted, and the training goes on
@@ -118,7 +118,7 @@ class Looking:
         if not self._gone():
             self._tell(answer)
 
-    def _look(self, seen: Seen) -> None:
+    def _look(self, seen: StackLooks) -> None:
         nothing = select.poll()
         now = time.monotonic()
         until = now + self._seconds
@@ -134,7 +134,7 @@ class Looking:
                 return
 
 
-class Seen:
+class StackLooks:
     """What was seen in some looks."""
 
     def __init__(self) -> None:

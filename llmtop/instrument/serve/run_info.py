@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from llmtop.wall_clock import WallClock
 
 if TYPE_CHECKING:
-    from llmtop.instrument.serve.launcher_env import Launch, Store
+    from llmtop.instrument.serve.launcher_env import LauncherEnv, Store
 
 DEFAULT_WARMUP_STEPS = 10
 """First steps left out of rates and percentiles: compilation, autotuning, the allocator's first growth."""
@@ -33,7 +33,7 @@ class Facts:
         self.rank: int | None = None
         self.local_rank: int | None = None
         self.world_size: int | None = None
-        self.launch: Launch | None = None
+        self.launch: LauncherEnv | None = None
         self.store: Store | None = None
         """Where captures of several nodes are asked for; None: nowhere."""
         self.gpu_uuid: str | None = None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from llmtop import wire
 
 if TYPE_CHECKING:
-    from llmtop.instrument.record.phase_tree import Node
+    from llmtop.instrument.record.phase_tree import PhaseNode
     from llmtop.instrument.record.state import State
     from llmtop.instrument.serve.connection import Monitor
 
@@ -36,7 +36,7 @@ def news(monitor: Monitor, recorder: State) -> wire.Alive | None:
     return wire.Alive(ago_ns=max(0, now - worked))
 
 
-def _last_begin(node: Node) -> int:
+def _last_begin(node: PhaseNode) -> int:
     """When a phase below `node` last began, as perf_counter ns; 0 for never."""
     # Copied: the training thread may enter one for the first time meanwhile.
     return max((max(one.begun, _last_begin(one)) for one in list(node.children.values())), default=0)

@@ -40,7 +40,7 @@ StepArray = tuple[Any, ...]
 """A `wire.StepDone` as the array that it is in a message. To make one takes half as long as to make the struct."""
 
 
-class Pause(NamedTuple):
+class NoStepStretch(NamedTuple):
     """A stretch in which no step was under way: at a breakpoint, between the cells of a notebook."""
 
     begun: int
@@ -87,7 +87,7 @@ class StepReader:
         self._ring = recorder.ring
         self._recorder = recorder
         self._names = recorder.paths.names
-        self.pauses: deque[Pause] = deque(maxlen=MAX_PAUSES)
+        self.pauses: deque[NoStepStretch] = deque(maxlen=MAX_PAUSES)
         """When the training was seen to stand still, oldest first; no interval goes across."""
         self._wall_clock = recorder.facts.wall_clock
         self.unix_offset_ns = 0

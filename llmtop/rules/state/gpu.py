@@ -8,7 +8,7 @@ from typing import Final
 
 from llmtop import clock_events
 from llmtop.gpu_specs import pcie_bytes_per_s
-from llmtop.rules.state.windows import Window, finite
+from llmtop.rules.state.windows import RecentValues, finite
 from llmtop.snapshot import Gpu
 
 WINDOW_SECONDS: Final = 3.0
@@ -52,7 +52,7 @@ class GpuState:
 
     def __init__(self, gpu: Gpu, now: float) -> None:
         self.gpu = gpu
-        self.windows = {name: Window(WINDOW_SECONDS) for name in MEASURES}
+        self.windows = {name: RecentValues(WINDOW_SECONDS) for name in MEASURES}
         self.pids: list[int] = []
         """Processes on it that can be seen from here."""
         self.foreign_pids: list[int] = []

@@ -19,7 +19,7 @@ BRIEF_SECONDS: Final = 60.0
 _SAMPLES: Final = 3
 
 
-class Growth(NamedTuple):
+class MemoryRise(NamedTuple):
     """How far the least memory in use has risen, where it has risen all the time."""
 
     first_bytes: int
@@ -85,14 +85,16 @@ class _Floors:
             self._closed.append(_Bucket(step, time, self._floor, self._peak))
             self._samples = 0
 
-    def growth(self) -> Growth | None:
+    def growth(self) -> MemoryRise | None:
         closed = self._closed
         if len(closed) < BUCKETS:
             return None
         if any(later.floor <= earlier.floor for earlier, later in pairwise(closed)):
             return None
         first, last = closed[0], closed[-1]
-        growth = Growth(first.floor, last.floor, last.step - first.step, last.time - first.time, self._rises_from)
+        growth = MemoryRise(
+            first.floor, last.floor, last.step - first.step, last.time - first.time, self._rises_from
+        )
         if growth.brief and any(later.peak <= earlier.peak for earlier, later in pairwise(closed)):
             return None
         return growth
@@ -124,6 +126,6 @@ class MemoryTrend:
             for floors in self._floors:
                 floors.add(now, rank.step, rank.memory_allocated_bytes)
 
-    def growths(self) -> Iterator[Growth]:
+    def growths(self) -> Iterator[MemoryRise]:
         """The rises of the floor that were steady, the briefest first."""
         return (growth for floors in self._floors if (growth := floors.growth()) is not None)

@@ -1,6 +1,6 @@
 """Rolling statistics over the stream of snapshots: bounded, cheap, by the snapshots' own time.
 
-`Window` keeps the last seconds of one value; `Hold` turns a condition that is looked at now and then into an
+`RecentValues` keeps the last seconds of one value; `Hold` turns a condition that is looked at now and then into an
 alert that neither comes at the first odd sample nor flaps.
 """
 
@@ -26,7 +26,7 @@ def median(values: list[float]) -> float:
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
-class Window:
+class RecentValues:
     """The values of the last `seconds`, at most `limit` of them; the newest two stay however old they are.
 
     Two stay because a monitor may look every ten seconds only: then two samples are all there is to average.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.exporter.server import MOST_CONNECTIONS, Server
+from collectors.exporter.server import MOST_CONNECTIONS, MetricsServer
 from collectors.exporter.stage import ExportStage
 from llmtop.errors import NotPossibleHere, UnusableInput
 from tests.support.prometheus import fetch, of, samples
@@ -30,25 +30,25 @@ def stage() -> ExportStage:
 
 
 @pytest.fixture
-def server(stage: ExportStage) -> Iterator[Server]:
+def server(stage: ExportStage) -> Iterator[MetricsServer]:
     """It listens on a port of this machine."""
-    listening = Server(stage, "127.0.0.1", 0)
+    listening = MetricsServer(stage, "127.0.0.1", 0)
     yield listening
     listening.close()
 
 
-def is_served(server: Server) -> bool:
+def is_served(server: MetricsServer) -> bool:
     return bool(of(samples(fetch(server.url)), "DCGM_FI_DEV_GPU_UTIL", gpu="0"))
 
 
-def test_the_page_is_of_the_newest_snapshot(server: Server, stage: ExportStage) -> None:
+def test_the_page_is_of_the_newest_snapshot(server: MetricsServer, stage: ExportStage) -> None:
     assert is_served(server)
     stage(snapshot(time.time(), monotonic=time.monotonic(), gpus=(gpu(0, util_pct=75.0),)))
     (one,) = of(samples(fetch(server.url)), "DCGM_FI_DEV_GPU_UTIL")
     assert one[2] == 75
 
 
-def test_it_is_packed_for_whoever_asks(server: Server) -> None:
+def test_it_is_packed_for_whoever_asks(server: MetricsServer) -> None:
     request = urllib.request.Request(server.url, headers={"Accept-Encoding": "gzip"})
     with urllib.request.urlopen(request, timeout=20) as answer:
         assert answer.headers["Content-Encoding"] == "gzip"
@@ -73,7 +73,7 @@ def test_it_is_packed_for_whoever_asks(server: Server) -> None:
     ids=["tls", "no version", "odd version", "long line", "many headers", "post", "odd accept", "delete", "zeros"],
 )
 def test_whatever_is_asked_the_next_one_is_served(
-    server: Server, said: bytes, capfd: pytest.CaptureFixture[str]
+    server: MetricsServer, said: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as odd:
         try:
@@ -87,7 +87,7 @@ def test_whatever_is_asked_the_next_one_is_served(
     assert capfd.readouterr() == ("", ""), "the terminal may be a training's"
 
 
-def test_other_places_and_methods_are_refused(server: Server) -> None:
+def test_other_places_and_methods_are_refused(server: MetricsServer) -> None:
     base = server.url.removesuffix("/metrics")
     with pytest.raises(urllib.error.HTTPError, match="404"):
         fetch(f"{base}/debug")
@@ -96,7 +96,7 @@ def test_other_places_and_methods_are_refused(server: Server) -> None:
     assert is_served(server)
 
 
-def test_many_connections_that_say_nothing_keep_nobody_out(server: Server) -> None:
+def test_many_connections_that_say_nothing_keep_nobody_out(server: MetricsServer) -> None:
     held = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(8 * MOST_CONNECTIONS)]
     try:
         assert is_served(server)
@@ -107,15 +107,15 @@ def test_many_connections_that_say_nothing_keep_nobody_out(server: Server) -> No
             one.close()
 
 
-def test_a_port_that_is_taken_is_a_sentence(server: Server, stage: ExportStage) -> None:
+def test_a_port_that_is_taken_is_a_sentence(server: MetricsServer, stage: ExportStage) -> None:
     with pytest.raises(NotPossibleHere, match=f"port {server.port} of 127.0.0.1.*--port"):
-        Server(stage, "127.0.0.1", server.port)
+        MetricsServer(stage, "127.0.0.1", server.port)
     assert is_served(server)
 
 
 def test_an_address_that_is_none_is_a_sentence(stage: ExportStage) -> None:
     with pytest.raises(UnusableInput, match="no such address"):
-        Server(stage, "no.such.host.invalid", 0)
+        MetricsServer(stage, "no.such.host.invalid", 0)
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_behind_tls_a_connection_that_says_nothing_keeps_nobody_out(
     stage: ExportStage, certificate: tuple[Path, Path]
 ) -> None:
     certfile, keyfile = map(str, certificate)
-    server = Server(stage, "127.0.0.1", 0, certfile, keyfile)
+    server = MetricsServer(stage, "127.0.0.1", 0, certfile, keyfile)
     try:
         silent = socket.create_connection(("127.0.0.1", server.port), timeout=20)
         trusted = ssl.create_default_context(cafile=certfile)
@@ -154,6 +154,6 @@ def test_behind_tls_a_connection_that_says_nothing_keeps_nobody_out(
 def test_a_certificate_that_is_none_is_a_sentence(stage: ExportStage, tmp_path: Path) -> None:
     (tmp_path / "cert.pem").write_text("nothing")
     with pytest.raises(UnusableInput, match="no certificate and key can be read"):
-        Server(stage, "127.0.0.1", 0, str(tmp_path / "cert.pem"), None)
+        MetricsServer(stage, "127.0.0.1", 0, str(tmp_path / "cert.pem"), None)
     with pytest.raises(UnusableInput, match="No such file"):
-        Server(stage, "127.0.0.1", 0, str(tmp_path / "missing.pem"), None)
+        MetricsServer(stage, "127.0.0.1", 0, str(tmp_path / "missing.pem"), None)

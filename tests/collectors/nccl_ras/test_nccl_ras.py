@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from collectors.nccl_ras import stage as ras_stage
-from collectors.nccl_ras.client import Answer, ask
+from collectors.nccl_ras.client import RasAnswer, ask
 from collectors.nccl_ras.stage import NcclRas, suspects_of
 from collectors.nccl_ras.stuck import stuck_communicators
 from llmtop.errors import NotPossibleHere
@@ -51,7 +51,7 @@ def hung(size: int = 4, late: int = 2) -> dict[str, object]:
     return communicator(*ranks)
 
 
-def found(answer: Answer, *pids: int) -> list[tuple[int, int, int | None]]:
+def found(answer: RasAnswer, *pids: int) -> list[tuple[int, int, int | None]]:
     """Of each stuck communicator, how many are behind and missing, and who is named first."""
     stuck = stuck_communicators(answer, answer, {pid: pid for pid in pids})
     return [

@@ -14,7 +14,7 @@ from prometheus_client import generate_latest
 
 from collectors.exporter.stage import ExportStage
 from collectors.nccl_ras.stage import _place
-from collectors.prometheus.client import Client, Sample
+from collectors.prometheus.client import Client, SeriesValue
 from collectors.prometheus.cluster import Cluster
 from collectors.prometheus.hung import hung_ranks
 from collectors.prometheus.words import hung_words
@@ -82,8 +82,8 @@ def test_nodes_ask_in_the_order_of_their_ranks(first: int, place: tuple[int, int
 
 
 def test_one_who_is_named_by_counts_and_by_nccl_is_told_once_and_two_nodes_say_the_same_once() -> None:
-    def sample(value: float, **labels: str) -> Sample:
-        return Sample({"run": "r", "uid": "7", **labels}, value)
+    def sample(value: float, **labels: str) -> SeriesValue:
+        return SeriesValue({"run": "r", "uid": "7", **labels}, value)
 
     which = {"communicator": "0x1f", "pg": "", "operation": "AllReduce"}
     found = {

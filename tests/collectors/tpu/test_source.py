@@ -13,7 +13,7 @@ import pytest
 import collectors.tpu.source
 from collectors.all_gpus import NO_TPU_BINDING, AllGpus
 from collectors.tpu import presence
-from collectors.tpu.library import USUAL_PORT, VARIABLE, Refused, ports
+from collectors.tpu.library import USUAL_PORT, VARIABLE, FigureRefused, ports
 from collectors.tpu.source import METRICS, TpuSource, placed
 from tests.support.processes import wait_for
 from tests.support.readings import reading_when
@@ -39,13 +39,13 @@ class Library:
         return self.has
 
     def figures(self, port: int, metric: str) -> dict[int, float]:
-        told = self.says.get(port, Refused("nothing answers at its port", nobody=True))
-        one = told if isinstance(told, Exception) else told.get(metric, Refused("NOT_FOUND", absent=True))
+        told = self.says.get(port, FigureRefused("nothing answers at its port", nobody=True))
+        one = told if isinstance(told, Exception) else told.get(metric, FigureRefused("NOT_FOUND", absent=True))
         if isinstance(one, Exception):
             raise one
         if one == "hang":
             self.go_on.wait(60)
-            raise Refused("late", late=True)
+            raise FigureRefused("late", late=True)
         return {int(key): value for key, value in one.items()}
 
 
@@ -121,7 +121,7 @@ def test_while_nobody_computes_the_chips_are_there_without_figures(source: TpuSo
 
 
 def test_one_that_refuses_is_said_with_the_figure(source: TpuSource, library: Library) -> None:
-    library.says[USUAL_PORT][DUTY] = Refused("libtpu refuses with INTERNAL")
+    library.says[USUAL_PORT][DUTY] = FigureRefused("libtpu refuses with INTERNAL")
     told = told_when(source, lambda told: rows_with("mem_used_bytes")(told) and "util_pct" not in told["gpus"][0])
     assert all(row["error"] == f"libtpu refuses with INTERNAL ({DUTY})" for row in told["gpus"])
     assert all("util_pct" not in row for row in told["gpus"])

@@ -65,7 +65,7 @@ class NodeAlert(msgspec.Struct, frozen=True, kw_only=True):
     """The number of the Xid; how many errors; the temperature in Celsius."""
 
 
-class Cell(msgspec.Struct, frozen=True, kw_only=True):
+class GpuCell(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU of a node that is shown."""
 
     gpu: str
@@ -85,7 +85,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """Mean over its GPUs."""
     power_ratio_least: float | None = None
     busy_but_idle: int = 0
-    cells: tuple[Cell, ...] = ()
+    cells: tuple[GpuCell, ...] = ()
     """Only of nodes on the visible page."""
 
 

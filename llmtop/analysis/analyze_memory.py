@@ -17,11 +17,11 @@ from llmtop.report.environment import environment_of
 from llmtop.report.memory_model import (
     Fragmentation,
     MemoryDevice,
+    MemoryPeak,
     MemoryReport,
+    MemoryTimeline,
     OutOfMemory,
-    Peak,
     PhasePeak,
-    Timeline,
 )
 from llmtop.trace.memory_snapshot import (
     ACTIVE,
@@ -139,11 +139,11 @@ def _since(living: Living, row: int) -> float | None:
     return None if first is None else max(0, living.time_us(max(row, 0)) - first) / 1e6
 
 
-def _peak(living: Living, curve: Curve) -> Peak:
+def _peak(living: Living, curve: Curve) -> MemoryPeak:
     row = living.peak if living.peak is not None else -1
     number = living.phases.at(living.time_us(row)) if row >= 0 else -1
     phase = living.phases.named(number)
-    return Peak(
+    return MemoryPeak(
         bytes=int(curve.allocated.max()),
         reserved_bytes=int(curve.reserved.max()),
         at_seconds=_since(living, row),
@@ -170,7 +170,7 @@ def _phase_peaks(living: Living, curve: Curve) -> tuple[PhasePeak, ...]:
     )
 
 
-def _timeline(times: Ints, curve: Curve) -> Timeline:
+def _timeline(times: Ints, curve: Curve) -> MemoryTimeline:
     """The most in each stretch; where nothing happened, what was held before it."""
     timed = len(times) > 1 and int(times[0]) > 0 and bool((np.diff(times) >= 0).all()) and times[-1] > times[0]
     at = times if timed else np.arange(len(times))
@@ -184,7 +184,9 @@ def _timeline(times: Ints, curve: Curve) -> Timeline:
         return tuple(int(values[first : last + 1].max()) for first, last in zip(starts, ends, strict=True))
 
     seconds = float(at[-1] - at[0]) / 1e6 / count if timed else None
-    return Timeline(seconds=seconds, allocated_bytes=most(curve.allocated), reserved_bytes=most(curve.reserved))
+    return MemoryTimeline(
+        seconds=seconds, allocated_bytes=most(curve.allocated), reserved_bytes=most(curve.reserved)
+    )
 
 
 def _out_of_memory(living: Living) -> list[OutOfMemory]:
