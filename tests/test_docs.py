@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
+from typing import get_args
 
 import click
 import pytest
 
 from llmtop.__main__ import COMMANDS
+from llmtop.bottlenecks import AlertId
+from llmtop.capture.engines import ENGINES
 from tests.support.processes import REPOSITORY
 
 NAMED = sorted(
@@ -122,3 +125,17 @@ def test_the_readme_is_about_a_screen_and_has_the_moving_picture() -> None:
     assert len(text.splitlines()) <= 60
     assert "screenshots/demo.svg" in text
     assert (REPOSITORY / "screenshots" / "demo.svg").stat().st_size <= 1_500_000
+
+
+@pytest.mark.parametrize("name", get_args(AlertId))
+def test_every_alert_is_in_the_table_of_alerts(name: str) -> None:
+    assert f"`{name}`" in (REPOSITORY / "docs" / "alerts.md").read_text()
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_engine_is_in_the_page_on_captures_and_among_the_words(name: str) -> None:
+    words = next(
+        line for line in (REPOSITORY / "CONTRIBUTING.md").read_text().splitlines() if "| engine |" in line
+    )
+    assert name in words
+    assert name in (REPOSITORY / "docs" / "captures.md").read_text()

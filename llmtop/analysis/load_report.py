@@ -14,6 +14,7 @@ from llmtop.format import printable
 from llmtop.inputs import DEFAULT, Limits, depth_of, read_input
 from llmtop.report.environment import environment_of
 from llmtop.report.model import Report, from_json
+from llmtop.report.own_form import OwnReport
 from llmtop.trace.file_kind import examine
 
 
@@ -54,7 +55,7 @@ def load_report(
         page: whether to make the timeline of all steps too, where there is a capture.
 
     Raises:
-        UnusableInput: none of what llmtop reads, too damaged, or beyond a limit.
+        UnusableInput: none of what llmtop reads, too damaged, or beyond a limit; `OwnReport` where there is text.
         NotPossibleHere: it needs an nsys that is not here.
     """
     file = examine(path)
@@ -90,6 +91,10 @@ def _read(path: Path, limits: Limits) -> Report:
     try:
         report = from_json(data)
     except msgspec.ValidationError as error:
+        text = path.with_name("report.md")
+        if path.name == "report.json" and text.is_file():
+            words, found = (one.decode(errors="replace") for one in (read_input(text, limits), data))
+            raise OwnReport(path.parent, words, found) from None
         raise UnusableInput(
             f"{path} is JSON but no report of llmtop and no trace ({printable(str(error), 160)})"
         ) from None

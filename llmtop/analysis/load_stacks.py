@@ -20,13 +20,13 @@ from llmtop.report.stacks import ProcessStacks, StackReport, from_json
 from llmtop.trace.file_kind import examine
 
 ENDING = ".folded"
-ENGINES = (StackReport().engine, "perf")
 _REPORT = "report.json"
 _RANK = re.compile(r"rank(\d+)\.folded$")
 
 
 class _ReportHead(msgspec.Struct):
-    """What tells a report on stacks from one on a trace."""
+    """What tells a report on stacks from one on a trace, which has no processes, and from a snapshot, which has no
+    engine."""
 
     engine: str = ""
     processes: msgspec.Raw = msgspec.Raw()
@@ -88,7 +88,7 @@ def _written(path: Path, limits: Limits) -> StackReport | None:
     data = read_input(path, limits)
     try:
         opening = _opening.decode(data)
-        if not bytes(opening.processes) or opening.engine not in ENGINES:
+        if not bytes(opening.processes) or not opening.engine:
             return None
         return replace(from_json(data), source=str(path))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

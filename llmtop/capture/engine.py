@@ -35,7 +35,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     """What would make it good."""
 
 
-Kind = Literal["steps", "stacks", "memory"]
+Kind = Literal["steps", "stacks", "memory", "text"]
 
 
 class Engine(ABC):
@@ -48,7 +48,8 @@ class Engine(ABC):
     reports: bool = True
     """Whether its captures say where time goes. One for another question is taken only when it is named."""
     tells: Kind = "steps"
-    """What its reports are of, which decides how a screen shows them."""
+    """What its reports are of, which decides how a screen shows them: steps (`report.model.Report`), stacks
+    (`report.stacks.StackReport`), memory (`report.memory_model`), or text of its own, which is shown as it is."""
     exports: bool = False
     """Whether it has the stage "export"."""
     stays_in_process: bool = False

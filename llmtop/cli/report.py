@@ -13,10 +13,12 @@ import click
 
 from llmtop.cli.percent_option import percent
 from llmtop.errors import NotPossibleHere, UnusableInput
-from llmtop.format import escaped_json
+from llmtop.format import escaped_json, printable
 from llmtop.inputs import Limits
 
 if TYPE_CHECKING:
+    from llmtop.report.model import Report
+    from llmtop.report.own_form import OwnReport
     from llmtop.report.stacks import StackReport
 
 _COLORS = {"critical": "red", "warning": "yellow"}
@@ -78,6 +80,7 @@ def report(
     from llmtop.cli.memory_report import memory_files, report_memory
     from llmtop.report import render_markdown, render_text
     from llmtop.report.model import to_json
+    from llmtop.report.own_form import OwnReport
 
     if as_json and markdown:
         raise click.UsageError("--json and --markdown exclude each other")
@@ -94,15 +97,15 @@ def report(
             raise UnusableInput(_not_of_stacks(paths[0], "--html" if html is not None else "--steps"))
         _print_stacks(stacks, as_json=as_json, as_markdown=markdown, full=full)
         return
-    found = load_reports(paths, steps, limits, page=html is not None)
+    try:
+        found = load_reports(paths, steps, limits, page=html is not None)
+    except OwnReport as own:
+        if html is not None or steps is not None:
+            raise
+        _print_own(own, as_json=as_json)
+        return
     if html is not None:
-        from msgspec import structs
-
-        from llmtop.report import render_html
-
-        _write(html, render_html.render(found))
-        found = structs.replace(found, whole_timeline=None)  # which is the page's alone
-        click.echo(f"written: {html}", err=True)
+        found = _write_page(html, found)
         if not (as_json or markdown):
             return
     if as_json:
@@ -113,6 +116,24 @@ def report(
         width = shutil.get_terminal_size((100, 40)).columns
         render = render_text.render if full else render_text.brief
         click.echo(render(found, width, _paint if _colored() else None), nl=False)
+
+
+def _write_page(path: Path, found: Report) -> Report:
+    """Returns the report without what is the page's alone."""
+    from msgspec import structs
+
+    from llmtop.report import render_html
+
+    _write(path, render_html.render(found))
+    click.echo(f"written: {path}", err=True)
+    return structs.replace(found, whole_timeline=None)
+
+
+def _print_own(own: OwnReport, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(escaped_json(own.data))
+    else:
+        click.echo("\n".join(printable(line) for line in own.text.splitlines()))
 
 
 _NOT_OF_MEMORY = (

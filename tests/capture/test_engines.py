@@ -27,6 +27,7 @@ from llmtop.capture.job import Target
 from llmtop.capture.take import Result
 from llmtop.cli.capture import capture
 from llmtop.cli.doctor import doctor
+from llmtop.cli.report import compare, report
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.instrument.control import self_capture
 from llmtop.instrument.control.recording import Recording
@@ -141,6 +142,19 @@ def test_the_command_line_takes_a_capture_with_it(
     assert "made-up: nothing of it is true" in done.stderr
     assert "loudly: some ink" in done.stderr
     training.wait_for_steps(2)
+    _is_read_again(facts["folder"])
+
+
+def _is_read_again(folder: str) -> None:
+    """Its report, in a form of its own, is shown as it is, and compared with nothing."""
+    told = [CliRunner().invoke(report, [folder, *more], standalone_mode=False) for more in ([], ["--json"])]
+    assert [one.exception for one in told] == [None, None]
+    assert told[0].stdout == "# HELLO from 1\n"
+    assert json.loads(told[1].stdout) == {"says": "HELLO"}
+    for command, words in ((compare, [folder, folder]), (report, [folder, "--steps", "2"])):
+        refused = CliRunner().invoke(command, words, standalone_mode=False)
+        assert isinstance(refused.exception, UnusableInput)
+        assert str(refused.exception).endswith(f"llmtop report {folder} shows it")
 
 
 def test_the_doctor_asks_it_what_it_needs_and_what_it_left_behind(made_up: MadeUpEngine) -> None:

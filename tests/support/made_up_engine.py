@@ -16,6 +16,7 @@ class MadeUpEngine(Engine):
 
     name = "made-up"
     gives = "a file that says hello"
+    tells = "text"
     counts_steps = True
     options = (Option("loudly", "capital letters", "some ink", False),)
 

@@ -6,6 +6,8 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import psutil
@@ -25,6 +27,8 @@ from tui.screens.processes import ProcessesScreen
 from tui.screens.send_signal import send
 
 SIZES = [(60, 15), (80, 24), (120, 30), (200, 50)]
+NOT_WITHOUT = {"tui.screens.demo_end:DemoEndScreen", "tui.screens.capture:RepeatScreen"}
+"""Screens that open at the end of a demo, and after a capture."""
 
 
 @pytest.fixture(autouse=True)
@@ -177,10 +181,24 @@ async def test_every_screen_that_a_key_opens_exists_and_can_be_left() -> None:
         for key in opened:
             await pilot.press(key.keys.split(",")[0])
             await pilot.pause()
+            assert type(app.screen).__name__ == key.screen.partition(":")[2] or key.screen in NOT_WITHOUT
             if len(app.screen_stack) > 1:
                 await pilot.press("q")
                 await pilot.pause()
             assert len(app.screen_stack) == 1, key.screen
+
+
+def test_a_screen_has_a_title_and_no_key_twice() -> None:
+    for screen in {screen for key in keys.KEYS for screen in key.where if screen != keys.EVERYWHERE}:
+        assert screen in keys._TITLES
+        for replaying, demo in product((False, True), repeat=2):
+            own = [
+                one
+                for key in keys.KEYS
+                if screen in key.where and key.fits(replaying=replaying, demo=demo)
+                for one in key.keys.split(",")
+            ]
+            assert [one for one, count in Counter(own).items() if count > 1] == [], screen
 
 
 async def test_footer_names_keys_and_always_the_help() -> None:

@@ -119,11 +119,17 @@ async def test_an_engine_more_in_the_registry_is_in_the_dialog_and_captures(
         await shows(app, pilot, "‹ made-up ›  a file that says hello", "[ ] loudly", "cost: some ink")
         await pilot.press("enter")
         await shows(app, pilot, "made-up: ", "# hello from 1", "copy  scp -r")
+        await pilot.press("escape", "o")
+        await shows(app, pilot, "made-up", "text")
+        await pilot.press("enter")
+        await shows(app, pilot, "# hello from 1")
     training.wait_for_steps(2)
 
 
 class Recorded200(MadeUpEngine):
     """Has two captures of a real H200 to give, one after the other: before a fix and after it."""
+
+    tells = "steps"
 
     def record(self, job: CaptureJob) -> Recorded:
         """See `Engine.record`."""
@@ -134,7 +140,7 @@ class Recorded200(MadeUpEngine):
 async def test_from_an_alert_to_a_compared_fix_in_eight_keys(
     start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name in list(ENGINES):
+    for name in reversed(list(ENGINES)):  # put back the other way round: their order says how good each is
         monkeypatch.delitem(ENGINES, name)
     monkeypatch.setitem(ENGINES, "made-up", Recorded200())
     training = start()

@@ -181,22 +181,7 @@ METRICS: tuple[Metric, ...] = (
     _rate("xgmi_rx", "XGMI rx", "XGMI receive", attrgetter("xgmi_rx_bytes_per_s"), nvlink_limit, True),
     _rate("xgmi_tx", "XGMI tx", "XGMI send", attrgetter("xgmi_tx_bytes_per_s"), nvlink_limit, True),
 )
-_NVIDIA_ALONE = frozenset({"sm", "tensor", "dram"})
-"""Figures that only NVIDIA's driver gives; a TPU has the last of them."""
 
 BY_KEY = {metric.key: metric for metric in METRICS}
 HEROES = ("util", "power", "memory")
 """What a glance must find first: the first two together tell working from looking busy."""
-
-
-def for_card(gpu: Gpu) -> list[Metric]:
-    """The figures of this GPU's card, the most telling first.
-
-    Without GPM the share of time in which memory was touched is the next best witness, so it takes DRAM's place.
-    """
-    shown = [m for m in METRICS[:12] if not m.optional or m.value(gpu) is not None]
-    if gpu.dram_active_pct is None and gpu.mem_util_pct is not None:
-        shown = [BY_KEY["mem_util"] if m.key == "dram" else m for m in shown]
-    if gpu.vendor != "NVIDIA":
-        shown = [m for m in shown if m.key not in _NVIDIA_ALONE or m.value(gpu) is not None]
-    return shown

@@ -27,6 +27,7 @@ _OPENED_BY: dict[Kind, str] = {
     "steps": "tui.screens.report:ReportScreen",
     "stacks": "tui.screens.flame:FlameScreen",
     "memory": "tui.screens.memory:MemoryScreen",
+    "text": "tui.screens.report:ReportScreen",
 }
 """What shows a capture, by what its report is of."""
 

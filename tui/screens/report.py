@@ -7,7 +7,9 @@ from pathlib import Path
 from textual.message import Message
 
 from llmtop.errors import LlmtopError
+from llmtop.format import printable
 from llmtop.report.compare import Comparison, compare_reports
+from llmtop.report.own_form import OwnReport
 from tui import keys
 from tui.paint.rows import Row
 from tui.panes import report as report_pane
@@ -42,6 +44,8 @@ class ReportScreen(ScrollingScreen):
         self._compared: tuple[Loaded, Comparison] | None = None
         """With which baseline, and what came of it."""
         self._refusal = ""
+        self._text: list[str] = []
+        """The lines of a report in its engine's own form."""
         self._chosen = 0
         self._unfolded: set[int] = set()
         self._places: list[int] = []
@@ -60,6 +64,8 @@ class ReportScreen(ScrollingScreen):
         """Show the report, or the sentence why there is none."""
         if isinstance(message.result, LlmtopError):
             self._refusal = str(message.result)
+            if isinstance(message.result, OwnReport):
+                self._text = message.result.text.splitlines()
         else:
             self._loaded = message.result
         self.redraw()
@@ -74,6 +80,11 @@ class ReportScreen(ScrollingScreen):
     def lines(self, width: int) -> list[Row]:
         """The verdict, the findings, the tables."""
         palette = self.look.palette
+        if self._text:
+            return [
+                Row(width),
+                *(Row(width).add(f" {printable(line, width)}", palette.text) for line in self._text),
+            ]
         if self._loaded is None:
             said = self._refusal or f"reading {self.path} …"
             style = palette.warning if self._refusal else palette.dim

@@ -1,0 +1,25 @@
+"""Reports of engines that write them in a form of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from llmtop.errors import UnusableInput
+
+
+class OwnReport(UnusableInput):
+    """Text to be read, with no figure to compare: what a capture has whose engine `tells` text."""
+
+    def __init__(self, folder: Path, text: str, data: str) -> None:
+        """Of a capture.
+
+        Args:
+            folder: of the capture.
+            text: its report.md.
+            data: its report.json.
+        """
+        super().__init__(
+            f"{folder} has a report in its engine's own form, without figures that llmtop knows; "
+            f"llmtop report {folder} shows it"
+        )
+        self.text, self.data = text, data
