@@ -55,6 +55,7 @@ def test_an_error_that_ends_the_process_leaves_a_snapshot_and_a_line(folder: Pat
 def test_an_error_that_was_answered_leaves_nothing(folder: Path, way: str, code: int) -> None:
     done = _run(folder, way)
     assert done.returncode == code, done.stderr
+    assert "history False" in done.stdout, "nobody has asked for it"
     assert _snapshots(folder) == []
     assert "llmtop report" not in done.stderr
 
@@ -69,7 +70,6 @@ def test_what_is_kept_is_of_the_error_that_ended_the_process(folder: Path, answe
 
 
 def test_memory_history_is_recorded_only_when_asked_for(folder: Path) -> None:
-    assert "history False" in _run(folder, "catches").stdout
     done = _run(folder, "dies", options=("--memory-history",))
     assert "history True" in done.stdout
     (path,) = folder.glob("*-oom.memory.pickle")
