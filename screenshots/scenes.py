@@ -6,6 +6,7 @@ same scene.
 
 from __future__ import annotations
 
+import functools
 import random
 from typing import Any
 
@@ -189,6 +190,33 @@ def scene(
         ranks: attached training processes, one a GPU; as many as GPUs if not given.
         slow_rank: computes longer than the others.
     """
+    made = _moments(
+        gpus=gpus,
+        ranks=ranks,
+        spinning=spinning,
+        slow_rank=slow_rank,
+        seconds=seconds,
+        gpm=gpm,
+        name=name,
+        notes=notes,
+        source=source,
+    )
+    return list(made)
+
+
+@functools.lru_cache(maxsize=32)  # hundreds of tests ask for the same few
+def _moments(
+    *,
+    gpus: int,
+    ranks: int | None,
+    spinning: tuple[int, ...],
+    slow_rank: int | None,
+    seconds: int,
+    gpm: bool,
+    name: str,
+    notes: tuple[str, ...],
+    source: str,
+) -> tuple[Snapshot, ...]:
     dice = random.Random(7)
     world = gpus if ranks is None else ranks
     moments = []
@@ -214,7 +242,7 @@ def scene(
                 alerts=tuple(alerts),
             )
         )
-    return moments
+    return tuple(moments)
 
 
 def _host(dice: random.Random, notes: tuple[str, ...], gpus: int) -> Host:

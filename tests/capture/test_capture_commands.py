@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.capture.conftest import Start
+from tests.capture.conftest import Start, Training
 from tests.support.processes import environment, wait_for
 
 
@@ -67,6 +67,14 @@ def test_captures_lists_and_removes(start: Start, tmp_path: Path) -> None:
     assert "no captures in" in llmtop("captures", cwd=tmp_path).stderr
 
 
+@pytest.fixture(scope="module")
+def refusing(start_once: Start) -> Training:
+    """A training of which nothing is captured, so that one serves all that is refused."""
+    training = start_once()
+    training.wait_attached()
+    return training
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
@@ -81,16 +89,14 @@ def test_captures_lists_and_removes(start: Start, tmp_path: Path) -> None:
     ],
 )
 def test_a_capture_that_cannot_be_is_one_sentence_and_an_exit_code(
-    start: Start, arguments: tuple[str, ...], code: int, sentence: str
+    refusing: Training, arguments: tuple[str, ...], code: int, sentence: str
 ) -> None:
-    training = start()
-    training.wait_attached()
     done = llmtop("capture", *arguments)
     assert done.returncode == code
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
-    training.wait_for_steps(2)
+    refusing.wait_for_steps(2)
 
 
 def test_nothing_to_capture_is_told(runtime_dir: Path) -> None:

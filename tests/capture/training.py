@@ -116,9 +116,11 @@ def _plain() -> tuple[Any, Any]:
 def _torch_work() -> Any:
     import torch
 
+    from tests.support.light_optimizer import LightSGD
+
     torch.set_num_threads(1)
     model = torch.nn.Linear(64, 64)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = LightSGD(model.parameters(), lr=0.01)
 
     class Work:
         def forward(self) -> Any:

@@ -12,6 +12,7 @@ import pytest
 from llmtop.analysis.analyze_memory import analyze_memory
 from llmtop.instrument.control import out_of_memory
 from tests.support.installed import needs
+from tests.support.steps import Zygote
 
 needs("torch")
 
@@ -19,7 +20,19 @@ SCRIPT = Path(__file__).parents[1] / "support" / "oom_training.py"
 ROOT = SCRIPT.parents[2]
 
 
-def _run(folder: Path, *arguments: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+def _run(zygote: Zygote, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The script below `llmtop run`, in a fork of a process that has imported torch."""
+    program = folder.with_name("program.py")
+    zygote.start(
+        program,
+        f"import os, runpy, sys\nos.environ['LLMTOP_DIR'] = {str(folder)!r}\n"
+        f"sys.argv = {[str(SCRIPT), *arguments]!r}\nrunpy.run_path({str(SCRIPT)!r}, run_name='__main__')\n",
+    )
+    return subprocess.CompletedProcess(arguments, *zygote.outcome(program))
+
+
+def _run_alone(folder: Path, *arguments: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """The same in a process of its own: with options, and where what is said at its end counts."""
     environment = {**os.environ, "LLMTOP_DIR": str(folder), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "llmtop", "run", *options, "--", sys.executable, str(SCRIPT), *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=100)
@@ -38,7 +51,7 @@ def _snapshots(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("way", ["dies", "wraps"])
 def test_an_error_that_ends_the_process_leaves_a_snapshot_and_a_line(folder: Path, way: str) -> None:
-    done = _run(folder, way)
+    done = _run_alone(folder, way)
     assert done.returncode == 1
     assert "CUDA out of memory" in done.stderr
     (path,) = folder.glob("*-oom.memory.pickle")
@@ -52,16 +65,19 @@ def test_an_error_that_ends_the_process_leaves_a_snapshot_and_a_line(folder: Pat
 
 
 @pytest.mark.parametrize(("way", "code"), [("catches", 0), ("exits", 1), ("other", 1)])
-def test_an_error_that_was_answered_leaves_nothing(folder: Path, way: str, code: int) -> None:
-    done = _run(folder, way)
+def test_an_error_that_was_answered_leaves_nothing(zygote: Zygote, folder: Path, way: str, code: int) -> None:
+    done = _run(zygote, folder, way)
     assert done.returncode == code, done.stderr
+    assert "history False" in done.stdout, "nobody has asked for it"
     assert _snapshots(folder) == []
     assert "llmtop report" not in done.stderr
 
 
 @pytest.mark.parametrize(("answered", "kept"), [(0, True), (5, False)])
-def test_what_is_kept_is_of_the_error_that_ended_the_process(folder: Path, answered: int, kept: bool) -> None:
-    done = _run(folder, "again", str(answered))
+def test_what_is_kept_is_of_the_error_that_ended_the_process(
+    zygote: Zygote, folder: Path, answered: int, kept: bool
+) -> None:
+    done = _run(zygote, folder, "again", str(answered))
     assert done.returncode == 1
     found = [analyze_memory([path]).devices[0].out_of_memory for path in folder.glob("*-oom.memory.pickle")]
     assert [[error.wanted_bytes for error in errors] for errors in found] == ([[70 << 20]] if kept else [])
@@ -69,8 +85,7 @@ def test_what_is_kept_is_of_the_error_that_ended_the_process(folder: Path, answe
 
 
 def test_memory_history_is_recorded_only_when_asked_for(folder: Path) -> None:
-    assert "history False" in _run(folder, "catches").stdout
-    done = _run(folder, "dies", options=("--memory-history",))
+    done = _run_alone(folder, "dies", options=("--memory-history",))
     assert "history True" in done.stdout
     (path,) = folder.glob("*-oom.memory.pickle")
     device = analyze_memory([path]).devices[0]
@@ -79,7 +94,7 @@ def test_memory_history_is_recorded_only_when_asked_for(folder: Path) -> None:
 
 
 def test_of_a_history_of_the_script_s_own_only_the_segments_are_kept(folder: Path) -> None:
-    done = _run(folder, "dies", "history", options=("--memory-history",))
+    done = _run_alone(folder, "dies", "history", options=("--memory-history",))
     (path,) = folder.glob("*-oom.memory.pickle")
     device = analyze_memory([path]).devices[0]
     assert "CUDA out of memory" in done.stderr
@@ -89,7 +104,7 @@ def test_of_a_history_of_the_script_s_own_only_the_segments_are_kept(folder: Pat
 def test_where_it_cannot_be_written_the_error_is_as_ever(tmp_path: Path) -> None:
     place = tmp_path / "a file"
     place.write_text("")
-    done = _run(place, "dies")
+    done = _run_alone(place, "dies")
     assert done.returncode == 1
     assert done.stderr.rstrip().splitlines()[-1].endswith("CUDA out of memory")
 

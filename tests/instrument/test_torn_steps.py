@@ -128,13 +128,14 @@ def test_work_of_another_thread_is_no_life_of_the_one_that_trains() -> None:
 import os, threading
 import torch, torch.distributed as dist
 from llmtop.instrument import auto
+from tests.support.light_optimizer import LightSGD
 from llmtop.instrument.auto import communication
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
 loop = auto.install()
 dist.init_process_group("gloo", rank=0, world_size=1)
 communication._listen(loop)
 net = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+optimizer = LightSGD(net.parameters(), lr=0.1)
 for _ in range(3):
     net(torch.ones(2, 4)).sum().backward()
     optimizer.step()

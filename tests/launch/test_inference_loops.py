@@ -414,7 +414,7 @@ tell()
     assert said[0] == said[1]
 
 
-def test_a_class_of_the_script_s_own_is_pickled_without_what_times_it(tmp_path: Path) -> None:
+def test_a_class_of_the_script_s_own_is_pickled_without_what_times_it(zygote: Zygote, tmp_path: Path) -> None:
     source = """
 import cloudpickle, os, pickle, subprocess, sys
 class Own(torch.nn.Module):
@@ -434,7 +434,7 @@ done = subprocess.run([sys.executable, "-I", "-c", code], input=data, capture_ou
 print("unpickled:", done.stdout.decode(), done.stderr.decode())
 """
     needs("cloudpickle")
-    found = train(tmp_path / "pickles.py", LASTS + source)
+    found = zygote.train(tmp_path / "pickles.py", LASTS + source)
     assert found["inference"]
     assert "unpickled: (2, 4)" in found["stdout"]
 

@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 
+from tests.support.light_optimizer import LightSGD
+
 PLAIN = "--plain" in sys.argv
 """Import nothing of llmtop: `llmtop run` may have put its hooks on."""
 DEVICE = "cuda" if "--gpu" in sys.argv else "cpu"
@@ -71,7 +73,7 @@ class Training:
     def __init__(self) -> None:
         self.model = torch.nn.Linear(64, 64).to(DEVICE)
         self.batch = torch.randn(8, 64, device=DEVICE)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.optimizer = LightSGD(self.model.parameters(), lr=0.01)
         self.step: Any = contextlib.nullcontext
         self.stepped = threading.Event()
         self._total = 0

@@ -31,13 +31,14 @@ while True:
 TRAINING = """
 import sys, time, torch
 import torch.distributed as dist
+from tests.support.light_optimizer import LightSGD
 ranks = len(sys.argv) > 1 and sys.argv[1] == "ddp"
 model = torch.nn.Linear(16, 1)
 if ranks:
     dist.init_process_group("gloo")
     model = torch.nn.parallel.DistributedDataParallel(model)
 torch.set_num_threads(1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer = LightSGD(model.parameters(), lr=0.1)
 while True:
     model(torch.randn(8, 16)).sum().backward()
     optimizer.step()

@@ -135,14 +135,19 @@ class Zygote:
 
     def end(self, path: Path) -> tuple[str, str]:
         """What the program that was started last wrote to stdout and stderr, once it has ended well."""
+        code, output, errors = self.outcome(path)
+        assert code == 0, errors
+        assert "llmtop:" not in errors, errors
+        return output, errors
+
+    def outcome(self, path: Path) -> tuple[int, str, str]:
+        """With which code the program that was started last has ended, and what it wrote to stdout and stderr."""
         assert self._process.stdout is not None
         # A test that was given up may have left an answer that nobody has read.
         answers = (line.split(maxsplit=1) for line in self._process.stdout)
         code = next(code for code, program in answers if program == f"{path}\n")
         output, errors = (Path(f"{path}{suffix}").read_text() for suffix in (".out", ".err"))
-        assert code == "0", errors
-        assert "llmtop:" not in errors, errors
-        return output, errors
+        return int(code), output, errors
 
     def train(self, path: Path, source: str) -> dict[str, Any]:
         """As the function `train`; the output is under "stdout" and "stderr"."""

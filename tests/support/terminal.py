@@ -39,8 +39,10 @@ class Terminal:
         self._reading.set()
         self._lock = threading.Lock()
         self.raw = b""
-        self.screen = pyte.Screen(*size)
-        self._stream = pyte.ByteStream(self.screen)
+        self._screen = pyte.Screen(*size)
+        self._stream = pyte.ByteStream(self._screen)
+        self._unread: list[bytes] = []
+        self._text = ""
         self._set_size(*size)
         self.before = termios.tcgetattr(slave)
         self._slave = slave
@@ -86,9 +88,7 @@ class Terminal:
                 return
             with self._lock:
                 self.raw += data
-                # A program that is stopped in the middle of a sequence leaves one that pyte has no method for.
-                with contextlib.suppress(TypeError):
-                    self._stream.feed(data)
+                self._unread.append(data)
 
     def stop_reading(self) -> None:
         """Be a terminal that hangs: nothing is read, so writes block once the buffer is full."""
@@ -121,7 +121,9 @@ class Terminal:
     def resize(self, columns: int, lines: int) -> None:
         """Change the size, as a dragged window does."""
         with self._lock:
-            self.screen.resize(lines, columns)
+            self._draw()
+            self._screen.resize(lines, columns)
+            self._text = "\n".join(self._screen.display)
         self._set_size(columns, lines)
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGWINCH)
@@ -132,7 +134,18 @@ class Terminal:
     def text(self) -> str:
         """What is on the screen."""
         with self._lock:
-            return "\n".join(self.screen.display)
+            if self._unread:
+                self._draw()
+                self._text = "\n".join(self._screen.display)
+            return self._text
+
+    def _draw(self) -> None:
+        """Have pyte draw what has come: only when somebody looks, for it takes longer than the program itself."""
+        unread, self._unread = self._unread, []
+        for data in unread:
+            # A program that is stopped in the middle of a sequence leaves one that pyte has no method for.
+            with contextlib.suppress(TypeError):
+                self._stream.feed(data)
 
     def is_full(self) -> bool:
         """Whether the program's next write would wait, while nobody reads."""

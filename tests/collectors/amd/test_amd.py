@@ -326,8 +326,8 @@ def test_once_and_json_tell_amds_gpus(scenario: AmdScenario, runtime_dir: Path) 
 )
 def test_the_pane_shows_eight_of_them(scenario: AmdScenario, runtime_dir: Path, size: tuple[int, int]) -> None:
     with Terminal([*LLMTOP, "-i", "0.5"], size, LLMTOP_DIR=str(runtime_dir)) as terminal:
-        wait_for(lambda: "690" in "\n".join(terminal.screen.display), what="the power of a GPU on the screen")
+        wait_for(lambda: "690" in terminal.text(), what="the power of a GPU on the screen")
         scenario.fault("amdsmi_get_gpu_activity", "crash", 11).write()
-        wait_for(lambda: "crashed" in "\n".join(terminal.screen.display), what="the crash on the screen")
+        wait_for(lambda: "crashed" in terminal.text(), what="the crash on the screen")
         scenario.mend().write()
-        wait_for(lambda: "690" in "\n".join(terminal.screen.display), what="the power again")
+        wait_for(lambda: "690" in terminal.text(), what="the power again")

@@ -38,9 +38,10 @@ _TORCH = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 from llmtop.instrument import auto
+from tests.support.light_optimizer import LightSGD
 auto.install()
 net = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+optimizer = LightSGD(net.parameters(), lr=0.1)
 data = DataLoader(TensorDataset(torch.randn(40, 4)), batch_size=2)
 net.train()
 for (batch,) in data:
