@@ -34,7 +34,7 @@ def pressed(keyboard: Keyboard, data: bytes) -> list[str]:
 
 
 def test_odd_bytes_end_nothing_and_the_next_key_works() -> None:
-    with Terminal(SCREEN) as terminal:
+    with Terminal([*SCREEN, "--interval", "2"]) as terminal:  # it waits for seconds, and keys draw at once
         terminal.shows("tokens/s")
         for name, odd in ODD.items():
             terminal.type_bytes(odd)
