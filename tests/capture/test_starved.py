@@ -24,7 +24,7 @@ from llmtop.capture.py_spy.loading import Watching, burst
 from llmtop.report.stacks_text import brief
 from llmtop.snapshot import LoadingCost
 from tests.capture.starved.slow_disk import put, slow_reads
-from tests.support.processes import environment, wait_for
+from tests.support.processes import wait_for
 
 pytestmark = pytest.mark.torch
 PLANT = Path(__file__).parent / "starved" / "plant.py"
@@ -35,7 +35,6 @@ def starved(kind: str, workers: int, folder: str = "") -> Iterator[subprocess.Po
     """A training that has made a few steps."""
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", str(PLANT), kind, str(workers), folder],
-        env=environment(),
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,

@@ -6,7 +6,6 @@ prints is in files beside it.
 """
 
 import atexit
-import gc
 import importlib
 import os
 import runpy
@@ -26,7 +25,6 @@ def leave() -> None:
 
 
 atexit.register(leave)  # first of all, to be called last
-gc.disable()  # until all is imported: nothing of that is garbage, and to look takes a fifth of the time
 
 import torch  # noqa: E402
 
@@ -34,7 +32,6 @@ import torch  # noqa: E402
 torch.optim.SGD([torch.zeros(1)])
 for name in sys.argv[1:]:
     importlib.import_module(name)
-gc.enable()  # and nothing is frozen: llmtop goes other ways in a process where something is
 
 
 def run(program: str) -> None:

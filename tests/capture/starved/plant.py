@@ -12,8 +12,6 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from tests.support.light_optimizer import LightSGD
-
 SIDE = 768
 shared = multiprocessing.Lock()
 
@@ -195,7 +193,7 @@ def main():
     """Train, a step a batch."""
     kind, workers = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 4
     model = torch.nn.Linear(16, 16)
-    optimizer = LightSGD(model.parameters(), lr=0.01)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     torch.set_num_threads(1)
     for step, _ in enumerate(source(kind, workers, sys.argv[3] if len(sys.argv) > 3 else "")):
         optimizer.zero_grad()
