@@ -1,4 +1,5 @@
-"""What `llmtop export` costs: processor time and memory with 8 GPUs and 8 ranks, and what it costs the trainings.
+"""What `llmtop export` costs: processor time and memory with 8 GPUs and 8 ranks, and what it costs the trainings
+beside a monitor that watches them already.
 
 GPUs are the driver's stand-in, which answers at once; trainings step four times a second; it is fetched
 each second.
@@ -45,9 +46,6 @@ def run() -> Iterator[Result]:
             scenario.process(gpu, pid, 90 << 30, sm=95)
         scenario.write(Path(directory) / "scenario")
         ranks = [psutil.Process(pid) for pid in pids]
-        running.enter_context(_started(env, "--json"))
-        time.sleep(SETTLE_SECONDS)
-        one = _share(ranks, seconds, scheduled_seconds)
         with _exporting(env) as (exporter, fetching):
             time.sleep(SETTLE_SECONDS)
             unfetched = _share(_family(exporter), seconds, processor_seconds)
@@ -56,8 +54,11 @@ def run() -> Iterator[Result]:
                 family = _family(exporter)
                 mine = _share(family, seconds, processor_seconds)
                 memory = sum(float(process.memory_full_info().pss) for process in family) / 2**20
+        running.enter_context(_started(env, "--json"))
+        time.sleep(SETTLE_SECONDS)
+        one = _share(ranks, seconds, scheduled_seconds)
         turns = [_turn(env, ranks, seconds / 2, first=turn % 2) for turn in range(TURNS)]
-    note = f"8 GPUs, {RANKS} ranks, fetched each second; {unfetched:.2f} % unfetched; over {seconds:.0f} s"
+    note = f"8 GPUs, {RANKS} ranks, fetched each second, nothing else watches; {unfetched:.2f} % unfetched"
     yield Result("processor time of a core", mine, "%", 1.0, note)
     yield Result("memory of both processes (PSS)", memory, "MiB", 45, f"8 GPUs, {RANKS} ranks")
     two, three, theirs = (statistics.median(values) for values in zip(*turns, strict=True))
