@@ -146,12 +146,10 @@ def test_a_hung_training_is_told_and_can_be_captured_later(
     target = training.wait_attached()
     os.kill(training.pid, signal.SIGSTOP)
     try:
-        with (
-            monkeypatch.context() as impatient,  # only here: torch.profiler may take longer to begin
-            pytest.raises(NotPossibleHere, match=r"has ended no step for \d+ s|cannot be reached"),
-        ):
+        with monkeypatch.context() as impatient:  # only here: torch.profiler may take longer to begin
             impatient.setattr("llmtop.capture.in_process.engine.SILENCE_SECONDS", 1.0)
-            take.take(plan(target, captures))
+            with pytest.raises(NotPossibleHere, match=r"has ended no step for \d+ s|cannot be reached"):
+                take.take(plan(target, captures))
     finally:
         os.kill(training.pid, signal.SIGCONT)
     training.wait_for_steps(5)
