@@ -34,15 +34,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect the tests without looking for garbage, and leave them out of all later looks: none of them is any.
+    """Collect the tests without looking for garbage, which would take each worker a third of that time.
 
-    Each worker collects, and would spend a third of that time on looking.
+    Nothing is frozen (gc.freeze) as is usual then: llmtop looks for modules in another way where something is.
     """
     gc.disable()
-    collected = yield
-    gc.freeze()
-    gc.enable()
-    return collected
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -38,11 +38,13 @@ fetch() {
   echo "$cache/$name/$program"
 }
 
-# Those that are not installed here, of what a package needs.
-needs() { apt-get -s --no-install-recommends install "$1" 2> /dev/null | awk '$1 == "Inst" { print $2 }'; }
+# Of these packages and all that they need, those that are not installed here.
+needs() { apt-get -s --no-install-recommends install "$@" 2> /dev/null | awk '$1 == "Inst" { print $2 }'; }
 
+known openssh-server || try apt-get -qq update
+slurm=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge libmunge2)
 fetch sshd usr/sbin/sshd openssh-server openssh-client libwrap0
-fetch slurm usr/sbin/slurmctld-wlm slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge libmunge2
-known bpftrace || try apt-get -qq update
+# shellcheck disable=SC2046  # names of packages
+fetch slurm usr/sbin/slurmctld-wlm $(printf '%s\n' "${slurm[@]}" $(needs "${slurm[@]}") | awk '!seen[$0]++')
 # shellcheck disable=SC2046  # names of packages
 fetch bpftrace usr/bin/bpftrace bpftrace $(needs bpftrace | grep -vx bpftrace)

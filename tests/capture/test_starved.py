@@ -118,9 +118,7 @@ def test_a_slow_disk_is_named_by_the_state_of_the_threads(tmp_path: Path) -> Non
         with starved("disk", 4, str(tmp_path)) as process:
             put(group, [process.pid, *(one.pid for one in psutil.Process(process.pid).children(recursive=True))])
             workers = [one.pid for one in psutil.Process(process.pid).children(recursive=True)]
-            wait_for(
-                lambda: any(psutil.Process(pid).status() == "disk-sleep" for pid in workers) or None, what="D"
-            )
+            wait_for(lambda: any(psutil.Process(pid).status() == "disk-sleep" for pid in workers) or None, 60, "D")
             cost = captured(process, tmp_path)
     assert cost is not None
     assert cost.cause == "disk", cost.summary

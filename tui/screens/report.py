@@ -7,7 +7,6 @@ from pathlib import Path
 from textual.message import Message
 
 from llmtop.errors import LlmtopError
-from llmtop.format import printable
 from llmtop.report.compare import Comparison, compare_reports
 from llmtop.report.own_form import OwnReport
 from tui import keys
@@ -81,10 +80,10 @@ class ReportScreen(ScrollingScreen):
         """The verdict, the findings, the tables."""
         palette = self.look.palette
         if self._text:
-            return [
-                Row(width),
-                *(Row(width).add(f" {printable(line, width)}", palette.text) for line in self._text),
-            ]
+            rows = [Row(width)]
+            for line in self._text:
+                rows += report_pane.sentence(line, width, palette.text) or [Row(width)]
+            return rows
         if self._loaded is None:
             said = self._refusal or f"reading {self.path} …"
             style = palette.warning if self._refusal else palette.dim

@@ -43,11 +43,11 @@ def guess(step: OpenStep, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, f
             shape, integers = batch.shape, batch.dtype in _TOKEN_TYPES
     if not shape:
         return
-    if len(shape) == 1 and integers:
-        if named:
-            step.tokens = (step.tokens or 0) + shape[0]
-        return
-    if len(shape) == 2 and integers:
+    if integers and len(shape) < 3:
+        if len(shape) == 1:
+            if named:
+                step.tokens = (step.tokens or 0) + shape[0]
+            return
         step.tokens = (step.tokens or 0) + shape[0] * shape[1]
     elif not first:
         return

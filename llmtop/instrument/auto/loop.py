@@ -242,14 +242,14 @@ class Loop(LoopState):
         self.busy = self.in_backward = False
         self._unstepped = True
         self.batch_of = 0
-        self._passes += 1
-        if self._passes > self._most_passes:
+        self._passes = passes = self._passes + 1
+        if passes > self._most_passes:
             self._torch_steps = False  # its optimizer may step in compiled code by now, which runs no hooks
+            if passes == PASSES_WITHOUT_STEP + 4 * self._most_passes and not self.boundary_from_outside:
+                why = "but no step of an optimizer of torch's and no changed parameter since the last"
+                self.recorder.cannot_see(STEPS, f"{passes} backward passes, {why}; llmtop.step() would tell them")
         if not self._torch_steps:
             self._version = _version_of(self.watched())
-        if self._passes == PASSES_WITHOUT_STEP + 4 * self._most_passes and not self.boundary_from_outside:
-            why = "backward passes, but no step of an optimizer of torch's and no changed parameter since the last"
-            self.recorder.cannot_see(STEPS, f"{self._passes} {why}; llmtop.step() would tell them")
         if self._closure:
             self.optimizing = True
             self._optimizer.__enter__()
@@ -387,17 +387,16 @@ class Loop(LoopState):
 
     def end_step(self) -> None:
         """End the step, and set back all that is counted within one."""
-        self._step = None
+        self._step = self._tentative = None
         self.evaluated = self._unstepped = False
         self._tentative_ns = 0
-        self._tentative = None
         self.steps_without_forward += 1
         r = self.recorder
-        passes, self._passes = self._passes, 0
-        if passes > self._most_passes:
-            self._most_passes = passes
-            if passes > PASSES_WITHOUT_STEP:
+        if self._passes > self._most_passes:
+            self._most_passes = self._passes
+            if self._passes > PASSES_WITHOUT_STEP:
                 r.sees(STEPS)
+        self._passes = 0
         step = r.open_step
         if not self._started:
             if step is None:

@@ -201,8 +201,9 @@ class Modules:
             batch = loop.tentative_begins()
             guess(batch, args, kwargs, first=True)
             return loop.tentative_ends
-        self.called = not self._hidden
-        self._candidates = None
+        if not self.called:
+            self.called = not self._hidden
+            self._candidates = None
         step = loop.forward_begins()
         if step is not None:
             called = id(module)
@@ -211,7 +212,9 @@ class Modules:
                 if called not in loop.trains:
                     loop.trains_module(called)
                     self._roots = [*self._roots[-MAX_CLASSES:], weakref.ref(module)]
-            if loop.batch_of in (0, called):
-                guess(step, args, kwargs, first=loop.batch_of == 0)
+            if not loop.batch_of:
                 loop.batch_of = called
+                guess(step, args, kwargs, first=True)
+            elif loop.batch_of == called:
+                guess(step, args, kwargs, first=False)
         return loop.forward_ends
