@@ -59,6 +59,7 @@ def live_sources(
     engines: bool = True,
     turns: bool = False,
     look_at_loaders: bool = True,
+    unseen: bool = False,
 ) -> Sources:
     """The sources of this machine: its GPUs, the host, the processes and the attached trainings.
 
@@ -69,6 +70,7 @@ def live_sources(
             where to ask stands in a process's environment, which is another user's word.
         engines: whether to find out what can capture each training.
         look_at_loaders: whether trainings that wait for data are looked at, unless the configuration forbids it.
+        unseen: nobody looks on, so that trainings may tell of some steps at once.
         turns: whether the other nodes of a job have a hub like this one too, so that they ask NCCL in turn.
     """
     # psutil and the rules take some 40 ms to import: a screen paints its first frame before.
@@ -80,13 +82,16 @@ def live_sources(
     from collectors.nccl_ras.stage import NcclRas
     from collectors.trainings.all_users import AllUsersSource
     from collectors.trainings.loading import LoaderCosts
-    from collectors.trainings.source import StepsSource
+    from collectors.trainings.source import EVERY_MS, UNSEEN_EVERY_MS, StepsSource
     from llmtop.rules.engine import Rules
 
     loaders = (LoaderCosts(),) if look_at_loaders and config.current().look_at_loaders else ()
     gpu = AllGpus(interval)
     names = _GpuNames(gpu)
-    ranks: RankSource = AllUsersSource(names) if all_users else StepsSource(directory, names, engines=engines)
+    every_ms = UNSEEN_EVERY_MS if unseen else EVERY_MS
+    ranks: RankSource = (
+        AllUsersSource(names) if all_users else StepsSource(directory, names, engines=engines, every_ms=every_ms)
+    )
     return Sources(
         gpu=gpu,
         host=HostSource(interval),

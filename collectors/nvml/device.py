@@ -196,9 +196,9 @@ class DeviceSampler:
         now = time.monotonic()
         fresh = now - self._fast.at <= self._patience()
         values: Values = {}
-        if now - self._slow.at <= 3 * SLOW_SECONDS:
+        if now - self._slow.at <= 3 * slow_pace(self._interval):
             values.update(self._slow.values)
-        if now - self._pcie.at <= 3 * SLOW_SECONDS:
+        if now - self._pcie.at <= 3 * slow_pace(self._interval):
             values.update(self._pcie.values)
         if fresh:
             values.update(self._fast.values)
@@ -220,7 +220,7 @@ class DeviceSampler:
 
     def uses(self) -> list[Values]:
         """Who used this GPU in the last slow round: fields of `collectors.base.GpuUse`."""
-        return self._uses if time.monotonic() - self._slow.at <= 3 * SLOW_SECONDS else []
+        return self._uses if time.monotonic() - self._slow.at <= 3 * slow_pace(self._interval) else []
 
     def _dear_calls(self) -> tuple[Caller, ...]:
         return self._slow_call, self._pcie_call, self._fault_call
@@ -373,8 +373,11 @@ class DeviceSampler:
 
 
 def slow_pace(interval: float) -> float:
-    """Seconds between dear rounds: about `SLOW_SECONDS`, and a whole part of a longer interval."""
-    return interval / round(interval / SLOW_SECONDS) if interval > SLOW_SECONDS else SLOW_SECONDS
+    """Seconds between dear rounds: `SLOW_SECONDS`, or the little more that is a whole part of a longer interval.
+
+    Never less: at the exporter's 3 s a round in between would double what they cost, for values that nobody sees.
+    """
+    return interval / (interval // SLOW_SECONDS) if interval > SLOW_SECONDS else SLOW_SECONDS
 
 
 def _hang(call: Caller) -> str | None:

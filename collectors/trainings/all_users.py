@@ -14,7 +14,7 @@ from pathlib import Path
 
 from collectors.alarm import Alarm
 from collectors.base import RanksReading
-from collectors.trainings.source import GpuName, StepsSource
+from collectors.trainings.source import UNSEEN_EVERY_MS, GpuName, StepsSource
 from llmtop import socket_dir
 
 LOOK_SECONDS = 5.0
@@ -85,7 +85,7 @@ class AllUsersSource:
                 gone.close()
             for uid in sorted(there - set(self._known()))[: max(0, MOST_USERS - len(self._sources))]:
                 folder = self._parent / f"llmtop-{uid}"
-                source = StepsSource(folder, self._gpu_name, owner=uid, engines=False)
+                source = StepsSource(folder, self._gpu_name, owner=uid, engines=False, every_ms=UNSEEN_EVERY_MS)
                 source.start()
                 with self._lock:
                     self._sources[uid] = source

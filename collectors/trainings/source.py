@@ -27,6 +27,8 @@ from llmtop.snapshot import Rank
 
 EVERY_MS = 100
 """No screen is drawn more often, and a training of 30 ms steps need wake up for it a third as often."""
+UNSEEN_EVERY_MS = 500
+"""The same where nobody looks on and a snapshot is made every few seconds, as by the exporter."""
 ROUND_SECONDS = 1.0
 """How often the directory, the processes and, unless `latest()` reads them, the sockets are looked at. A reader
 that woke up for every message would cost more than all the rest of the monitor."""
@@ -59,6 +61,7 @@ class StepsSource:
         *,
         owner: int | None = None,
         engines: bool = True,
+        every_ms: int = EVERY_MS,
     ) -> None:
         """Watch `directory`.
 
@@ -68,10 +71,12 @@ class StepsSource:
             owner: uid of the other user whose folder it is: then no link in it is followed, nothing in it is
                 removed, and no more than `MOST_OF_A_USER` of his processes are listened to.
             engines: whether to find out what can capture each process.
+            every_ms: how long a training may keep a step to tell of it together with those that follow.
         """
         self._directory = socket_dir.runtime_dir() if directory is None else directory
         self._owner = owner
         self._engines = engines
+        self._every_ms = every_ms
         self._gpu_name = gpu_name
         self._round_seconds = ROUND_SECONDS
         self._lock = threading.Lock()
@@ -221,7 +226,7 @@ class StepsSource:
         """Make the first contact; in a thread of its own."""
         outcome: client.Connection | LlmtopError | client.Closed
         try:
-            outcome = client.Connection.open(path, HISTORY_STEPS, owner=self._owner, every_ms=EVERY_MS)
+            outcome = client.Connection.open(path, HISTORY_STEPS, owner=self._owner, every_ms=self._every_ms)
         except client.Closed as error:
             self._remove_stale(path)
             outcome = error

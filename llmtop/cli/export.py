@@ -110,7 +110,7 @@ def export(
             interval=interval,
             selection=GpuSelection.parse("all") if all_users else None,
             taps=taps,
-            make_sources=partial(live_sources, all_users=all_users, engines=False, turns=True),
+            make_sources=partial(live_sources, all_users=all_users, engines=False, turns=True, unseen=True),
         )
         SnapshotStream().run(hub, lambda _snapshot: None)
     return EXIT_DONE

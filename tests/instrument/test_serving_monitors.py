@@ -246,7 +246,8 @@ while True:
         return len(heard.steps) / sum(bool(batch.steps) for batch in heard.batches)
 
     with Training(script) as training:
-        waiting, impatient = steps_in_one(200), steps_in_one(0)
+        unseen, waiting, impatient = steps_in_one(500), steps_in_one(200), steps_in_one(0)
+    assert unseen >= 1.5 * waiting
     assert waiting >= 3 * impatient
 
 

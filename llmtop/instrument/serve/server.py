@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 HOLD_S = 0.016
 """Steps that finish within this time of a message go into one; within 20 ms a step is to be out, unless all
 monitors have said that they can wait."""
-MOST_HOLD_S = 0.25
+MOST_HOLD_S = 0.5
+"""At most, however long a monitor can wait: with the second in which it reads, a step is heard of within two."""
 MOST_HELD = SIZE // 8
 """Where so many steps came within one hold it is the shortest again: the ring is to lose none."""
 MAX_MONITORS = 32
