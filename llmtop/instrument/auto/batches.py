@@ -55,10 +55,14 @@ def listen(loop: Loop) -> None:
                 (loop.busy and not (loop.optimizing and loop.recovers()))
                 or ((recorder.manual_used or recorder.off) and loop.stands_down())
             ):
-                phase = loop.dataload_begins(self)
+                phase = loop.dataload
+                if loop.unstepped or loop.evaluated or loop.feed() is not self:
+                    phase = loop.batch_is_asked_for(self) or phase
+                phase.__enter__()
                 if started.iterator is not None and (begun := started.take(self)):
                     recorder.began_earlier("dataload", begun)
         except BaseException as error:  # noqa: BLE001
+            phase = None
             loop.lost("the waits for batches", error)
         if phase is None:
             return fetch(self)

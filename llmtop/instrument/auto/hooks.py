@@ -56,15 +56,15 @@ def install(again: Callable[[], Loop]) -> Loop:
             checkpoints.look(loop)
             dynamo.keep_out()  # also of what has been loaded to publish
 
-    _listen_to_autograd(loop, modules, ranks, meet)
-    _listen_to_optimizers(loop, meet)
+    loop.meet = meet
+    _listen_to_autograd(loop, modules, ranks)
+    register_optimizer_step_pre_hook(loop.optimizer_begins)
+    register_optimizer_step_post_hook(loop.optimizer_ends)
     dynamo.keep_out()
     return loop
 
 
-def _listen_to_autograd(
-    loop: Loop, modules: Modules, ranks: communication.Ranks, meet: Callable[[], None]
-) -> None:
+def _listen_to_autograd(loop: Loop, modules: Modules, ranks: communication.Ranks) -> None:
     recorder = loop.recorder
     run = torch.autograd.backward  # Tensor.backward calls it by this name
 
@@ -81,7 +81,7 @@ def _listen_to_autograd(
             ):
                 usual = modules.called and loop.steps_without_forward < STEPS_WITHOUT and recorder.attached
                 if not usual and (not recorder.attached or modules.unknown):
-                    meet()
+                    loop.meet()
                 if loop.known.model.curious:
                     loop.known.model.sees_loss(tensors)
                 loop.backward_begins()
@@ -103,39 +103,3 @@ def _listen_to_autograd(
                 loop.lost("the backward passes", error)
 
     torch.autograd.backward = backward
-
-
-def _listen_to_optimizers(loop: Loop, meet: Callable[[], None]) -> None:
-    recorder = loop.recorder
-
-    def before(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if _is_compiling() or (get_ident() != loop.thread and recorder.attached):
-            return
-        try:
-            if (recorder.manual_used or recorder.off) and loop.stands_down():
-                return
-            closure = args[1] if len(args) > 1 else kwargs.get("closure")
-            if closure is None and (not recorder.attached or recorder.facts.inference):
-                if is_data_worker() or not _has_gradients(optimizer):
-                    return
-                meet()  # its gradients are from torch.autograd.grad
-            loop.optimizer_begins(optimizer, closure is not None)
-        except BaseException as error:  # noqa: BLE001
-            loop.lost("the optimizer's steps", error)
-
-    def after(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if _is_compiling() or get_ident() != loop.thread:
-            return
-        try:
-            loop.optimizer_ends(optimizer)
-        except BaseException as error:  # noqa: BLE001
-            loop.lost("the optimizer's steps", error)
-
-    register_optimizer_step_pre_hook(before)
-    register_optimizer_step_post_hook(after)
-
-
-def _has_gradients(optimizer: Any) -> bool:
-    """Whether it has something to step with: a first call without gradients only prepares the optimizer."""
-    with torch._C.DisableTorchFunction():
-        return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])

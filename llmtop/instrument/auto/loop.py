@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from _thread import get_ident
 from collections.abc import Callable
 from time import perf_counter_ns
 from types import FrameType
@@ -24,7 +25,9 @@ PASSES_WITHOUT_STEP = 100
 STEPS = "the steps of this script"
 
 
-_unwatched: Any = sys.modules["torch"]._C.DisableTorchFunction  # torch was there before these hooks
+_torch: Any = sys.modules["torch"]  # it was there before these hooks
+_unwatched = _torch._C.DisableTorchFunction
+_is_compiling = _torch.compiler.is_dynamo_compiling  # half of what is_compiling() costs
 
 
 class Loop(LoopState):
@@ -34,18 +37,15 @@ class Loop(LoopState):
 
     # --- loading ----------------------------------------------------------------------------------
 
-    def dataload_begins(self, waits: object = None) -> Phase:
-        """A batch is asked for.
-
-        Args:
-            waits: the iterator that is to give it; None where it is the training's for sure.
+    def dataload_begins(self) -> Phase:
+        """A batch of the training's is asked for, for sure.
 
         Returns:
             The phase that has begun, to be left when the batch is there.
         """
-        phase = self._dataload
-        if self._unstepped or self.evaluated or (waits is not None and self.feed() is not waits):
-            phase = self.batch_is_asked_for(waits) or phase
+        phase = self.dataload
+        if self.unstepped or self.evaluated:
+            phase = self.batch_is_asked_for(None) or phase
         phase.__enter__()
         return phase
 
@@ -57,7 +57,7 @@ class Loop(LoopState):
         """
         if not self.here or self.stands_down():
             return None
-        if self._unstepped:
+        if self.unstepped:
             self._look_for_unseen_step()
         self.evaluated = False
         tentative_ns, self._tentative_ns = self._tentative_ns, 0
@@ -80,11 +80,11 @@ class Loop(LoopState):
 
     def dataload_ends(self, phase: Phase | None = None, *, exhausted: bool) -> None:
         """The batch is there, or there are no more: what comes after an epoch belongs to no step."""
-        if exhausted and phase in (None, self._dataload):
+        if exhausted and phase in (None, self.dataload):
             self.recorder.cancel_phase("dataload")
             self.feed = nothing
         else:
-            (phase or self._dataload).__exit__(None, None, None)
+            (phase or self.dataload).__exit__(None, None, None)
 
     def aside(self, name: str) -> Phase | None:
         """The phase for something that is no part of a step's work, such as a checkpoint; None where it is part
@@ -140,7 +140,7 @@ class Loop(LoopState):
 
     def forward_begins(self) -> OpenStep | None:
         """The outermost module is called with gradients enabled. Returns the step; None before the first."""
-        if self._stepping is not None or self._unstepped:
+        if self._stepping is not None or self.unstepped:
             self._settle()
         self.busy = True
         step = self._step or self._open_step()
@@ -192,7 +192,7 @@ class Loop(LoopState):
 
     def training_step_begins(self) -> None:
         """A function that computes a loss is called: it counts as forward, up to a backward pass within it."""
-        if self._stepping is not None or self._unstepped:
+        if self._stepping is not None or self.unstepped:
             self._settle()
         self._open_step()
         self._in_training_step = True
@@ -217,7 +217,7 @@ class Loop(LoopState):
 
     def backward_begins(self) -> None:
         """A backward pass begins, and none is running."""
-        if self._stepping is not None or self._unstepped:
+        if self._stepping is not None or self.unstepped:
             self._settle()
         if self._in_training_step:
             self.training_step_ends()
@@ -240,7 +240,7 @@ class Loop(LoopState):
         (self._communication if self._waiting else self._backward).__exit__(None, None, None)
         self._waiting = False
         self.busy = self.in_backward = False
-        self._unstepped = True
+        self.unstepped = True
         self.batch_of = 0
         self._passes = passes = self._passes + 1
         if passes > self._most_passes:
@@ -265,49 +265,70 @@ class Loop(LoopState):
 
     # --- optimizers -------------------------------------------------------------------------------
 
-    def optimizer_begins(self, optimizer: Any, closure: bool) -> None:
-        """An optimizer's step begins; `closure` says whether it was given one, which runs inside it."""
-        if self._step is None:
-            self._open_step()
-        if self.in_backward:
-            self._stepped_in_backward = True  # as memory-saving recipes do, one optimizer a parameter
+    def optimizer_begins(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """An optimizer's step begins: torch calls this itself, as the hook that it is."""
+        if _is_compiling():
             return
-        if self._stepping is not None:
-            if _within_another_step():
-                self._depth += 1
+        r = self.recorder
+        if get_ident() != self.thread and r.attached:
+            return
+        try:
+            if (r.manual_used or r.off) and self.stands_down():
                 return
-            self._leave_failed_step()
-        self._stepping = id(optimizer)
-        self._untouched = True
-        self._depth = 0
-        self._closure = closure
-        self.optimizing = True
-        self.busy = not closure
-        self._optimizer.__enter__()
+            closure = args[1] if len(args) > 1 else kwargs.get("closure")
+            # After a backward pass, which has met it already, there is nothing to ask for.
+            if not self.unstepped and closure is None and (not r.attached or r.facts.inference):
+                if is_data_worker() or not _has_gradients(optimizer):
+                    return
+                self.meet()  # its gradients are from torch.autograd.grad
+            if self._step is None:
+                self._open_step()
+            if self.in_backward:
+                self._stepped_in_backward = True  # as memory-saving recipes do, one optimizer a parameter
+                return
+            if self._stepping is not None:
+                if _within_another_step():
+                    self._depth += 1
+                    return
+                self._leave_failed_step()
+            self._stepping = id(optimizer)
+            self._untouched = True
+            self._depth = 0
+            self._closure = closure is not None  # which runs inside it
+            self.optimizing = True
+            self.busy = not self._closure
+            self._optimizer.__enter__()
+        except BaseException as error:  # noqa: BLE001 - the door: see guard
+            self.lost("the optimizer's steps", error)
 
-    def optimizer_ends(self, optimizer: Any) -> None:
-        """An optimizer's step has returned."""
-        if self._stepping is None or self.in_backward:
+    def optimizer_ends(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """An optimizer's step has returned: torch calls this itself, as the hook that it is."""
+        if _is_compiling() or get_ident() != self.thread:
             return
-        if self._depth:
-            self._depth -= 1
-            if _within_another_step():
+        try:
+            if self._stepping is None or self.in_backward:
                 return
-        if self.optimizing:
-            self._optimizer.__exit__(None, None, None)
-            self.busy = self.optimizing = False
-        self._closure = self._unstepped = False
-        self._torch_steps = True
-        self._stepping = None
-        closer = self.closer
-        if id(optimizer) == closer.number and not closer.others:
-            closer.run += 1
-        elif not closer.closes(optimizer):
-            return
-        if self.boundary_from_outside is None:
-            self.end_step()
-        else:
-            self._end_step()
+            if self._depth:
+                self._depth -= 1
+                if _within_another_step():
+                    return
+            if self.optimizing:
+                self._optimizer.__exit__(None, None, None)
+                self.busy = self.optimizing = False
+            self._closure = self.unstepped = False
+            self._torch_steps = True
+            self._stepping = None
+            closer = self.closer
+            if id(optimizer) == closer.number and not closer.others:
+                closer.run += 1
+            elif not closer.closes(optimizer):
+                return
+            if self.boundary_from_outside is None:
+                self.end_step()
+            else:
+                self._end_step()
+        except BaseException as error:  # noqa: BLE001 - the door: see guard
+            self.lost("the optimizer's steps", error)
 
     def recovers(self) -> bool:
         """Whether it was an optimizer's step that raised, and so never said that it ended, which left us busy."""
@@ -370,7 +391,7 @@ class Loop(LoopState):
         torch's has said so before, a change is something else: weights that are clamped, or moved for a second
         backward pass.
         """
-        if self._unstepped and not self._torch_steps and not self.in_backward and self._stepping is None:
+        if self.unstepped and not self._torch_steps and not self.in_backward and self._stepping is None:
             version = _version_of(self.watched())
             if None not in (version, self._version) and version != self._version:
                 self._end_step()
@@ -388,7 +409,7 @@ class Loop(LoopState):
     def end_step(self) -> None:
         """End the step, and set back all that is counted within one."""
         self._step = self._tentative = None
-        self.evaluated = self._unstepped = False
+        self.evaluated = self.unstepped = False
         self._tentative_ns = 0
         self.steps_without_forward += 1
         r = self.recorder
@@ -428,6 +449,12 @@ def is_data_worker() -> bool:
     """Whether this process is a worker of a DataLoader."""
     data = sys.modules.get("torch.utils.data")
     return data is not None and data.get_worker_info() is not None
+
+
+def _has_gradients(optimizer: Any) -> bool:
+    """Whether it has something to step with: a first call without gradients only prepares the optimizer."""
+    with _unwatched():
+        return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
 
 
 def _version_of(parameter: Any) -> tuple[int, int] | None:

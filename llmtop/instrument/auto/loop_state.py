@@ -37,7 +37,6 @@ class LoopState:
         "_checkpoint",
         "_closure",
         "_communication",
-        "_dataload",
         "_depth",
         "_foreign",
         "_foreign_since",
@@ -56,7 +55,6 @@ class LoopState:
         "_tentative_begun",
         "_tentative_ns",
         "_torch_steps",
-        "_unstepped",
         "_untouched",
         "_version",
         "_waiting",
@@ -64,18 +62,21 @@ class LoopState:
         "boundary_from_outside",
         "busy",
         "closer",
+        "dataload",
         "evaluated",
         "evaluation",
         "feed",
         "forget_too",
         "in_backward",
         "known",
+        "meet",
         "optimizing",
         "recorder",
         "steps_without_forward",
         "thread",
         "trained",
         "trains",
+        "unstepped",
         "watched",
     )
 
@@ -83,9 +84,12 @@ class LoopState:
         self._again = again
         self.recorder = recorder.get()
         self._checkpoint = phase_of("checkpoint")
-        self._dataload, self._h2d, self._forward, self._backward, self._communication, self._optimizer = map(
+        self.dataload, self._h2d, self._forward, self._backward, self._communication, self._optimizer = map(
             phase_of, ("dataload", "h2d", "forward", "backward", "communication", "optimizer")
         )
+        self.meet: Callable[[], None] = nothing
+        """Set by `hooks`: called at the first backward pass, or optimizer's step, looks for what this process
+        trains and publishes it."""
         self.boundary_from_outside: Callable[[], bool] | None = None
         """Set by an integration that ends the steps itself; tells whether it still does, or was left by an
         exception."""
@@ -137,7 +141,7 @@ class LoopState:
         self.in_backward = False
         self.optimizing = False
         """Within the optimizer's own work."""
-        self._unstepped = False
+        self.unstepped = False
         """A backward pass has ended, and no optimizer's step since."""
         self._in_training_step = False
         self.batch_of = 0
