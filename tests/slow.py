@@ -1,7 +1,7 @@
 """What `make test` leaves to `make test-all`, and the test of `make test` that still catches the same fault.
 
-A matrix is thinned to some of its parameters, which are that test; a single test names its neighbour. Programs of
-`tests/foreign` may say it themselves, in their header.
+A matrix is thinned to some of its parameters, which are that test; a single test names its neighbour. A few dear
+ones have none, and say what CI alone finds. Programs of `tests/foreign` may say it themselves, in their header.
 """
 
 from __future__ import annotations
@@ -28,24 +28,17 @@ THINNED: dict[str, tuple[str, ...]] = {
     ),
     "test_at_a_long_interval_values_are_of_the_instant_that_they_are_stamped_with": ("0.4",),
     "test_any_work_that_is_seen_is_life_and_a_hang_after_it_is_none": ("hooks, a DataLoader",),
-    "test_lost_kernels_are_told_of_and_only_where_nsys_lost_some": ("tuning",),
-    "test_a_capture_against_itself_shows_no_difference": ("tuning",),
-    "test_one_way_is_the_mirror_of_the_other": ("tuning",),
     "test_the_parts_of_a_step_are_the_step": ("tuning",),
     "test_the_text_fits_the_screen_and_has_no_percent_of_next_to_nothing": ("tuning",),
     "test_a_training_under_two_profilers_has_changed_nothing": ("tuning",),
-    "test_counts_and_totals": ("h200",),
     "test_calls_a_step": ("h200",),
     "test_no_figure_is_impossible": ("h200",),
     "test_devices": ("h200",),
     "test_steps": ("h200",),
-    "test_shares_of_whole_steps": ("h200",),
     "test_phases": ("h200",),
     "test_it_does_not_notice": ("numpy_only",),
-    "test_an_accelerated_loop_publishes_its_steps": ("tracker",),
     "test_what_the_monitor_says_is_judged": ("steps = 7-the last step is number 6; right is 7",),
     "test_steps_and_their_parts_are_as_long_as_the_iterations": ("evaluation every N",),
-    "test_compiled_code_is_the_same_with_hooks_as_without": ("function",),
     "test_a_loop_over_a_model_has_its_forwards_as_steps_from_start_to_start": (
         "eval and no_grad",
         "below what is evaluated",
@@ -56,12 +49,10 @@ THINNED: dict[str, tuple[str, ...]] = {
         "parameters() that returns groups",
         "attributes that raise",
     ),
-    "test_a_fit_publishes_its_steps": ("profiler",),
     "test_a_killed_nsys_leaves_the_training_alone": ("collecting",),
     "test_a_captured_training_ends_as_it_would_without": ("500 steps asked for",),
     "test_the_pane_shows_eight_of_them": ("200x50", "80x24"),
     "test_marks_end_without_a_word": ("hangs up",),
-    "test_only_a_file_that_is_being_written_is_waited_for_and_not_for_ever": ("2",),
     "test_steps_that_a_signal_s_handler_tears_apart_end_no_recording": ("KeyboardInterrupt",),
     "test_a_monitor_that_comes_after_the_step_is_told_the_truth": ("back",),
     "test_a_stall_is_as_old_as_it_is_whatever_the_wall_clock_says": ("-7200.0",),
@@ -240,7 +231,6 @@ LEFT_OUT: dict[str, str] = {
     "test_a_callback_is_copied_and_a_trainer_that_raised_is_forgotten": (
         "test_a_trainer_tells_its_steps_and_what_it_logs"
     ),
-    "test_lightning_tells_its_steps_and_what_it_logs": ("test_a_fit_publishes_its_steps"),
     "test_no_auto_leaves_the_training_as_it_is": ("test_who_is_switched_off_listens_to_no_forward_pass"),
     "test_a_path_file_that_imports_torch_first_is_no_hindrance": ("test_looking_for_torch_is_not_importing_it"),
     "test_a_child_that_is_forked_while_its_parent_is_recorded_stops_nothing": (
@@ -263,7 +253,6 @@ LEFT_OUT: dict[str, str] = {
     "test_a_request_that_names_no_folder_of_the_users_writes_beside_the_training_and_is_cleared": (
         "test_one_process_begins_at_the_step_that_is_named"
     ),
-    "test_what_is_compiled_is_compiled_as_without": "test_compiled_code_is_the_same_with_hooks_as_without",
     "test_on_a_full_disk_the_command_is_ended_and_the_bench_says_so": (
         "test_ctrl_c_in_the_middle_ends_the_command_and_keeps_what_there_is"
     ),
@@ -361,7 +350,6 @@ LEFT_OUT: dict[str, str] = {
     "test_decoding_by_hand_without_a_cache_is_one_too": (
         "test_decoding_by_hand_with_a_cache_is_a_request_a_prompt"
     ),
-    "test_manual_optimisation_under_the_other_name": "test_a_fit_publishes_its_steps",
     "test_a_captured_training_ends_as_ever": "test_a_captured_training_ends_as_it_would_without",
     "test_a_full_disk_is_told_and_no_half_file_is_left": (
         "test_an_unwritable_path_is_told_and_the_training_runs_on"
@@ -380,9 +368,6 @@ LEFT_OUT: dict[str, str] = {
     ),
     "test_a_training_that_ends_before_its_trace_is_written": (
         "test_a_training_that_nsys_collects_from_ends_as_it_would_without"
-    ),
-    "test_a_profiler_that_was_used_goes_to_spawned_ranks_which_publish_their_steps": (
-        "test_a_fit_publishes_its_steps"
     ),
     "test_workers_and_spawned_processes_are_not_taken_for_trainings": ("test_it_does_not_notice"),
     "test_the_exit_codes_are_those_of_the_same_training_without_llmtop": (
@@ -408,9 +393,6 @@ LEFT_OUT: dict[str, str] = {
     ),
     "test_whatever_the_server_does_is_said_and_the_keys_go_on": "test_an_odd_answer_is_a_sentence",
     "test_nobody_is_accused_among_equal_ranks": "test_equal_ranks_are_never_accused",
-    "test_a_compiled_decode_is_timed_and_compiled_as_without": (
-        "test_compiled_code_is_the_same_with_hooks_as_without"
-    ),
     "test_a_monitor_sees_two_ranks_and_no_launcher": "test_torchrun_s_two_ranks_beside_a_process_of_its_own",
     "test_ranks_say_it_once_for_all": "test_it_has_attached_is_said_once",
     "test_a_rank_that_crashes_is_not_held_up_by_its_capture": (
@@ -419,11 +401,87 @@ LEFT_OUT: dict[str, str] = {
     "test_the_slow_rank_the_idle_gpu_and_then_the_hung_rank_are_named": (
         "test_what_is_planted_among_64_nodes_is_named"
     ),
-    "test_between_the_cells_of_a_notebook_it_is_paused": (
-        "test_those_of_a_notebook_s_cells_too_and_no_step_spans_the_wait_between_them"
-    ),
 }
 """By the test, the one of `make test` that catches its fault as well."""
+
+CI_ALONE: dict[str, str] = {
+    "test_a_fit_publishes_its_steps": (
+        "Lightning itself; another framework's steps are in test_a_trainer_tells_its_steps_and_what_it_logs"
+    ),
+    "test_an_accelerated_loop_publishes_its_steps": (
+        "Accelerate itself; Trainer, which is built on it, is in make test"
+    ),
+    "test_compiled_code_is_the_same_with_hooks_as_without": "torch.compile itself",
+    "test_those_of_a_notebook_s_cells_too_and_no_step_spans_the_wait_between_them": (
+        "a real kernel of Jupyter's; prompts and breakpoints are in "
+        "test_who_waits_for_a_person_is_paused_and_no_step_goes_across"
+    ),
+    "test_manual_optimisation_under_the_other_name": "Lightning itself, as test_a_fit_publishes_its_steps",
+    "test_a_profiler_that_was_used_goes_to_spawned_ranks_which_publish_their_steps": (
+        "Lightning itself, as test_a_fit_publishes_its_steps"
+    ),
+    "test_lightning_tells_its_steps_and_what_it_logs": "Lightning itself, as test_a_fit_publishes_its_steps",
+    "test_what_is_compiled_is_compiled_as_without": "torch.compile itself",
+    "test_a_compiled_decode_is_timed_and_compiled_as_without": "torch.compile itself",
+    "test_between_the_cells_of_a_notebook_it_is_paused": "a real kernel of Jupyter's",
+    "test_at_least_95_in_100_verdicts_are_right": (
+        "all labelled captures; the healthy ones and the stragglers are in make test"
+    ),
+    "test_lost_kernels_are_told_of_and_only_where_nsys_lost_some": "all labelled captures",
+    "test_a_capture_against_itself_shows_no_difference": (
+        "all labelled captures, compared; their steps' parts are in test_the_parts_of_a_step_are_the_step"
+    ),
+    "test_one_way_is_the_mirror_of_the_other": "all labelled captures, compared, likewise",
+    "test_counts_and_totals": "real traces, counted anew by other code; test_steps and test_calls_a_step do one",
+    "test_shares_of_whole_steps": "the same",
+    "test_a_real_run_s_verdict_is_the_same_when_each_rank_calls_its_gpu_0": (
+        "a real run of several ranks; the rest of its file makes them up"
+    ),
+    "test_what_graphs_are_made_of_is_not_made_up": "real traces of CUDA graphs",
+    "test_real_ranks_of_one_machine_have_one_clock": (
+        "a real run of several ranks; the rest of its file makes them up"
+    ),
+    "test_pieces_that_end_anywhere_give_the_same": "a trace cut at every place; the rest of its file cuts at some",
+    "test_damaged_files_end_with_a_report_or_a_sentence": (
+        "files damaged at random; tests/trace/test_damaged.py has one of each kind"
+    ),
+    "test_any_call_may_answer_anything": (
+        "answers of a driver at random; each odd one has a test of its own beside it"
+    ),
+    "test_it_stays_quick_on_text_made_to_slow_it_down": "a pattern that has become slow",
+    "test_a_storm_of_sizes_ends_in_the_right_picture": (
+        "hundreds of sizes in a row; test_sizes_below_the_smallest_still_say_something has some"
+    ),
+    "test_the_decoder_takes_ten_thousand_odd_sequences": (
+        "sequences at random; test_only_the_bad_sequence_is_lost has one of each kind"
+    ),
+    "test_parameters_and_state_of_all_optimizers_are_found": "optimizers of torch's, one by one",
+    "test_a_compiled_model_is_said_to_tell_less": "torch.compile itself",
+    "test_only_a_file_that_is_being_written_is_waited_for_and_not_for_ever": (
+        "an end of the training while torch.profiler writes; "
+        "test_a_captured_training_ends_as_it_would_without ends while it records"
+    ),
+    "test_a_server_that_is_killed_is_one_error_of_ours": (
+        "a killed store of torch's; one that is no store is in make test"
+    ),
+    "test_a_training_in_another_environment_borrows_what_llmtop_needs": "a second virtual environment",
+    "test_the_demo_plays_from_the_wheel_and_passes_through_its_alert": (
+        "what the wheel lacks; the demo from a checkout is in tests/tui/test_demo.py"
+    ),
+    "test_ten_thousand_steps_a_second_arrive_or_are_counted_as_lost": (
+        "a flood over a real socket; the same of a monitor's side is in make test"
+    ),
+    "test_a_hundred_thousand_steps_take_no_more_memory": "memory that grows",
+    "test_it_is_said_at_the_start_and_by_the_doctor": (
+        "options of Python's that make it deaf, in a real process; test_the_options_that_make_it_deaf has "
+        "their names"
+    ),
+    "test_no_function_is_longer_than_a_screen": "the shape of the code",
+    "test_no_file_imports_what_imports_it": "the shape of the code; make lint holds the floors",
+    "test_no_engine_s_name_is_looked_at_outside_its_own_folder": "the shape of the code",
+}
+"""By the test, which faults are found by CI and `make test-all` alone. They take a second or more of processor
+time each, for what an ordinary change seldom breaks: a library of others', a property of much data."""
 
 
 def why_slow(test: str) -> str | None:
@@ -435,6 +493,8 @@ def why_slow(test: str) -> str | None:
     name, _, parameters = test.partition("[")
     if name in LEFT_OUT:
         return f"{LEFT_OUT[name]} catches the same fault"
+    if name in CI_ALONE:
+        return f"CI alone finds: {CI_ALONE[name]}"
     kept = THINNED.get(name)
     if kept is None or parameters[:-1] in kept:
         return None
@@ -449,5 +509,5 @@ def stale(tests: set[str]) -> list[str]:
     """
     plain = {test.partition("[")[0] for test in tests}
     wanted = {f"{name}[{one}]" for name, kept in THINNED.items() for one in kept}
-    hollow = {neighbour for neighbour in LEFT_OUT.values() if neighbour in LEFT_OUT}
-    return sorted(wanted - tests) + sorted({*LEFT_OUT, *LEFT_OUT.values()} - plain) + sorted(hollow)
+    hollow = {neighbour for neighbour in LEFT_OUT.values() if neighbour in LEFT_OUT or neighbour in CI_ALONE}
+    return sorted(wanted - tests) + sorted({*LEFT_OUT, *LEFT_OUT.values(), *CI_ALONE} - plain) + sorted(hollow)
