@@ -25,7 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
     pass over the configuration of who runs them; and with the slow tests have Hypothesis make more examples."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.environ.setdefault("LLMTOP_EXAMPLES", "100" if config.getoption("markexpr") == "slow or not slow" else "30")
+    os.environ.setdefault("LLMTOP_EXAMPLES", "100" if config.getoption("markexpr") == "slow or not slow" else "20")
     settings.register_profile("llmtop", deadline=None)  # a test beside others takes what time they leave it
     settings.load_profile("llmtop")
     nobodys = Path(tempfile.gettempdir()) / "llmtop-tests-have-no-configuration"
