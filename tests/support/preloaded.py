@@ -1,4 +1,4 @@
-"""`llmtop` and its screen in forks of one process that has imported them: importing takes longer than most commands.
+"""`llmtop` and its screen in forks of a process that has imported them, which takes longer than most commands.
 
 What depends on how Python starts (variables that it reads then, foreign packages, closed outputs, what is imported
 when) is for a process of its own. `python -m tests.support.preloaded FD` is that process: each message on the
@@ -217,7 +217,10 @@ def start(
 
 
 def llmtop(
-    *arguments: str | Path, env: Mapping[str, str] | None = None, data_bytes: int | None = None, timeout: float = 60
+    *arguments: str | Path,
+    env: Mapping[str, str] | None = None,
+    data_bytes: int | None = None,
+    timeout: float = 60,
 ) -> subprocess.CompletedProcess[str]:
     """Run `llmtop ARGUMENTS` to its end and return what it printed; as `subprocess.run` with text and captured."""
     words = [str(one) for one in arguments]
