@@ -14,6 +14,7 @@ import pytest
 from llmtop import config
 from llmtop.bottlenecks import AlertId
 from llmtop.errors import UnusableInput
+from tests.support import preloaded
 from tests.support.processes import REPOSITORY, environment, wait_for
 from tests.support.terminal import Terminal
 from tui.paint.palette import THEMES
@@ -32,8 +33,7 @@ def home(tmp_path: Path, text: str) -> dict[str, str]:
 
 
 def llmtop(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "llmtop", *arguments]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return preloaded.llmtop(*arguments, env=env)
 
 
 WRONG = (

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from llmtop.cli.stream import ENDING
-from tests.support import nvml_stub
+from tests.support import nvml_stub, preloaded
 from tests.support.other_user import OtherUser, healthy
 from tests.support.processes import environment, wait_for
 from tests.support.prometheus import Exporter, fetch, of, samples
@@ -33,14 +33,12 @@ def scenario(tmp_path: Path) -> Path:
 
 def refused(*arguments: str, **extra: str) -> tuple[int, str]:
     """The exit code and the sentence of one that does not start."""
-    done = subprocess.run(
-        [sys.executable, "-m", "llmtop", "export", *arguments],
-        env=environment(**extra),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    if extra:  # what Python reads when it starts
+        command = [sys.executable, "-m", "llmtop", "export", *arguments]
+        env = environment(**extra)
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    else:
+        done = preloaded.llmtop("export", *arguments)
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
     return done.returncode, done.stderr

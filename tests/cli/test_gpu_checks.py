@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from collectors.tpu import presence
 from llmtop import procfs
 from llmtop.cli import gpu_checks
 from llmtop.snapshot import Gpu
-from tests.support import amd_stub
+from tests.support import amd_stub, preloaded
 from tests.support.amd_stub import AmdScenario
 from tests.support.pages import page, servers
 from tests.support.processes import environment
@@ -25,9 +23,8 @@ from tests.support.tpu_stand_in import pci
 
 def doctor(runtime_dir: Path, **extra: str) -> dict[str, dict[str, Any]]:
     env = environment(LLMTOP_DIR=str(runtime_dir), **extra)
-    done = subprocess.run(
-        [sys.executable, "-m", "llmtop", "doctor", "--json"], env=env, capture_output=True, text=True, check=True
-    )
+    done = preloaded.llmtop("doctor", "--json", env=env)
+    assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return {check["name"]: check for check in json.loads(done.stdout)["checks"]}
 

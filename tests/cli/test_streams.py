@@ -18,7 +18,7 @@ import pytest
 
 from llmtop.cli.stream import ENDING
 from llmtop.recording import Reader, Writer
-from tests.support import nvml_stub
+from tests.support import nvml_stub, preloaded
 from tests.support.processes import REPOSITORY, environment, wait_for
 from tests.support.snapshots import gpu, snapshot
 
@@ -342,16 +342,18 @@ def _small_files() -> None:
     ],
 )
 def test_wrong_usage_is_one_sentence_and_the_documented_code(
-    llmtop: Llmtop, tmp_path: Path, arguments: tuple[str, ...], code: int, word: str
+    runtime_dir: Path, scenario: Path, tmp_path: Path, arguments: tuple[str, ...], code: int, word: str
 ) -> None:
     empty, foreign = tmp_path / "empty", tmp_path / "foreign"
     empty.touch()
     foreign.write_text("somebody's notes")
-    out, err = finished(
-        llmtop(*(each.format(tmp=tmp_path, empty=empty, foreign=foreign) for each in arguments)), code
-    )
-    assert out == ""
-    assert word in err
+    env = nvml_stub.environment(nvml_stub.build(), scenario, **environment(LLMTOP_DIR=str(runtime_dir)))
+    given = (each.format(tmp=tmp_path, empty=empty, foreign=foreign) for each in arguments)
+    done = preloaded.llmtop(*given, env=env)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert word in done.stderr
     assert foreign.read_text() == "somebody's notes"
 
 

@@ -9,18 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import preloaded
 from tests.support.data import HEALTHY, KINETO, LAUNCH_BOUND
 from tests.support.processes import environment
 from tests.support.traces import Capture, steady, write_chrome, write_sqlite
 
 
 def _run(*arguments: str | Path, **extra: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "llmtop", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment(**extra))
+    return preloaded.llmtop(*arguments, env=environment(**extra))
 
 
 def test_report_prints_text() -> None:
-    done = _run("report", HEALTHY)
+    command = [sys.executable, "-m", "llmtop", "report", str(HEALTHY)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
     assert done.returncode == 0
     assert "gpu_bound: the GPU is the limit." in done.stdout
     assert done.stderr == ""

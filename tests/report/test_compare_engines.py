@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from llmtop.report.compare import compare_reports, regressed, undecided
 from llmtop.report.environment import Environment, differences, environment_of, words_changed
 from llmtop.report.model import Report
 from llmtop.report.render_comparison import brief
-from tests.support.processes import environment
+from tests.support import preloaded
 from tests.support.traces import Capture, write_chrome, write_sqlite
 
 _OWN_US = 4_000.0
@@ -141,8 +140,7 @@ def test_how_far_the_undisturbed_steps_lie_apart_is_noise(tmp_path: Path) -> Non
 
 
 def _run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "llmtop", "compare", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
+    return preloaded.llmtop("compare", *arguments)
 
 
 def test_fail_over_says_when_it_cannot_be_decided(tmp_path: Path) -> None:

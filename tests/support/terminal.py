@@ -10,6 +10,7 @@ import select
 import signal
 import struct
 import subprocess
+import sys
 import termios
 import threading
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from typing import Any
 
 import pyte
 
+from tests.support import preloaded
 from tests.support.processes import REPOSITORY, environment, wait_for
 
 
@@ -24,14 +26,21 @@ class Terminal:
     """Runs a command in a new pseudo-terminal and reads what it writes (a context manager)."""
 
     def __init__(
-        self, command: Sequence[str], size: tuple[int, int] = (100, 30), *, controlling: bool = True, **extra: str
+        self,
+        command: Sequence[str],
+        size: tuple[int, int] = (100, 30),
+        *,
+        controlling: bool = True,
+        forked: bool = True,
+        **extra: str,
     ) -> None:
-        """Start the command.
+        """Start the command; tests.support.screen without variables of its own in a fork, which costs less.
 
         Args:
             command: argv.
             size: columns and lines.
             controlling: whether it is the command's controlling terminal, so that hanging up sends SIGHUP.
+            forked: False: by Python from its start in any case.
             extra: environment variables.
         """
         self._master, slave = pty.openpty()
@@ -52,16 +61,21 @@ class Terminal:
 
         usual = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "LC_ALL": "C.UTF-8"}
         env = environment(**{**usual, **extra})
-        self.process = subprocess.Popen(
-            list(command),
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            cwd=REPOSITORY,
-            env=env,
-            start_new_session=True,
-            preexec_fn=own_terminal if controlling else None,
-        )
+        if list(command[:3]) == [sys.executable, "-m", "tests.support.screen"] and not extra and forked:
+            self.process: subprocess.Popen[bytes] | preloaded.Fork = preloaded.start(
+                "screen", command[3:], [slave] * 3, env, session=True, controlling=controlling
+            )
+        else:
+            self.process = subprocess.Popen(
+                list(command),
+                stdin=slave,
+                stdout=slave,
+                stderr=slave,
+                cwd=REPOSITORY,
+                env=env,
+                start_new_session=True,
+                preexec_fn=own_terminal if controlling else None,
+            )
         threading.Thread(target=self._read, daemon=True).start()
 
     def __enter__(self) -> Terminal:

@@ -6,11 +6,9 @@ import contextlib
 import gzip
 import json
 import os
-import resource
 import socket
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +20,7 @@ from llmtop.inputs import DEFAULT, Limits
 from llmtop.recording import Reader, Writer
 from llmtop.recording_members import MAX_MEMBER_BYTES, pack
 from llmtop.snapshot import to_json
-from tests.support.processes import environment
+from tests.support import preloaded
 from tests.support.snapshots import snapshot
 from tests.support.traces import Capture, steady, write_chrome, write_sqlite
 
@@ -33,13 +31,7 @@ KERNEL = (
 
 
 def _llmtop(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    def two_gib() -> None:
-        resource.setrlimit(resource.RLIMIT_DATA, (2 << 30, 2 << 30))
-
-    command = [sys.executable, "-m", "llmtop", *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=110, env=environment(), check=False, preexec_fn=two_gib
-    )
+    return preloaded.llmtop(*arguments, data_bytes=2 << 30, timeout=110)
 
 
 def _refused(done: subprocess.CompletedProcess[str], path: Path, *words: str) -> None:

@@ -36,7 +36,7 @@ def assert_given_back(terminal: Terminal) -> None:
 
 @pytest.mark.parametrize("keys", ["q", "\x03"], ids=["q", "ctrl+c"])
 def test_a_key_ends_it_with_0(keys: str) -> None:
-    with Terminal(SCREEN) as terminal:
+    with Terminal(SCREEN, forked=False) as terminal:
         terminal.shows("tokens/s")
         terminal.keys(keys)
         assert terminal.ends() == 0
