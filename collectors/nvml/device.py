@@ -196,9 +196,9 @@ class DeviceSampler:
         now = time.monotonic()
         fresh = now - self._fast.at <= self._patience()
         values: Values = {}
-        if now - self._slow.at <= 3 * slow_pace(self._interval):
+        if now - self._slow.at <= self._slow_patience():
             values.update(self._slow.values)
-        if now - self._pcie.at <= 3 * slow_pace(self._interval):
+        if now - self._pcie.at <= self._slow_patience():
             values.update(self._pcie.values)
         if fresh:
             values.update(self._fast.values)
@@ -220,7 +220,7 @@ class DeviceSampler:
 
     def uses(self) -> list[Values]:
         """Who used this GPU in the last slow round: fields of `collectors.base.GpuUse`."""
-        return self._uses if time.monotonic() - self._slow.at <= 3 * slow_pace(self._interval) else []
+        return self._uses if time.monotonic() - self._slow.at <= self._slow_patience() else []
 
     def _dear_calls(self) -> tuple[Caller, ...]:
         return self._slow_call, self._pcie_call, self._fault_call
@@ -235,6 +235,9 @@ class DeviceSampler:
 
     def _patience(self) -> float:
         return max(3 * self._interval, STALE_SECONDS)
+
+    def _slow_patience(self) -> float:
+        return 3 * slow_pace(self._interval)
 
     def _error(self, now: float, fresh: bool) -> str | None:
         if not self.listed:

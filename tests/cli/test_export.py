@@ -105,6 +105,33 @@ def test_a_restarted_exporter_counts_no_history_again() -> None:
 
 
 @pytest.mark.usefixtures("runtime_dir")
+def test_a_training_may_keep_its_steps_for_longer_than_for_a_screen(runtime_dir: Path) -> None:
+    """Each message costs the training some 0.3 ms, and a page is made every few seconds."""
+    script = """
+import time
+import llmtop
+from llmtop.instrument.record import recorder
+llmtop.attach()
+while True:
+    with llmtop.step():
+        time.sleep(0.05)
+    print(recorder.get().server._hold_s(), flush=True)
+"""
+    with Training(script, LLMTOP_DIR=str(runtime_dir)) as training:
+        assert training.stdout is not None
+        holds = map(float, training.stdout)
+        assert next(holds) < 0.1
+        with Exporter(LLMTOP_DIR=str(runtime_dir)):
+            assert next(hold for hold in holds if hold >= 0.1) == 0.5
+            with subprocess.Popen(
+                [sys.executable, "-m", "llmtop", "--json"],
+                env=environment(LLMTOP_DIR=str(runtime_dir)),
+                stdout=subprocess.DEVNULL,
+            ) as screen:
+                assert next(hold for hold in holds if hold < 0.5) == 0.1
+                screen.kill()
+
+
 def test_without_bind_it_is_there_for_this_machine_alone() -> None:
     with Exporter() as exporter:
         host, port = exporter.target.split(":")

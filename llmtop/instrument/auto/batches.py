@@ -8,13 +8,10 @@ from time import perf_counter_ns
 from typing import Any
 from weakref import ref
 
-import torch
 from torch.utils.data import dataloader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from llmtop.instrument.auto.loop import Loop
-
-_is_compiling = torch.compiler.is_dynamo_compiling
+from llmtop.instrument.auto.loop import Loop, is_compiling
 
 
 class _Started:
@@ -47,7 +44,7 @@ def listen(loop: Loop) -> None:
 
     @functools.wraps(fetch)
     def __next__(self: Any) -> Any:  # noqa: N807
-        if _is_compiling() or get_ident() != loop.thread:
+        if is_compiling() or get_ident() != loop.thread:
             return fetch(self)
         phase = None
         try:

@@ -20,10 +20,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from llmtop.instrument.auto import batches, checkpoints, communication, dynamo, transfers
 from llmtop.instrument.auto.inference import Inference
-from llmtop.instrument.auto.loop import Loop, is_data_worker, make
+from llmtop.instrument.auto.loop import Loop, is_compiling, is_data_worker, make
 from llmtop.instrument.auto.modules import STEPS_WITHOUT, Modules
-
-_is_compiling = torch.compiler.is_dynamo_compiling  # half of what is_compiling() costs; none of these is exported
 
 
 def install(again: Callable[[], Loop]) -> Loop:
@@ -70,7 +68,7 @@ def _listen_to_autograd(loop: Loop, modules: Modules, ranks: communication.Ranks
 
     @functools.wraps(run)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if _is_compiling() or loop.in_backward:
+        if is_compiling() or loop.in_backward:
             return run(tensors, *args, **kwargs)
         begun, mark = False, None
         try:

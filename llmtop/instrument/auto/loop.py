@@ -27,7 +27,8 @@ STEPS = "the steps of this script"
 
 _torch: Any = sys.modules["torch"]  # it was there before these hooks
 _unwatched = _torch._C.DisableTorchFunction
-_is_compiling = _torch.compiler.is_dynamo_compiling  # half of what is_compiling() costs
+is_compiling: Callable[[], bool] = _torch.compiler.is_dynamo_compiling
+"""Half of what torch's own is_compiling() costs; torch.compile takes it for a constant by whatever name."""
 
 
 class Loop(LoopState):
@@ -267,7 +268,7 @@ class Loop(LoopState):
 
     def optimizer_begins(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An optimizer's step begins: torch calls this itself, as the hook that it is."""
-        if _is_compiling():
+        if is_compiling():
             return
         r = self.recorder
         if get_ident() != self.thread and r.attached:
@@ -303,7 +304,7 @@ class Loop(LoopState):
 
     def optimizer_ends(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An optimizer's step has returned: torch calls this itself, as the hook that it is."""
-        if _is_compiling() or get_ident() != self.thread:
+        if is_compiling() or get_ident() != self.thread:
             return
         try:
             if self._stepping is None or self.in_backward:

@@ -13,13 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from collectors.hub import live_sources
 from collectors.trainings import source as steps_module
 from collectors.trainings import training as training_module
 from collectors.trainings.source import StepsSource
 from collectors.trainings.training import Training
 from llmtop import wire
-from llmtop.client import Connection
 from llmtop.snapshot import Rank, Step
 from tests.support import wire_peer
 from tests.support.processes import environment, wait_for
@@ -275,26 +273,6 @@ def test_two_monitors_at_once_both_see_every_step(train: Start, runtime_dir: Pat
         assert [step.index for step in one.steps[child.pid]] == list(range(50))
     for source in sources:
         source.close()
-
-
-def test_where_nobody_looks_on_a_training_may_keep_its_steps_for_longer(
-    train: Start, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-    opened = Connection.open
-
-    def open_as_asked(path: Path, history: int, *, owner: int | None, every_ms: int) -> Connection:
-        asked.append(every_ms)
-        return opened(path, history, owner=owner, every_ms=every_ms)
-
-    monkeypatch.setattr(Connection, "open", open_as_asked)
-    train("--step-ms", "20")
-    for unseen in (False, True):
-        source = live_sources(3.0, runtime_dir, unseen=unseen).ranks
-        source.start()
-        wait_for(lambda source=source: any(one.step for one in source.latest().ranks))
-        source.close()
-    assert asked == [100, 500]
 
 
 def test_ten_thousand_steps_a_second_are_all_told_or_counted_as_lost(train: Start, watch: Watch) -> None:
