@@ -83,7 +83,10 @@ COMMANDS: tuple[str, ...] = (
     "cluster --once",
     "report absent.json",
     "bench --runs 0 true",
-    *(f"{name} --help" for name in ("", "live", "run", "capture", "report", "compare", "bench", "kernel", "record")),
+    *(
+        f"{name} --help"
+        for name in ("", "live", "run", "capture", "report", "compare", "bench", "kernel", "record")
+    ),
     *(f"{name} --help" for name in ("replay", "demo", "export", "cluster", "doctor", "captures", "completion")),
 )
 
@@ -110,7 +113,7 @@ def prepare(folder: Path) -> None:
     shutil.copy(REPOSITORY / "llmtop" / "data" / "demo.llmtop.gz", folder)
 
 
-def _output(call: str, argv: list[str], folder: Path) -> str:
+def _output(call: str, argv: list[str], folder: Path, within: Path) -> str:
     program = _START.format(now=NOW, argv=argv, call=call)
     environment = {
         "PATH": "/usr/bin:/bin", "HOME": str(folder), "XDG_STATE_HOME": str(folder), "XDG_CONFIG_HOME": str(folder),
@@ -118,7 +121,7 @@ def _output(call: str, argv: list[str], folder: Path) -> str:
         "PYTHONHASHSEED": "0", "PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1",
     }  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=folder, env=environment, capture_output=True, text=True, timeout=300,
+        [sys.executable, "-c", program], cwd=within, env=environment, capture_output=True, text=True, timeout=300,
         stdin=subprocess.DEVNULL, check=False,
     )  # fmt: skip
     return f"exit {done.returncode}\n--- stdout\n{done.stdout}\n--- stderr\n{done.stderr}"
@@ -133,12 +136,12 @@ def save(into: Path) -> None:
     prepare(folder)
 
     def command(line: str) -> None:
-        text = _output(_COMMAND, ["llmtop", *line.split()], folder)
+        text = _output(_COMMAND, ["llmtop", *line.split()], folder, folder)
         name = re.sub(r"[^\w.-]+", "_", line).strip("_") or "help"
         (into / f"{name}.txt").write_text(normalised(text))
 
     def screen(name: str) -> None:
-        (into / f"{name}.svg").write_text(normalised(_output(_SCREEN, ["draw", name], folder)))
+        (into / f"{name}.svg").write_text(normalised(_output(_SCREEN, ["draw", name], folder, REPOSITORY)))
 
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 2))) as workers:
         list(workers.map(command, COMMANDS))
