@@ -164,6 +164,10 @@ def test_a_damaged_member_is_left_out_and_said(tmp_path: Path) -> None:
     assert "damaged" in reader.damage
 
 
+REAL = 4
+"""Snapshots, in two parts."""
+
+
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The first snapshots of the shipped demo, written anew, with an environment."""
@@ -171,7 +175,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     reader = Reader(REPOSITORY / "llmtop" / "data" / "demo.llmtop.gz")
     environment = {"variables": {f"NCCL_{number}": f"value {number * 7919}" for number in range(40)}}
     writer = Writer(path, host="node7", environment=environment)
-    for one in islice(played_from(reader), 14):
+    for one in islice(played_from(reader), REAL):
         writer.write(one)
     writer.close()
     reader.close()
@@ -182,8 +186,12 @@ def played_from(reader: Reader) -> Iterator[Snapshot]:
     return (one for _, one in reader.snapshots())
 
 
-@pytest.mark.parametrize("every", [61, 1])
-def test_a_flipped_bit_costs_one_part_at_most(real: Path, tmp_path: Path, every: int) -> None:
+@pytest.mark.parametrize(
+    "bits",
+    [range(0, 8 * 2048, 61), *(range(bit, 8 * 2048, 8) for bit in range(8))],
+    ids=["61", *map(str, range(8))],
+)
+def test_a_flipped_bit_costs_one_part_at_most(real: Path, tmp_path: Path, bits: range) -> None:
     """Of the first 2 kB: the header, and the head and data of the first snapshots."""
     intact = Reader(real)
     whole, members, original = list(intact.snapshots()), intact.members, real.read_bytes()
@@ -191,7 +199,7 @@ def test_a_flipped_bit_costs_one_part_at_most(real: Path, tmp_path: Path, every:
     assert 400 < members[0].offset < 1000, "the header and some snapshots are in the first 2 kB"
     host = whole[0][1].host.name
     path = tmp_path / "flipped.llmtop.gz"
-    for bit in range(0, 8 * 2048, every):
+    for bit in bits:
         raw = bytearray(original)
         raw[bit // 8] ^= 1 << bit % 8
         path.write_bytes(raw)
@@ -229,7 +237,7 @@ def test_what_a_lost_header_said_is_taken_from_the_snapshots(real: Path, tmp_pat
         "the recording is unknown"
     )
     path.write_bytes(bytes(300) + raw[300:])
-    assert len(played(Reader(path))) == 14, "a block of zeros, as a crash of a file system leaves it"
+    assert len(played(Reader(path))) == REAL, "a block of zeros, as a crash of a file system leaves it"
     newer = replace(first, schema=SCHEMA + 1)
     path.write_bytes(raw[: reader.members[0].offset] + pack(to_json(newer) + b"\n", 1.0, 1.0, 1))
     with pytest.raises(UnusableInput, match=r"newer llmtop.*upgrade"):

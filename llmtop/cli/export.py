@@ -18,8 +18,6 @@ from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
 from llmtop.format import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
     from collectors.exporter.stage import ExportStage
     from collectors.pipeline import Stage
 
@@ -55,9 +53,8 @@ _RULES = "prometheus-rules.yml"
 @click.option(
     "--dcgm-exporter",
     metavar="URL",
-    default="http://127.0.0.1:9400/metrics",
-    show_default=True,
-    help="What it tells of GPUs is left to it; none: there is none.",
+    help="What it exports of GPUs is left to it; none: there is none. By default http://127.0.0.1:9400/metrics, "
+    "if root or this user listens there.",
 )
 @click.option(
     "--interval",
@@ -79,7 +76,7 @@ def export(
     textfile: Path | None,
     file_sd: Path | None,
     all_users: bool,
-    dcgm_exporter: str,
+    dcgm_exporter: str | None,
     interval: float,
     rules: bool,
 ) -> int:
@@ -93,13 +90,12 @@ def export(
     listens = port is not None or textfile is None
     _check(certfile, keyfile, file_sd, all_users, listens=listens)
     _need_client()
-    from collectors.exporter.stage import ExportStage
     from collectors.hub import live_hub, live_sources
     from collectors.nvml.selection import GpuSelection
     from llmtop.cli.stream import SnapshotStream
 
     with ExitStack() as closing:
-        stage = ExportStage(interval=interval, others=_others(dcgm_exporter, closing))
+        stage = _stage(interval, dcgm_exporter, closing)
         taps: list[Stage] = [stage]
         if textfile is not None:
             taps.append(_textfile(textfile, stage, closing))
@@ -149,15 +145,17 @@ def _need_client() -> None:
         ) from None
 
 
-def _others(url: str, closing: ExitStack) -> Callable[[], Collection[tuple[str, str]] | None]:
-    if url == "none":
-        return lambda: ()
+def _stage(interval: float, dcgm_url: str | None, closing: ExitStack) -> ExportStage:
+    from collectors.exporter.stage import ExportStage
+
+    if dcgm_url == "none":
+        return ExportStage(interval=interval)
     from collectors.exporter.dcgm import DcgmExporter
 
-    dcgm = DcgmExporter(url)
+    dcgm = DcgmExporter(dcgm_url, warn=lambda sentence: _tell(f"llmtop export: {sentence}"))
     closing.callback(dcgm.close)
     dcgm.start()
-    return dcgm.series
+    return ExportStage(interval=interval, others=dcgm.series, ignored=lambda: dcgm.ignored)
 
 
 def _textfile(folder: Path, stage: ExportStage, closing: ExitStack) -> Stage:
