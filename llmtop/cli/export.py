@@ -35,6 +35,13 @@ _RULES = "prometheus-rules.yml"
     show_default=True,
     help="Of this machine; 0.0.0.0 is all of them.",
 )
+@click.option(
+    "--allow-host",
+    metavar="NAME",
+    multiple=True,
+    help="Answer to this Host as well as to IP addresses and this machine's names; .example.org: to all below it, "
+    "*: to any. Repeatable.",
+)
 @click.option("--certfile", metavar="FILE", help="Certificate, for TLS.")
 @click.option("--keyfile", metavar="FILE", help="Its key, where that is not in the same file.")
 @click.option(
@@ -71,6 +78,7 @@ def export(
     *,
     port: int | None,
     bind: str,
+    allow_host: tuple[str, ...],
     certfile: str | None,
     keyfile: str | None,
     textfile: Path | None,
@@ -100,7 +108,7 @@ def export(
         if textfile is not None:
             taps.append(_textfile(textfile, stage, closing))
         if listens:
-            where = _Where(bind, PORT if port is None else port, certfile, keyfile)
+            where = _Where(bind, PORT if port is None else port, certfile, keyfile, allow_host)
             _listen(stage, where, file_sd, closing)
         hub = live_hub(
             interval=interval,
@@ -174,13 +182,14 @@ class _Where(NamedTuple):
     port: int
     certfile: str | None
     keyfile: str | None
+    allowed: tuple[str, ...]
 
 
 def _listen(stage: ExportStage, where: _Where, file_sd: Path | None, closing: ExitStack) -> None:
     from collectors.exporter.files import Discovery
     from collectors.exporter.server import MetricsServer
 
-    server = MetricsServer(stage, where.bind, where.port, where.certfile, where.keyfile)
+    server = MetricsServer(stage, where.bind, where.port, where.certfile, where.keyfile, allowed=where.allowed)
     closing.callback(server.close)
     _tell(f"llmtop export: {server.url}")
     if not server.is_loopback:
