@@ -52,7 +52,8 @@ class HostNames:
         with self._lock:
             if self._asked_at is None or time.monotonic() - self._asked_at > _AGAIN_SECONDS:
                 with suppress(OSError, UnicodeError):
-                    self._names.add(_plain(socket.getfqdn()))
+                    name, aliases, _ = socket.gethostbyaddr(socket.gethostname())
+                    self._names.update(map(_plain, (name, *aliases)))
                 self._asked_at = time.monotonic()
 
 

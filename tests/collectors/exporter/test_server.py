@@ -110,11 +110,12 @@ def status(server: MetricsServer, *hosts: str) -> str:
 
 @pytest.fixture
 def resolver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This machine is node7 of example.org, and its name service calls it gpu7.example.net."""
+    """This machine is node7 of example.org, and its name service calls it gpu7.example.net and gpu7-ib0."""
     (tmp_path / "resolv.conf").write_text("# hers\nnameserver 10.0.0.1\nsearch example.org cluster.local.\n\n")
     monkeypatch.setattr(host_names, "_RESOLVER", tmp_path / "resolv.conf")
     monkeypatch.setattr(socket, "gethostname", lambda: "Node7")
-    monkeypatch.setattr(socket, "getfqdn", lambda: "gpu7.example.net")
+    names = {"Node7": ("gpu7.example.net", ["GPU7-ib0"], ["10.1.2.3"])}
+    monkeypatch.setattr(socket, "gethostbyaddr", names.__getitem__)
 
 
 OWN = (
@@ -126,7 +127,7 @@ OWN = (
     "LOCALHOST.",
     "node7:9401",
 )
-OWN += ("node7.example.org", "node7.cluster.local:9401", "gpu7.example.net:9401")
+OWN += ("node7.example.org", "node7.cluster.local:9401", "gpu7.example.net:9401", "gpu7-ib0")
 FOREIGN = ("attacker.example", "attacker.example:9401", "localhost.attacker.example", "node7.attacker.example")
 FOREIGN += ("127.0.0.1.attacker.example", "", "example.org", "[attacker.example]", "a:b:c", "\xff")
 
