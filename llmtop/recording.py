@@ -26,16 +26,19 @@ from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.inputs import Limits, depth_of, open_input
 from llmtop.recording_members import (
     FORMAT,
-    HEAD_BYTES,
     MAGIC,
     MAX_MEMBER_BYTES,
     MEMBER_BEGINS,
+    Head,
     Header,
     RecordingMember,
     head_at,
     is_cut_in_its_head,
+    is_recording,
     is_time,
+    may_be_wrong,
     pack,
+    salvaged,
     unpack,
 )
 from llmtop.snapshot import SCHEMA, Snapshot, from_json, to_json
@@ -199,14 +202,19 @@ class Reader:
         """Bytes at the end that are no whole member, or not yet."""
         self._skipped = 0
         """Bytes between members that are none."""
+        self._lost_header = 0
+        """Bytes before the first member with snapshots, where the header cannot be read."""
+        self._mended = 0
+        """Members whose head is damaged and whose data is whole."""
         self._searched = 0
         """Up to here no member begins behind the damaged one."""
         self._bad: dict[int, int] = {}
         """By the place of a member: how many of its snapshots cannot be read."""
         self._file = open_input(self.path) if file is None else file
         try:
-            self.header = self._read_header()
+            header = self._read_header()
             self.refresh()
+            self.header = header or self._inferred_header()
         except BaseException:
             self._file.close()
             raise
@@ -215,6 +223,13 @@ class Reader:
     def damage(self) -> str | None:
         """A sentence on what of the file cannot be played; None for a whole recording."""
         said = []
+        if self._lost_header:
+            said.append(
+                f"the first {self._lost_header} bytes of {self.path} are damaged and were left out: the "
+                "environment of the recording is unknown"
+            )
+        if self._mended:
+            said.append(f"the heads of {self._mended} parts of {self.path} are damaged; their data was read")
         if bad := sum(self._bad.values()):
             said.append(f"{bad} snapshots of {self.path} are damaged and were left out")
         if self._skipped:
@@ -247,7 +262,7 @@ class Reader:
         self._cut = 0
         size = os.fstat(self._file.fileno()).st_size
         while self._end < size:
-            head = head_at(self._file, self._end, size)
+            head = self._head(size)
             if head is None:
                 following = self._next_member(size)
                 if following is None:
@@ -265,20 +280,37 @@ class Reader:
             self._end = member.end
         return len(self.members) > known
 
+    def _head(self, size: int) -> Head | None:
+        """The head of the next member, made anew from its data where it is damaged; None where no member is."""
+        head = head_at(self._file, self._end, size)
+        if head is not None and not may_be_wrong(self._file, self._end, head, size):
+            return head
+        found = salvaged(self._file, self._end)
+        if found is None:
+            return head
+        head_bytes, packed, lines = found
+        if head is not None and (head_bytes, packed) == (head.head_bytes, head.packed):
+            return head
+        times = _times(lines)
+        if times is None and _header_in(lines) is None:
+            return None
+        self._mended += 1
+        return Head(head_bytes, packed, *(times or (0.0, 0.0, 0)))
+
     def _next_member(self, size: int) -> int | None:
         """Where a whole member begins behind a damaged one; None where none does, or not yet."""
         at = max(self._end + 1, self._searched)
         while at < size:
             self._file.seek(at)
             piece = self._file.read(_SEARCHED_BYTES)
-            if len(piece) < HEAD_BYTES:
+            if len(piece) < len(MEMBER_BEGINS):
                 break
             found = piece.find(MEMBER_BEGINS)
             while found >= 0:
                 if head_at(self._file, at + found, size) is not None:
                     return at + found
                 found = piece.find(MEMBER_BEGINS, found + 1)
-            at += max(len(piece) - HEAD_BYTES, 1)
+            at += max(len(piece) - len(MEMBER_BEGINS), 1)
             # What is not whole yet is looked at again.
             self._searched = min(at, size - MAX_MEMBER_BYTES)
         return None
@@ -344,38 +376,63 @@ class Reader:
 
     def _is_header(self, member: RecordingMember) -> bool:
         """Whether a member is the beginning of a further recording."""
-        try:
-            return msgspec.json.decode(unpack(self._file, member), type=Header).magic == MAGIC
-        except _UNREADABLE:
-            return False
+        return self._header_of(member) is not None
 
-    def _read_header(self) -> Header:
+    def _header_of(self, member: RecordingMember) -> Header | None:
+        try:
+            return _header_in(unpack(self._file, member))
+        except _UNREADABLE:
+            return None
+
+    def _read_header(self) -> Header | None:
+        """The first member; None if it is damaged and members with snapshots follow."""
         size = os.fstat(self._file.fileno()).st_size
         if size == 0:
             raise UnusableInput(f"{self.path} is empty: not even the beginning of a recording is in it")
-        foreign = f"{self.path} is not a recording of llmtop (llmtop record FILE writes one)"
-        head = head_at(self._file, 0, size)
-        if head is None:
-            if is_cut_in_its_head(self._file, size):
-                raise UnusableInput(
-                    f"{self.path} is cut off after {size} bytes, within the head of a recording: no snapshot is "
-                    "in it; copy it or record it again"
-                )
-            raise UnusableInput(foreign)
-        member = RecordingMember(0, 0.0, *head)
-        try:
-            header = msgspec.json.decode(unpack(self._file, member), type=Header)
-        except _UNREADABLE:
-            raise UnusableInput(foreign) from None
-        if header.magic != MAGIC:
-            raise UnusableInput(foreign)
+        head = self._head(size)
+        member = None if head is None else RecordingMember(0, 0.0, *head)
+        header = None if member is None else self._header_of(member)
+        if member is None or header is None:
+            self._skip_header(size)
+            return None
         if header.format > FORMAT or header.schema > SCHEMA:
-            raise UnusableInput(
-                f"{self.path} was written by the newer llmtop {header.version[:20]!r}, in a form that this one "
-                f"({__version__}) does not know; upgrade llmtop to play it"
-            )
+            raise self._newer(f"the newer llmtop {header.version[:20]!r}")
         self._end = member.end
         return header
+
+    def _skip_header(self, size: int) -> None:
+        """Go to the first member whose head is whole.
+
+        Raises:
+            UnusableInput: there is none near the beginning of the file, or the file is no recording.
+        """
+        self._mended = 0
+        self._file.seek(0)
+        following = self._next_member(size) if is_recording(self._file.read(_SEARCHED_BYTES)) else None
+        if following is not None:
+            self._end = self._lost_header = following
+            return
+        if is_cut_in_its_head(self._file, size):
+            raise UnusableInput(
+                f"{self.path} is cut off after {size} bytes, within the head of a recording: no snapshot is "
+                "in it; copy it or record it again"
+            )
+        raise UnusableInput(f"{self.path} is not a recording of llmtop (llmtop record FILE writes one)")
+
+    def _inferred_header(self) -> Header:
+        """A header with what the first snapshot tells, in place of one that cannot be read."""
+        first = next((snapshot for _, snapshot in self.snapshots()), None)
+        if first is None:
+            return Header(created=self.members[0].first if self.members else 0.0)
+        if first.schema > SCHEMA:
+            raise self._newer("a newer llmtop")
+        return Header(schema=first.schema, version="", created=first.time, host=first.host.name)
+
+    def _newer(self, writer: str) -> UnusableInput:
+        return UnusableInput(
+            f"{self.path} was written by {writer}, in a form that this one "
+            f"({__version__}) does not know; upgrade llmtop to play it"
+        )
 
     def _lines(self, member: RecordingMember) -> bytes:
         try:
@@ -399,6 +456,28 @@ class Reader:
                 bad += 1
         if bad:
             self._bad[member.offset] = bad
+
+
+def _header_in(lines: bytes) -> Header | None:
+    """The header of a recording, if that is what is in these lines."""
+    try:
+        header = msgspec.json.decode(lines, type=Header)
+    except _UNREADABLE:
+        return None
+    return header if header.magic == MAGIC else None
+
+
+def _times(lines: bytes) -> tuple[float, float, int] | None:
+    """Unix seconds of the first and last snapshot in these lines, and how many lines there are; None for none."""
+    clock, times = SteadyTime(), []
+    for line in lines.splitlines():
+        try:
+            snapshot = from_json(line)
+        except _UNREADABLE:
+            continue
+        if is_time(snapshot.time):
+            times.append(clock.of(snapshot))
+    return (times[0], times[-1], len(lines.splitlines())) if times else None
 
 
 def _keeps_nothing(path: Path) -> UnusableInput:

@@ -29,6 +29,7 @@ THINNED: dict[str, tuple[str, ...]] = {
     "test_the_parts_of_a_step_are_the_step": ("tuning",),
     "test_the_text_fits_the_screen_and_has_no_percent_of_next_to_nothing": ("tuning",),
     "test_a_training_under_two_profilers_has_changed_nothing": ("tuning",),
+    "test_a_flipped_bit_costs_one_part_at_most": ("61",),
     "test_calls_a_step": ("h200",),
     "test_no_figure_is_impossible": ("h200",),
     "test_devices": ("h200",),

@@ -32,9 +32,14 @@ def test_there_are_many() -> None:
 DOCUMENTS = (
     "README.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
     *sorted(f"docs/{path.name}" for path in (REPOSITORY / "docs").glob("*.md") if path.name != "reliability.md"),
 )
-USED = ("README.md", *(name for name in DOCUMENTS if name.startswith("docs/") and name != "docs/design.md"))
+USED = (
+    "README.md",
+    "SECURITY.md",
+    *(name for name in DOCUMENTS if name.startswith("docs/") and name != "docs/design.md"),
+)
 """What a user reads."""
 UNTRIED = ("kubernetes", "mig", "wsl")
 

@@ -7,7 +7,11 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import tracemalloc
+import zipfile
+from collections.abc import Iterator
+from itertools import islice, pairwise
 from pathlib import Path
 
 import msgspec
@@ -18,10 +22,11 @@ from msgspec.structs import replace
 
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.recording import MEMBER_SNAPSHOTS, Reader, Writer
-from llmtop.recording_members import Header, pack
-from llmtop.snapshot import SCHEMA, Snapshot, from_json
+from llmtop.recording_members import HEAD_BYTES, Header, RecordingMember, pack
+from llmtop.snapshot import SCHEMA, Snapshot, from_json, to_json
+from llmtop.trace.file_kind import examine
 from tests.support.examples import EXAMPLES
-from tests.support.processes import environment
+from tests.support.processes import REPOSITORY, environment
 from tests.support.snapshots import gpu, rank, snapshot
 
 
@@ -157,6 +162,126 @@ def test_a_damaged_member_is_left_out_and_said(tmp_path: Path) -> None:
     assert len(played(reader)) == 50 - middle.number
     assert reader.damage is not None
     assert "damaged" in reader.damage
+
+
+REAL = 4
+"""Snapshots, in two parts."""
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first snapshots of the shipped demo, written anew, with an environment."""
+    path = tmp_path_factory.mktemp("real") / "real.llmtop.gz"
+    reader = Reader(REPOSITORY / "llmtop" / "data" / "demo.llmtop.gz")
+    environment = {"variables": {f"NCCL_{number}": f"value {number * 7919}" for number in range(40)}}
+    writer = Writer(path, host="node7", environment=environment)
+    for one in islice(played_from(reader), REAL):
+        writer.write(one)
+    writer.close()
+    reader.close()
+    return path
+
+
+def played_from(reader: Reader) -> Iterator[Snapshot]:
+    return (one for _, one in reader.snapshots())
+
+
+@pytest.mark.parametrize(
+    "bits",
+    [range(0, 8 * 2048, 61), *(range(bit, 8 * 2048, 8) for bit in range(8))],
+    ids=["61", *map(str, range(8))],
+)
+def test_a_flipped_bit_costs_one_part_at_most(real: Path, tmp_path: Path, bits: range) -> None:
+    """Of the first 2 kB: the header, and the head and data of the first snapshots."""
+    intact = Reader(real)
+    whole, members, original = list(intact.snapshots()), intact.members, real.read_bytes()
+    intact.close()
+    assert 400 < members[0].offset < 1000, "the header and some snapshots are in the first 2 kB"
+    host = whole[0][1].host.name
+    path = tmp_path / "flipped.llmtop.gz"
+    path.write_bytes(original)
+    for bit in bits:
+        with path.open("r+b") as file:  # some file systems flush one that is written anew, which takes 20 ms
+            for place in {bits.start // 8, max(bits.start, bit - bits.step) // 8}:
+                file.seek(place)
+                file.write(original[place : place + 1])
+            file.seek(bit // 8)
+            file.write(bytes([original[bit // 8] ^ 1 << bit % 8]))
+        assert examine(path).kind == "recording", f"bit {bit}"
+        reader = Reader(path)
+        got = list(reader.snapshots())
+        hit = [member for member in members if member.offset <= bit // 8 < member.end]
+        kept = [pair for pair in whole if not any(_is_within(pair[0], member) for member in hit)]
+        assert got in (whole, kept), f"bit {bit}"
+        if got != whole or reader.header != intact.header:
+            assert reader.damage is not None, f"bit {bit}"
+        if reader.damage is None:
+            # Deflate can write the same in two ways: nothing is damaged then.
+            assert gzip.decompress(path.read_bytes()) == gzip.decompress(original), f"bit {bit}"
+            assert bit // 8 >= HEAD_BYTES, f"bit {bit}"
+        assert reader.header.host in ("node7", host), f"bit {bit}"
+        reader.close()
+
+
+def _is_within(position: float, member: RecordingMember) -> bool:
+    return member.position <= position <= member.position + member.seconds
+
+
+def test_what_a_lost_header_said_is_taken_from_the_snapshots(real: Path, tmp_path: Path) -> None:
+    raw = bytearray(real.read_bytes())
+    raw[HEAD_BYTES + 20] ^= 0x10
+    path = tmp_path / "r"
+    path.write_bytes(raw)
+    reader = Reader(path)
+    first = played(reader)[0]
+    assert (reader.header.host, reader.header.created) == (first.host.name, first.time)
+    assert reader.header.environment is None
+    assert reader.damage == (
+        f"the first {reader.members[0].offset} bytes of {path} are damaged and were left out: the environment of "
+        "the recording is unknown"
+    )
+    path.write_bytes(bytes(300) + raw[300:])
+    assert len(played(Reader(path))) == REAL, "a block of zeros, as a crash of a file system leaves it"
+    newer = replace(first, schema=SCHEMA + 1)
+    path.write_bytes(raw[: reader.members[0].offset] + pack(to_json(newer) + b"\n", 1.0, 1.0, 1))
+    with pytest.raises(UnusableInput, match=r"newer llmtop.*upgrade"):
+        Reader(path)
+
+
+def test_a_head_without_a_checksum_whose_length_is_wrong_costs_no_neighbour(tmp_path: Path) -> None:
+    """As recordings had them before 0.1.0."""
+    path = write(tmp_path / "r", series(37, 0.5))
+    intact, raw = Reader(path), path.read_bytes()
+    whole = list(intact.snapshots())
+    places = [0, *(member.offset for member in intact.members), len(raw)]
+    members = [_without_checksum(raw[begin:end]) for begin, end in pairwise(places)]
+    path.write_bytes(b"".join(members))
+    old = Reader(path)
+    assert (list(old.snapshots()), old.damage) == (whole, None)
+    for number in range(len(members)):
+        longer = bytearray(members[number])
+        longer[17] ^= 1  # of its length, 256
+        path.write_bytes(b"".join([*members[:number], bytes(longer), *members[number + 1 :]]))
+        reader = Reader(path)
+        assert list(reader.snapshots()) == whole
+        assert reader.damage == f"the heads of 1 parts of {path} are damaged; their data was read"
+
+
+def _without_checksum(member: bytes) -> bytes:
+    return member[:10] + (28).to_bytes(2, "little") + member[12:40] + member[HEAD_BYTES:]
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_an_archive_with_a_recording_in_it_is_none(real: Path, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"r.{kind}"
+    if kind == "tar":
+        with tarfile.open(path, "w") as archive:
+            archive.add(real, "real.llmtop.gz")
+    else:
+        with zipfile.ZipFile(path, "w") as packed:
+            packed.write(real, "real.llmtop.gz")
+    with pytest.raises(UnusableInput, match="is not a recording"):
+        Reader(path)
 
 
 def test_an_empty_a_foreign_and_a_missing_file_are_refused_in_one_sentence(tmp_path: Path) -> None:

@@ -66,14 +66,15 @@ class DcgmActivity:
         """Prepare to ask.
 
         Args:
-            url: of the exporter's metrics; by default what $LLMTOP_DCGM says, or the configuration.
+            url: of the exporter's metrics; by default what $LLMTOP_DCGM says, or the configuration, else the usual
+                place, if root or this user listens there.
         """
-        told = url or where()
+        named_url = url or named()
         self._page: DcgmPage | None = None
         self._fault: str | None = None
-        if told != NONE:
+        if named_url != NONE:
             try:
-                self._page = DcgmPage(told)
+                self._page = DcgmPage(named_url)
             except UnusableInput as error:
                 self._fault = f"{VARIABLE}: {error}"
         self._lock = threading.Lock()
@@ -100,6 +101,8 @@ class DcgmActivity:
                     target=self._ask, args=(self._page,), name="llmtop-dcgm-activity", daemon=True
                 ).start()
             at, values = self._found
+        if self._page.ignored is not None:
+            snapshot = pipeline.with_note(snapshot, self._page.ignored.sentence(f"set {VARIABLE}={URL}"))
         if not values or now - at > KEPT_SECONDS:
             return snapshot
         return replace(
@@ -130,9 +133,9 @@ class DcgmActivity:
                     self._next = now + AGAIN_SECONDS  # it answered a moment ago
 
 
-def where() -> str:
-    """What is to be asked: a URL, or `NONE`."""
-    return os.environ.get(VARIABLE) or config.current().dcgm or URL
+def named() -> str | None:
+    """What the user names to be asked: a URL, or `NONE`; None where he names nothing."""
+    return os.environ.get(VARIABLE) or config.current().dcgm
 
 
 def activity_in(text: str, now: float) -> dict[Place, dict[str, float]]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from collectors.dcgm.listener import Listener, is_believed, listeners
 from llmtop.errors import UnusableInput
 
 URL = "http://127.0.0.1:9400/metrics"
@@ -14,18 +17,41 @@ MOST_BYTES = 8 << 20
 LIMIT_SECONDS = 2.0
 
 
+class Ignored(NamedTuple):
+    """A listener at `URL` that is not believed."""
+
+    uids: tuple[int, ...]
+    """Of the users who listen there; empty where that cannot be seen."""
+
+    def sentence(self, how: str) -> str:
+        """What is ignored, why, and what to do.
+
+        Args:
+            how: to name the URL, which makes it believed.
+        """
+        users = ", ".join(map(str, self.uids))
+        found = f"user {users} listens there" if users else "the user who listens there cannot be determined"
+        return (
+            f"{URL} is ignored: {found}, and only root and llmtop's own user are trusted; if it is this node's "
+            f"dcgm-exporter, {how}"
+        )
+
+
 class DcgmPage:
     """Where its text is; each `ask` is one request of two seconds at most, by the caller's thread."""
 
-    def __init__(self, url: str = URL) -> None:
+    def __init__(self, url: str | None = None) -> None:
         """Prepare to ask.
 
         Args:
-            url: of its metrics.
+            url: of its metrics, as the user names it. None: `URL`, where any user of the machine may listen; only
+                a listener of root's or of this process's user is believed there.
 
         Raises:
             UnusableInput: that is no URL of http.
         """
+        self._is_named = url is not None
+        url = url or URL
         parts = urlsplit(url)
         try:
             port = parts.port or 80
@@ -34,13 +60,34 @@ class DcgmPage:
         if parts.scheme != "http" or not parts.hostname or not port:
             raise UnusableInput(f"{url!r} is no URL of a dcgm-exporter, such as {URL}; none: there is none to ask")
         self._host, self._port, self._path = parts.hostname, port, parts.path or "/metrics"
+        self.ignored: Ignored | None = None
+        """Set by `ask` where somebody listens who is not believed."""
 
     def ask(self) -> str:
-        """Its answer, or the beginning of it; "" where there is none."""
+        """Its answer, or the beginning of it; "" where there is none, or it is not believed."""
+        before = frozenset() if self._is_named else listeners(self._host, self._port)
+        if before and not is_believed(before):
+            self.ignored = _ignored(before)
+            return ""
+        answer = self._fetch()
+        if answer is None or self._is_named:
+            self.ignored = None
+            return answer or ""
+        after = listeners(self._host, self._port)
+        self.ignored = None if is_believed(after) else _ignored(after)
+        # Another listener than before may be the one that answered.
+        return answer if before == after and self.ignored is None else ""
+
+    def _fetch(self) -> str | None:
+        """None where nobody accepts a connection."""
         import http.client  # OpenSSL comes with it, 3 MiB that a monitor does without where nobody is asked
 
         connection = http.client.HTTPConnection(self._host, self._port, timeout=LIMIT_SECONDS)
         until, body = time.monotonic() + LIMIT_SECONDS, bytearray()
+        try:
+            connection.connect()
+        except OSError:
+            return None
         try:
             connection.request("GET", self._path)
             answer = connection.getresponse()
@@ -54,3 +101,7 @@ class DcgmPage:
         finally:
             connection.close()
         return body.decode("utf-8", "replace")
+
+
+def _ignored(found: Collection[Listener]) -> Ignored:
+    return Ignored(tuple(sorted({listener.uid for listener in found if not is_believed((listener,))})))

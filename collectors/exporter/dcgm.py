@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from collectors.alarm import Alarm
-from collectors.dcgm.page import URL, DcgmPage
+from collectors.dcgm.page import URL, DcgmPage, Ignored
 
 AGAIN_SECONDS = 60.0
 _LINE = re.compile(r'^(DCGM_FI_\w+)\{[^}]*?\bUUID="([^"]{1,128})"', re.MULTILINE)
@@ -16,16 +16,18 @@ _LINE = re.compile(r'^(DCGM_FI_\w+)\{[^}]*?\bUUID="([^"]{1,128})"', re.MULTILINE
 class DcgmExporter:
     """Asks for the series of a dcgm-exporter now and then, in a thread of its own."""
 
-    def __init__(self, url: str = URL) -> None:
+    def __init__(self, url: str | None = None, warn: Callable[[str], None] = lambda _: None) -> None:
         """Prepare to ask.
 
         Args:
-            url: of its metrics.
+            url: of its metrics, as the user names it; None: the usual place, if root or this user listens there.
+            warn: called by the thread, once for each listener that is ignored.
 
         Raises:
             UnusableInput: that is no URL of http.
         """
         self._page = DcgmPage(url)
+        self._warn = warn
         self._series: Collection[tuple[str, str]] | None = None
         self._closed = False
         self._wake = Alarm()
@@ -44,8 +46,18 @@ class DcgmExporter:
         """Pairs of UUID and name that it told last; empty where nobody answers, None until that is known."""
         return self._series
 
+    @property
+    def ignored(self) -> Ignored | None:
+        """Who listens there and is not believed."""
+        return self._page.ignored
+
     def _run(self) -> None:
+        warned: Ignored | None = None
         while not self._closed:
             self._series = frozenset((uuid, name) for name, uuid in _LINE.findall(self._page.ask()))
+            ignored = self._page.ignored
+            if ignored is not None and ignored != warned:
+                warned = ignored
+                self._warn(ignored.sentence(f"pass --dcgm-exporter {URL}") + "; the GPU series are exported here")
             self._wake.wait(AGAIN_SECONDS)
             self._wake.clear()

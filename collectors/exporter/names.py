@@ -119,6 +119,12 @@ ALERT: Final = ExportedSeries(
 NODE_INFO: Final = ExportedSeries(
     "llmtop_node_info", "gauge", ("hostname", "version", "driver_version"), "1: llmtop export watches this node"
 )
+DCGM_IGNORED: Final = ExportedSeries(
+    "llmtop_dcgm_exporter_ignored",
+    "gauge",
+    ("uid",),
+    "1: the user of that number listens on the dcgm-exporter's port and is not trusted, so GPUs are exported here",
+)
 SNAPSHOT: Final = ExportedSeries(
     "llmtop_snapshot_timestamp_seconds",
     "gauge",

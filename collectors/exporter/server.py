@@ -11,7 +11,7 @@ import io
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any
@@ -19,6 +19,7 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from prometheus_client.exposition import ThreadingWSGIServer, gzip_accepted
 
+from collectors.exporter.host_names import HostNames
 from collectors.exporter.stage import ExportStage
 from collectors.exporter.text import page
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
@@ -27,6 +28,8 @@ MOST_CONNECTIONS = 16
 LIMIT_SECONDS = 10.0
 """How long a connection may say, or take, nothing."""
 PATH = "/metrics"
+MISDIRECTED = "421 Misdirected Request (llmtop export --allow-host NAME)"
+"""Prometheus shows this line as the reason why a target is down."""
 _FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 """The one that everything reads, and that node_exporter's textfile collector wants."""
 _StartResponse = Callable[[str, list[tuple[str, str]]], object]
@@ -35,8 +38,9 @@ _StartResponse = Callable[[str, list[tuple[str, str]]], object]
 class App:
     """The page, as WSGI has it."""
 
-    def __init__(self, stage: ExportStage) -> None:
+    def __init__(self, stage: ExportStage, names: HostNames) -> None:
         self._stage = stage
+        self._names = names
         self._lock = threading.Lock()
         self._made_of: tuple[int, bool] | None = None
         self._made: dict[bool, bytes] = {}
@@ -44,6 +48,10 @@ class App:
 
     def __call__(self, environ: dict[str, Any], start_response: _StartResponse) -> Iterable[bytes]:
         """Answer one request."""
+        if environ.get("HTTP_HOST") not in self._names:
+            return _say(
+                start_response, MISDIRECTED, "this exporter does not answer to that Host; see --allow-host"
+            )
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
             return _say(start_response, "405 Method Not Allowed", "GET it", ("Allow", "GET, HEAD"))
         if environ["PATH_INFO"] not in (PATH, "/"):
@@ -144,7 +152,14 @@ class MetricsServer:
     """Listens from its making on; `close` ends it."""
 
     def __init__(
-        self, stage: ExportStage, address: str, port: int, certfile: str | None = None, keyfile: str | None = None
+        self,
+        stage: ExportStage,
+        address: str,
+        port: int,
+        certfile: str | None = None,
+        keyfile: str | None = None,
+        *,
+        allowed: Collection[str] = (),
     ) -> None:
         """Listen.
 
@@ -154,6 +169,7 @@ class MetricsServer:
             port: 0 for any that is free.
             certfile: of TLS, with `keyfile`; none: plain HTTP.
             keyfile: the key, where it is not in `certfile`.
+            allowed: values of Host to answer to, beside the address and this machine's own names (`HostNames`).
 
         Raises:
             UnusableInput: no such address, or certificate.
@@ -163,7 +179,7 @@ class MetricsServer:
         family, number = _resolved(address, port)
         kind = _Server6 if family == socket.AF_INET6 else _Server
         try:
-            self._server = make_server(number, port, App(stage), kind, _Handler)
+            self._server = make_server(number, port, App(stage, HostNames((address, *allowed))), kind, _Handler)
         except OSError as error:
             raise _cannot_listen(address, port, error) from None
         self._server.tls = tls

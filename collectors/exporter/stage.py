@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from collectors.dcgm.page import Ignored
 from collectors.exporter import gpu_series, names, ras_series
 from collectors.exporter.names import ExportedSeries
 from collectors.exporter.totals import RankTotals, label
@@ -26,14 +27,22 @@ _Others = Callable[[], Collection[tuple[str, str]] | None]
 class ExportStage:
     """A stage for the hub, and a collector for Prometheus' client: any thread may call `collect`."""
 
-    def __init__(self, *, interval: float, others: _Others = lambda: ()) -> None:
+    def __init__(
+        self,
+        *,
+        interval: float,
+        others: _Others = lambda: (),
+        ignored: Callable[[], Ignored | None] = lambda: None,
+    ) -> None:
         """Begin to count.
 
         Args:
             interval: seconds between snapshots.
             others: which series of GPUs a dcgm-exporter gives, as pairs of UUID and name; None while that is not
                 known.
+            ignored: who listens on the dcgm-exporter's port and is not believed.
         """
+        self._ignored = ignored
         self._old = max(OLD_SECONDS, OLD_INTERVALS * interval)
         self._others = others
         self._started = time.monotonic()
@@ -84,6 +93,9 @@ class ExportStage:
         yield _family(names.NODE_INFO, [((host.name, __version__, host.driver_version or ""), 1)])
         if self.is_old:
             return
+        ignored = self._ignored()
+        if ignored is not None:
+            yield _family(names.DCGM_IGNORED, [((str(uid),), 1) for uid in ignored.uids] or [(("",), 1)])
         others = self._others()
         if others is not None:
             yield from gpu_series.families(snapshot.gpus, host.name, self._xids, others)

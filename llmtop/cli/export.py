@@ -18,8 +18,6 @@ from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
 from llmtop.format import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
     from collectors.exporter.stage import ExportStage
     from collectors.pipeline import Stage
 
@@ -36,6 +34,13 @@ _RULES = "prometheus-rules.yml"
     default=LOOPBACK,
     show_default=True,
     help="Of this machine; 0.0.0.0 is all of them.",
+)
+@click.option(
+    "--allow-host",
+    metavar="NAME",
+    multiple=True,
+    help="Answer to this Host as well as to IP addresses and this machine's names; .example.org: to all below it, "
+    "*: to any. Repeatable.",
 )
 @click.option("--certfile", metavar="FILE", help="Certificate, for TLS.")
 @click.option("--keyfile", metavar="FILE", help="Its key, where that is not in the same file.")
@@ -55,9 +60,8 @@ _RULES = "prometheus-rules.yml"
 @click.option(
     "--dcgm-exporter",
     metavar="URL",
-    default="http://127.0.0.1:9400/metrics",
-    show_default=True,
-    help="What it tells of GPUs is left to it; none: there is none.",
+    help="What it exports of GPUs is left to it; none: there is none. By default http://127.0.0.1:9400/metrics, "
+    "if root or this user listens there.",
 )
 @click.option(
     "--interval",
@@ -74,12 +78,13 @@ def export(
     *,
     port: int | None,
     bind: str,
+    allow_host: tuple[str, ...],
     certfile: str | None,
     keyfile: str | None,
     textfile: Path | None,
     file_sd: Path | None,
     all_users: bool,
-    dcgm_exporter: str,
+    dcgm_exporter: str | None,
     interval: float,
     rules: bool,
 ) -> int:
@@ -93,18 +98,17 @@ def export(
     listens = port is not None or textfile is None
     _check(certfile, keyfile, file_sd, all_users, listens=listens)
     _need_client()
-    from collectors.exporter.stage import ExportStage
     from collectors.hub import live_hub, live_sources
     from collectors.nvml.selection import GpuSelection
     from llmtop.cli.stream import SnapshotStream
 
     with ExitStack() as closing:
-        stage = ExportStage(interval=interval, others=_others(dcgm_exporter, closing))
+        stage = _stage(interval, dcgm_exporter, closing)
         taps: list[Stage] = [stage]
         if textfile is not None:
             taps.append(_textfile(textfile, stage, closing))
         if listens:
-            where = _Where(bind, PORT if port is None else port, certfile, keyfile)
+            where = _Where(bind, PORT if port is None else port, certfile, keyfile, allow_host)
             _listen(stage, where, file_sd, closing)
         hub = live_hub(
             interval=interval,
@@ -149,15 +153,17 @@ def _need_client() -> None:
         ) from None
 
 
-def _others(url: str, closing: ExitStack) -> Callable[[], Collection[tuple[str, str]] | None]:
-    if url == "none":
-        return lambda: ()
+def _stage(interval: float, dcgm_url: str | None, closing: ExitStack) -> ExportStage:
+    from collectors.exporter.stage import ExportStage
+
+    if dcgm_url == "none":
+        return ExportStage(interval=interval)
     from collectors.exporter.dcgm import DcgmExporter
 
-    dcgm = DcgmExporter(url)
+    dcgm = DcgmExporter(dcgm_url, warn=lambda sentence: _tell(f"llmtop export: {sentence}"))
     closing.callback(dcgm.close)
     dcgm.start()
-    return dcgm.series
+    return ExportStage(interval=interval, others=dcgm.series, ignored=lambda: dcgm.ignored)
 
 
 def _textfile(folder: Path, stage: ExportStage, closing: ExitStack) -> Stage:
@@ -176,13 +182,14 @@ class _Where(NamedTuple):
     port: int
     certfile: str | None
     keyfile: str | None
+    allowed: tuple[str, ...]
 
 
 def _listen(stage: ExportStage, where: _Where, file_sd: Path | None, closing: ExitStack) -> None:
     from collectors.exporter.files import Discovery
     from collectors.exporter.server import MetricsServer
 
-    server = MetricsServer(stage, where.bind, where.port, where.certfile, where.keyfile)
+    server = MetricsServer(stage, where.bind, where.port, where.certfile, where.keyfile, allowed=where.allowed)
     closing.callback(server.close)
     _tell(f"llmtop export: {server.url}")
     if not server.is_loopback:

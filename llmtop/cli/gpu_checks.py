@@ -74,19 +74,24 @@ def _activity(gpus: list[Gpu]) -> Check:
     lacking = [gpu for gpu in gpus if gpu.sm_active_pct is None]
     if not lacking:
         return Check(name=name, ok=True, says="by the driver (GPM), of every GPU")
-    from collectors.dcgm.activity import NONE, VARIABLE, activity_in, where
-    from collectors.dcgm.page import DcgmPage
+    from collectors.dcgm.activity import NONE, VARIABLE, activity_in, named
+    from collectors.dcgm.page import URL, DcgmPage
     from llmtop.errors import UnusableInput
 
-    url = where()
+    url = named()
     which = ", ".join(gpu.number for gpu in lacking)
     if url == NONE:
         return Check(name=name, ok=False, says=f"not of GPU {which}, and no dcgm-exporter is to be asked",
                      command=f"unset {VARIABLE}, and leave dcgm out of the configuration")  # fmt: skip
     try:
-        told = {place[0] for place in activity_in(DcgmPage(url).ask(), time.time())}
+        page = DcgmPage(url)
+        told = {place[0] for place in activity_in(page.ask(), time.time())}
     except UnusableInput as error:
         return Check(name=name, ok=False, says=str(error), command=f"set {VARIABLE}")
+    url = url or URL
+    if page.ignored is not None:
+        command = f"export {VARIABLE}={url}"
+        return Check(name=name, ok=False, says=page.ignored.sentence(f"set {VARIABLE}={url}"), command=command)
     left = [gpu.number for gpu in lacking if gpu.uuid not in told]
     if not left:
         return Check(name=name, ok=True, says=f"of GPU {which} by DCGM ({url})")

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from llmtop.errors import UnusableInput
 from llmtop.inputs import open_input
+from llmtop.recording_members import is_recording
 from llmtop.trace.gunzip import Gunzip
 
 Kind: TypeAlias = Literal[
@@ -28,8 +29,6 @@ TRACES = "traces"
 """The folder of PyTorch's traces within a capture's: HTA would take other JSON beside them for traces as well."""
 _SQLITE = b"SQLite format 3\0"
 _GZIP = b"\x1f\x8b"
-_RECORDING = b"\x1f\x8b\x08\x04"
-"""gzip with an extra field: what llmtop.recording writes."""
 _NSYS_REPORT = b"NVIDIA Tegra Profiler Report"
 _NCU_REPORT = b"NVR\0"
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
@@ -62,7 +61,7 @@ def examine(path: Path) -> Examined:
     with open_input(path) as file:
         try:
             head = file.read(_HEAD_BYTES)
-            if head.startswith(_RECORDING) and head[12:14] == b"LT":
+            if is_recording(head):
                 return Examined(path, "recording", packed=True)
             packed = head.startswith(_GZIP)
             if packed:

@@ -20,7 +20,7 @@ from llmtop.cli.stream import ENDING
 from tests.support import nvml_stub, preloaded
 from tests.support.other_user import OtherUser, healthy
 from tests.support.processes import environment, wait_for
-from tests.support.prometheus import Exporter, fetch, of, samples
+from tests.support.prometheus import Exporter, Sample, fetch, of, samples
 from tests.support.trainings import STEPPING, Training
 
 SECRET = STEPPING + "# hunter2\n"
@@ -88,6 +88,52 @@ def test_what_a_dcgm_exporter_on_the_node_tells_is_left_to_it(scenario: Path) ->
             page = exporter.when("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", least=8)
             assert [one[1]["gpu"] for one in of(page, "DCGM_FI_DEV_GPU_UTIL")] == ["7"]
         dcgm.shutdown()
+
+
+BESIDE_A_LISTENER = """
+import subprocess, sys
+from tests.support import nvml_stub
+from tests.support.other_user import listening_as
+uid, *command = sys.argv[1:]
+body = "".join(f'DCGM_FI_DEV_GPU_UTIL{{gpu="{n}",UUID="{nvml_stub.gpu_uuid(n)}"}} 97\\n' for n in range(8))
+subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+with listening_as(int(uid), "127.0.0.1", 9400, body.encode()):
+    subprocess.run(command)
+"""
+
+
+@pytest.mark.namespaces
+@pytest.mark.usefixtures("runtime_dir")
+@pytest.mark.parametrize(
+    ("uid", "named", "ours"), [(4141, False, 8), (4141, True, 0), (0, False, 0)], ids=["other", "named", "root"]
+)
+def test_another_user_on_the_port_of_dcgm_exporter_takes_no_series_away(
+    scenario: Path, tmp_path: Path, uid: int, named: bool, ours: int
+) -> None:
+    """In a network namespace, where port 9400 is free."""
+    unshare = ["unshare", "--net", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    if (
+        os.geteuid() != 0
+        or shutil.which("ip") is None
+        or subprocess.run([*unshare, "true"], check=False).returncode
+    ):
+        pytest.skip("only root can listen as two users, in a network namespace, with ip")
+    command = [*unshare, sys.executable, "-c", BESIDE_A_LISTENER, str(uid), sys.executable, "-m", "llmtop"]
+    arguments = ["--textfile", str(tmp_path), "-i", "0.2"]
+    arguments += ["--dcgm-exporter", "http://127.0.0.1:9400/metrics"] if named else []
+    file = tmp_path / "llmtop.prom"
+    with Exporter(*arguments, scenario=scenario, command=command, usual_dcgm=True, listens=False) as exporter:
+
+        def told() -> list[Sample] | None:
+            page = samples(file.read_text()) if file.exists() else []
+            return page if len(of(page, "DCGM_FI_DEV_POWER_USAGE")) == 8 else None
+
+        page = wait_for(told, 60)
+        assert len(of(page, "DCGM_FI_DEV_GPU_UTIL")) == ours
+        ignored = [sample[1]["uid"] for sample in of(page, "llmtop_dcgm_exporter_ignored")]
+        assert ignored == (["4141"] if ours else [])
+        assert exporter.said.count("is ignored: user 4141 listens there") == bool(ours)
+        assert exporter.said.count("\n") == 1 + bool(ours)
 
 
 @pytest.mark.usefixtures("runtime_dir")

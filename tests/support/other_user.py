@@ -6,7 +6,8 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from llmtop import wire
@@ -77,6 +78,38 @@ def _serve(folder: Path, frames: bytes, sockets: int, then: Callable[[socket.soc
             held.append(connection)
             then(connection)
         time.sleep(0.02)
+
+
+@contextmanager
+def listening_as(uid: int, address: str, port: int, body: bytes) -> Iterator[None]:
+    """A page over HTTP by a process of that uid, at that address of this machine."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    ready, done = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgid(uid)
+            os.setuid(uid)
+            with socket.socket(family, socket.SOCK_STREAM) as one:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                one.bind((address, port))
+                one.listen(8)
+                os.write(done, b"r")
+                while True:
+                    connection, _ = one.accept()
+                    with connection:
+                        connection.recv(1 << 16)
+                        connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + body)
+        finally:
+            os._exit(1)
+    os.close(done)
+    try:
+        assert os.read(ready, 1) == b"r", f"user {uid} cannot listen on {address}:{port}"
+        yield
+    finally:
+        os.close(ready)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def healthy(rank: int = 0, count: int = 6) -> bytes:

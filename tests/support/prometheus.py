@@ -77,12 +77,13 @@ class Exporter:
         scenario: Path | None = None,
         listens: bool = True,
         command: Sequence[str] = (sys.executable, "-m", "llmtop"),
+        usual_dcgm: bool = False,
         **extra: str,
     ) -> None:
         env = environment(**extra)
         if scenario is not None:
             env = nvml_stub.environment(nvml_stub.build(), scenario, **env)
-        given = [] if "--dcgm-exporter" in arguments else ["--dcgm-exporter", "none"]
+        given = [] if usual_dcgm or "--dcgm-exporter" in arguments else ["--dcgm-exporter", "none"]
         given += ["--port", "0"] if listens and "--port" not in arguments else []
         self.process = subprocess.Popen(
             [*command, "export", *given, *arguments],

@@ -195,7 +195,18 @@ def test_names_of_a_file_reach_no_terminal_as_they_are(tmp_path: Path) -> None:
         assert len(said) < 300_000, how
 
 
-def test_a_damaged_member_of_a_recording_costs_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("at", "lost", "said"),
+    [
+        (1, False, "the heads of 1 parts of"),
+        (100, True, "6 snapshots of"),
+        (slice(0, 60), True, "no part of a recording"),
+    ],
+    ids=["its head", "its data", "both"],
+)
+def test_a_damaged_member_of_a_recording_costs_at_most_itself(
+    tmp_path: Path, at: int | slice, lost: bool, said: str
+) -> None:
     path = tmp_path / "r.llmtop.gz"
     writer = Writer(path, host="node")
     for second in range(60):
@@ -205,12 +216,14 @@ def test_a_damaged_member_of_a_recording_costs_itself(tmp_path: Path) -> None:
     members, count = reader.members, reader.count
     reader.close()
     raw = bytearray(path.read_bytes())
-    raw[members[2].offset + 1] ^= 0xFF  # its head
+    member = memoryview(raw)[members[2].offset : members[2].end]
+    damaged = member[at] if isinstance(at, slice) else member[at : at + 1]
+    damaged[:] = bytes(byte ^ 0xFF for byte in damaged)
     path.write_bytes(raw)
     again = Reader(path)
-    assert len(list(again.snapshots())) == count - members[2].number
+    assert len(list(again.snapshots())) == count - lost * members[2].number
     assert again.damage is not None
-    assert "no part of a recording" in again.damage
+    assert said in again.damage
     again.close()
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from collectors.exporter.server import MOST_CONNECTIONS, MetricsServer
+from collectors.exporter import host_names
+from collectors.exporter.server import MISDIRECTED, MOST_CONNECTIONS, MetricsServer
 from collectors.exporter.stage import ExportStage
 from llmtop.errors import NotPossibleHere, UnusableInput
 from tests.support.prometheus import fetch, of, samples
@@ -94,6 +95,83 @@ def test_other_places_and_methods_are_refused(server: MetricsServer) -> None:
     with pytest.raises(urllib.error.HTTPError, match="405"):
         urllib.request.urlopen(urllib.request.Request(server.url, data=b"x", method="PUT"), timeout=20)
     assert is_served(server)
+
+
+def status(server: MetricsServer, *hosts: str) -> str:
+    """Of a request with these headers."""
+    said = "".join(f"Host: {host}\r\n" for host in hosts)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as asking:
+        asking.sendall(f"GET /metrics HTTP/1.1\r\n{said}Connection: close\r\n\r\n".encode())
+        answer = asking.makefile("rb").read().decode()
+    line = answer.partition("\r\n")[0].partition(" ")[2]
+    assert ("llmtop_snapshot" in answer) == (line == "200 OK")
+    return line
+
+
+@pytest.fixture
+def resolver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine is node7 of example.org, and its name service calls it gpu7.example.net and gpu7-ib0."""
+    (tmp_path / "resolv.conf").write_text("# hers\nnameserver 10.0.0.1\nsearch example.org cluster.local.\n\n")
+    monkeypatch.setattr(host_names, "_RESOLVER", tmp_path / "resolv.conf")
+    monkeypatch.setattr(socket, "gethostname", lambda: "Node7")
+    names = {"Node7": ("gpu7.example.net", ["GPU7-ib0"], ["10.1.2.3"])}
+    monkeypatch.setattr(socket, "gethostbyaddr", names.__getitem__)
+
+
+OWN = (
+    "127.0.0.1",
+    "10.1.2.3:9401",
+    "[::1]:9401",
+    "[fe80::1%25eth0]",
+    "localhost:9401",
+    "LOCALHOST.",
+    "node7:9401",
+)
+OWN += ("node7.example.org", "node7.cluster.local:9401", "gpu7.example.net:9401", "gpu7-ib0")
+FOREIGN = ("attacker.example", "attacker.example:9401", "localhost.attacker.example", "node7.attacker.example")
+FOREIGN += ("127.0.0.1.attacker.example", "", "example.org", "[attacker.example]", "a:b:c", "\xff")
+
+
+@pytest.mark.usefixtures("resolver")
+@pytest.mark.parametrize("bound", ["127.0.0.1", "0.0.0.0"])
+def test_only_addresses_and_own_names_are_answered(stage: ExportStage, bound: str) -> None:
+    """What Prometheus sends is what it dials; what a browser sends under DNS rebinding is the page's name."""
+    server = MetricsServer(stage, bound, 0)
+    try:
+        assert {host: status(server, host) for host in OWN} == dict.fromkeys(OWN, "200 OK")
+        assert {host: status(server, host) for host in FOREIGN} == dict.fromkeys(FOREIGN, MISDIRECTED)
+        assert status(server) == "200 OK", "no browser leaves it out"
+        assert status(server, "localhost", "attacker.example") == MISDIRECTED
+    finally:
+        server.close()
+
+
+@pytest.mark.usefixtures("resolver")
+@pytest.mark.parametrize(
+    ("allowed", "answered"),
+    [
+        ("alias.example.com", {"alias.example.com", "Alias.Example.Com:80"}),
+        (".example.com", {"alias.example.com", "Alias.Example.Com:80", "a.b.example.com"}),
+        ("*", {"alias.example.com", "Alias.Example.Com:80", "a.b.example.com", "example.com", "notexample.com"}),
+    ],
+)
+def test_further_names_can_be_allowed(stage: ExportStage, allowed: str, answered: set[str]) -> None:
+    server = MetricsServer(stage, "127.0.0.1", 0, allowed=("another", allowed))
+    hosts = ["alias.example.com", "Alias.Example.Com:80", "a.b.example.com", "example.com", "notexample.com"]
+    try:
+        assert {host for host in hosts if status(server, host) == "200 OK"} == answered
+        assert status(server, "node7") == "200 OK"
+    finally:
+        server.close()
+
+
+def test_a_scrape_by_this_machines_own_name_works(stage: ExportStage) -> None:
+    server = MetricsServer(stage, "localhost", 0)
+    try:
+        assert status(server, f"{socket.gethostname()}:{server.port}") == "200 OK"
+        assert status(server, f"localhost:{server.port}") == "200 OK"
+    finally:
+        server.close()
 
 
 def test_many_connections_that_say_nothing_keep_nobody_out(server: MetricsServer) -> None:
