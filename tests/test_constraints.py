@@ -56,7 +56,10 @@ def _pins(environment: dict[str, str]) -> dict[str, str]:
 
 
 def _wanted() -> list[Requirement]:
-    texts = [*PROJECT["dependencies"], *(one for extra in PROJECT["optional-dependencies"].values() for one in extra)]
+    texts = [
+        *PROJECT["dependencies"],
+        *(one for extra in PROJECT["optional-dependencies"].values() for one in extra),
+    ]
     wanted = [Requirement(text) for text in texts] + _requirements((REPOSITORY / "tests/fetched.in").read_text())
     return [one for one in wanted if canonicalize_name(one.name) != OWN]
 
