@@ -36,7 +36,7 @@ help:
 
 # Two environments in one: the demo needs the program only, the tests a CPU build of torch as well.
 $(VENV)/app: pyproject.toml $(CONSTRAINTS)
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(VENV) || \
 	  { echo "no virtual environment could be made in $(VENV): on Debian, apt-get install python3-venv" >&2; exit 1; }
 	@$(INSTALL) -e . || $(NOT_INSTALLED)
 	@touch $@
@@ -107,7 +107,8 @@ test-latest:
 # The bounds of pyproject.toml are true: the tests that need no torch, with the oldest versions that it allows of what
 # llmtop itself needs, and with the newest. Wheels only: some of the oldest cannot be built by a Python of today.
 LIGHT_TOOLS := pytest pytest-asyncio pytest-timeout pytest-xdist hypothesis pyte pexpect pillow
-LIGHT_TESTS := tests/cli/test_config.py tests/test_old_versions.py tests/test_recording.py tests/test_bottlenecks.py tests/tui/test_app.py tests/collectors/nvml/test_drivers.py tests/rules/test_steps.py tests/ncu
+LIGHT_TESTS := tests/cli/test_config.py tests/collectors/nvml/test_drivers.py tests/rules tests/test_alerts.py \
+  tests/test_bottlenecks.py tests/test_format.py tests/test_procfs.py tests/test_recording.py
 test-oldest: RESOLUTION := lowest-direct
 test-newest: RESOLUTION := highest
 test-oldest test-newest: test-%: $(UV)
