@@ -5,35 +5,49 @@ BIN    := $(VENV)/bin
 # Three tests a core: a third of their time they wait for a process of theirs.
 WORKERS ?= $(shell echo $$((3 * $$(nproc 2>/dev/null || echo 2))))
 # Tests start processes by the hundred: each would compile anew what it imports where no bytecode may be kept.
-PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+pytest_of = env -u PYTHONDONTWRITEBYTECODE $(1)/python -m pytest -n $(WORKERS) --dist worksteal
+PYTEST := $(call pytest_of,$(BIN))
+
+# The versions of all that is installed here. In pip's environment and not as its option: so it holds for the build of
+# llmtop itself too (PIP_BUILD_CONSTRAINT from pip 25.3 on).
+CONSTRAINTS ?= constraints.txt
+INSTALL = PIP_CONSTRAINT=$(CONSTRAINTS) PIP_BUILD_CONSTRAINT=$(CONSTRAINTS) \
+  $(BIN)/python -m pip install -q --disable-pip-version-check $(UPGRADE)
+NOT_INSTALLED = { echo "pip could not install the packages into $(VENV) (see above): check the network, or pip's index" >&2; exit 1; }
+# pip resolves neither for another Python nor for the oldest versions; uv (17 MB) does.
+UV := .cache/uv/bin/uv
 
 # Real programs for the tests, where they can be had.
 FETCHED := $(VENV)/nsys $(VENV)/browser $(VENV)/prometheus $(VENV)/schemas
 
-.PHONY: help demo test test-all print-pytest lint format bench screenshots clean
+.PHONY: help demo test test-all test-latest test-oldest test-newest constraints print-pytest lint format bench \
+  screenshots clean
 
 help:
 	@echo "make demo         set up $(VENV) and show the monitor on a recorded run of a real H200"
 	@echo "make test         set up and run the tests, but for the slow ones (tests/slow.py)"
 	@echo "make test-all     the slow ones too, as CI does"
+	@echo "make test-latest  make test, with the newest version of each package (in .cache/latest)"
+	@echo "make test-oldest, make test-newest   tests without torch, with the oldest and the newest allowed packages"
+	@echo "make constraints  write constraints.txt anew: the newest version of each package"
 	@echo "make lint         ruff, mypy --strict, import-linter"
 	@echo "make bench        every figure in docs/figures.md, as ratios against a peer or a primitive"
 	@echo "make screenshots  draw the pictures under screenshots/ again"
 
 # Two environments in one: the demo needs the program only, the tests a CPU build of torch as well.
-$(VENV)/app: pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+$(VENV)/app: pyproject.toml $(CONSTRAINTS)
+	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(VENV) || \
 	  { echo "no virtual environment could be made in $(VENV): on Debian, apt-get install python3-venv" >&2; exit 1; }
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e .
+	@$(INSTALL) -e . || $(NOT_INSTALLED)
 	@touch $@
 
-$(VENV)/dev: pyproject.toml $(VENV)/app
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+$(VENV)/dev: pyproject.toml $(CONSTRAINTS) $(VENV)/app
+	@$(INSTALL) -e '.[dev]' || $(NOT_INSTALLED)
 	@touch $@
 
 # What ours is measured beside.
-$(VENV)/bench: pyproject.toml $(VENV)/dev
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[bench]'
+$(VENV)/bench: pyproject.toml $(CONSTRAINTS) $(VENV)/dev
+	@$(INSTALL) -e '.[bench]' || $(NOT_INSTALLED)
 	@touch $@
 
 # A real nsys for the tests of captures, where apt-get can bring one; elsewhere they skip and say why.
@@ -47,17 +61,17 @@ $(VENV)/browser: tests/fetch_browser.sh $(VENV)/app
 	@touch $@
 
 # The real HTA, which opens what was captured; a hundred packages of its own, so for `make test-all` alone.
-$(VENV)/hta: tests/fetch_hta.sh $(VENV)/app
+$(VENV)/hta: tests/fetch_hta.sh $(CONSTRAINTS) $(VENV)/app
 	@PYTHON=$(abspath $(BIN))/python tests/fetch_hta.sh
 	@touch $@
 
 # The real JAX, likewise for `make test-all` alone.
-$(VENV)/jax: tests/fetch_jax.sh $(VENV)/app
+$(VENV)/jax: tests/fetch_jax.sh $(CONSTRAINTS) $(VENV)/app
 	@PYTHON=$(abspath $(BIN))/python tests/fetch_jax.sh
 	@touch $@
 
 # The real tpu-info, likewise for `make test-all` alone.
-$(VENV)/tpu: tests/fetch_tpu.sh $(VENV)/app
+$(VENV)/tpu: tests/fetch_tpu.sh $(CONSTRAINTS) $(VENV)/app
 	@PYTHON=$(abspath $(BIN))/python tests/fetch_tpu.sh
 	@touch $@
 
@@ -84,6 +98,36 @@ test: $(VENV)/dev $(FETCHED)
 
 test-all: $(VENV)/dev $(FETCHED) $(VENV)/hta $(VENV)/jax $(VENV)/tpu $(VENV)/hosts
 	$(PYTEST) -m "slow or not slow"
+
+# What `pip install` outside this checkout brings: the newest versions that pyproject.toml allows.
+test-latest:
+	@rm -f .cache/latest/app .cache/latest/dev
+	$(MAKE) VENV=.cache/latest CONSTRAINTS= UPGRADE='--upgrade --upgrade-strategy eager' test
+
+# The bounds of pyproject.toml are true: the tests that need no torch, with the oldest versions that it allows of what
+# llmtop itself needs, and with the newest. Wheels only: some of the oldest cannot be built by a Python of today.
+LIGHT_TOOLS := pytest pytest-asyncio pytest-timeout pytest-xdist hypothesis pyte pexpect pillow
+LIGHT_TESTS := tests/cli/test_config.py tests/collectors/nvml/test_drivers.py tests/rules tests/test_alerts.py \
+  tests/test_bottlenecks.py tests/test_format.py tests/test_procfs.py tests/test_recording.py
+test-oldest: RESOLUTION := lowest-direct
+test-newest: RESOLUTION := highest
+test-oldest test-newest: test-%: $(UV)
+	@rm -rf .cache/$*
+	@$(UV) venv -q --python $(BIN)/python .cache/$*
+	@$(UV) pip install -q --python .cache/$*/bin/python -c constraints.txt $(LIGHT_TOOLS)
+	@$(UV) pip install -q --python .cache/$*/bin/python --resolution $(RESOLUTION) --upgrade \
+	  --only-binary :all: --no-binary llmtop-monitor -e '.[amd,cluster,kernels,tpu]'
+	$(call pytest_of,.cache/$*/bin) -q -m "not slow and not torch" $(LIGHT_TESTS)
+
+# One resolution for all Pythons, extras and tests/fetched.in, with a marker where a Python has another version.
+constraints: $(UV)
+	UV_CUSTOM_COMPILE_COMMAND="make constraints" $(UV) pip compile -q --no-python-downloads --upgrade --universal \
+	  --python-version 3.10 --all-extras --strip-extras --no-annotate -o constraints.txt pyproject.toml tests/fetched.in
+
+$(UV): $(VENV)/app
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt --upgrade --target .cache/uv uv || \
+	  { echo "uv could not be installed into .cache/uv (see above): check the network, or pip's index" >&2; exit 1; }
+	@touch $@
 
 # For .ci/run, which wants pytest's exit code.
 print-pytest:

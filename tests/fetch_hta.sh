@@ -14,13 +14,14 @@ skip() { echo "no HTA for the tests: $*" >&2; exit 0; }
 . "$here/tests/fetch_tries.sh"
 
 runs() { "$1" -c 'from hta.trace_analysis import TraceAnalysis' 2> /dev/null; }
-[ -x "$cache/hta/bin/python" ] && runs "$cache/hta/bin/python" && exit 0
+[ -x "$cache/hta/bin/python" ] && current "$cache/hta" && runs "$cache/hta/bin/python" && exit 0
 
 mkdir -p "$cache" || skip "$cache cannot be made"
 rm -rf "$cache/hta"
 "$python" -m venv "$cache/hta" || skip "no virtual environment could be made"
-try "$cache/hta/bin/python" -m pip install -q --disable-pip-version-check 'HolisticTraceAnalysis>=0.5' || {
+pip_install "$cache/hta/bin/python" HolisticTraceAnalysis || {
   rm -rf "$cache/hta"
   skip "it could not be downloaded within $limit s"
 }
 runs "$cache/hta/bin/python" || { rm -rf "$cache/hta"; skip "what was installed does not run here"; }
+mark_current "$cache/hta"

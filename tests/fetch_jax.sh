@@ -15,25 +15,28 @@ skip() { echo "no JAX for the tests: $*" >&2; exit 0; }
 . "$here/tests/fetch_tries.sh"
 
 xprof() {
-  [ -d "$cache/xprof/xprof" ] && return
-  try "$python" -m pip install -q --disable-pip-version-check --no-deps --target "$cache/xprof" \
+  [ -d "$cache/xprof/xprof" ] && current "$cache/xprof" && return
+  rm -rf "$cache/xprof"
+  pip_install "$python" --no-deps --target "$cache/xprof" \
     xprof etils fsspec importlib_resources zipp typing_extensions six protobuf absl-py || {
     rm -rf "$cache/xprof"
     echo "no xprof for the tests: it could not be downloaded within $limit s" >&2
+    return
   }
+  mark_current "$cache/xprof"
 }
 
 runs() { "$1" -c 'import jax, msgspec, nvtx' 2> /dev/null; }
-[ -x "$cache/jax/bin/python" ] && runs "$cache/jax/bin/python" && { xprof; exit 0; }
+[ -x "$cache/jax/bin/python" ] && current "$cache/jax" && runs "$cache/jax/bin/python" && { xprof; exit 0; }
 
 mkdir -p "$cache" || skip "$cache cannot be made"
 rm -rf "$cache/jax"
 "$python" -m venv "$cache/jax" || skip "no virtual environment could be made"
-# The newest that this Python has: 0.6 is the last for 3.10.
-try "$cache/jax/bin/python" -m pip install -q --disable-pip-version-check 'jax>=0.4.34' msgspec nvtx || {
+pip_install "$cache/jax/bin/python" jax msgspec nvtx || {
   rm -rf "$cache/jax"
   skip "it could not be downloaded within $limit s"
 }
 runs "$cache/jax/bin/python" || { rm -rf "$cache/jax"; skip "what was installed does not run here"; }
+mark_current "$cache/jax"
 xprof
 exit 0

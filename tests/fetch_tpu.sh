@@ -13,13 +13,13 @@ skip() { echo "no tpu-info for the tests: $*" >&2; exit 0; }
 . "$here/tests/fetch_tries.sh"
 
 runs() { PYTHONPATH="$cache/tpu" "$python" -c 'import tpu_info.metrics' 2> /dev/null; }
-[ -d "$cache/tpu" ] && runs && exit 0
+[ -d "$cache/tpu" ] && current "$cache/tpu" && runs && exit 0
 
 mkdir -p "$cache" || skip "$cache cannot be made"
 rm -rf "$cache/tpu"
-try "$python" -m pip install -q --disable-pip-version-check --target "$cache/tpu" 'tpu-info>=0.12' || {
+pip_install "$python" --target "$cache/tpu" tpu-info || {
   rm -rf "$cache/tpu"
   skip "it could not be downloaded within $limit s"
 }
 runs || { rm -rf "$cache/tpu"; skip "what was installed does not run here"; }
-exit 0
+mark_current "$cache/tpu"

@@ -88,8 +88,8 @@ def _binding() -> str:
 def _structures() -> dict[str, Any]:
     """The binding's structures, without its library: the part of it before the functions."""
     text = Path(_binding(), "amdsmi_wrapper.py").read_text()
-    start, end = text.index("_libraries = {}"), text.index("amdsmi_free_name_value_pairs = ")
-    text = text[:start] + text[end:]
+    start = text.index("_libraries = {}")
+    text = text[:start] + text[text.index("# values for enumeration", start) :]
     text = re.sub(r"^\w+ = _libraries\[.*$|^\w+\.(restype|argtypes) = .*$", "", text, flags=re.MULTILINE)
     module = ModuleType("amdsmi_structures")
     exec(compile(text, "amdsmi_wrapper.py", "exec"), module.__dict__)
