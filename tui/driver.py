@@ -23,8 +23,6 @@ from textual.geometry import Size
 from tui.keyboard import Keyboard
 
 _POLL_SECONDS = 0.1
-_REST_SECONDS = 30.0
-"""Where no key is half known, nothing is looked after but what is typed."""
 _READ_BYTES = 4096
 
 
@@ -155,7 +153,7 @@ class TerminalDriver(LinuxDriver):
             poll.register(terminal, select.POLLIN)
             poll.register(self._wake, select.POLLIN)
             while not self.exit_event.is_set():
-                ready = dict(poll.poll((_POLL_SECONDS if keyboard.waits else _REST_SECONDS) * 1000))
+                ready = dict(poll.poll(keyboard.wait_seconds * 1000))
                 if ready.pop(self._wake, 0):
                     self.exit_event.wait(_POLL_SECONDS)  # it is set next
                 if ready:

@@ -126,7 +126,9 @@ class Terminal:
 
     def type_bytes(self, data: bytes) -> None:
         """Type what may be no text."""
-        os.write(self._master, data)
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._master, rest) :]
 
     def write_as_the_program(self, data: bytes) -> None:
         """Have the terminal get this as if the command had written it."""
