@@ -22,7 +22,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from llmtop import one_blas_thread
-from llmtop.errors import EXIT_USAGE, LlmtopError, NotPossibleHere
+from llmtop.errors import EXIT_USAGE, LlmtopError, NotPossibleHere, check_open_files, too_many_open_files
 from llmtop.format import printable
 from llmtop.version import __version__
 
@@ -59,6 +59,10 @@ def _put_own_packages_first() -> None:
     sys.path.insert(0, str(home if home.is_dir() else package.parent))
 
 
+_WITHOUT_FILES = ("run", "completion")
+"""Commands that run in any case: a training starts whatever llmtop needs, and a completion opens nothing."""
+
+
 class _ReaderGone(Exception):
     """Whoever read our output has gone (`llmtop --json | head`): nothing more to say."""
 
@@ -86,6 +90,14 @@ class _Commands(click.Group):
 
         command.epilog = command.epilog or epilog(cmd_name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, where this process may open the files that it needs."""
+        if not ctx.resilient_parsing and args[0] not in _WITHOUT_FILES:
+            check_open_files()
+        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """The commands, from the table alone; the options of the live monitor besides llmtop's own."""
@@ -162,7 +174,7 @@ def main(argv: list[str] | None = None) -> Any:
         _forget_output()
         code = 0
     except Exception as error:  # noqa: BLE001  the one place for what nobody expected, of every command
-        code = _tell(_output_failed(error) or _own_error(error))
+        code = _tell(_output_failed(error) or too_many_open_files(error) or _own_error(error))
     sys.exit(code)
 
 
@@ -242,7 +254,7 @@ def _own_error(error: BaseException) -> LlmtopError:
 
 def _tell_of_thread(error: threading.ExceptHookArgs) -> None:
     if error.exc_value is not None:
-        _tell(_own_error(error.exc_value))
+        _tell(too_many_open_files(error.exc_value) or _own_error(error.exc_value))
 
 
 if __name__ == "__main__":

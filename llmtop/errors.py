@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from contextlib import suppress
+
 EXIT_DONE = 0
 """All done."""
 EXIT_FINDING = 1
@@ -39,3 +43,39 @@ class OwnError(LlmtopError):
     """An error of llmtop's own (`llmtop.crash.own_error` makes them)."""
 
     exit_code = EXIT_OWN_ERROR
+
+
+_FREE_DESCRIPTORS = 32
+"""The screen had 20 open files at most, without a training; each rank takes one more."""
+_RAISE = "Raise the limit: ulimit -n 1024"
+
+
+def check_open_files() -> None:
+    """Check that this process may open the files that a command needs; costs a few microseconds.
+
+    Raises:
+        NotPossibleHere: the limit of open files is too low.
+    """
+    taken: list[int] = []
+    try:
+        while len(taken) < _FREE_DESCRIPTORS:
+            taken.append(os.open("/", os.O_PATH | os.O_CLOEXEC))
+    except OSError as error:
+        refused = too_many_open_files(error)
+        if refused is not None:
+            raise NotPossibleHere(
+                f"the limit of open files allows {len(taken)} more, and llmtop needs {_FREE_DESCRIPTORS}. {_RAISE}"
+            ) from None
+    finally:
+        for descriptor in taken:
+            with suppress(OSError):
+                os.close(descriptor)
+
+
+def too_many_open_files(error: BaseException) -> NotPossibleHere | None:
+    """The sentence for an error that the limit of open files caused; None for any other error."""
+    if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
+        return None
+    where = f" ({error.filename})" if error.filename else ""
+    whose = "this process" if error.errno == errno.EMFILE else "this machine"
+    return NotPossibleHere(f"{whose} has as many open files as its limit allows{where}. {_RAISE}")

@@ -9,7 +9,7 @@ from textual.app import App
 from textual.theme import Theme
 
 from llmtop.errors import UnusableInput
-from tui.driver import TerminalDriver
+from tui.driver import TerminalDriver, forget_unusable_sizes
 from tui.paint.palette import TERMINAL_THEME, THEMES, Depth, Palette
 from tui.paint.rows import Look
 from tui.theme_memory import ThemeMemory
@@ -40,6 +40,7 @@ class TerminalApp(App[int]):
         """
         if os.environ.get("TERM", "") in ("", "dumb", "unknown"):
             os.environ.setdefault("NO_COLOR", "1")  # Textual would take it for a terminal of 16 million colours
+        forget_unusable_sizes()
         super().__init__(driver_class=TerminalDriver)
         for own in THEMES:
             self.register_theme(own)

@@ -18,14 +18,18 @@ from typing import Any
 
 from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
-from textual.geometry import Size
 
 from tui.keyboard import Keyboard
 
 _POLL_SECONDS = 0.1
-_REST_SECONDS = 30.0
-"""Where no key is half known, nothing is looked after but what is typed."""
 _READ_BYTES = 4096
+_USUAL_SIZE = (80, 24)
+"""Columns and lines of a terminal whose size nobody knows, such as a serial line."""
+_LARGEST_SIZE = (1000, 400)
+"""Columns and lines. The largest displays have some 960 columns of 8 pixels and 270 lines of 16."""
+_DIGITS = 9
+_SIZES = ("COLUMNS", "LINES")
+"""What a shell calls them in the environment. `forget_unusable_sizes` has checked them."""
 
 
 class TerminalDriver(LinuxDriver):
@@ -36,6 +40,8 @@ class TerminalDriver(LinuxDriver):
     ) -> None:
         """Prepare as `LinuxDriver` does; the terminal is not touched yet."""
         super().__init__(app, debug=debug, mouse=mouse, size=size)
+        # Until the first resize event, Textual believes the size in the environment.
+        self._size = self._size or self._get_terminal_size()
         self._showing = False
         self._stopping = False
         self._setting_anew = False
@@ -155,7 +161,7 @@ class TerminalDriver(LinuxDriver):
             poll.register(terminal, select.POLLIN)
             poll.register(self._wake, select.POLLIN)
             while not self.exit_event.is_set():
-                ready = dict(poll.poll((_POLL_SECONDS if keyboard.waits else _REST_SECONDS) * 1000))
+                ready = dict(poll.poll(keyboard.wait_seconds * 1000))
                 if ready.pop(self._wake, 0):
                     self.exit_event.wait(_POLL_SECONDS)  # it is set next
                 if ready:
@@ -187,12 +193,25 @@ class TerminalDriver(LinuxDriver):
             os.close(own)
 
     def _get_terminal_size(self) -> tuple[int, int]:
-        """Columns and lines, at least one of each."""
+        """Columns and lines that the screen draws; at least one of each."""
         try:
-            size = Size(*os.get_terminal_size(self.fileno))
+            known = os.get_terminal_size(self.fileno)
         except OSError:
-            size = Size(*super()._get_terminal_size())
-        return max(1, size.width), max(1, size.height)
+            known = os.terminal_size((0, 0))
+        columns, lines = (
+            size or int(os.environ.get(name, usual))
+            for size, name, usual in zip(known, _SIZES, _USUAL_SIZE, strict=True)
+        )
+        return min(columns, _LARGEST_SIZE[0]), min(lines, _LARGEST_SIZE[1])
+
+
+def forget_unusable_sizes() -> None:
+    """Remove sizes that no terminal has from the environment: Textual and Rich believe them or fail."""
+    for name, largest in zip(_SIZES, _LARGEST_SIZE, strict=True):
+        value = os.environ.get(name, "")
+        usable = value.isascii() and value.isdigit() and len(value) < _DIGITS and 0 < int(value) <= largest
+        if not usable:
+            os.environ.pop(name, None)
 
 
 def _read(terminal: int) -> bytes:

@@ -13,21 +13,27 @@ log=$4
 sentence=
 if [ -n "$said" ]; then
     umask 077
-    [ -n "$log" ] && true 2>/dev/null >>"$log" || log=/dev/null
+    [ -n "$log" ] && true 2>&- >>"$log" || log=
     sentence="llmtop: the screen died of a fault (${said#Fatal Python error: })"
-    [ "$log" = /dev/null ] || sentence="$sentence; where it was: $log"
+    [ -z "$log" ] || sentence="$sentence; where it was: $log"
 fi
 
 give_back() {
     # The settings, unless a shell that noticed the end earlier has already made them its own. Not after what is
     # still to be written: a terminal that does not read would keep them waiting.
-    if [ "$(stty -g <&3 2>/dev/null)" = "$1" ]; then
-        stty -drain "$2" <&3 2>/dev/null || stty "$2" <&3
+    if [ "$(stty -g <&3 2>&-)" = "$1" ]; then
+        stty -drain "$2" <&3 2>&- || stty "$2" <&3
     fi
     printf '%b' "$3" >&2
     [ -z "$sentence" ] || printf '%s\n' "$sentence" >&2
 }
 exec 3<&1
+if [ ! -c /dev/null ]; then
+    # Shells open it for what they start beside them.
+    give_back "$@"
+    [ -z "$said" ] || [ -z "$log" ] || { printf '%s\n' "$said"; cat; } >>"$log"
+    exit
+fi
 give_back "$@" </dev/null &
 giving=$!
 
@@ -44,5 +50,5 @@ if [ -n "$said" ]; then
     limit=$!
     wait $giving
     kill $limit 2>/dev/null
-    { printf '%s\n' "$said"; cat; } >>"$log"
+    { printf '%s\n' "$said"; cat; } >>"${log:-/dev/null}"
 fi

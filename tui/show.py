@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from collectors.base import Feed
 from llmtop.crash import own_error
-from llmtop.errors import EXIT_DONE, OwnError
+from llmtop.errors import EXIT_DONE, LlmtopError, too_many_open_files
 from tui.base_app import TerminalApp
 from tui.terminal import TerminalGuard
 from tui.theme_memory import ThemeMemory
@@ -42,6 +42,7 @@ def show(
 
     Raises:
         UnusableInput: there is no such theme.
+        NotPossibleHere: the limit of open files is too low.
         OwnError: something went wrong that nobody expected; its traceback is in a log.
     """
     from tui.app import LlmtopApp
@@ -52,12 +53,12 @@ def show(
 
 def run(app: TerminalApp) -> int:
     """Run an app until it is left, and give the terminal back whatever ends it; returns and raises as `show`."""
-    told: list[OwnError] = []
+    told: list[LlmtopError] = []
     with TerminalGuard(app.leave) as guard, _thread_errors_to(app):
 
         def failed(error: BaseException) -> None:
             if not told:
-                told.append(own_error(error))
+                told.append(too_many_open_files(error) or own_error(error))
                 guard.end_soon(told[0].exit_code, str(told[0]))
 
         app.on_failure(failed)

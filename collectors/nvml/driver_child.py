@@ -153,7 +153,7 @@ def settle(parent: int) -> socket.socket:
         signal.signal(number, signal.SIG_IGN)
     for known in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(known, signal.SIG_DFL)
-    nowhere = os.open(os.devnull, os.O_RDWR)
+    nowhere = _open_nowhere()
     for standard in (0, 1, 2):
         os.dup2(nowhere, standard)
     # Whatever the monitor itself was started with lies open here too.
@@ -171,6 +171,16 @@ def settle(parent: int) -> socket.socket:
     if os.getppid() != parent:
         os._exit(0)  # it died before it could be promised that this process dies with it
     return socket.socket(fileno=_CHANNEL)
+
+
+def _open_nowhere() -> int:
+    """A descriptor that takes what is written, or refuses it where a root folder has no /dev/null."""
+    try:
+        return os.open(os.devnull, os.O_RDWR)
+    except OSError:
+        reader, writer = os.pipe()
+        os.close(reader)
+        return writer
 
 
 def _leave_no_core() -> None:

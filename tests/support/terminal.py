@@ -38,7 +38,7 @@ class Terminal:
 
         Args:
             command: argv.
-            size: columns and lines.
+            size: columns and lines; 0: unknown. Of more than 1000 columns and 400 lines, so many are kept.
             controlling: whether it is the command's controlling terminal, so that hanging up sends SIGHUP.
             forked: False: by Python from its start in any case.
             extra: environment variables.
@@ -48,7 +48,7 @@ class Terminal:
         self._reading.set()
         self._lock = threading.Lock()
         self.raw = b""
-        self._screen = pyte.Screen(*size)
+        self._screen = pyte.Screen(min(size[0] or 100, 1000), min(size[1] or 30, 400))
         self._stream = pyte.ByteStream(self._screen)
         self._unread: list[bytes] = []
         self._text = ""
@@ -126,7 +126,9 @@ class Terminal:
 
     def type_bytes(self, data: bytes) -> None:
         """Type what may be no text."""
-        os.write(self._master, data)
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._master, rest) :]
 
     def write_as_the_program(self, data: bytes) -> None:
         """Have the terminal get this as if the command had written it."""

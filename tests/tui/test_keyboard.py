@@ -8,11 +8,13 @@ import time
 
 import pytest
 from textual import events
+from textual.message import Message
 
 from tests.support.processes import wait_for
 from tests.support.terminal import Terminal
 from tests.tui.test_terminal import SCREEN, assert_given_back
-from tui.keyboard import PASTE_CHARACTERS, PASTE_SECONDS, Keyboard
+from tui.keyboard import Keyboard
+from tui.pasting import BURST_SECONDS, PASTE_CHARACTERS, PASTE_END, PASTE_SECONDS, PASTE_START
 
 ODD = {
     "no UTF-8": b"\xe9",
@@ -152,7 +154,152 @@ def test_a_paste_comes_whole_and_one_that_lost_its_end_is_given_up() -> None:
     assert pressed(keyboard, b"q") == ["q"]
 
 
-def test_an_endless_paste_is_not_kept() -> None:
-    keyboard = Keyboard()
-    keyboard.feed(b"\x1b[200~" + b"x" * (PASTE_CHARACTERS + 10))
-    assert pressed(keyboard, b"q") == ["q"]
+START, END = PASTE_START.encode(), PASTE_END.encode()
+TEXT = b"quit c\r e k q 1 2 3 \x1b[A \xc3\xa9\r\n"
+"""Text full of keys that the main screen knows."""
+
+
+class Typist:
+    """A keyboard on a clock that only the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.keyboard = Keyboard(lambda: self.now)
+        self.keys: list[str] = []
+        self.pastes: list[str] = []
+
+    def types(self, data: bytes, *, read: int = 4096, seconds: float = 0.0) -> None:
+        """Bytes that come in reads of so many, so long after each other."""
+        for start in range(0, len(data), read):
+            self._hear(self.keyboard.feed(data[start : start + read]))
+            self.waits(seconds)
+
+    def waits(self, seconds: float) -> None:
+        """Time in which nothing comes."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(end, self.now + 0.1)
+            self._hear(self.keyboard.tick())
+        self._hear(self.keyboard.tick())
+
+    def _hear(self, messages: list[Message]) -> None:
+        self.keys += [message.key for message in messages if isinstance(message, events.Key)]
+        self.pastes += [message.text for message in messages if isinstance(message, events.Paste)]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.03, 1.5], ids=["fast", "slow", "stalling"])
+@pytest.mark.parametrize("size", [10_000, 100_000, 1_000_000, 10_000_000])
+def test_no_key_of_a_paste_acts_before_its_end_mark(size: int, seconds: float) -> None:
+    typist = Typist()
+    typist.types(START)
+    typist.types((TEXT * (size // len(TEXT) + 1))[:size], seconds=seconds)
+    assert not typist.keys
+    typist.types(END + b"q")
+    (pasted,) = typist.pastes
+    assert pasted == (TEXT * (size // len(TEXT) + 1))[:size].decode(errors="replace")[:PASTE_CHARACTERS]
+    assert typist.keys == ["q"]
+
+
+@pytest.mark.parametrize("cut", range(1, 6))
+def test_the_marks_of_a_paste_may_come_in_two_reads(cut: int) -> None:
+    for pause in (0.0, 1.0):
+        typist = Typist()
+        for part in (START[:cut], START[cut:] + b"text", b"more" + END[:cut], END[cut:] + b"q"):
+            typist.types(part, seconds=pause)
+        assert typist.pastes == ["textmore"]
+        assert typist.keys[-1:] == ["q"]
+        assert "q" not in typist.keys[:-1]
+        assert pause or typist.keys == ["q"]
+
+
+def test_a_paste_that_was_cut_off_is_over_when_nothing_came_for_a_while() -> None:
+    for size in (10, 3_000_000):
+        typist = Typist()
+        typist.types(START + b"c\r" * (size // 2))
+        typist.waits(PASTE_SECONDS * 0.9)
+        typist.types(b"c")
+        assert not typist.keys, "the paste may only be slow"
+        typist.waits(PASTE_SECONDS * 1.1)
+        typist.types(b"q")
+        assert (typist.keys, typist.pastes) == (["q"], [])
+
+
+def test_who_presses_key_after_key_at_a_paste_without_end_is_heard() -> None:
+    typist = Typist()
+    typist.types(START + b"c\r" * 3000)
+    for _ in range(20):
+        typist.types(b"q", seconds=0.3)
+    assert "q" in typist.keys
+
+
+def test_two_characters_at_a_time_are_a_slow_paste_and_no_keys() -> None:
+    typist = Typist()
+    typist.types(START)
+    typist.types(b"c\r" * 20, read=2, seconds=0.5)
+    assert not typist.keys
+
+
+@pytest.mark.parametrize("read", [4096, 700, 11])
+def test_a_paste_without_marks_is_no_keys(read: int) -> None:
+    typist = Typist()
+    typist.types(TEXT * 20_000, read=read, seconds=0.0)
+    typist.waits(BURST_SECONDS * 1.1)
+    assert not typist.keys
+    (pasted,) = typist.pastes
+    assert pasted.startswith(TEXT.decode())
+    typist.types(b"q")
+    assert typist.keys == ["q"]
+
+
+def test_of_characters_that_come_one_by_one_and_fast_only_the_first_are_keys() -> None:
+    typist = Typist()
+    typist.types(b"abcdefghijklmnop" * 500, read=1, seconds=0.001)
+    typist.waits(BURST_SECONDS * 1.1)
+    assert len(typist.keys) < 8
+    typist.types(b"q")
+    assert typist.keys[-1] == "q"
+
+
+def test_a_marked_paste_ends_one_without_marks() -> None:
+    typist = Typist()
+    typist.types(TEXT * 100 + START + b"c\r" + END + b"q")
+    assert len(typist.pastes) == 2
+    assert (typist.pastes[1], typist.keys) == ("c\r", ["q"])
+
+
+def test_typing_and_held_keys_are_keys_however_late_they_are_read() -> None:
+    typist = Typist()
+    typist.types(b"j" * 600 + b"k" * 60)  # held for ten seconds, while the program stood
+    typist.waits(0.1)
+    assert len(typist.keys) == 660
+    typist = Typist()
+    typist.types(b"\x1b[B" * 900)
+    assert typist.keys == ["down"] * 900
+    typist = Typist()
+    typist.types(b"\x1b[<35;10;20M" * 2000, read=4096)  # a mouse that moves, cut anywhere
+    typist.types(b"the quick brown fox jumps over the lazy dog", read=1, seconds=0.05)
+    assert len(typist.keys) == 43
+    typist = Typist()
+    typist.types(b"/straggler of rank 12\r")  # tmux send-keys
+    typist.waits(0.1)
+    assert len(typist.keys) == 22
+
+
+@pytest.mark.parametrize("marked", [True, False], ids=["marked", "unmarked"])
+def test_the_screen_hears_no_key_of_a_large_paste_and_q_after_it(marked: bool) -> None:
+    # A key that acted would open a screen, and `q` would only close that.
+    with Terminal([sys.executable, "-m", "llmtop", "demo"]) as terminal:
+        terminal.shows("REPLAY")
+        text = "c?e k\u00e9\u4e2d\u6587\U0001f600".encode() * 60_000
+        terminal.type_bytes(START + text + END if marked else text)
+        seen = len(terminal.raw)
+
+        def left() -> bool:
+            terminal.keys("q")
+            time.sleep(0.3)
+            return terminal.process.poll() is not None
+
+        wait_for(left, 20, "the end")
+        assert b"Keys on the main screen" not in terminal.raw[seen:]
+        assert terminal.ends() == 0
+        assert_given_back(terminal)

@@ -196,3 +196,40 @@ def test_the_terminal_knows_its_size_better_than_the_environment() -> None:
         wait_for(lambda: "? help" in terminal.text().splitlines()[29], what="the footer on the last line")
         terminal.keys("q")
         assert terminal.ends() == 0
+
+
+@pytest.mark.parametrize(
+    ("columns", "lines"),
+    [("1000000", "1000000"), ("65536", ""), ("0", "0"), ("-5", "-5"), ("x", "\u00b2"), ("9" * 5000, "9" * 5000)],
+    ids=["a million", "65536", "zero", "negative", "no number", "5000 digits"],
+)
+def test_a_size_that_no_terminal_has_is_not_believed(columns: str, lines: str) -> None:
+    with Terminal(SCREEN, (90, 28), COLUMNS=columns, LINES=lines) as terminal:
+        terminal.shows("? help")
+        wait_for(lambda: "? help" in terminal.text().splitlines()[27], what="the footer on the last line")
+        terminal.keys("q")
+        assert terminal.ends() == 0
+        assert_given_back(terminal)
+
+
+@pytest.mark.parametrize("columns", ["", "1000000"], ids=["unset", "a million"])
+def test_a_terminal_without_a_size_has_80_columns_and_24_lines(columns: str) -> None:
+    with Terminal(SCREEN, (0, 0), COLUMNS=columns, LINES=columns) as terminal:
+        terminal.shows("? help")
+        wait_for(lambda: "? help" in terminal.text().splitlines()[23], what="the footer on line 24")
+        assert not any(line[80:].strip() for line in terminal.text().splitlines())
+        terminal.keys("q")
+        assert terminal.ends() == 0
+
+
+def test_the_largest_size_that_a_kernel_knows_is_drawn_in_part_and_takes_little_memory() -> None:
+    with Terminal(SCREEN, (65535, 65535)) as terminal:
+        wait_for(lambda: b"LIVE" in terminal.raw, what="the first line")
+        process = psutil.Process(terminal.process.pid)
+        terminal.keys("?")
+        wait_for(lambda: b"Keys on the main screen" in terminal.raw, what="the help")
+        assert process.memory_info().rss < 200 * 2**20
+        terminal.keys("q")
+        terminal.keys("q")
+        assert terminal.ends() == 0
+        assert_given_back(terminal)
