@@ -133,8 +133,8 @@ def _print_commands(path: Path, report: Report, rows: list[KernelTime], words: l
         return
     for number, (row, one) in enumerate(zip(rows, found, strict=True), 1):
         say(
-            f"{number}. {printable(row.name)} ({row.kind}): {percent(row.share_pct, 1)} of kernel time, "
-            f"{count(row.count)} x {duration(row.mean_us / 1e6)}"
+            f"{number}. {printable(row.name)} ({printable(row.kind, 40)}): "
+            f"{percent(row.share_pct, 1)} of kernel time, {count(row.count)} x {duration(row.mean_us / 1e6)}"
         )
         unsure = "" if one["skips_warm_up"] else "; the capture has no steps, so warm-up is not skipped"
         say(f"   profiled: {printable(one['launches'])}{unsure}")
