@@ -86,12 +86,11 @@ def made(screen: type[Screen[Any]], folder: Path, first: int) -> Screen[Any]:
     wanted = {name: kind for name, kind in hostile.hints(screen.__init__).items() if name != "return"}
     capture = next(iter(sorted(folder.iterdir())))
     paths = {"parent": folder}
-    return screen(
-        **{
-            name: paths.get(name, capture) if _is_path(kind) else hostile.value(kind, first)
-            for name, kind in wanted.items()
-        }
-    )
+    values: dict[str, Any] = {
+        name: paths.get(name, capture) if _is_path(kind) else hostile.value(kind, first)
+        for name, kind in wanted.items()
+    }
+    return screen(**values)
 
 
 def _is_path(kind: Any) -> bool:
