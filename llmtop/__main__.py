@@ -22,8 +22,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from llmtop import one_blas_thread
+from llmtop.cli.output import say
 from llmtop.errors import EXIT_USAGE, LlmtopError, NotPossibleHere, check_open_files, too_many_open_files
-from llmtop.format import printable
 from llmtop.version import __version__
 
 # command -> (module:attribute, one line of help); the bare `llmtop` is "live"
@@ -166,7 +166,7 @@ def main(argv: list[str] | None = None) -> Any:
     except LlmtopError as error:
         code = _tell(error)
     except click.ClickException as error:
-        error.show()
+        _show_usage(error)
         code = EXIT_USAGE
     except click.Abort:
         code = 130
@@ -228,12 +228,17 @@ def _forget_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
+def _show_usage(error: click.ClickException) -> None:
+    """Print what click has to say of wrong arguments, which name files as they are called."""
+    written = io.StringIO()
+    error.show(written)
+    say(written.getvalue(), err=True, nl=False)
+
+
 def _tell(error: LlmtopError) -> int:
     """Say what went wrong, and return the exit code."""
-    # What it names may come from a file, or be the name of one: nothing of that reaches the terminal as it is.
-    lines = [printable(line) for line in str(error).splitlines()]
     with contextlib.suppress(OSError):  # standard error is full, too
-        click.echo("llmtop: " + "\n".join(lines), err=True)
+        say("llmtop: " + "\n".join(str(error).splitlines()), err=True)
     return error.exit_code
 
 

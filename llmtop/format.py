@@ -13,6 +13,7 @@ DASH = "–"
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _DECIMAL = ("", "k", "M", "G", "T", "P")
 _OBEYED = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
+_STYLES = re.compile("(\x1b\\[[0-9;]*m)")
 
 
 def _absent(value: float | None) -> bool:
@@ -128,14 +129,28 @@ def printable(text: str, width: int | None = None) -> str:
     """
     if width is not None:
         text = text[: width + 1]
-    clean = (
-        text
-        if text.isprintable()
-        else "".join("·" if unicodedata.category(char) in _OBEYED else char for char in text)
-    )
+    clean = text if text.isprintable() else "".join("·" if is_obeyed(char) else char for char in text)
     if width is None or len(clean) <= width:
         return clean
     return clean[: max(width - 1, 0)] + "…" if width > 0 else ""
+
+
+def is_obeyed(char: str) -> bool:
+    """Whether a terminal may obey the character: control, format, surrogate, private, line and paragraph ends."""
+    return unicodedata.category(char) in _OBEYED
+
+
+def printable_lines(text: str, *, styled: bool = False) -> str:
+    """Each line of `text` as `printable` gives it.
+
+    Args:
+        text: one line or several.
+        styled: keep what sets colours and weights (SGR sequences), which llmtop adds to text that is printable.
+    """
+    if styled and "\x1b" in text:
+        parts = _STYLES.split(text)
+        return "".join(part if index % 2 else printable_lines(part) for index, part in enumerate(parts))
+    return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
 
 
 def middled(text: str, width: int) -> str:
@@ -168,12 +183,12 @@ def rounded(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def escaped_json(text: str) -> str:
+def escaped_json(data: bytes) -> bytes:
     """JSON in which every character that a terminal would obey is written as an escape: JSON itself escapes the
     ones below a blank only. The value stays the same."""
-    if text.isascii() and "\x7f" not in text:
-        return text
-    return _OBEYED_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    if data.isascii() and b"\x7f" not in data:
+        return data
+    return _OBEYED_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", data.decode()).encode()
 
 
 _OBEYED_IN_JSON = re.compile(

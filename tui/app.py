@@ -294,13 +294,13 @@ class LlmtopApp(ScreenContext):
     def action_copy(self) -> None:
         """Send the command that the screen on top shows to the terminal's clipboard (OSC 52)."""
         top = self.screen
-        command = top.command() if isinstance(top, LlmtopScreen) else ""
+        command = printable(top.command()) if isinstance(top, LlmtopScreen) else ""
         if not command:
             self.notify("There is no command on this screen to copy.")
             return
         self.copy_to_clipboard(command)
         hint = " (in tmux: set -g set-clipboard on)" if os.environ.get("TMUX") else ""
-        self.notify(f"Sent to the terminal's clipboard{hint}: {printable(command)}", markup=False)
+        self.notify(f"Sent to the terminal's clipboard{hint}: {command}", markup=False)
 
     def action_save(self) -> None:
         """Save what is shown as a picture (SVG) and as text, in the folder that llmtop was started in."""

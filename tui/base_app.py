@@ -6,9 +6,11 @@ import os
 from collections.abc import Callable
 
 from textual.app import App
+from textual.notifications import SeverityLevel
 from textual.theme import Theme
 
 from llmtop.errors import UnusableInput
+from llmtop.format import printable, printable_lines
 from tui.driver import TerminalDriver, forget_unusable_sizes
 from tui.paint.palette import TERMINAL_THEME, THEMES, Depth, Palette
 from tui.paint.rows import Look
@@ -49,6 +51,19 @@ class TerminalApp(App[int]):
         self._memory = memory
         self.theme = self._first_theme(theme)
         self.look = self._make_look()
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = True,
+    ) -> None:
+        """Show a message as it is: names of data stand in it, so brackets are never markup."""
+        message, title = printable_lines(message), printable(title)
+        super().notify(message, title=title, severity=severity, timeout=timeout, markup=False)
 
     def redraw(self) -> None:
         """Show what is known as it is now."""

@@ -23,6 +23,7 @@ from typing import Any
 from textual.drivers.linux_driver import LinuxDriver
 
 from llmtop import crash
+from llmtop.format import printable
 from tui.guardian import Guardian
 
 GRACE_SECONDS = 2.0
@@ -140,7 +141,7 @@ class TerminalGuard:
                 termios.tcsetattr(self._input, termios.TCSANOW, self._attributes)
         with contextlib.suppress(termios.error):
             termios.tcflush(self._output, termios.TCOFLUSH)
-        words = f"llmtop: {self._last_words}\n" if self._last_words else ""
+        words = f"llmtop: {printable(self._last_words)}\n" if self._last_words else ""
         self._restored = self._write(_BACK + _RESTORE_TITLE + words)
 
     def _write(self, text: str) -> bool:
@@ -161,7 +162,7 @@ def _as_driven(attributes: list[Any]) -> list[Any]:
 
 def title(text: str) -> str:
     """What sets the terminal's title, which tmux shows and reports as activity."""
-    return f"\x1b]2;{text}\x07"
+    return f"\x1b]2;{printable(text)}\x07"
 
 
 def has_shell() -> bool:

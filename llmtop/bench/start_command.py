@@ -27,6 +27,7 @@ def main(command: list[str]) -> None:
     import os
 
     from llmtop.errors import LlmtopError
+    from llmtop.format import printable
     from llmtop.launch.exec_in_place import exec_in_place
 
     _ask_for_a_signal_at_the_death_of_bench()
@@ -35,7 +36,7 @@ def main(command: list[str]) -> None:
     try:
         exec_in_place(command, os.environ)
     except LlmtopError as error:
-        sys.stderr.write(f"llmtop: {error}\n")
+        sys.stderr.write(f"llmtop: {printable(str(error))}\n")
         sys.exit(error.exit_code)
 
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from llmtop.alerts import Raised
-from llmtop.format import printable
+from llmtop.format import escaped_json, printable
 from llmtop.snapshot import Alert, Snapshot
 
 TIMEOUT_SECONDS = 30.0
@@ -64,7 +64,7 @@ class OnAlert:
 
     def _enqueue(self, alert: Alert) -> None:
         try:
-            self._queue.put_nowait(msgspec.json.encode(alert))
+            self._queue.put_nowait(escaped_json(msgspec.json.encode(alert)))
         except queue.Full:
             self._left_out += 1
 

@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from llmtop.bench.model import Bench, BenchSettings
 from llmtop.cli.bench_options import gate_options
 from llmtop.cli.live import between
+from llmtop.cli.output import say, say_encoded
 from llmtop.errors import UnusableInput
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def bench(
 
 
 def _say(sentence: str) -> None:
-    click.echo(sentence, err=True)
+    say(sentence, err=True)
 
 
 def _show(found: Bench, *, as_json: bool) -> None:
@@ -113,9 +114,9 @@ def _show(found: Bench, *, as_json: bool) -> None:
     from llmtop.bench.text import render
 
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        say_encoded(msgspec.json.format(msgspec.json.encode(found), indent=2))
     else:
-        click.echo(render(found))
+        say(render(found))
         outcome = render_outcome(found, shutil.get_terminal_size((100, 40)).columns)
         if outcome:
-            click.echo(f"\n{outcome}")
+            say(f"\n{outcome}")

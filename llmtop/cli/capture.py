@@ -19,6 +19,7 @@ import msgspec
 from click.core import ParameterSource
 
 from llmtop.cli.capture_options import json_option, out_option
+from llmtop.cli.output import say, say_in_place, say_json
 from llmtop.errors import EXIT_DONE, UnusableInput
 from llmtop.format import duration, printable, size
 
@@ -186,7 +187,7 @@ def _plan(
     engines.check_options(engine, options)
     for warning in dict.fromkeys(engine.warning(target, options) for target in chosen):
         if warning:
-            click.echo(f"llmtop: {engine.name}: {warning}", err=True)
+            say(f"llmtop: {engine.name}: {warning}", err=True)
     return Plan(
         engine=engine.name,
         targets=chosen,
@@ -298,19 +299,19 @@ class _Stages:
     def __call__(self, progress: Progress) -> None:
         if progress.stage == "done":
             if self._on_terminal:
-                click.echo("\r\x1b[K", err=True, nl=False)
+                say_in_place("")
             return
         steps = "" if progress.steps is None else f" {progress.steps}/{progress.wanted} steps"
         text = f"{progress.elapsed:5.1f} s  {progress.stage}{steps}  {printable(progress.detail, 60)}".rstrip()
         if self._on_terminal:
-            click.echo(f"\r\x1b[K{text}", err=True, nl=False)
+            say_in_place(text)
         elif progress.stage != self._stage:
-            click.echo(text, err=True)
+            say(text, err=True)
         self._stage = progress.stage
 
 
 def _say(text: str) -> None:
-    click.echo(text, err=True)
+    say(text, err=True)
 
 
 def _say_before(plan: Plan) -> None:
@@ -339,16 +340,16 @@ def _print_result(result: Result, as_json: bool) -> None:
             "capture": msgspec.to_builtins(result.info),
             "report": report_data(result),
         }
-        click.echo(msgspec.json.encode(facts).decode())
+        say_json(facts)
         return
-    click.echo(_report_text(result))
+    say(_report_text(result))
     for note in result.info.notes:
-        click.echo(f"note: {printable(note)}")
+        say(f"note: {printable(note)}")
     if result.slowest:
-        click.echo(result.slowest)
-    click.echo(result.summary)
-    click.echo(f"copy: {result.copy}")
-    click.echo(f"open: {result.open}")
+        say(result.slowest)
+    say(result.summary)
+    say(f"copy: {result.copy}")
+    say(f"open: {result.open}")
 
 
 def _report_text(result: Result) -> str:
@@ -365,7 +366,7 @@ def _print_fired(fired: Fired, as_json: bool) -> None:
     if fired.result is not None:
         _print_result(fired.result, as_json)
     elif as_json:
-        click.echo(msgspec.json.encode({"reason": fired.reason, "error": fired.error}).decode())
+        say_json({"reason": fired.reason, "error": fired.error})
     else:
         _say(f"llmtop: {fired.error}")
 
@@ -377,6 +378,6 @@ def _print_options() -> None:
         for option in engine.options:
             refused = engine.option_refusal(option.name)
             where = f"at launch: llmtop run {engine.launch_flag}" if option.at_launch else f"-e {engine.name}"
-            click.echo(f"{option.name}  ({where})\n    {option.summary}\n    cost: {option.cost}")
+            say(f"{option.name}  ({where})\n    {option.summary}\n    cost: {option.cost}")
             if refused:
-                click.echo(f"    not here: {refused.because}; to change that: {refused.command}")
+                say(f"    not here: {refused.because}; to change that: {refused.command}")

@@ -8,8 +8,9 @@ import click
 import msgspec
 
 from llmtop.cli.capture_options import json_option, out_option
+from llmtop.cli.output import say, say_json
 from llmtop.errors import EXIT_DONE, LlmtopError
-from llmtop.format import escaped_json, printable, size
+from llmtop.format import printable, size
 
 
 @click.command()
@@ -56,21 +57,21 @@ def _list(parent: Path, as_json: bool) -> None:
         state = orphans.state_of(path, info)
         if as_json:
             facts = {"folder": str(path), "bytes": taken, "capture": msgspec.to_builtins(info), "state": state}
-            click.echo(escaped_json(msgspec.json.encode(facts).decode()))
+            say_json(facts)
             continue
         steps = "" if info.steps is None else f"{info.steps} steps"
         ranks = [str(rank) for rank in info.ranks if rank is not None]
         whom = f"rank {','.join(ranks)}" if ranks else f"pid {','.join(map(str, info.pids))}"
         command = printable(info.command or "", 40)
         name, state = printable(path.name), printable(state, 12)
-        click.echo(f"{name:<36} {state:<12} {size(taken):>9}  {steps:<10} {whom}  {command}".rstrip())
+        say(f"{name:<36} {state:<12} {size(taken):>9}  {steps:<10} {whom}  {command}".rstrip())
     if not as_json:
         what = f"{len(found)} capture{'' if len(found) == 1 else 's'}, {size(total)}" if found else "no captures"
-        click.echo(f"{what} in {printable(str(parent))}", err=True)
+        say(f"{what} in {printable(str(parent))}", err=True)
     for sentence in refused:
-        click.echo(f"left out: {printable(sentence)}", err=True)
+        say(f"left out: {printable(sentence)}", err=True)
     for line in orphans.sentences():
-        click.echo(line, err=True)
+        say(line, err=True)
 
 
 def _named(parent: Path, names: tuple[str, ...]) -> list[Path]:
@@ -87,9 +88,9 @@ def _remove(paths: list[Path], as_json: bool) -> None:
     for path in paths:
         freed = folder.remove(path)
         if as_json:
-            click.echo(msgspec.json.encode({"removed": str(path), "bytes": freed}).decode())
+            say_json({"removed": str(path), "bytes": freed})
         else:
-            click.echo(f"removed {printable(str(path))} ({size(freed)})")
+            say(f"removed {printable(str(path))} ({size(freed)})")
 
 
 def _stop_leftovers(as_json: bool) -> None:
@@ -99,10 +100,10 @@ def _stop_leftovers(as_json: bool) -> None:
     for outcome in orphans.stop_all():
         if isinstance(outcome, LlmtopError):
             failed = outcome
-            click.echo(f"llmtop: {outcome}", err=True)
+            say(f"llmtop: {outcome}", err=True)
         elif as_json:
-            click.echo(msgspec.json.encode({"stopped": outcome}).decode())
+            say_json({"stopped": outcome})
         else:
-            click.echo(outcome)
+            say(outcome)
     if failed is not None:
         raise failed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from llmtop.cli.live import between, need_terminal
+from llmtop.cli.output import write_json, write_text
 from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
 
 if TYPE_CHECKING:
@@ -145,14 +145,12 @@ def _print_once(watched: Cluster, as_json: bool) -> int:
     import msgspec
 
     from llmtop.cli.cluster_text import render
-    from llmtop.cli.stream import write_out
-    from llmtop.format import escaped_json
 
     view = watched.look()
     if as_json:
-        write_out(escaped_json(msgspec.json.encode(view).decode()).encode() + b"\n")
+        write_json(msgspec.json.encode(view))
     elif not (view.problems and view.nodes_up is None):
-        write_out(render(view).encode(sys.stdout.encoding or "utf-8", "replace"))
+        write_text(render(view))
     if view.problems and view.nodes_up is None:
         raise NotPossibleHere(view.problems[0])
     return EXIT_DONE
@@ -162,11 +160,10 @@ def _stream(watched: Cluster, interval: float) -> int:
     import msgspec
 
     from collectors.prometheus.source import ClusterSource
-    from llmtop.cli.stream import SnapshotStream, write_out
-    from llmtop.format import escaped_json
+    from llmtop.cli.stream import SnapshotStream
 
     def write(view: ClusterView) -> None:
-        write_out(escaped_json(msgspec.json.encode(view).decode()).encode() + b"\n")
+        write_json(msgspec.json.encode(view))
 
     SnapshotStream().run(_Views(ClusterSource(watched, interval)), write)
     return EXIT_DONE

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from llmtop.capture.engine import Check
+from llmtop.cli.output import say, say_json
 from llmtop.errors import EXIT_DONE, LlmtopError
 from llmtop.format import printable, size
 from llmtop.snapshot import LoadingCost
@@ -79,20 +80,20 @@ def doctor(*, as_json: bool, loader: int | None) -> int:
     if loader is not None:
         diagnosis = _with_loader(diagnosis, loader)
     if as_json:
-        click.echo(msgspec.json.encode(diagnosis).decode())
+        say_json(diagnosis)
         return EXIT_DONE
     for check in diagnosis.checks:
         mark = {True: "yes", False: "NO ", None: "   "}[check.ok]
-        click.echo(f"{mark}  {check.name:<16} {check.says}")
+        say(f"{mark}  {check.name:<16} {check.says}")
         if check.command:
-            click.echo(f"{'':<22}to change that: {check.command}")
-    click.echo()
+            say(f"{'':<22}to change that: {check.command}")
+    say()
     for training in diagnosis.trainings:
         _print_training(training)
     if not diagnosis.trainings:
-        click.echo("No training can be captured: start one with llmtop run -- COMMAND (--nsys for nsys as well).")
+        say("No training can be captured: start one with llmtop run -- COMMAND (--nsys for nsys as well).")
     for note in diagnosis.notes:
-        click.echo(f"note: {note}")
+        say(f"note: {note}")
     if loader is not None:
         _print_loader(diagnosis, loader)
     return EXIT_DONE
@@ -119,29 +120,29 @@ def _with_loader(diagnosis: Diagnosis, pid: int) -> Diagnosis:
 def _print_loader(diagnosis: Diagnosis, pid: int) -> None:
     cost = diagnosis.loading
     if cost is None:
-        click.echo(f"\npid {pid} does not wait for its loader.")
+        say(f"\npid {pid} does not wait for its loader.")
         return
-    click.echo(f"\npid {pid}: {cost.summary}")
+    say(f"\npid {pid}: {cost.summary}")
     if cost.advice:
-        click.echo(f"  to do: {cost.advice}")
+        say(f"  to do: {cost.advice}")
     for answer in diagnosis.kernel:
-        click.echo(f"  {answer.name}: {'' if answer.says else 'sudo '}{answer.command}")
+        say(f"  {answer.name}: {'' if answer.says else 'sudo '}{answer.command}")
         for line in answer.says.splitlines():
-            click.echo(f"    {line}")
+            say(f"    {line}")
     if not diagnosis.kernel:
-        click.echo("  no tool for that is here: sudo apt-get install bpftrace")
+        say("  no tool for that is here: sudo apt-get install bpftrace")
 
 
 def _print_training(training: TrainingAnswer) -> None:
     rank = "" if training.rank is None else f" rank {training.rank}"
     how = "attached" if training.attached else "not attached"
-    click.echo(f"pid {training.pid}{rank}, {how}: {printable(training.command or '?', 70)}")
+    say(f"pid {training.pid}{rank}, {how}: {printable(training.command or '?', 70)}")
     for engine in training.engines:
-        click.echo(f"  {'can' if engine.can else 'NO ':<4} {engine.engine:<15} {engine.because}")
+        say(f"  {'can' if engine.can else 'NO ':<4} {engine.engine:<15} {engine.because}")
         if engine.command:
-            click.echo(f"{'':<22}to change that: {engine.command}")
+            say(f"{'':<22}to change that: {engine.command}")
         if engine.warning:
-            click.echo(f"{'':<22}but: {engine.warning}")
+            say(f"{'':<22}but: {engine.warning}")
 
 
 def examine() -> Diagnosis:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from llmtop.cli.live import MAX_INTERVAL, MIN_INTERVAL, between
+from llmtop.cli.output import say
 from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
 from llmtop.format import printable
 
@@ -93,7 +94,7 @@ def export(
     One a node, in the job and as its user.
     """
     if rules:
-        click.echo((files("llmtop") / "data" / _RULES).read_text(encoding="utf-8"), nl=False)
+        say((files("llmtop") / "data" / _RULES).read_text(encoding="utf-8"), nl=False)
         return EXIT_DONE
     listens = port is not None or textfile is None
     _check(certfile, keyfile, file_sd, all_users, listens=listens)
@@ -207,4 +208,4 @@ def _listen(stage: ExportStage, where: _Where, file_sd: Path | None, closing: Ex
 
 
 def _tell(sentence: str) -> None:
-    click.echo(printable(sentence), err=True)
+    say(printable(sentence), err=True)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
+from llmtop.cli.output import say, say_json
 from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
-from llmtop.format import count, counted, duration, escaped_json, percent, printable
+from llmtop.format import count, counted, duration, percent, printable
 
 if TYPE_CHECKING:
     from llmtop.ncu.judge import NcuReport
@@ -129,25 +129,21 @@ def _print_commands(path: Path, report: Report, rows: list[KernelTime], words: l
         facts |= {"mean_us": row.mean_us, "launches": launches.told, "skips_warm_up": launches.skip is not None}
         found.append(facts | {"command": command_line(launches, file_stem(row), command)})
     if as_json:
-        click.echo(
-            escaped_json(msgspec.json.encode({"schema": 1, "source": str(path), "kernels": found}).decode())
-        )
+        say_json({"schema": 1, "source": str(path), "kernels": found})
         return
     for number, (row, one) in enumerate(zip(rows, found, strict=True), 1):
-        click.echo(
-            f"{number}. {printable(row.name)} ({row.kind}): {percent(row.share_pct, 1)} of kernel time, "
-            f"{count(row.count)} x {duration(row.mean_us / 1e6)}"
+        say(
+            f"{number}. {printable(row.name)} ({printable(row.kind, 40)}): "
+            f"{percent(row.share_pct, 1)} of kernel time, {count(row.count)} x {duration(row.mean_us / 1e6)}"
         )
         unsure = "" if one["skips_warm_up"] else "; the capture has no steps, so warm-up is not skipped"
-        click.echo(f"   profiled: {printable(one['launches'])}{unsure}")
-        click.echo(f"   {printable(one['command'])}")
+        say(f"   profiled: {printable(one['launches'])}{unsure}")
+        say(f"   {printable(one['command'])}")
     if not words:
-        click.echo("The capture does not tell the training's command: put it in place of python train.py.")
-    click.echo(
-        f"--run runs {'it' if len(rows) == 1 else 'them'}; llmtop kernel FILE{SUFFIX} reads what ncu wrote."
-    )
+        say("The capture does not tell the training's command: put it in place of python train.py.")
+    say(f"--run runs {'it' if len(rows) == 1 else 'them'}; llmtop kernel FILE{SUFFIX} reads what ncu wrote.")
     for old in sorted(_beside(path).glob(f"*{SUFFIX}")):
-        click.echo(f"measured before: llmtop kernel {printable(str(old))}")
+        say(f"measured before: llmtop kernel {printable(str(old))}")
 
 
 def _beside(path: Path) -> Path:
@@ -192,9 +188,9 @@ def _run(
         if found:
             refuse_used_gpus()
         launches = launches_of(row, report.kernels)
-        click.echo(f"ncu: {printable(launches.told)} …", err=True)
+        say(f"ncu: {printable(launches.told)} …", err=True)
         written = run(ncu, launches, folder / file_stem(row), words, seconds)
-        click.echo(f"written: {written}", err=True)
+        say(f"written: {written}", err=True)
         found.append(_read(written, row))
     return found
 
@@ -202,7 +198,7 @@ def _run(
 def _announce(words: list[str], runs: int, seconds: float, folder: Path) -> None:
     """Say what is about to be done to the user's files and time."""
     often = "once more" if runs == 1 else f"{runs} times more, once for each kernel"
-    click.echo(
+    say(
         f"This runs the command {often}, from its beginning, in {printable(os.getcwd())}:\n"
         f"  {printable(shlex.join(words))}\n"
         "It writes what it always writes, to where it always does: checkpoints, logs, experiment trackers. "
@@ -258,11 +254,11 @@ def _print(reports: list[NcuReport], as_json: bool) -> None:
 
     if as_json:
         whole: Any = reports[0] if len(reports) == 1 else {"schema": 1, "reports": reports}
-        click.echo(escaped_json(msgspec.json.encode(whole).decode()))
+        say_json(whole)
         return
     colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     width = shutil.get_terminal_size((100, 40)).columns
     for report in reports:
         for text, role in lines(report, width):
             style: Any = _SHOWN_IN_SHELL.get(role, {}) if colored else {}
-            click.echo(click.style(text, **style) if style else text)
+            say(click.style(printable(text), **style) if style else text, styled=True)

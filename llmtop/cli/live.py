@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from llmtop.cli.output import say, say_json, write_json, write_text
 from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
 
 if TYPE_CHECKING:
@@ -140,7 +141,6 @@ def record(
     as_json: bool,
 ) -> int:
     """Write a recording to FILE without a screen, until ctrl+c, SIGTERM or --seconds."""
-    import msgspec
 
     from collectors.hub import live_hub
     from collectors.nvml.selection import GpuSelection
@@ -160,7 +160,7 @@ def record(
         teller = _teller(on_alert, closing)
         taps = [tap for tap in (teller, recorder) if tap is not None]
         hub = live_hub(interval=interval, selection=selection, taps=taps)
-        click.echo(f"recording to {file}; ctrl+c ends it", err=True)
+        say(f"recording to {file}; ctrl+c ends it", err=True)
         stream.run(hub, consume, seconds)
     reader = Reader(file)
     facts = {
@@ -171,11 +171,9 @@ def record(
     }
     reader.close()
     if as_json:
-        click.echo(msgspec.json.encode(facts).decode())
+        say_json(facts)
     else:
-        click.echo(
-            f"{reader.count} snapshots over {reader.length:.1f} s, {facts['bytes']} bytes: {file}", err=True
-        )
+        say(f"{reader.count} snapshots over {reader.length:.1f} s, {facts['bytes']} bytes: {file}", err=True)
     return _recorded(recorder)
 
 
@@ -308,22 +306,23 @@ def _load_asyncio_without_tls() -> None:
 
 def _stream(feed: Feed | ReplayFeed) -> None:
     from collectors.replay import ReplayFeed
-    from llmtop.cli.stream import SnapshotStream, write_json
+    from llmtop.cli.stream import SnapshotStream
+    from llmtop.snapshot import to_json
 
     stream = SnapshotStream()
     if isinstance(feed, ReplayFeed):
         feed.on_end(stream.finish)
-    stream.run(feed, write_json)
+    stream.run(feed, lambda snapshot: write_json(to_json(snapshot)))
 
 
 def _print_once(snapshot: Any, as_json: bool) -> None:
     from llmtop.cli.snapshot_text import render
-    from llmtop.cli.stream import write_json, write_out
+    from llmtop.snapshot import to_json
 
     if as_json:
-        write_json(snapshot)
+        write_json(to_json(snapshot))
     else:
-        write_out(render(snapshot).encode(sys.stdout.encoding or "utf-8", "replace"))
+        write_text(render(snapshot))
 
 
 def _recorder(path: Path, force: bool) -> RecordStage:
@@ -337,5 +336,5 @@ def _recorded(recorder: RecordStage | None) -> int:
     """The exit code, once the recorder is closed; says why a recording ended early."""
     if recorder is None or recorder.error is None:
         return EXIT_DONE
-    click.echo(f"llmtop: {recorder.error}", err=True)
+    say(f"llmtop: {recorder.error}", err=True)
     return recorder.error.exit_code

@@ -6,10 +6,8 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import click
-
+from llmtop.cli.output import say, say_encoded
 from llmtop.errors import UnusableInput
-from llmtop.format import escaped_json
 from llmtop.inputs import Limits
 
 Paint = Callable[[str, str], str]
@@ -38,9 +36,9 @@ def report_memory(files: list[Path], limits: Limits, paint: Paint | None, *, as_
 
     found = analyze_memory(files, limits)
     if as_json:
-        click.echo(escaped_json(to_json(found).decode()))
+        say_encoded(to_json(found))
     else:
-        click.echo((render if full else brief)(found, _width(), paint), nl=False)
+        say((render if full else brief)(found, _width(), paint), nl=False, styled=True)
 
 
 def compare_memory(
@@ -67,9 +65,9 @@ def compare_memory(
         )
     found = compare_memory(before, after, limits)
     if as_json:
-        click.echo(escaped_json(to_json(found).decode()))
+        say_encoded(to_json(found))
     else:
-        click.echo(render_growth(found, _width(), paint, full=full), nl=False)
+        say(render_growth(found, _width(), paint, full=full), nl=False, styled=True)
 
 
 def _width() -> int:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from llmtop.cli.output import say, say_encoded, say_json
 from llmtop.cli.percent_option import percent
 from llmtop.errors import NotPossibleHere, UnusableInput
-from llmtop.format import escaped_json, printable
 from llmtop.inputs import Limits
 
 if TYPE_CHECKING:
@@ -109,13 +109,13 @@ def report(
         if not (as_json or markdown):
             return
     if as_json:
-        click.echo(escaped_json(to_json(found).decode()))
+        say_encoded(to_json(found))
     elif markdown:
-        click.echo(render_markdown.render(found), nl=False)
+        say(render_markdown.render(found), nl=False)
     else:
         width = shutil.get_terminal_size((100, 40)).columns
         render = render_text.render if full else render_text.brief
-        click.echo(render(found, width, _paint if _colored() else None), nl=False)
+        say(render(found, width, _paint if _colored() else None), nl=False, styled=True)
 
 
 def _write_page(path: Path, found: Report) -> Report:
@@ -125,15 +125,15 @@ def _write_page(path: Path, found: Report) -> Report:
     from llmtop.report import render_html
 
     _write(path, render_html.render(found))
-    click.echo(f"written: {path}", err=True)
+    say(f"written: {path}", err=True)
     return structs.replace(found, whole_timeline=None)
 
 
 def _print_own(own: OwnReport, *, as_json: bool) -> None:
     if as_json:
-        click.echo(escaped_json(own.data))
+        say_encoded(own.data.encode())
     else:
-        click.echo("\n".join(printable(line) for line in own.text.splitlines()))
+        say("\n".join(own.text.splitlines()))
 
 
 _NOT_OF_MEMORY = (
@@ -147,13 +147,13 @@ def _print_stacks(stacks: StackReport, *, as_json: bool, as_markdown: bool, full
     from llmtop.report.stacks import to_json
 
     if as_json:
-        click.echo(escaped_json(to_json(stacks).decode()))
+        say_encoded(to_json(stacks))
     elif as_markdown:
-        click.echo(stacks_text.markdown(stacks), nl=False)
+        say(stacks_text.markdown(stacks), nl=False)
     else:
         width = shutil.get_terminal_size((100, 40)).columns
         render = stacks_text.render if full else stacks_text.brief
-        click.echo(render(stacks, width, _paint if _colored() else None), nl=False)
+        say(render(stacks, width, _paint if _colored() else None), nl=False, styled=True)
 
 
 def _not_of_stacks(path: Path, option: str) -> str:
@@ -204,7 +204,6 @@ def compare(
     Captures that llmtop took are compared by their steps without the profiler, whatever made them. Of two memory
     snapshots it says what grew, with the line.
     """
-    import msgspec
 
     from llmtop.analysis.load_report import load_report
     from llmtop.cli.memory_report import compare_memory, memory_files
@@ -223,10 +222,10 @@ def compare(
     if fail_over is not None and found.step is None:
         raise UnusableInput("--fail-over needs the step time of both, and one of them has no whole steps")
     if as_json:
-        click.echo(escaped_json(msgspec.json.encode(found).decode()))
+        say_json(found)
     else:
         width = shutil.get_terminal_size((100, 40)).columns
-        click.echo((render if full else brief)(found, _paint if _colored() else None, width), nl=False)
+        say((render if full else brief)(found, _paint if _colored() else None, width), nl=False, styled=True)
     if fail_over is not None and regressed(found, fail_over):
         raise click.exceptions.Exit(EXIT_FINDING)
     if fail_over is not None and undecided(found, fail_over):

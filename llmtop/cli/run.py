@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from llmtop.cli.output import say
 from llmtop.errors import UnusableInput
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def _speaking(
         why = unreached(command, program) if os.access(program, os.X_OK) else None
         environment = with_a_line(environment)
     if why is not None:
-        click.echo(f"llmtop: not attached: {why}", err=True)
+        say(f"llmtop: not attached: {why}", err=True)
     return environment
 
 
@@ -122,7 +123,7 @@ def _nsys_session(environment: dict[str, str], extras: tuple[str, ...]) -> dict[
 
     around = environment.get(nsys.SESSION_VARIABLE)
     if around is not None:
-        click.echo(f"llmtop: already in nsys session {around}; it is used", err=True)
+        say(f"llmtop: already in nsys session {around}; it is used", err=True)
         return {}
     found = nsys.find(environment)
     options = [nsys.option(name) for name in extras]
@@ -132,16 +133,16 @@ def _nsys_session(environment: dict[str, str], extras: tuple[str, ...]) -> dict[
     except EndedEarly:  # seen while another session was ending; the training has not begun, so try once more
         time.sleep(_AGAIN_SECONDS)
         session, handed = _start(nsys.new_session_name(), extras, found, carried)
-    click.echo(
+    say(
         f"llmtop: nsys {found.version_text}, session {session}: a step takes 0 to 7 % longer, 1 to 39 % (most "
         "with tiny kernels) during a capture and, where the host sets the pace, up to 30 % from the first on "
         "until the training ends. Capture with: llmtop capture",
         err=True,
     )
     if found.needs_pause:
-        click.echo(f"llmtop: each capture on a GPU {nsys.PAUSE_COST}: this nsys harms some that run on", err=True)
+        say(f"llmtop: each capture on a GPU {nsys.PAUSE_COST}: this nsys harms some that run on", err=True)
     for option in options:
-        click.echo(f"llmtop: --with {option.name} ({option.summary}): {option.cost}", err=True)
+        say(f"llmtop: --with {option.name} ({option.summary}): {option.cost}", err=True)
     return {**carried, **handed}
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,8 +11,6 @@ from types import FrameType
 from typing import Protocol, TypeVar
 
 from collectors.alarm import Alarm
-from llmtop.errors import NotPossibleHere
-from llmtop.snapshot import Snapshot, to_json
 
 ENDING = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
@@ -95,28 +91,6 @@ class SnapshotStream:
         until = None if seconds is None else time.monotonic() + seconds
         while not self._finished and (until is None or time.monotonic() < until):
             self._wake.wait(None if until is None else until - time.monotonic())
-
-
-def write_json(snapshot: Snapshot) -> None:
-    """Write one line to standard output; errors as of `write_out`."""
-    write_out(to_json(snapshot) + b"\n")
-
-
-def write_out(data: bytes) -> None:
-    """Write to standard output, past every buffer, so that a reader has it at once and whole.
-
-    Raises:
-        BrokenPipeError: the reader has gone.
-        NotPossibleHere: it is closed, or cannot be written, as on a full disk.
-    """
-    rest = memoryview(data)
-    try:
-        while rest:
-            rest = rest[os.write(sys.stdout.fileno(), rest) :]
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise NotPossibleHere(f"standard output cannot be written: {error.strerror}") from None
 
 
 @contextmanager

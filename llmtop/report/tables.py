@@ -38,7 +38,7 @@ def tables_by_name(report: Report, name_width: int = 60) -> dict[str, Text]:
 
 def headline(report: Report) -> str:
     """One line on what the report was made of."""
-    parts = [part for part in (report.engine, printable(report.tool_version, 40)) if part]
+    parts = [part for part in (printable(report.engine, 40), printable(report.tool_version, 40)) if part]
     steps = counted(report.steps.count, "whole step") if report.steps.count else "no whole step in it"
     return f"{printable(report.source, 200)} ({' '.join(parts)}, {duration(report.window_seconds)}, {steps})"
 

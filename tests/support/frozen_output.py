@@ -116,7 +116,8 @@ def prepare(folder: Path) -> None:
 def _output(call: str, argv: list[str], folder: Path, within: Path) -> str:
     program = _START.format(now=NOW, argv=argv, call=call)
     environment = {
-        "PATH": "/usr/bin:/bin", "HOME": str(folder), "XDG_STATE_HOME": str(folder), "XDG_CONFIG_HOME": str(folder),
+        "PATH": "/usr/bin:/bin", "HOME": str(folder), "XDG_STATE_HOME": str(folder),
+        "XDG_CONFIG_HOME": str(folder),
         "LLMTOP_DIR": str(folder / "sockets"), "TZ": "UTC", "LANG": "C.UTF-8", "COLUMNS": "100", "LINES": "40",
         "PYTHONHASHSEED": "0", "PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1",
     }  # fmt: skip

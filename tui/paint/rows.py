@@ -69,7 +69,9 @@ class Row:
         return self.limit - self.used
 
     def add(self, text: str, style: Style) -> Row:
-        """Append text; what does not fit is cut with an ellipsis."""
+        """Append text; what does not fit is cut with an ellipsis, what a terminal would obey becomes a dot."""
+        if not text.isprintable():
+            text = fmt.printable(text)
         width = len(text) if text.isascii() else cell_len(text)
         if width > self.limit - self.used:
             text, width = clip(text, self.limit - self.used), self.limit - self.used
@@ -111,6 +113,7 @@ class Row:
 
     def right(self, text: str, style: Style, fill: Style, char: str = " ") -> Row:
         """Append text at the right end of the row."""
+        text = fmt.printable(text)
         width = cell_len(text)
         return self.to(self.limit - width, fill, char).add(text, style)
 
@@ -137,6 +140,7 @@ def clip(text: str, width: int) -> str:
     """`text` in at most `width` cells, with an ellipsis where something is missing."""
     if width <= 0:
         return ""
+    text = fmt.printable(text)
     if cell_len(text) <= width:
         return text
     return "…" if width == 1 else set_cell_size(text, width - 1) + "…"
@@ -144,6 +148,7 @@ def clip(text: str, width: int) -> str:
 
 def pad(text: str, width: int, *, right: bool = False) -> str:
     """`text` in exactly `width` cells; `right` puts it at the right end, as numbers are."""
+    text = fmt.printable(text)
     if len(text) <= width and text.isascii():
         return text.rjust(width) if right else text.ljust(width)
     missing = width - cell_len(text)
@@ -165,7 +170,7 @@ def elapsed(seconds: float) -> str:
 def flow(text: str, widths: Sequence[int]) -> list[str]:
     """`text` broken at blanks into lines of these widths, as many as needed; the last is cut with an ellipsis."""
     lines: list[str] = []
-    rest = text.strip()
+    rest = fmt.printable(text.strip())
     for number, width in enumerate(widths):
         if not rest:
             break
@@ -220,7 +225,7 @@ def frame(
     top = Row(width).add(shape.top_left + shape.across, edge)
     room = width - 3
     _insert(top, title, room, edge, bar)
-    right_width = sum(cell_len(text) for text, _ in right) + 2
+    right_width = sum(cell_len(fmt.printable(text)) for text, _ in right) + 2
     if right and top.used + right_width + 2 <= width:
         top.to(width - 2 - right_width, edge, shape.across)
         _insert(top, right, room + 1, edge, bar)
@@ -246,7 +251,7 @@ def rule(
     palette, across = look.palette, look.glyphs.thin.across
     row = Row(width).add(across, palette.faint)
     _insert(row, title, width, palette.faint, None)
-    right_width = sum(cell_len(text) for text, _ in right) + 2
+    right_width = sum(cell_len(fmt.printable(text)) for text, _ in right) + 2
     if right and row.used + right_width + 2 <= width:
         row.to(width - 1 - right_width, palette.faint, across)
         _insert(row, right, width, palette.faint, None)

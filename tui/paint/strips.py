@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.style import Style
 from textual.strip import Strip
 
+from tui.paint.terminal_text import harmless
+
 _SYSTEMS = {"truecolor": ColorSystem.TRUECOLOR, "256": ColorSystem.EIGHT_BIT, "standard": ColorSystem.STANDARD}
 
 
@@ -31,7 +33,7 @@ class CompactStrip(Strip):
                 if style is not None and style is not before:
                     parts.append(_change(before, style, system))
                     before = style
-                parts.append(text)
+                parts.append(text if text.isprintable() else harmless(text))
             parts.append("\x1b[0m")
             self._render_cache = "".join(parts)
         return self._render_cache
