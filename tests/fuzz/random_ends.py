@@ -1,6 +1,6 @@
 """Trainings that end at random moments of their first monitor's connection, compared with the same ones plain.
 
-    python -m tests.fuzz.random_ends [--runs 200] [--seed 0] [--how "by hand"]
+    python -m tests.fuzz.random_ends [--runs 200] [--seconds 600] [--seed 0] [--how "by hand"]
 
 Prints each end that differs (exit code, stderr, a socket left) and how much longer the exits take than plain ones;
 exits with 1 if an end differs. It takes a second a run ("run", which imports torch, several) and is no test: the
@@ -43,16 +43,20 @@ def main() -> int:
     """Compare as many ends as are asked for."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no run after so many")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--how", choices=["by hand", "run"], default="by hand")
     options = parser.parse_args()
     chance = random.Random(options.seed)
+    until = time.monotonic() + options.seconds
     plains: dict[EarlyWay, EarlyEnd] = {}
     differ, plain_seconds, alone_seconds, seconds = 0, list[float](), list[float](), list[float]()
     with tempfile.TemporaryDirectory(prefix="lt-") as folder:
         script, directory = Path(folder) / "script.py", Path(folder) / "sockets"
         directory.mkdir(mode=0o700)
         for number in range(options.runs):
+            if time.monotonic() > until:
+                break
             way = EARLY_WAYS[number % len(EARLY_WAYS)]
             after = chance.uniform(0.0, LATEST_SECONDS)
             if number % PLAIN_EVERY < len(EARLY_WAYS):
@@ -68,7 +72,7 @@ def main() -> int:
                 differ += 1
                 what = f"{way.name} after {1000 * after:.1f} ms"
                 print(f"run {number}, {what}: {ending}, left {left}; plain: {plain}", flush=True)
-    print(f"{differ} of {options.runs} ends differ")
+    print(f"{differ} of {len(seconds)} ends differ")
     series = {"plain": plain_seconds, "attached, no monitor": alone_seconds, "with a monitor": seconds}
     for name, found in series.items():
         cuts = statistics.quantiles(found, n=100)
