@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
@@ -73,8 +74,10 @@ def run(
     if memory_history and not auto:
         raise UnusableInput("--memory-history is switched on by the hooks that --no-auto leaves out")
     from llmtop.launch.environment import HISTORY, instrumented
-    from llmtop.launch.exec_in_place import exec_in_place, not_started
+    from llmtop.launch.exec_in_place import exec_in_place, not_started, occupy_closed_streams
 
+    # nsys opens files in the training before Python starts: with a closed stdout, print() would write to one.
+    occupy_closed_streams(for_command=nsys)
     environment = instrumented(os.environ) if auto else dict(os.environ)
     program = shutil.which(command[0], os.F_OK, environment.get("PATH"))
     if program is None:
@@ -112,8 +115,14 @@ def _speaking(
         why = unreached(command, program) if os.access(program, os.X_OK) else None
         environment = with_a_line(environment)
     if why is not None:
-        say(f"llmtop: not attached: {why}", err=True)
+        _print(f"not attached: {why}")
     return environment
+
+
+def _print(sentence: str) -> None:
+    """Print a line on stderr; where that is closed or full, the command is started all the same."""
+    with contextlib.suppress(OSError):
+        say(f"llmtop: {sentence}", err=True)
 
 
 def _nsys_session(environment: dict[str, str], extras: tuple[str, ...]) -> dict[str, str]:
@@ -123,7 +132,7 @@ def _nsys_session(environment: dict[str, str], extras: tuple[str, ...]) -> dict[
 
     around = environment.get(nsys.SESSION_VARIABLE)
     if around is not None:
-        say(f"llmtop: already in nsys session {around}; it is used", err=True)
+        _print(f"already in nsys session {around}; it is used")
         return {}
     found = nsys.find(environment)
     options = [nsys.option(name) for name in extras]
@@ -133,16 +142,15 @@ def _nsys_session(environment: dict[str, str], extras: tuple[str, ...]) -> dict[
     except EndedEarly:  # seen while another session was ending; the training has not begun, so try once more
         time.sleep(_AGAIN_SECONDS)
         session, handed = _start(nsys.new_session_name(), extras, found, carried)
-    say(
-        f"llmtop: nsys {found.version_text}, session {session}: a step takes 0 to 7 % longer, 1 to 39 % (most "
+    _print(
+        f"nsys {found.version_text}, session {session}: a step takes 0 to 7 % longer, 1 to 39 % (most "
         "with tiny kernels) during a capture and, where the host sets the pace, up to 30 % from the first on "
-        "until the training ends. Capture with: llmtop capture",
-        err=True,
+        "until the training ends. Capture with: llmtop capture"
     )
     if found.needs_pause:
-        say(f"llmtop: each capture on a GPU {nsys.PAUSE_COST}: this nsys harms some that run on", err=True)
+        _print(f"each capture on a GPU {nsys.PAUSE_COST}: this nsys harms some that run on")
     for option in options:
-        say(f"llmtop: --with {option.name} ({option.summary}): {option.cost}", err=True)
+        _print(f"--with {option.name} ({option.summary}): {option.cost}")
     return {**carried, **handed}
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.processes import wait_for
+from tests.support.processes import environment, wait_for
 from tests.support.trainings import Heard, Training, connect, sockets
 
 # --- threads -----------------------------------------------------------------------------------------------------
@@ -219,3 +222,35 @@ input()
         heard.until(lambda: heard.steps)
         training.go()
         training.finish()
+
+
+@pytest.mark.parametrize("redirections", ["2>&-", "<&- >&- 2>&-", "2>/dev/full", ">/dev/full 2>&1"])
+def test_no_socket_stands_in_for_a_closed_stream(redirections: str, runtime_dir: Path, tmp_path: Path) -> None:
+    # What C code writes to stderr would reach a monitor, and what the script opens would get another number.
+    script, seen = tmp_path / "script.py", tmp_path / "seen"
+    script.write_text("""
+import os, select, sys
+import llmtop
+llmtop.attach(total_steps="many")
+with llmtop.step(): pass
+opened = [os.readlink(f"/proc/self/fd/{n}") for n in range(3) if os.path.lexists(f"/proc/self/fd/{n}")]
+with open(sys.argv[1], "w") as file:
+    file.write(" ".join(opened))
+while not os.path.exists(sys.argv[1] + ".end"):
+    with llmtop.step(): select.select([], [], [], 0.01)
+sys.exit(3)
+""")
+    command = shlex.join([sys.executable, str(script), str(seen)])
+    with subprocess.Popen(
+        ["sh", "-c", f"exec {command} {redirections}"],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as training:
+        heard = Heard(connect(runtime_dir, training))
+        heard.until(lambda: len(heard.steps) > 1)  # the second comes when the file is complete
+        assert "socket:" not in seen.read_text()
+        (tmp_path / "seen.end").touch()
+        assert training.wait(60) == 3
+    assert sockets(runtime_dir) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.conftest import Launcher
+from tests.support.processes import wait_for
 
 Script = Callable[[str], list[str]]
 
@@ -169,3 +171,96 @@ def test_the_kineto_fabric_is_hosted_where_llmtop_does_not_attach(
         within = json.loads(run(launcher, sys.executable, "-S", "-c", names).stdout)
         without = json.loads(run(launcher, sys.executable, "-S", "-c", names, bare=True).stdout)
         assert within == without, "nothing at all is changed"
+
+
+STREAMS = """
+import json, os, sys
+def opened(number):
+    try:
+        return os.fstat(number).st_rdev, os.get_inheritable(number)
+    except OSError:
+        return None
+print_fails = False
+try:
+    print("a line", flush=True)
+except OSError:
+    print_fails = True
+streams = [opened(number) for number in range(3)]
+with open(sys.argv[1], "w") as file:
+    json.dump([streams, print_fails], file)
+os._exit(3)
+"""
+
+
+@pytest.mark.parametrize(
+    "redirections",
+    ["2>&-", "<&-", ">&-", "<&- 2>&-", "<&- >&- 2>&-", "2>/dev/full", ">/dev/full", ">/dev/full 2>&1"],
+)
+def test_closed_and_full_streams_are_the_commands_own(
+    redirections: str, launcher: Launcher, script: Script, tmp_path: Path
+) -> None:
+    command = [*script(STREAMS), str(tmp_path / "seen")]
+    seen = []
+    for whole in (command, launcher(*command)):
+        done = subprocess.run(
+            ["sh", "-c", f"{shlex.join(whole)} {redirections}"],
+            env=launcher.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 3
+        seen.append(json.loads((tmp_path / "seen").read_text()))
+        (tmp_path / "seen").unlink()
+    (before, print_failed), (now, print_fails) = seen
+    assert print_fails == print_failed
+    if launcher.nsys:  # which opens files of its own in the training: a closed stream is /dev/null there
+        null = [os.stat(os.devnull).st_rdev, True]
+        before = [null if stream is None else stream for stream in before]
+    assert now == before
+
+
+@pytest.mark.parametrize("redirections", ["2>&-", "<&- >&- 2>&-", "2>/dev/full"])
+def test_what_has_to_be_said_of_a_command_does_not_keep_it_from_starting(
+    redirections: str, launcher: Launcher
+) -> None:
+    command = shlex.join(
+        launcher(sys.executable, "-E", "-c", "import os; os._exit(3)")
+    )  # not attached: said before
+    done = subprocess.run(
+        ["sh", "-c", f"{command} {redirections}"], env=launcher.environment, timeout=60, check=False
+    )
+    assert done.returncode == 3
+
+
+@pytest.mark.parametrize("redirections", ["2>&-", "<&- >&- 2>&-", "2>/dev/full"])
+def test_a_command_that_is_not_there_exits_as_ever_without_a_stderr(redirections: str, launcher: Launcher) -> None:
+    command = shlex.join(launcher("no-such-program"))
+    done = subprocess.run(
+        ["sh", "-c", f"{command} {redirections}"], env=launcher.environment, timeout=60, check=False
+    )
+    assert done.returncode == 127
+
+
+def test_the_kineto_host_has_its_sockets_where_streams_are_closed(runtime_dir: Path, tmp_path: Path) -> None:
+    # With the numbers of the streams they would be lost: the host points those at /dev/null.
+    launcher, begun = Launcher(["--no-auto"]), tmp_path / "begun"
+    command = shlex.join(launcher("sh", "-c", f"echo $KINETO_IPC_SOCKET_DIR > {begun}; exec sleep 1000"))
+    with subprocess.Popen(["sh", "-c", f"exec {command} <&- >&- 2>&-"], env=launcher.environment) as training:
+        try:
+            folder = wait_for(lambda: begun.exists() and begun.read_text().strip(), 60)
+            host, words = wait_for(lambda: _kineto_host(str(folder)), 60, "the host of the fabric")
+            for number in words[words.index(str(folder)) + 1 :][:2]:
+                assert os.readlink(f"/proc/{host}/fd/{number}").startswith("socket:")
+        finally:
+            training.kill()
+
+
+def _kineto_host(folder: str) -> tuple[str, list[str]] | None:
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+            if "llmtop.capture.kineto.spawn" in words and folder in words:
+                return pid, words
+    return None

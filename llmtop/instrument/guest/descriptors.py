@@ -8,16 +8,30 @@ inode is looked at. A `select.poll` is used rather than an epoll, because that h
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import select
 import socket
 from typing import Any
+
+_FIRST = 3
+"""The lowest number for a socket of ours: a training started with a closed stderr has 2 free, and what C code
+writes to stderr must not reach a monitor."""
 
 
 class Channel(socket.socket):
     """A socket that does nothing, and does not even close itself, once its number is somebody else's."""
 
     _inode: tuple[int, int] | None = None
+
+    def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:
+        super().__init__(family, type, proto, fileno)
+        if 0 <= self.fileno() < _FIRST:
+            try:
+                number = fcntl.fcntl(self.fileno(), fcntl.F_DUPFD_CLOEXEC, _FIRST)
+            finally:
+                super().close()
+            super().__init__(family, type, proto, number)
 
     def remember(self) -> Channel:
         """Take the number for this socket's own from now on; returns itself."""

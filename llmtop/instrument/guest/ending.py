@@ -6,14 +6,19 @@ armed or recording ends as failed at once; only a file that is being written may
 A process in which PyTorch's profiler records ends with a segmentation fault, and a forked child of one in which it
 has recorded does not end at all: that is what its C++ destructors do, which run after Python. So what records is
 stopped here; and where that cannot be done, the process is made to end without them, with the exit code it has.
+
+Each part is guarded on its own, and a module that the server thread is still importing is not used: a process may
+end while its first monitor connects. Nothing is imported here: the server thread may hold that module's lock.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from typing import TYPE_CHECKING
+
+from llmtop.instrument.guest.guard import run_alone
+from llmtop.instrument.guest.loaded import loaded
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
@@ -26,25 +31,27 @@ DRAIN_SECONDS = 1.0
 
 def end(recorder: State) -> None:
     """End what is under way, and the publishing; a forked child, which has neither, comes here too."""
-    captures = sys.modules.get("llmtop.instrument.control.self_capture")
-    pausing = sys.modules.get("llmtop.instrument.control.pause")
-    if captures is not None and captures.inherited():
+    captures = loaded("llmtop.instrument.control.self_capture")
+    if captures is not None and run_alone(captures.inherited, otherwise=False):
         skip_destructors()
-    if recorder.server is None:
+    server = recorder.server
+    if server is None:
         return
-    listener = sys.modules.get("llmtop.instrument.control.store_listener")
+    listener = loaded("llmtop.instrument.control.store_listener")
     if listener is not None:
-        listener.end_with_process()
-    marking = sys.modules.get("llmtop.instrument.control.op_ranges")
+        run_alone(listener.end_with_process, otherwise=None)
+    marking = loaded("llmtop.instrument.control.op_ranges")
     if marking is not None:
-        marking.end_here(recorder)
-    clean = captures is None or captures.end_with_process(WRITE_SECONDS)
-    clean &= pausing is None or pausing.end_with_process(DRAIN_SECONDS)
-    recorder.server.stop()
-    stacks = sys.modules.get("llmtop.instrument.serve.own_stacks")
+        run_alone(lambda: marking.end_here(recorder), otherwise=None)
+    clean = captures is None or run_alone(lambda: captures.end_with_process(WRITE_SECONDS), otherwise=False)
+    pausing = loaded("llmtop.instrument.control.pause")
+    if pausing is not None:
+        clean &= run_alone(lambda: pausing.end_with_process(DRAIN_SECONDS), otherwise=False)
+    run_alone(server.stop, otherwise=None)
+    stacks = loaded("llmtop.instrument.serve.own_stacks")
     if stacks is not None:
-        stacks.end_with_process()
-    if not clean or _kineto_has_traced():
+        run_alone(stacks.end_with_process, otherwise=None)
+    if not clean or run_alone(_kineto_has_traced, otherwise=False):
         skip_destructors()
 
 

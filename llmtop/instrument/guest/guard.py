@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import TypeVar
 
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.record.sanitize import complain
@@ -19,6 +20,7 @@ from llmtop.instrument.record.sanitize import complain
 _LARGEST_REASON = 200
 _OURS = frozenset({"llmtop", "torch", "msgspec", "nvtx", "numpy"})
 """Whose exceptions may come out of llmtop's own lines, beside those of Python itself."""
+T = TypeVar("T")
 
 
 def _nobody_listens(what: str, why: str) -> None:
@@ -46,6 +48,26 @@ def met(what: str, error: BaseException) -> None:
         complain(error)
     except Exception:  # noqa: BLE001 - a text that cannot be made of the error, stderr that is closed
         return
+
+
+def run_alone(part: Callable[[], T], otherwise: T) -> T:
+    """Run one part of an exit, or of what follows a fork: the parts after it run whatever it raises.
+
+    Ctrl+C, and what a signal's handler raises, end only this part: without llmtop they would come after the
+    script's last line, and change neither its output nor its exit code.
+
+    Args:
+        part: what to run.
+        otherwise: what to return if it raises.
+    """
+    try:
+        return part()
+    except BaseException as error:  # noqa: BLE001 - see above
+        try:
+            complain(error)
+        except BaseException:  # noqa: BLE001 - a handler once more, stderr that is closed
+            return otherwise
+        return otherwise
 
 
 def is_the_scripts(error: BaseException) -> bool:

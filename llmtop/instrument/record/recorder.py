@@ -27,7 +27,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from llmtop.instrument.guest import forks, guard  # noqa: F401 - its callback at a fork comes before ours
-from llmtop.instrument.guest.guard import met
+from llmtop.instrument.guest.guard import met, run_alone
+from llmtop.instrument.guest.loaded import loaded
 from llmtop.instrument.record import sanitize
 from llmtop.instrument.record.ring import MASK
 from llmtop.instrument.record.state import NEVER, State
@@ -358,20 +359,21 @@ def phase_of(name: str) -> Phase:
     return made
 
 
-# A forked child (a DataLoader worker) shares the parent's memory but must not speak for it.
+# A forked child (a DataLoader worker) shares the parent's memory but must not speak for it. A module that the
+# parent's server thread was importing at the fork has nothing to forget yet.
 def _after_fork() -> None:
     server = _recorder.server
     if server is not None:
-        server.forget_after_fork()
-        captures = sys.modules.get("llmtop.instrument.control.self_capture")
+        run_alone(server.forget_after_fork, otherwise=None)
+        captures = loaded("llmtop.instrument.control.self_capture")
         if captures is not None:
-            captures.forget_after_fork()
-        marking = sys.modules.get("llmtop.instrument.control.op_ranges")
+            run_alone(captures.forget_after_fork, otherwise=None)
+        marking = loaded("llmtop.instrument.control.op_ranges")
         if marking is not None:
-            marking.end_here(_recorder)
-        listener = sys.modules.get("llmtop.instrument.control.store_listener")
+            run_alone(lambda: marking.end_here(_recorder), otherwise=None)
+        listener = loaded("llmtop.instrument.control.store_listener")
         if listener is not None:
-            listener.forget_after_fork()
+            run_alone(listener.forget_after_fork, otherwise=None)
     _recorder.reset()
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmtop.instrument.guest.guard import is_the_scripts, met
 from llmtop.instrument.guest.interrupts import raised_by_handler
+from llmtop.instrument.guest.loaded import loaded
 from llmtop.instrument.record import sanitize
 from llmtop.instrument.record.boundary_observers import Annotate, Nvtx, Watch
 from llmtop.instrument.record.open_phases import OpenPhases
@@ -306,7 +307,7 @@ class State(OpenPhases):
             if self.paused or is_the_scripts(error):
                 self.paused = False
                 raise
-            ranges = sys.modules.get("llmtop.instrument.control.op_ranges")
+            ranges = loaded("llmtop.instrument.control.op_ranges")
             if ranges is not None:
                 ranges.end_here(self)
             self.run_chores = self.boundary_hook = self.op_ranges = None

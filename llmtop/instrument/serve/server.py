@@ -80,6 +80,8 @@ class Server:
         self._comes_fast = False
         self._listen_again_at: float | None = None
         self._path: Path | None = None
+        self._placing = _thread.allocate_lock()
+        """Held while the socket gets its name, and from `stop` on: none appears after that."""
         self._thread = threads.Thread(self._run, "llmtop-server")
         self._begun = _thread.allocate_lock()
         """Held until it listens, or cannot."""
@@ -124,10 +126,12 @@ class Server:
 
     def stop(self) -> None:
         """Send what is left, remove the socket, end the thread."""
-        self._stopping = True
+        first, self._stopping = not self._stopping, True
         self.wake()
         if self._knock is not None and self._knock.is_ours:
             self._thread.join(_EXIT_WAIT_S)
+        if first:
+            threads.wait_until(lambda: self._placing.acquire(blocking=False), _EXIT_WAIT_S)
         self._unlink()
         self._forget_lost()
 
@@ -149,7 +153,8 @@ class Server:
             if not channel.is_ours:
                 channel.close()
 
-    def _listen(self) -> None:
+    def _listen(self) -> bool:
+        """Make the socket; returns whether there is one: not where the process ends already."""
         directory = socket_dir.runtime_dir()
         socket_dir.make_dir(directory)
         # Those of killed processes, which could not remove their own. The living are not knocked at.
@@ -162,24 +167,30 @@ class Server:
         self._knock, self._knocked = descriptors.pair()
         self._listener = Channel(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK).remember()
         self._listener.setblocking(False)
-        # Under its name only when it listens: a monitor takes one that refuses for a dead process's.
-        self._path = path.with_suffix(".new")
-        try:
-            self._listener.bind(os.fspath(self._path))
-            self._listener.listen(MAX_MONITORS)
-            os.rename(self._path, path)
-        except OSError as error:
-            raise NotPossibleHere(socket_dir.no_socket(directory, error)) from None
-        self._path = path
+        with contextlib.ExitStack() as placing:
+            if not self._placing.acquire(blocking=False):
+                return False
+            placing.callback(self._placing.release)
+            # Under its name only when it listens: a monitor takes one that refuses for a dead process's.
+            self._path = path.with_suffix(".new")
+            try:
+                self._listener.bind(os.fspath(self._path))
+                self._listener.listen(MAX_MONITORS)
+                os.rename(self._path, path)
+            except OSError as error:
+                raise NotPossibleHere(socket_dir.no_socket(directory, error)) from None
+            self._path = path
         self._poll.register(self._listener, select.POLLIN)
         self._poll.register(self._knocked, select.POLLIN)
         self._knocks.register(self._knocked, select.POLLIN)
+        return True
 
     # --- the thread ----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
-            self._listen()
+            if not self._listen():
+                return
             self._recorder.wake = self.wake
             self._begun.release()
             _say_so()

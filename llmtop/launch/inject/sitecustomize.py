@@ -10,7 +10,10 @@ if sys.version_info >= (3, 10):  # noqa: UP036  # any Python may stand here, llm
     _llmtop_watch.watch()
 elif os.environ.get("LLMTOP_RUN_PID") == str(os.getpid()) and not os.environ.get("LLMTOP_QUIET"):
     _version = ".".join([str(_part) for _part in sys.version_info[:2]])
-    sys.stderr.write("llmtop: not attached: this is Python " + _version + ", and 3.10 is needed\n")
+    try:  # noqa: SIM105  # Python 2.7 has no suppress()
+        sys.stderr.write("llmtop: not attached: this is Python " + _version + ", and 3.10 is needed\n")
+    except Exception:  # noqa: BLE001  # closed, or full; each Python raises another one
+        pass
 
 # From here on as if this folder were not there: the user's own sitecustomize, if there is one, comes next.
 sys.path[:] = [_entry for _entry in sys.path if os.path.abspath(_entry) != _here]
