@@ -77,6 +77,15 @@ class _EngineOption(click.Option):
     help="Something more to record; 'help' lists what there is and what each costs.",
 )
 @click.option(
+    "--memory-limit",
+    type=click.FloatRange(0.0625, 1024),
+    default=0.5,
+    show_default=True,
+    metavar="GIB",
+    help="Stop torch.profiler, jax.profiler and memory when the recording needs about that much of the training's "
+    "memory.",
+)
+@click.option(
     "--when",
     multiple=True,
     metavar="COND",
@@ -113,6 +122,7 @@ def capture(
     seconds: float | None,
     out: Path | None,
     options: tuple[str, ...],
+    memory_limit: float,  # which _plan takes from the context
     when: tuple[str, ...],
     most: int,
     cooldown: float,
@@ -194,6 +204,7 @@ def _plan(
         steps=None if seconds is not None else steps or DEFAULT_STEPS,
         seconds=seconds,
         options=frozenset(options),
+        memory_bytes=int(click.get_current_context().params["memory_limit"] * (1 << 30)),
     )
 
 
@@ -341,6 +352,8 @@ def _print_result(result: Result, as_json: bool) -> None:
         }
         click.echo(msgspec.json.encode(facts).decode())
         return
+    if result.info.stopped_early:
+        click.echo(printable(result.info.stopped_early, 400))
     click.echo(_report_text(result))
     for note in result.info.notes:
         click.echo(f"note: {printable(note)}")
