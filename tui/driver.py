@@ -25,6 +25,8 @@ from tui.keyboard import Keyboard
 _POLL_SECONDS = 0.1
 _REST_SECONDS = 30.0
 """Where no key is half known, nothing is looked after but what is typed."""
+_KEYS_END_SECONDS = 2.0
+"""How long the thread that reads keys may take to end once it is woken."""
 _READ_BYTES = 4096
 
 
@@ -68,7 +70,7 @@ class TerminalDriver(LinuxDriver):
             self._disable_mouse_support()
             self.exit_event.set()
             if self._key_thread is not None:
-                self._key_thread.join()
+                self._key_thread.join(_KEYS_END_SECONDS)
             self.exit_event.clear()
 
     def write(self, data: str) -> None:

@@ -32,7 +32,8 @@ after it got the configuration (Config::validate), by a thread that wakes once a
 later, as on a busy machine, libkineto drops the configuration and reports it nowhere
 (ConfigDerivedState::canStart)."""
 MOST_REQUESTS = 6
-"""How often a configuration that was dropped is sent; with 8 busy processes on 2 cores one or two were enough."""
+"""How often a configuration that was dropped is sent. The thread may wake up to a second early, or just in time, so
+one that was late once may be early the next time."""
 ASK_SECONDS = 1.0
 HOST_SECONDS = 5.0
 _GONE = (
