@@ -32,9 +32,10 @@ after it got the configuration (Config::validate), by a thread that wakes once a
 later, as on a busy machine, libkineto drops the configuration and reports it nowhere
 (ConfigDerivedState::canStart)."""
 MOST_REQUESTS = 6
-"""How often a configuration that was dropped is sent. The thread may wake up to a second early, or just in time, so
-one that was late once may be early the next time."""
+"""How often a configuration that was dropped is sent. The thread wakes up to a second early, or just in time: one
+that was late once may be early the next time."""
 ASK_SECONDS = 1.0
+_ROUNDING_SECONDS = 0.01
 HOST_SECONDS = 5.0
 _GONE = (
     "the process beside `llmtop run` that reaches Kineto has ended; another engine may still capture the training"
@@ -341,16 +342,18 @@ def _ask_whether_it_records(wait: _Wait, limits: _Limits) -> None:
     A process that asks for work does not record. One that is to begin with a step asks until that step comes, and
     takes no second configuration until then (ActivityProfilerController::scheduleTrace).
     """
+    before = time.monotonic()
     known = [one for one in pollers(wait.host.directory) if one.pid == wait.target.pid]
     wait.asked_at = now = time.monotonic()
     # After the pollers: what the host sent before it answered is there by now.
     while (answer := wait.host.receive(0.001)) is not None:
         if isinstance(answer, messages.Sent):
             wait.sent_at = now
-    asked_after = now - known[0].seconds_ago - wait.sent_at if known else 0.0
+    # How long after that the process asked last: at least so long, for the host answered after `before`.
+    asked_after = before - known[0].seconds_ago - wait.sent_at if known else 0.0
     if not known or not known[0].ready:
         # The host takes it for busy from the moment it sent a configuration until it asks again.
-        wait.began = wait.began or asked_after > 0
+        wait.began = wait.began or asked_after > _ROUNDING_SECONDS
         return
     if asked_after < TAKEN_SECONDS or wait.written.exists() or wait.wish is None:
         return

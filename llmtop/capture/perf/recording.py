@@ -148,7 +148,7 @@ class PerfRecording:
                 patience.cancel()
         if told.returncode == -signal.SIGKILL:
             raise NotPossibleHere(
-                f"{command[0]} script has not read {self._data} within {SCRIPT_SECONDS:.0f} s: capture fewer seconds"
+                f"perf script has not read {self._data} within {SCRIPT_SECONDS:.0f} s: capture fewer seconds"
             )
         if told.returncode and not found.on:
             raise NotPossibleHere(f"what perf recorded in {self._data} cannot be read by {command[0]} script")
