@@ -251,7 +251,7 @@ def _describe_length(job: CaptureJob, engine: Engine, info: Info, recorded: Reco
     info.seconds_recorded = None if seconds is None else round(seconds, 3)
     wanted, why = info.seconds_wanted, job.stopped_early
     if wanted is not None and seconds is not None and seconds < ENOUGH * wanted:
-        why = why or "the trace has no earlier and no later event"
+        why = why or ("the trace has no earlier and no later event" if seconds else "the trace is empty")
         info.stopped_early = f"recorded {duration(seconds)} of the {duration(wanted)} asked for: {why}"
     elif wanted is None and why:
         steps = report.steps.count if report is not None else info.steps or 0
