@@ -50,6 +50,8 @@ class Ask(msgspec.Struct, kw_only=True, omit_defaults=True):
     """To be recorded."""
     engine: str
     options: dict[str, bool] = {}
+    memory_bytes: int = 0
+    """As `wire.CaptureRequest.memory_bytes`."""
     ranks: list[int] | None = None
     """Which; None: all of the nodes that are meant."""
     node: str | None = None
@@ -78,6 +80,9 @@ class RankTold(msgspec.Struct, kw_only=True, omit_defaults=True):
     path: str = ""
     first_step: int | None = None
     last_step: int | None = None
+    seconds: float | None = None
+    stopped_early: str = ""
+    """Both as `wire.CaptureState` has them."""
 
 
 class NodeTold(msgspec.Struct, kw_only=True, omit_defaults=True):

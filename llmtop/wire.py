@@ -309,6 +309,10 @@ class CaptureState(msgspec.Struct, tag="capture_state", kw_only=True, omit_defau
     """The first and the last step in it, by the script's count."""
     ended: bool = False
     """Whether the training itself is ending."""
+    seconds: float | None = None
+    """How long it has recorded so far, from the first boundary to the last."""
+    stopped_early: str = ""
+    """Why less was recorded than was asked for, in one clause; empty where it is all there."""
 
 
 class PauseState(msgspec.Struct, tag="pause_state", kw_only=True, omit_defaults=True):
@@ -399,7 +403,11 @@ class CaptureRequest(msgspec.Struct, tag="capture", kw_only=True, omit_defaults=
     path: str
     """Absolute path of the file to write; its folder exists and belongs to the same user."""
     steps: int = 5
-    """Whole steps to be recorded."""
+    """Whole steps to be recorded. With `seconds` they are for a training whose llmtop does not know that field."""
+    seconds: float | None = None
+    """Record whole steps until so many seconds have passed, however many steps these are."""
+    memory_bytes: int = 0
+    """Stop recording when the recording would need about so much of the training's memory; 0: never."""
     options: dict[str, bool] = {}
     at_step: int | None = None
     """The first step to be recorded, by the script's own count; None: as soon as may be. Where that step has begun

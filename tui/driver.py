@@ -22,6 +22,8 @@ from textual.drivers.linux_driver import LinuxDriver
 from tui.keyboard import Keyboard
 
 _POLL_SECONDS = 0.1
+_KEYS_END_SECONDS = 2.0
+"""How long the thread that reads keys may take to end once it is woken."""
 _READ_BYTES = 4096
 _USUAL_SIZE = (80, 24)
 """Columns and lines of a terminal whose size nobody knows, such as a serial line."""
@@ -74,7 +76,7 @@ class TerminalDriver(LinuxDriver):
             self._disable_mouse_support()
             self.exit_event.set()
             if self._key_thread is not None:
-                self._key_thread.join()
+                self._key_thread.join(_KEYS_END_SECONDS)
             self.exit_event.clear()
 
     def write(self, data: str) -> None:

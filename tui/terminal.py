@@ -83,7 +83,7 @@ class TerminalGuard:
 
     def __exit__(self, *_: object) -> None:
         os.write(self._tell, b"\0")
-        self._watcher.join()
+        self._watcher.join(GRACE_SECONDS)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         os.close(self._heard)

@@ -18,6 +18,8 @@ from llmtop.capture.take import Result, take
 from llmtop.errors import LlmtopError, NotPossibleHere
 
 _TICK_SECONDS = 0.1
+CALLED_OFF_SECONDS = 60.0
+"""How long a capture that is called off may take to be undone; nsys ends a collection in about three seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,7 @@ class _Taking:
 
     def start(self, plan: Plan) -> None:
         """Begin."""
-        self.thread = threading.Thread(target=self._run, args=(plan,), name="llmtop-bench-capture")
+        self.thread = threading.Thread(target=self._run, args=(plan,), name="llmtop-bench-capture", daemon=True)
         self.thread.start()
 
     def _run(self, plan: Plan) -> None:
@@ -76,7 +78,7 @@ def capture_run(request: BenchCapture) -> Result:
         finally:
             taking.cancelled.set()
             if taking.thread is not None:
-                taking.thread.join()
+                taking.thread.join(CALLED_OFF_SECONDS)
             if not command.has_ended():
                 command.interrupt()
         end.wait_for_left()

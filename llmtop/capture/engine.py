@@ -60,6 +60,8 @@ class Engine(ABC):
     """Whether it counts the steps of a process that tells none."""
     by_the_clock: bool = False
     """Whether its windows are stretches of time, whatever was asked for: all whole steps in one are judged."""
+    only_its_trace_tells_how_long: bool = False
+    """Whether nothing but its trace tells for how long it recorded: the file comes later."""
     begins_at_step: bool = False
     """Whether it can begin at a step that is named beforehand, the same in all ranks."""
     launch_flag: str = ""

@@ -85,6 +85,10 @@ class Info(msgspec.Struct, kw_only=True):
     first_step: int | None = None
     last_step: int | None = None
     window_seconds: float | None = None
+    seconds_recorded: float | None = None
+    """How long was recorded, of the rank that recorded least; `window_seconds` may hold the writing too."""
+    stopped_early: str | None = None
+    """Where less was recorded than was asked for: how much, and why, in one sentence."""
     options: list[str] = []
     tool: dict[str, str] = {}
     driver: str | None = None

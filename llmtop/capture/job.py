@@ -18,6 +18,8 @@ STAGES = ("prepare", "start", "record", "stop", "export", "analyse", "done")
 DEFAULT_STEPS = 5
 DEFAULT_SECONDS = 2.0
 """Where steps cannot be counted: at the lengths of step in use, a handful of them."""
+DEFAULT_MEMORY_BYTES = 512 << 20
+"""Of the training's memory, for an engine that records inside it: some 280,000 events of torch.profiler."""
 
 
 class Cancelled(LlmtopError):
@@ -67,6 +69,8 @@ class Plan:
     options: frozenset[str] = frozenset()
     reason: str = ""
     """Why it was taken, when a trigger fired."""
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
+    """How much of a training's memory an engine inside it may take for the recording."""
     at_step: int | None = None
     """The first step to be recorded, by the script's own count; None: as soon as may be."""
     wait_seconds: float = 0.0
@@ -121,6 +125,8 @@ class Recorded:
     """Which program, which version, which session."""
     notes: list[str] = field(default_factory=list)
     """Sentences that the person must read: what is missing and why."""
+    seconds: float | None = None
+    """How long was recorded, of the rank that recorded least; None: the job's window says it."""
     first_step: int | None = None
     last_step: int | None = None
     paused_seconds: list[float] = field(default_factory=list)
@@ -151,6 +157,8 @@ class CaptureJob:
         """Unix ns from which to which it was recorded, as this process saw it."""
         self.stopped_ns: int | None = None
         """Unix ns at which nothing of it recorded any more."""
+        self.stopped_early = ""
+        """Why less was recorded than was asked for, in one clause; "" where it is all there."""
         self._on_progress = on_progress
         self._cancelled = cancelled or threading.Event()
         self._began = time.monotonic()

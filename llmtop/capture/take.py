@@ -75,7 +75,12 @@ class Result:
     @property
     def summary(self) -> str:
         """One line: what, how much, where."""
-        return f"{self.info.engine}: {size(self.bytes)}{self._steps} in {self.folder}"
+        return f"{self.info.engine}: {size(self.bytes)}{self._steps}{self._seconds} in {self.folder}"
+
+    @property
+    def _seconds(self) -> str:
+        seconds = self.info.seconds_recorded
+        return "" if self.info.seconds_wanted is None or seconds is None else f", {duration(seconds)}"
 
     @property
     def _steps(self) -> str:
@@ -200,6 +205,7 @@ def _finish(job: CaptureJob, engine: Engine, info: Info, recorded: Recorded, sna
     info.step_seconds.profiler_stays = engine.stays_in_process
     _describe_window(job, info, recorded)
     report = _report(job, engine, info, recorded)
+    _describe_length(job, engine, info, recorded, report)
     after = snapshot()
     info.gpus_after = list(after.gpus) if after else None
     _describe_after(job, info)
@@ -229,6 +235,38 @@ def _describe_window(job: CaptureJob, info: Info, recorded: Recorded) -> None:
         info.first_step = fewest[0].index if fewest else None
         info.last_step = fewest[-1].index if fewest else None
     info.step_seconds.before_p50 = job.watch.median_seconds(end_ns=round(info.started_at * 1e9))
+
+
+ENOUGH = 0.9
+"""Of the seconds that were asked for: a trace begins with its first event and ends with its last."""
+
+
+def _describe_length(job: CaptureJob, engine: Engine, info: Info, recorded: Recorded, report: Any) -> None:
+    """Say how much was recorded; where it is less than was asked for, report.md and capture.json begin with it."""
+    if recorded.seconds is not None:
+        seconds: float | None = recorded.seconds
+    else:
+        by_trace = report is not None and engine.only_its_trace_tells_how_long
+        seconds = report.window_seconds if by_trace else info.window_seconds
+    info.seconds_recorded = None if seconds is None else round(seconds, 3)
+    wanted, why = info.seconds_wanted, job.stopped_early
+    if wanted is not None and seconds is not None and seconds < ENOUGH * wanted:
+        why = why or ("the trace has no earlier and no later event" if seconds else "the trace is empty")
+        info.stopped_early = f"recorded {duration(seconds)} of the {duration(wanted)} asked for: {why}"
+    elif wanted is None and why:
+        steps = report.steps.count if report is not None else info.steps or 0
+        asked = counted(info.steps_wanted or 0, "step")
+        info.stopped_early = f"recorded {counted(steps, 'whole step')} of the {asked} asked for: {why}"
+    if info.stopped_early:
+        _put_first(job.folder / "report.md", info.stopped_early)
+
+
+def _put_first(path: Path, sentence: str) -> None:
+    """Begin a report of Markdown with a sentence, where there is a report."""
+    from llmtop.report.render_markdown import escape
+
+    if path.is_file():
+        folders.write(path, f"**{escape(sentence)}**\n\n".encode() + path.read_bytes())
 
 
 def _describe_after(job: CaptureJob, info: Info) -> None:

@@ -46,6 +46,7 @@ def _wait_seconds(job: CaptureJob, seconds: float, full: Callable[[], bool]) -> 
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0 and not full():
         if not job.alive:
+            job.stopped_early = "the training ended"
             return ["the training ended within the window"]
         job.say(f"{duration(seconds - left)} of {duration(seconds)}")
         job.sleep(min(left, 0.1))
@@ -63,7 +64,9 @@ def _wait_steps(job: CaptureJob, begin_ns: int, wanted: int, full: Callable[[], 
             done, last_at = whole, time.monotonic()
             job.say(steps=min(done, wanted - SPARE_STEPS))
         elif not job.alive:
+            job.stopped_early = "the training ended"
             return [f"the training ended within the window, after {done} whole steps"]
         elif time.monotonic() - last_at > patience:
+            job.stopped_early = f"no step ended for {patience:.0f} s"
             return [f"no step ended for {patience:.0f} s: the window was closed after {done} whole steps"]
     return []

@@ -97,7 +97,8 @@ class OnAlert:
             self._process.communicate(told + b"\n", timeout=TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             self._kill()
-            self._process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(TIMEOUT_SECONDS)
             return f"--on-alert: {name} ran for over {TIMEOUT_SECONDS:.0f} s and was killed"
         code = self._process.returncode
         if code == 0:

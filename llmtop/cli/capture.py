@@ -78,6 +78,15 @@ class _EngineOption(click.Option):
     help="Something more to record; 'help' lists what there is and what each costs.",
 )
 @click.option(
+    "--memory-limit",
+    type=click.FloatRange(0.0625, 1024),
+    default=0.5,
+    show_default=True,
+    metavar="GIB",
+    help="Stop torch.profiler, jax.profiler and memory when the recording needs about that much of the training's "
+    "memory.",
+)
+@click.option(
     "--when",
     multiple=True,
     metavar="COND",
@@ -114,6 +123,7 @@ def capture(
     seconds: float | None,
     out: Path | None,
     options: tuple[str, ...],
+    memory_limit: float,  # which _plan takes from the context
     when: tuple[str, ...],
     most: int,
     cooldown: float,
@@ -195,6 +205,7 @@ def _plan(
         steps=None if seconds is not None else steps or DEFAULT_STEPS,
         seconds=seconds,
         options=frozenset(options),
+        memory_bytes=int(click.get_current_context().params["memory_limit"] * (1 << 30)),
     )
 
 
@@ -342,6 +353,8 @@ def _print_result(result: Result, as_json: bool) -> None:
         }
         say_json(facts)
         return
+    if result.info.stopped_early:
+        say(printable(result.info.stopped_early, 400))
     say(_report_text(result))
     for note in result.info.notes:
         say(f"note: {printable(note)}")

@@ -61,6 +61,7 @@ def start(name: str, command: Callable[[str], Sequence[str]], environment: Mappi
 def hand_over(address: str, environment: Mapping[str, str]) -> None:
     """Called in the program: say that it is ready, and what the training's environment must have."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(START_SECONDS)
         connection.connect(address)
         connection.sendall(json.dumps(dict(environment)).encode())
 
@@ -86,8 +87,13 @@ def _receive(name: str, listener: socket.socket, starter: int, said: IO[bytes]) 
             os.killpg(starter, signal.SIGKILL)
             raise NotPossibleHere(f"{name} was not ready within {START_SECONDS:.0f} s: {_last_words(said)}")
     connection, _ = listener.accept()
-    with connection, connection.makefile("rb") as stream:
-        handed: dict[str, str] = json.loads(stream.read())
+    connection.settimeout(START_SECONDS)
+    try:
+        with connection, connection.makefile("rb") as stream:
+            handed: dict[str, str] = json.loads(stream.read())
+    except TimeoutError:
+        os.killpg(starter, signal.SIGKILL)
+        raise NotPossibleHere(f"{name} was not ready within {START_SECONDS:.0f} s: {_last_words(said)}") from None
     return handed
 
 

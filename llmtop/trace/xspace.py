@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from llmtop.errors import NotPossibleHere, UnusableInput
@@ -74,7 +75,8 @@ def load(path: Path, limits: Limits) -> model.Trace:
         finally:
             patience.cancel()
             process.kill()
-            process.wait()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_SECONDS)
     named = _RANK.match(path.name)
     if named is not None and not trace.ranks:
         trace.ranks.append(model.TracedRank(next(iter(trace.process_names)), int(named[1]), 0))

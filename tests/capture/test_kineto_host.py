@@ -10,19 +10,22 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from llmtop import wire
+from llmtop.capture.job import CaptureJob, Plan, Target
 from llmtop.capture.kineto import daemon, messages
 from llmtop.capture.kineto import engine as kineto_engine
 from llmtop.capture.kineto.daemon import FabricHost
 from llmtop.capture.kineto.messages import Frames, Lines
+from llmtop.capture.step_listener import StepWatch
 from llmtop.errors import NotPossibleHere
 from tests.support.data import DATA
-from tests.support.processes import environment, wait_for
+from tests.support.processes import REPOSITORY, environment, wait_for
 
 
 @pytest.fixture
@@ -284,3 +287,48 @@ def test_launchers_and_spawned_workers_are_no_trainings(host: FabricHost, tmp_pa
         for process in running.values():
             process.kill()
             process.wait()
+
+
+@contextmanager
+def dropping(host: FabricHost, how_many: int) -> Iterator[int]:
+    """The pid of a process that drops so many configurations."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.capture.drops_configs", str(how_many)],
+        env=environment(**daemon.environment(host.directory)),
+        stdout=subprocess.DEVNULL,
+        cwd=REPOSITORY,
+    ) as process:
+        try:
+            wait_for(lambda: process.pid in [one.pid for one in kineto_engine.pollers(host.directory)])
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def _job(pid: int, folder: Path, **length: float) -> CaptureJob:
+    plan = Plan("kineto", (Target(pid),), folder, **length)  # type: ignore[arg-type]
+    return CaptureJob(plan, folder, StepWatch([]))
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits as for a process that asks ten times a second."""
+    monkeypatch.setattr(kineto_engine, "TAKEN_SECONDS", 0.5)
+    monkeypatch.setattr(kineto_engine, "ASK_SECONDS", 0.1)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("length", [{"seconds": 0.5}, {"steps": 5}])
+def test_a_configuration_that_the_process_dropped_is_sent_again(
+    host: FabricHost, tmp_path: Path, length: dict[str, float]
+) -> None:
+    with dropping(host, 2) as pid:
+        recorded = kineto_engine.KinetoEngine().record(_job(pid, tmp_path, **length))
+    assert [path.is_file() for path in recorded.traces] == [True]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_one_that_drops_each_configuration_is_given_up_in_one_sentence(host: FabricHost, tmp_path: Path) -> None:
+    with dropping(host, -1) as pid, pytest.raises(NotPossibleHere, match=r"dropped the request 6 times in .* s"):
+        kineto_engine.KinetoEngine().record(_job(pid, tmp_path, seconds=0.5))
+    assert answer(ask(host)) == b"", "and nothing is left to be sent"

@@ -69,12 +69,6 @@ def test_captures_follow_one_another(training: Training, captures: Path) -> None
     training.wait_for_steps(3)
 
 
-def test_seconds_become_steps(training: Training, captures: Path) -> None:
-    training.wait_for_steps(10)
-    result = take.take(plan(training.wait_attached(), captures, steps=None, seconds=0.5))
-    assert 5 <= result.report.steps.count <= 15
-
-
 @pytest.mark.parametrize("stage", ["start", "record", "stop"])
 def test_a_cancel_leaves_nothing_and_the_training_running(training: Training, captures: Path, stage: str) -> None:
     target = training.wait_attached()
@@ -170,7 +164,7 @@ def test_a_script_with_a_profiler_of_its_own_is_left_alone(start: Start, capture
     )
     process = subprocess.Popen([sys.executable, str(script)], env=environment(), stdin=subprocess.DEVNULL)
     try:
-        target = wait_for(lambda: _target(process.pid), what="the script to attach")
+        target = wait_for(lambda: _target(process.pid), seconds=60, what="the script to attach")
         with pytest.raises(NotPossibleHere, match=r"has a torch\.profiler of its own"):
             take.take(plan(target, captures))
         assert process.poll() is None

@@ -215,7 +215,9 @@ def ended(capturing: Capturing, width: int, look: Look) -> list[Row]:
 def result(taken: Result, width: int, look: Look) -> list[Row]:
     """Where it is, how it gets elsewhere, and its report."""
     palette = look.palette
-    rows = [
+    early = taken.info.stopped_early
+    rows = _paragraph(fmt.printable(early, 400), width, palette.warning, look) if early else []
+    rows += [
         Row(width).add(f"   {taken.summary}", palette.strong),
         Row(width).add("   copy  ", palette.dim).add(taken.copy, palette.code),
         Row(width).add("   open  ", palette.dim).add(taken.open, palette.code),

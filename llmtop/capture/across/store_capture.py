@@ -122,6 +122,7 @@ class AcrossNodes(Engine):
             steps=steps_to_record(job, self._engine),
             engine=self.name,
             options=dict.fromkeys(sorted(job.plan.options), True),
+            memory_bytes=job.plan.memory_bytes,
             ranks=None if self._ranks is None else list(self._ranks),
             node=self._node,
             folder=str(job.folder),
@@ -210,6 +211,9 @@ class AcrossNodes(Engine):
         lasts = [told.last_step for told, _ in done.values() if told.last_step is not None]
         found.first_step = max((step for step in firsts if step is not None), default=None)
         found.last_step = min(lasts, default=None)
+        found.seconds = min((told.seconds for told, _ in done.values() if told.seconds is not None), default=None)
+        early = [told.stopped_early for told, _ in done.values() if told.stopped_early]
+        job.stopped_early = printable(early[0], 300) if early else ""
         return found
 
     def _missing(self, ranks: dict[int, tuple[RankTold, NodeTold]]) -> list[str]:

@@ -15,9 +15,10 @@ from pathlib import Path
 
 from llmtop import client, procfs, wire
 from llmtop.capture.engine import Engine, Refusal
-from llmtop.capture.job import CaptureJob, Recorded, Target
+from llmtop.capture.job import DEFAULT_STEPS, CaptureJob, Recorded, Target
 from llmtop.capture.wait_for_window import SILENCE_SECONDS, seconds_for
 from llmtop.errors import LlmtopError, NotPossibleHere
+from llmtop.format import duration
 
 WRITE_SECONDS = 120.0
 """How long a training may take to write the file of a few steps; large models take seconds."""
@@ -81,6 +82,8 @@ class InProcessEngine(Engine):
         finally:
             for request in requests:
                 request.connection.close()
+        early = [request.state.stopped_early for request in requests if request.state.stopped_early]
+        job.stopped_early = early[0] if early else ""
         return self._recorded(requests)
 
     def path_for(self, job: CaptureJob, target: Target) -> Path:
@@ -110,6 +113,8 @@ class InProcessEngine(Engine):
             engine=self.name,
             path=str(self.path_for(job, target)),
             steps=steps_to_record(job, self),
+            seconds=job.plan.seconds,
+            memory_bytes=job.plan.memory_bytes,
             options=dict.fromkeys(sorted(job.plan.options), True),
             at_step=job.plan.at_step,
         )
@@ -144,6 +149,7 @@ class InProcessEngine(Engine):
         return Recorded(
             traces=files if self.reports else [],
             notes=[request.state.detail for request in requests if request.state.detail],
+            seconds=min((one.state.seconds for one in requests if one.state.seconds is not None), default=None),
             first_step=begun,
             last_step=ended,
         )
@@ -164,8 +170,9 @@ def steps_to_record(job: CaptureJob, engine: Engine) -> int:
 def _steps(job: CaptureJob) -> int:
     if job.plan.steps is not None:
         return job.plan.steps
+    # Only a training whose llmtop is older counts these: others stop by the clock.
     median = job.watch.median_seconds()
-    return max(1, math.ceil((job.plan.seconds or 0.0) / median)) if median else 5
+    return max(1, math.ceil((job.plan.seconds or 0.0) / median)) if median else DEFAULT_STEPS
 
 
 def _follow(job: CaptureJob, requests: list[_Request], until: tuple[str, ...]) -> None:
@@ -180,8 +187,16 @@ def _follow(job: CaptureJob, requests: list[_Request], until: tuple[str, ...]) -
         for request in waiting:
             _read(request)
             _check_time(job, request)
-        done = min(_done(request) for request in requests)
-        job.say(waiting[0].state.detail, steps=done if waiting[0].state.state == "recording" else None)
+        _say(job, waiting[0].state, min(_done(request) for request in requests))
+
+
+def _say(job: CaptureJob, state: wire.CaptureState, steps: int) -> None:
+    if state.state != "recording":
+        job.say(state.detail)
+    elif job.plan.seconds is not None and state.seconds is not None:
+        job.say(f"{duration(min(state.seconds, job.plan.seconds))} of {duration(job.plan.seconds)}")
+    else:
+        job.say(state.detail, steps=steps)
 
 
 def _read(request: _Request) -> None:

@@ -25,7 +25,17 @@ from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import duration
 
 WRITE_SECONDS = 120.0
-"""How long Kineto may take to write its file once it has begun to record; five steps took two seconds."""
+"""How long Kineto may take to write its file once it has recorded; five steps took two seconds."""
+TAKEN_SECONDS = 5.0
+"""By then Kineto records by the clock, or never will: a process asks once a second, libkineto begins two seconds
+after it got the configuration (Config::validate), by a thread that wakes once a second. When that thread wakes
+later, as on a busy machine, libkineto drops the configuration and reports it nowhere
+(ConfigDerivedState::canStart)."""
+MOST_REQUESTS = 6
+"""How often a configuration that was dropped is sent. The thread wakes up to a second early, or just in time: one
+that was late once may be early the next time."""
+ASK_SECONDS = 1.0
+_ROUNDING_SECONDS = 0.01
 HOST_SECONDS = 5.0
 _GONE = (
     "the process beside `llmtop run` that reaches Kineto has ended; another engine may still capture the training"
@@ -42,6 +52,7 @@ class HostConnection:
         Raises:
             NotPossibleHere: nobody hosts there any more, or somebody else does.
         """
+        self.directory = directory
         frames = os.path.exists(directory / messages.FRAMES)
         self._spoken = messages.Frames() if frames else messages.Lines()
         self._heard: deque[bytes] = deque()
@@ -153,6 +164,13 @@ class _Wait:
     """Where the trace is to be in the end."""
     own_pid: int | None = None
     since: float = field(default_factory=time.monotonic)
+    wish: messages.Wish | None = None
+    sent_at: float = 0.0
+    """When the process got it last, by `time.monotonic`."""
+    requests: int = 1
+    began: bool = False
+    """Whether the process has been seen to record."""
+    asked_at: float = 0.0
 
     @property
     def asked(self) -> Path:
@@ -177,6 +195,7 @@ class KinetoEngine(Engine):
     gives = "kernels and operators, recorded by PyTorch without a line of llmtop in the process"
     stays_in_process = True
     counts_steps = True
+    only_its_trace_tells_how_long = True
     open_with = "https://ui.perfetto.dev"
     launch_flag = "--kineto"
 
@@ -245,7 +264,8 @@ def _ask(job: CaptureJob, target: Target) -> _Wait:
     # In such a trace only the ends of the optimizer's steps mark steps: N lie between N + 1 of them. By the
     # device's clock, which runs behind, another is lost at the start and one at the end (seen on an H200: 4 of 7).
     steps = job.plan.steps + SPARE_STEPS + 3 if job.plan.steps else 0
-    host.send(messages.Wish(pid=target.pid, path=str(wait.asked), steps=steps, milliseconds=milliseconds))
+    wait.wish = messages.Wish(pid=target.pid, path=str(wait.asked), steps=steps, milliseconds=milliseconds)
+    host.send(wait.wish)
     return wait
 
 
@@ -253,7 +273,7 @@ def _await_sent(job: CaptureJob, wait: _Wait) -> None:
     while wait.own_pid is None:
         answer = wait.host.receive(0.05)
         if isinstance(answer, messages.Sent):
-            wait.own_pid = answer.own_pid
+            wait.own_pid, wait.sent_at = answer.own_pid, time.monotonic()
         job.check()
         _still_there(wait)
         if time.monotonic() - wait.since > 3 * kineto.FRESH_SECONDS:
@@ -272,28 +292,108 @@ def _why_not_sent(target: Target) -> str:
 
 
 def _await_file(job: CaptureJob, wait: _Wait) -> None:
-    """Wait for the finished file; Kineto confirms nothing else."""
-    began, told = time.monotonic(), time.monotonic()
-    patience = max(SILENCE_SECONDS, (job.plan.seconds or 0) + SILENCE_SECONDS, 3 * seconds_for(job))
+    """Wait for the finished file; Kineto confirms nothing else. What it has dropped is sent again.
+
+    Raises:
+        Cancelled: meanwhile.
+        NotPossibleHere: no file comes: one sentence says why.
+    """
+    told = time.monotonic()
+    limits = _Limits.of(job)
     while not wait.written.exists():
         job.sleep(0.05)
         _still_there(wait)
-        spent = time.monotonic() - began
-        if not wait.partial.exists() and spent > patience:
-            raise NotPossibleHere(
-                f"{wait.target.name} was told to record but has done no optimizer step for {duration(patience)}: "
-                "record by time instead (--seconds 2)"
-            )
-        if spent > patience + WRITE_SECONDS:
-            raise NotPossibleHere(
-                f"Kineto has not finished its file for {duration(spent)}; it comes to {wait.written}, unless the "
-                "disk is full"
-            )
+        spent = time.monotonic() - wait.since
+        if time.monotonic() - wait.asked_at > ASK_SECONDS:
+            _ask_whether_it_records(wait, limits)
+        if wait.partial.exists():
+            wait.began = True
+        if spent > (limits.all_seconds if wait.began else limits.begin_seconds):
+            raise NotPossibleHere(_why_no_file(wait, limits, spent))
         if time.monotonic() - told > 0.5:
             told = time.monotonic()
-            job.say(f"{wait.target.name}: {'writing' if wait.partial.exists() else 'recording'} ({spent:.0f} s)")
+            job.say(f"{wait.target.name}: {_doing(wait)} ({spent:.0f} s)")
     os.replace(wait.written, wait.path)
     traces.label(wait.path, *traces.place_of(wait.target))
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """How long a file may take, from the request on."""
+
+    by_steps: bool
+    begin_seconds: float
+    """Until the process records."""
+    all_seconds: float
+    """Until its file is there."""
+
+    @classmethod
+    def of(cls, job: CaptureJob) -> _Limits:
+        if job.plan.steps is None:
+            begin = MOST_REQUESTS * 2 * TAKEN_SECONDS  # each time it is sent it may wait for a question
+            return cls(False, begin, begin + (job.plan.seconds or 0.0) + WRITE_SECONDS)
+        begin = max(SILENCE_SECONDS, 3 * seconds_for(job))
+        return cls(True, begin, 2 * begin + WRITE_SECONDS)
+
+
+def _ask_whether_it_records(wait: _Wait, limits: _Limits) -> None:
+    """Hear of the host whether the process records, and send what it has dropped once more.
+
+    A process that asks for work does not record. One that is to begin with a step asks until that step comes, and
+    takes no second configuration until then (ActivityProfilerController::scheduleTrace).
+    """
+    before = time.monotonic()
+    known = [one for one in pollers(wait.host.directory) if one.pid == wait.target.pid]
+    wait.asked_at = now = time.monotonic()
+    # After the pollers: what the host sent before it answered is there by now.
+    while (answer := wait.host.receive(0.001)) is not None:
+        if isinstance(answer, messages.Sent):
+            wait.sent_at = now
+    # How long after that the process asked last: at least so long, for the host answered after `before`.
+    asked_after = before - known[0].seconds_ago - wait.sent_at if known else 0.0
+    if not known or not known[0].ready:
+        # The host takes it for busy from the moment it sent a configuration until it asks again.
+        wait.began = wait.began or asked_after > _ROUNDING_SECONDS
+        return
+    if asked_after < TAKEN_SECONDS or wait.written.exists() or wait.wish is None:
+        return
+    if wait.began:
+        raise NotPossibleHere(
+            f"Kineto in {wait.target.name} has recorded and wrote no file: the disk is full, or it cannot write "
+            f"to {wait.path.parent}"
+        )
+    if wait.requests < MOST_REQUESTS:
+        wait.requests += 1
+        wait.sent_at = now  # at the earliest
+        wait.host.send(wait.wish)
+    elif not limits.by_steps:
+        raise NotPossibleHere(_why_no_file(wait, limits, now - wait.since))
+
+
+def _doing(wait: _Wait) -> str:
+    if wait.partial.exists():
+        return "writing"
+    if wait.began:
+        return "recording"
+    return "not recording yet" if wait.requests == 1 else f"not recording yet, asked {wait.requests} times"
+
+
+def _why_no_file(wait: _Wait, limits: _Limits, spent: float) -> str:
+    name = wait.target.name
+    if wait.began:
+        return (
+            f"Kineto in {name} has not finished its file after {duration(spent)}; it comes to {wait.written}, "
+            "unless the disk is full"
+        )
+    if limits.by_steps:
+        return (
+            f"{name} was told to record but has done no optimizer step for {duration(spent)}: record by time "
+            "instead (--seconds 2); Kineto records these steps all the same when they come"
+        )
+    return (
+        f"Kineto in {name} dropped the request {wait.requests} times in {duration(spent)}, as it does on a busy "
+        "machine: try again, or capture with --engine torch.profiler or --steps 5"
+    )
 
 
 def _still_there(wait: _Wait) -> None:

@@ -327,7 +327,7 @@ def stop(tool: Nsys, session_id: str, seconds: float, always: bool = False) -> s
         try:
             return tool.run("stop", f"--session={session_id}", seconds=seconds)
         finally:
-            going_on.join()
+            going_on.join(SETTLE_SECONDS + LONGEST_SECONDS)  # a training that pauses goes on by itself by then
 
 
 def main() -> int:

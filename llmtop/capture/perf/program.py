@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from llmtop.capture.dies_with import dies_with_this_thread
@@ -22,6 +23,8 @@ _PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 START_SECONDS = 20.0
 WRITE_SECONDS = 60.0
 TRY_SECONDS = 10.0
+ENDS_SECONDS = 5.0
+"""How long a killed perf may take to end: the kernel ends it once it comes back from the disk."""
 
 
 def find() -> str:
@@ -182,6 +185,7 @@ class PerfRun:
         process = getattr(self, "process", None)
         if process is not None and process.poll() is None:
             process.kill()  # the kernel takes its events off the training
-            process.wait()
+            with suppress(subprocess.TimeoutExpired):  # it waits for a disk, say, and ends after that
+                process.wait(ENDS_SECONDS)
         for descriptor in (self._orders, self._answers, self._log):
             os.close(descriptor)

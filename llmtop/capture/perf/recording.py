@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +20,8 @@ from llmtop.errors import NotPossibleHere
 from llmtop.report.stack_samples import Stack
 from llmtop.report.stacks import Counters
 
+SCRIPT_SECONDS = 300.0
+"""How long `perf script` may take to print what was recorded: what perf keeps is bounded by `_MOST_BYTES`."""
 RATE_HZ = 49
 """Not in step with what happens 50 or 100 times a second."""
 _STACK_BYTES = 8192
@@ -132,12 +136,20 @@ class PerfRecording:
             command, stdin=quiet, stdout=subprocess.PIPE, stderr=quiet, text=True, errors="replace"
         ) as told:
             assert told.stdout is not None
+            patience = threading.Timer(SCRIPT_SECONDS, told.kill)
+            patience.start()
             try:
                 found = script.read(told.stdout, asked, dict.fromkeys(self._workers, self.target.pid))
                 told.wait(timeout=WRITE_SECONDS)
             except BaseException:
                 told.kill()
                 raise
+            finally:
+                patience.cancel()
+        if told.returncode == -signal.SIGKILL:
+            raise NotPossibleHere(
+                f"perf script has not read {self._data} within {SCRIPT_SECONDS:.0f} s: capture fewer seconds"
+            )
         if told.returncode and not found.on:
             raise NotPossibleHere(f"what perf recorded in {self._data} cannot be read by {command[0]} script")
         # It holds pieces of the training's memory (its stacks), and what was to be seen has been read.

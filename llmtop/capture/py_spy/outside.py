@@ -30,6 +30,8 @@ NATIVE_RATE_HZ = 5
 START_SECONDS = 20.0
 WRITE_SECONDS = 20.0
 DUMP_SECONDS = 5.0
+ENDS_SECONDS = 5.0
+"""How long a killed py-spy may take to end."""
 _DUMP_TRIES = 3
 """Without a pause a stack can change under py-spy's eyes; it then gives up and is asked again."""
 _UNKNOWN_VERSION = "unsupported version of python"
@@ -212,7 +214,8 @@ class PySpyRecording:
         """End it, and see that the training runs."""
         if self._process.poll() is None:
             self._process.kill()  # py-spy itself, never the training
-            self._process.wait()
+            with suppress(subprocess.TimeoutExpired):  # it waits for a disk, say, and ends after that
+                self._process.wait(ENDS_SECONDS)
             if self._native and not self._stopped_before and procfs.is_stopped(self.target.pid):
                 # It was killed while it held the process for a look; the kernel let go of it, but it is stopped.
                 with suppress(OSError):

@@ -91,7 +91,8 @@ class ProfilerClient:
                     "overloaded, or its disk is"
                 )
         if not self._process.stdout.read1(64).startswith(b"ready"):  # type: ignore[attr-defined]
-            self._process.wait(_ENDS_SECONDS)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_ENDS_SECONDS)
             raise self._failed()
 
     def record(self, seconds: float) -> None:
@@ -138,7 +139,8 @@ class ProfilerClient:
         """End it if it still runs, which ends the recording as well, and remove what it left."""
         if self._process.poll() is None:
             self._process.kill()
-        self._process.wait()
+        with suppress(subprocess.TimeoutExpired):  # it waits for a disk, say, and ends after that
+            self._process.wait(_ENDS_SECONDS)
         for stream in (self._process.stdin, self._process.stdout, self._said):
             if stream is not None:
                 with suppress(OSError):  # what was to be said to one that has gone

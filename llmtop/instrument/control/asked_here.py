@@ -173,6 +173,7 @@ class AskedHere:
             path=os.fspath(path),
             steps=ask.steps,
             options=ask.options,
+            memory_bytes=ask.memory_bytes,
             at_step=ask.at_step,
         )
         try:
@@ -188,6 +189,8 @@ class AskedHere:
             path=state.path,
             first_step=state.first_step,
             last_step=state.last_step,
+            seconds=state.seconds,
+            stopped_early=state.stopped_early[:_LONGEST],
         )
 
     def _set(self, rank: int, **fields: object) -> None:

@@ -67,6 +67,9 @@ class JaxProfiler(Recording):
 
     engine = "jax.profiler"
     library = "jax"
+    least_steps = 2
+    # Not measured with JAX: as torch.profiler, whose export is of the same kind.
+    peak_factor = 12.0
 
     @classmethod
     def offered(cls, module: Any) -> bool:

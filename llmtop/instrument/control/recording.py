@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from llmtop.instrument.record.recorder import Recorder
 
 
+MANY_STEPS = 1 << 30
+"""More than a recording by time can have."""
+
+
 class Recording(ABC):
     """One way to record; every method is called in the training thread but `offered`, `refusal` and `write`."""
 
@@ -18,6 +22,10 @@ class Recording(ABC):
     """What the process must have imported."""
     warmup = 0
     """Steps recorded and thrown away before the first that is kept."""
+    least_steps = 1
+    """Steps that a recording by time has at least, however long they are."""
+    peak_factor = 1.0
+    """How many times the memory that a recording grows by is needed when it stops and writes its file."""
     leaves_threads = False
     """Whether it starts threads that stay, and that a forked child lacks at its exit."""
 
@@ -41,7 +49,7 @@ class Recording(ABC):
 
         Args:
             recorder: whose steps are recorded.
-            steps: how many of them.
+            steps: how many of them; `MANY_STEPS` where something else ends the recording.
             options: by name, what more to record.
         """
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from llmtop import wire
 from llmtop.instrument.control.recording import Recording
+from llmtop.instrument.control.recording_length import RecordingLength
 from llmtop.instrument.control.recordings import RECORDINGS
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.guest.threads import Thread, wait_for
@@ -39,7 +40,6 @@ class Asker(Protocol):
         """Whether it has ended."""
 
 
-MAX_STEPS = 1000
 _STEP_SECONDS = 2.0
 """How long an exit waits for the next step of another thread, which alone can stop what records it."""
 
@@ -121,14 +121,16 @@ class SelfCapture:
         self, request: wire.CaptureRequest, recorder: Recorder, send: Send, asker: Asker | None = None
     ) -> None:
         self.request = request
-        self._asker = asker if request.at_step is not None else None
+        # Who asked for a few steps and is gone finds them recorded; ten minutes would be recorded for nobody.
+        waits_long = request.at_step is not None or request.seconds is not None
+        self._asker = asker if waits_long else None
         self.ended = threading.Event()
         """Set when the last state has been told."""
         self._ending = threading.Lock()
         """Taken by whoever ends it first."""
         self._recorder = recorder
         self._send = send
-        self._steps = max(1, min(request.steps, MAX_STEPS))
+        self._length = RecordingLength(request)
         self._recording: Recording | None = None
         self._thread = 0
         self._boundaries = 0
@@ -168,7 +170,7 @@ class SelfCapture:
         recording = self._recording
         if recording is not None and get_ident() != self._thread:
             return wait_for(self.ended, _STEP_SECONDS)  # which the next boundary of that thread sets
-        self._abandon("the training ended before it was complete")
+        self._abandon(f"the training ended{self._length.so_far()}")
         return True
 
     def thread_ends(self) -> None:
@@ -176,7 +178,7 @@ class SelfCapture:
         # A forked child has the same thread, and nothing to end: the capture is its parent's.
         mine = os.getpid() == self._pid and get_ident() == self._thread
         if mine and not self._writing and not self.ended.is_set():
-            self._abandon("the thread that trains ended before it was complete")
+            self._abandon(f"the thread that trains ended{self._length.so_far()}")
 
     def _abandon(self, reason: str) -> None:
         if self._recording is not None:
@@ -245,17 +247,18 @@ class SelfCapture:
             return  # the steps of another thread are none of this capture's
         self._boundaries += 1
         if self._process_ends:
-            self._abandon("the training ended before it was complete")
+            self._abandon(f"the training ended{self._length.so_far()}")
         elif self._cancelled:
             self._recording.stop()
             self._unhook("cancelled", "")
-        elif self._boundaries < self._steps:
+        elif self._boundaries < 1 or not self._length.is_full(self._boundaries, self._recording):
             self._recording.step()
             self._began(index)
             if self._boundaries > 0:
                 self._last = index
                 self._say("recording")
         else:
+            self._length.end()
             self._recording.stop()
             self._last = index
             self._recorder.boundary_hook = None
@@ -276,7 +279,7 @@ class SelfCapture:
             self._unhook("failed", passed)
             return
         self._thread = get_ident()
-        recording = RECORDINGS[self.request.engine](self._recorder, self._steps, self.request.options)
+        recording = RECORDINGS[self.request.engine](self._recorder, self._length.most_steps, self.request.options)
         _recorded = _recorded or recording.leaves_threads
         _of_thread.capture = _EndOfThread(self)
         self._recording = recording
@@ -292,6 +295,7 @@ class SelfCapture:
         if self._boundaries == 0:
             at = self.request.at_step
             self._first = index + 1 if at is None else at
+            self._length.begin()
             self._say("recording")
 
     def _give_up(self, reason: str) -> None:
@@ -336,6 +340,8 @@ class SelfCapture:
             first_step=self._first,
             last_step=self._last if state != "armed" else None,
             ended=self._process_ends,
+            seconds=self._length.seconds,
+            stopped_early=self._length.stopped_early,
         )
         with suppress(Exception):  # the monitor has gone: the capture is finished all the same
             self._send(message)
