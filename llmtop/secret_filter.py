@@ -28,7 +28,7 @@ _PRIVATE_KEY: Final = re.compile(
     re.DOTALL,
 )
 _USERINFO: Final = re.compile(
-    r"((?<![A-Za-z0-9+.-])[A-Za-z0-9+.-]{1,40}://)([^\s/@'\"<>]{1,2000}|[^\s/@:'\"<>]{0,200}:(?!\d+/)[^\s@'\"<>]{1,2000})@(?=[\w\[.-])"
+    r"((?<![A-Za-z0-9+.-])[A-Za-z0-9+.-]{1,40}://)([^\s/@'\"<>]{1,400}|[^\s/@:'\"<>]{0,200}:(?!\d+/)[^\s@'\"<>]{1,400})@(?=[\w\[.-])"
 )
 _HEADER: Final = re.compile(
     r"(\b(?:(?:proxy-)?authorization|x-[a-z-]{0,40}(?:key|token|auth|secret)|(?:set-)?cookie|api-key|private-token)\s*:\s*)"
