@@ -51,10 +51,12 @@ def own_error(error: BaseException) -> OwnError:
     log = new_log() or _log_elsewhere()
     if log is not None:
         _forget_old(log.parent)
-        command = " ".join(sys.argv)
+        from llmtop.secret_filter import without_secrets, words_without_secrets  # an error alone asks for this
+
+        command = " ".join(words_without_secrets(sys.argv))
         lines = [f"llmtop {__version__}, Python {sys.version}\n{command}\n\n", *traceback.format_exception(error)]
         try:
-            log.write_text("".join(lines), encoding="utf-8", errors="backslashreplace")
+            log.write_text(without_secrets("".join(lines)), encoding="utf-8", errors="backslashreplace")
         except OSError:
             log = None
     if log is None:

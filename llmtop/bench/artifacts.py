@@ -9,6 +9,7 @@ from llmtop.bench.run_once import RunRequest
 from llmtop.capture.folder import write
 from llmtop.environment import collect
 from llmtop.environment.model import Surroundings
+from llmtop.environment.repository import DiffKept
 from llmtop.errors import NotPossibleHere
 
 ENVIRONMENT_FILE = "environment.json"
@@ -27,6 +28,7 @@ def write_environment(folder: Path, request: RunRequest, settings: BenchSettings
             f"{folder} cannot be made: {error.strerror}; choose another folder with --out"
         ) from None
     variables = {**request.environment, **request.variables}
-    found = collect.surroundings(request.command, variables, Path.cwd(), diff=settings.diff)
-    write(folder / ENVIRONMENT_FILE, collect.to_json(found))
+    diff: DiffKept = "text" if settings.keep_diff else "hash" if settings.diff else "none"
+    found = collect.surroundings(request.command, variables, Path.cwd(), diff=diff)
+    write(folder / ENVIRONMENT_FILE, collect.to_json(found), private=settings.keep_diff)
     return found

@@ -39,7 +39,9 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
     kill: bool = False
     """Kill a command that does not end after SIGINT."""
     diff: bool = True
-    """Keep the difference to the git commit in environment.json."""
+    """Store the hash and the statistics of the difference to the git commit in environment.json."""
+    keep_diff: bool = False
+    """Store the text of that difference too, without secrets."""
 
 
 class MeasuredSteps(msgspec.Struct, frozen=True, kw_only=True):

@@ -157,19 +157,31 @@ def _unwritable(place: Path, error: OSError) -> NotPossibleHere:
     return NotPossibleHere(f"{place} cannot be written: {error.strerror}; choose another folder with --out")
 
 
-def write(path: Path, data: bytes) -> None:
+def write(path: Path, data: bytes, *, private: bool = False) -> None:
     """Write a file whole or not at all.
+
+    Args:
+        path: of the file.
+        data: its content.
+        private: whether only its owner may read it (mode 0600).
 
     Raises:
         NotPossibleHere: the disk is full or the folder unwritable.
     """
     partial = path.with_name(f".{path.name}.part")
     try:
-        partial.write_bytes(data)
+        if private:
+            partial.unlink(missing_ok=True)
+        with open(partial, "xb" if private else "wb", opener=_private_opener if private else None) as file:
+            file.write(data)
         os.replace(partial, path)
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise _unwritable(path.parent, error) from None
+
+
+def _private_opener(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def write_info(folder: Path, info: Info) -> None:

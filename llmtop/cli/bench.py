@@ -46,7 +46,9 @@ PARENT = "llmtop-bench"
 @click.option(
     "--kill", is_flag=True, help="Kill a run that has not ended 30 s after ctrl+c; else it is waited for."
 )
-@click.option("--no-diff", is_flag=True, help="Leave the difference to the git commit out of environment.json.")
+@click.option("--keep-diff", is_flag=True, help="Store the text of the difference to the git commit, filtered, in "
+              "environment.json (mode 0600); else only its hash and --stat are.")  # fmt: skip
+@click.option("--no-diff", is_flag=True, help="Store no hash and no --stat of the difference to the git commit.")
 @click.option("--json", "as_json", is_flag=True, help="Print metrics.json; all words go to stderr.")
 @gate_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGS]...")
@@ -60,6 +62,7 @@ def bench(
     to_end: bool,
     bare: bool,
     kill: bool,
+    keep_diff: bool,
     no_diff: bool,
     as_json: bool,
     gate: GateOptions,
@@ -78,6 +81,8 @@ def bench(
         raise UnusableInput("llmtop bench needs a command, as in: llmtop bench -- python train.py")
     if steps is not None and seconds is not None:
         raise UnusableInput("--steps and --seconds both say how long the window is: give one")
+    if keep_diff and no_diff:
+        raise UnusableInput("--keep-diff and --no-diff exclude each other: give one")
     if bare and not to_end:
         raise UnusableInput(
             "--bare times whole runs, since nobody counts steps without llmtop: add --to-end, and a command that "
@@ -94,6 +99,7 @@ def bench(
         to_end=to_end,
         kill=kill,
         diff=not no_diff,
+        keep_diff=keep_diff,
     )
     folder = (out or Path(PARENT) / time.strftime("%Y%m%d-%H%M%S")).absolute()
     found = protocol.measure(judge.variants, settings, folder, _say, bare=bare, check=judge.check_environment)

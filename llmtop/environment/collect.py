@@ -15,13 +15,13 @@ from llmtop.environment import variables as listed
 from llmtop.environment.machine import machine
 from llmtop.environment.model import Surroundings
 from llmtop.environment.python_facts import python_facts
-from llmtop.environment.repository import repository
+from llmtop.environment.repository import DiffKept, repository
 from llmtop.errors import LlmtopError
 from llmtop.secret_filter import words_without_secrets
 
 
 def surroundings(
-    command: Sequence[str], variables: Mapping[str, str], folder: Path, *, diff: bool, torch: bool = True
+    command: Sequence[str], variables: Mapping[str, str], folder: Path, *, diff: DiffKept, torch: bool = True
 ) -> Surroundings:
     """What a command runs in; takes some seconds where its Python has torch.
 
@@ -29,7 +29,7 @@ def surroundings(
         command: its words.
         variables: its environment.
         folder: in which it is started.
-        diff: whether to keep the difference to the git commit.
+        diff: what to store of the difference to the git commit.
         torch: whether its Python shall import torch and tell all that collect_env tells; else what is installed.
     """
     return Surroundings(
@@ -61,11 +61,13 @@ def of_process(pid: int) -> Surroundings | None:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
     except (OSError, LlmtopError):
         return None
-    return surroundings([os.fsdecode(word) for word in words], variables, folder, diff=True, torch=False)
+    return surroundings([os.fsdecode(word) for word in words], variables, folder, diff="hash", torch=False)
 
 
 def as_dict(found: Surroundings) -> dict[str, Any]:
-    """As JSON would have it."""
+    """Return what the header of a recording stores: environment.json without the text of the diff."""
+    if found.git is not None and found.git.diff is not None:
+        found = msgspec.structs.replace(found, git=msgspec.structs.replace(found.git, diff=None))
     told: dict[str, Any] = msgspec.to_builtins(found)
     return told
 

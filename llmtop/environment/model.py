@@ -19,8 +19,13 @@ class Repository(msgspec.Struct, frozen=True, kw_only=True):
     """Whether tracked files differ from the commit; None when git did not say in time."""
     untracked: int | None = None
     """How many files are there that git neither tracks nor ignores."""
+    diff_sha256: str | None = None
+    """SHA-256 of the difference between the commit and the tracked files, as `git diff HEAD` prints it: equal
+    in two runs of the same code. None with --no-diff, or if git failed or took too long."""
+    diff_stat: str | None = None
+    """Output of `git diff HEAD --stat`: the changed files and the number of changed lines, without secrets."""
     diff: str | None = None
-    """Between the commit and the tracked files; None with --no-diff, or when git did not say in time."""
+    """Text of the difference without secrets; None unless --keep-diff is given."""
     diff_cut_after: int | None = None
     """Characters of the diff that are kept, where it is longer."""
 
@@ -100,6 +105,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
             "CPU": machine.cpu,
             "governor": ", ".join(sorted(machine.cpu_governor)),
             "commit": None if git is None else git.commit[:12] + (" and changes" if git.dirty else ""),
+            "changes": git.diff_sha256[:12] if git is not None and git.dirty and git.diff_sha256 else None,
             "image": machine.container.get("digest") or machine.container.get("image"),
             "host": machine.host,
         }

@@ -16,14 +16,24 @@ def output_of(
     most: int = 8 << 20,
 ) -> str | None:
     """What a program prints, cut to so many characters; None when it is not there, fails, or takes too long."""
+    raw = bytes_of(command, seconds=seconds, folder=folder, variables=variables)
+    return None if raw is None else raw.decode(errors="replace").replace("\r\n", "\n")[:most]
+
+
+def bytes_of(
+    command: Sequence[str],
+    *,
+    seconds: float = 10.0,
+    folder: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> bytes | None:
+    """Return the whole standard output of a program; None if the program is missing, fails or takes too long."""
     try:
         done = subprocess.run(
             list(command),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
             timeout=seconds,
             check=False,
             cwd=folder,
@@ -31,4 +41,4 @@ def output_of(
         )
     except (OSError, subprocess.TimeoutExpired, ValueError):
         return None
-    return done.stdout[:most] if done.returncode == 0 else None
+    return done.stdout if done.returncode == 0 else None

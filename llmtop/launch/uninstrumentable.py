@@ -10,6 +10,7 @@ from llmtop import procfs
 from llmtop.errors import NotPossibleHere
 from llmtop.format import printable
 from llmtop.launch.inject._llmtop_watch import ABI
+from llmtop.secret_filter import words_without_secrets
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?t?$")
 _WITH_VALUE = "WX"
@@ -100,4 +101,5 @@ def _said_of(pid: int) -> str | None:
             return None
     except (OSError, NotPossibleHere):
         return None  # gone, or not ours to read
-    return f"pid {pid} ({printable(' '.join(words), 70)}) runs below llmtop run, but {sentence(option)}"
+    command = printable(" ".join(words_without_secrets(words)), 70)
+    return f"pid {pid} ({command}) runs below llmtop run, but {sentence(option)}"

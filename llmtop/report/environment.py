@@ -14,6 +14,7 @@ from llmtop.inputs import read_input
 
 _HASH = 12
 """Characters of a commit that tell it from others."""
+_NO_CHANGES = hashlib.sha256(b"").hexdigest()
 _MOST_WORDS = 12
 _MOST_ROWS = 20
 """Variables and packages that are told one by one."""
@@ -42,7 +43,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     image: str | None = None
     """Of the container, by digest where that is known."""
     diff: str | None = None
-    """What the changes to the commit hash to."""
+    """Beginning of the SHA-256 of the changes to the commit; None without changes."""
     packages: dict[str, str] = {}
     """By name, as pip freeze tells them."""
     variables: dict[str, str] = {}
@@ -102,7 +103,7 @@ def of_surroundings(found: dict[str, Any] | None) -> Environment | None:
     container = machine.get("container")
     container = container if isinstance(container, dict) else {}
     governors = machine.get("cpu_governor")
-    words, dirty, diff = found.get("command"), git.get("dirty"), _text(git, "diff")
+    words, dirty = found.get("command"), git.get("dirty")
     return Environment(
         gpus=tuple(name for gpu in gpus if (name := _text(gpu, "name"))),
         host=_text(machine, "host"),
@@ -116,10 +117,18 @@ def of_surroundings(found: dict[str, Any] | None) -> Environment | None:
         cpu=_text(machine, "cpu"),
         governor=", ".join(sorted(map(str, governors))) if isinstance(governors, dict) and governors else None,
         image=_text(container, "digest") or _text(container, "image"),
-        diff=hashlib.sha256(diff.encode(errors="replace")).hexdigest()[:_HASH] if diff else None,
+        diff=_changes(git),
         packages=_packages(python.get("packages")),
         variables=_texts(found.get("variables")),
     )
+
+
+def _changes(git: dict[str, Any]) -> str | None:
+    """Return the beginning of the hash of the changes; None without changes, or where it is unknown."""
+    stored, text = _text(git, "diff_sha256"), _text(git, "diff")
+    if stored is None and text is not None:  # files of versions that stored the text alone
+        stored = hashlib.sha256(text.encode(errors="replace")).hexdigest()
+    return None if stored is None or stored == _NO_CHANGES else stored[:_HASH]
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -11,12 +11,14 @@ import re
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
 
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
+from llmtop.secret_filter import without_secrets
 
 _FRAME = re.compile(r"^(?P<name>.*) \((?P<file>.*?)(?::(?P<line>\d+))?\)$", re.DOTALL)
 _THREAD = re.compile(r"^thread \((?P<id>\w+)\)(?:: (?P<name>.*))?$", re.DOTALL)
@@ -131,9 +133,7 @@ def _stack(line: str, number: int, what: str, known: dict[str, Frame]) -> Stack:
     process: SampledProcess | None = None
     while match := _PROCESS.match(rest):
         first_asked = None if process is None else process.started_by or process.pid
-        process = SampledProcess(
-            int(match["pid"][:18]), printable(match["command"], _LONGEST_COMMAND), first_asked
-        )
+        process = SampledProcess(int(match["pid"][:18]), _command(match["command"]), first_asked)
         rest = rest[match.end() :]
     first, _, frames = rest.partition(";")
     thread = ThreadId()
@@ -145,6 +145,11 @@ def _stack(line: str, number: int, what: str, known: dict[str, Frame]) -> Stack:
         rest = frames
     parts = rest.split(";") if rest else []
     return Stack(process, thread, tuple(known.get(part) or _frame(part, known) for part in parts), int(count))
+
+
+@lru_cache(maxsize=256)
+def _command(text: str) -> str:
+    return printable(without_secrets(text[: 4 * _LONGEST_COMMAND]), _LONGEST_COMMAND)
 
 
 def _frame(text: str, known: dict[str, Frame]) -> Frame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,8 @@ def test_no_file_has_a_secret(bench: Bench, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("CUDA_LICENSE", "variablesecret")
     command = [sys.executable, "train.py", "1000000", "well", "--api-key", "argumentsecret"]
     command += ["--hub-token=anothersecret", "https://u:urlsecret@host/x", "hf_abcdefghijklmnopqrstuvwx"]
-    _, err = (done := bench(["--steps", "10", "--runs", "1"], command=command)).communicate(timeout=100)
+    done = bench(["--steps", "10", "--runs", "1", "--keep-diff"], command=command)
+    _, err = done.communicate(timeout=100)
     assert done.returncode == 0, err
     texts = {path: _text(path) for path in (tmp_path / "a").rglob("*") if path.is_file()}
     assert len(texts) == 6
@@ -34,6 +36,10 @@ def test_no_file_has_a_secret(bench: Bench, tmp_path: Path, monkeypatch: pytest.
     around = texts[tmp_path / "a" / "environment.json"]
     assert '"NCCL_SOCKET_IFNAME": "eth0"' in around
     assert "+x = 2" in around
+    for path, text in texts.items():
+        keeps_diff = path.name == "environment.json"
+        assert ("+x = 2" in text) == keeps_diff, path
+        assert not keeps_diff or stat.S_IMODE(path.stat().st_mode) == 0o600
     assert "--api-key" in around
 
 
