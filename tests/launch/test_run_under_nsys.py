@@ -6,6 +6,7 @@ import os
 import signal
 import sqlite3
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from llmtop import procfs
 from llmtop.nsys_cli import tool as nsys
 from tests.launch.conftest import LLMTOP, Launcher
-from tests.support.nsys import NO_NSYS, find_nsys
+from tests.support.nsys import NO_NSYS, find_nsys, starved_nsys
 from tests.support.processes import environment, wait_for
 
 pytestmark = pytest.mark.nsys
@@ -191,6 +192,62 @@ def test_an_nsys_that_fails_once_is_asked_again(tool: nsys.Nsys, tmp_path: Path)
     assert failed.exists()
     assert done.returncode == 7, done.stderr
     assert "ended before" not in done.stderr
+
+
+def test_an_nsys_that_gives_up_on_a_busy_machine_is_asked_until_it_has_a_session(
+    tool: nsys.Nsys, script: Script, tmp_path: Path
+) -> None:
+    folder = tmp_path / "nsys"
+    folder.mkdir()
+    starved = starved_nsys(folder, tool.path, times=2)
+    with subprocess.Popen(
+        [*LLMTOP, "--nsys", "--", *script(READS.format(seconds=60))],
+        env=environment(LLMTOP_NSYS=str(starved)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as training:
+        try:
+            assert training.stdout is not None
+            assert training.stderr is not None
+            assert training.stdout.readline() == "ready\n", training.stderr.read()
+            assert sorted(path.name for path in folder.iterdir()) == [
+                "launched-1",
+                "launched-2",
+                "launched-3",
+                "nsys",
+            ]
+            session = session_of(tool, training)
+            assert session is not None
+            assert session.state == "Launched"
+        finally:
+            training.kill()
+    wait_for(lambda: not processes_of(session), 60, "nsys to leave")
+
+
+def test_an_nsys_that_gives_up_all_the_time_is_said_to_need_a_quieter_machine(tmp_path: Path) -> None:
+    touched, starved = tmp_path / "touched", tmp_path / "nsys"
+    starved.write_text(
+        "#!/bin/sh\n"
+        "[ $1 = --version ] && echo NVIDIA Nsight Systems version 2025.3.1 && exit\n"
+        "echo 'ProcessWaiterImpl.cpp(186): Throw in function QuadDCommon::ProcessWaiter'\nexit 1\n"
+    )
+    starved.chmod(0o755)
+    call = "from llmtop.__main__ import main; main()"
+    impatient = "from llmtop.launch import nsys_session as one; one.BUSY_SECONDS = 0.2"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{impatient}; {call}", "run", "--nsys", "--", "touch", str(touched)],
+        env=environment(LLMTOP_NSYS=str(starved)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert "this machine is too busy" in done.stderr
+    assert "QuadD" not in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not touched.exists()
 
 
 @pytest.mark.parametrize(
