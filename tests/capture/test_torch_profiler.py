@@ -72,7 +72,9 @@ def test_captures_follow_one_another(training: Training, captures: Path) -> None
 def test_seconds_become_steps(training: Training, captures: Path) -> None:
     training.wait_for_steps(10)
     result = take.take(plan(training.wait_attached(), captures, steps=None, seconds=0.5))
-    assert 5 <= result.report.steps.count <= 15
+    before = result.info.step_seconds.before_p50
+    assert before is not None
+    assert result.report.steps.count == pytest.approx(0.5 / before, rel=0.5, abs=1), before
 
 
 @pytest.mark.parametrize("stage", ["start", "record", "stop"])
@@ -201,7 +203,7 @@ def test_a_request_while_one_runs_is_refused(training: Training, tmp_path: Path)
 
 def _states(connection: client.Connection, until: str) -> dict[str, list[wire.CaptureState]]:
     states: dict[str, list[wire.CaptureState]] = {}
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         for message in connection.receive(0.1):
             if isinstance(message, wire.CaptureState):

@@ -27,7 +27,7 @@ def environment(**extra: str) -> dict[str, str]:
     }
 
 
-def wait_for(condition: Callable[[], T], seconds: float = 20.0, what: str = "") -> T:
+def wait_for(condition: Callable[[], T], seconds: float = 60.0, what: str = "") -> T:
     """Poll until `condition()` is truthy and return it.
 
     Raises:
@@ -68,8 +68,11 @@ def stop(pid: int) -> None:
     os.kill(pid, signal.SIGSTOP)
 
     def stands() -> bool:
-        states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks.iterdir()]
-        return set(states) == {"T"}
+        states = set()
+        for task in tasks.iterdir():
+            with suppress(OSError):  # a thread that ends meanwhile
+                states.add((task / "stat").read_text().rpartition(")")[2].split()[0])
+        return states == {"T"}
 
     tasks = Path(f"/proc/{pid}/task")
     wait_for(stands, what=f"process {pid} to stand")
