@@ -5,18 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import time
-from typing import TYPE_CHECKING
 
 import click
 
 from llmtop.cli.output import say
 from llmtop.errors import UnusableInput
-
-if TYPE_CHECKING:
-    from llmtop.nsys_cli.tool import Nsys
-
-_AGAIN_SECONDS = 0.5
 
 
 @click.command(
@@ -126,8 +119,7 @@ def _print(sentence: str) -> None:
 
 
 def _nsys_session(environment: dict[str, str], extras: tuple[str, ...]) -> dict[str, str]:
-    from llmtop.launch import run_lifetime
-    from llmtop.launch.spawn_detached import EndedEarly
+    from llmtop.launch import nsys_session, run_lifetime
     from llmtop.nsys_cli import tool as nsys
 
     around = environment.get(nsys.SESSION_VARIABLE)
@@ -137,11 +129,9 @@ def _nsys_session(environment: dict[str, str], extras: tuple[str, ...]) -> dict[
     found = nsys.find(environment)
     options = [nsys.option(name) for name in extras]
     carried = {**environment, run_lifetime.MARKER: run_lifetime.new_marker()}
-    try:
-        session, handed = _start(nsys.new_session_name(), extras, found, carried)
-    except EndedEarly:  # seen while another session was ending; the training has not begun, so try once more
-        time.sleep(_AGAIN_SECONDS)
-        session, handed = _start(nsys.new_session_name(), extras, found, carried)
+    session, handed = nsys_session.start(
+        lambda name: nsys.launch_command(name, extras, found), nsys.new_session_name, carried
+    )
     _print(
         f"nsys {found.version_text}, session {session}: a step takes 0 to 7 % longer, 1 to 39 % (most "
         "with tiny kernels) during a capture and, where the host sets the pace, up to 30 % from the first on "
@@ -152,12 +142,3 @@ def _nsys_session(environment: dict[str, str], extras: tuple[str, ...]) -> dict[
     for option in options:
         _print(f"--with {option.name} ({option.summary}): {option.cost}")
     return {**carried, **handed}
-
-
-def _start(
-    session: str, extras: tuple[str, ...], found: Nsys, carried: dict[str, str]
-) -> tuple[str, dict[str, str]]:
-    from llmtop.launch import nsys_session
-    from llmtop.nsys_cli import tool as nsys
-
-    return session, nsys_session.start(nsys.launch_command(session, extras, found), session, carried)

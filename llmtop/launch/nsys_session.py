@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 if __name__ == "__main__":  # nsys runs this file by its path, in an interpreter that knows no packages (-I -S)
@@ -22,6 +22,9 @@ if __name__ == "__main__":  # nsys runs this file by its path, in an interpreter
 
 from llmtop.launch import run_lifetime
 
+AGAIN_SECONDS = 0.5
+BUSY_SECONDS = 30.0
+"""For how long an nsys that gives up on a busy machine is started again."""
 COLLECTING_SECONDS = 60.0
 """How long a capture that was running when the training ended has for being stopped by whoever started it."""
 
@@ -30,7 +33,52 @@ _NOT_FOR_THE_TRAINING = frozenset({"LD_LIBRARY_PATH", "PWD", "OLDPWD", "SHLVL", 
 """What a wrapper script around nsys changes for nsys's own sake."""
 
 
-def start(launch: Sequence[str], session: str, environment: Mapping[str, str]) -> dict[str, str]:
+def start(
+    command: Callable[[str], Sequence[str]], new_name: Callable[[], str], environment: Mapping[str, str]
+) -> tuple[str, dict[str, str]]:
+    """Start a session, again where nsys ends before it has one: the training has not begun.
+
+    nsys gives up where the process that it starts its program with gets no core for half a second; it is started
+    again until that process gets one. After any other end it is started once more: one was seen while another
+    session was ending.
+
+    Args:
+        command: makes the command line of nsys up to the program, of a session's name
+            (`llmtop.nsys_cli.tool.launch_command`).
+        new_name: makes a name that no session has.
+        environment: what the training would have without nsys, with a `lifetime.MARKER`.
+
+    Returns:
+        The session's name, and what a process must have in its environment to be part of it.
+
+    Raises:
+        NotPossibleHere: nsys did not start it; what it said is in the sentence.
+    """
+    from llmtop.errors import NotPossibleHere
+    from llmtop.launch.spawn_detached import EndedEarly
+    from llmtop.nsys_cli.words import gave_up_on_its_launcher
+
+    deadline = time.monotonic() + BUSY_SECONDS
+    may_fail = True
+    while True:
+        session = new_name()
+        try:
+            return session, _start_once(command(session), session, environment)
+        except EndedEarly as ended:
+            if gave_up_on_its_launcher(ended.output):
+                if time.monotonic() > deadline:
+                    raise NotPossibleHere(
+                        f"nsys was started again for {BUSY_SECONDS:.0f} s and gave up each time: this machine is "
+                        "too busy to run its launcher within 0.5 s; stop other programs, or start without --nsys"
+                    ) from None
+            elif may_fail:
+                may_fail = False
+            else:
+                raise
+        time.sleep(AGAIN_SECONDS)
+
+
+def _start_once(launch: Sequence[str], session: str, environment: Mapping[str, str]) -> dict[str, str]:
     """Start a session, and return what a process must have in its environment to be part of it.
 
     The session ends after this process, whatever program that has become by then, and after all others that
@@ -42,7 +90,8 @@ def start(launch: Sequence[str], session: str, environment: Mapping[str, str]) -
         environment: what the training would have without nsys, with a `lifetime.MARKER`.
 
     Raises:
-        NotPossibleHere: nsys did not start it; what it said is in the sentence.
+        EndedEarly: nsys ended; what it said is in the sentence.
+        NotPossibleHere: nsys was not ready in time.
     """
     from llmtop.launch import spawn_detached
 

@@ -29,6 +29,11 @@ _LAST_LINES = 3
 class EndedEarly(NotPossibleHere):
     """The program ended before it handed anything over. What it does at once it may do better a moment later."""
 
+    def __init__(self, sentence: str, output: str) -> None:
+        """Raise with a sentence and with all that the program wrote."""
+        super().__init__(sentence)
+        self.output = output
+
 
 def start(name: str, command: Callable[[str], Sequence[str]], environment: Mapping[str, str]) -> dict[str, str]:
     """Start a program in a session of its own and return what it handed over.
@@ -82,10 +87,12 @@ def _receive(name: str, listener: socket.socket, starter: int, said: IO[bytes]) 
     deadline = time.monotonic() + START_SECONDS
     while not select.select([listener], [], [], 0.05)[0]:
         if os.waitid(os.P_PID, starter, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-            raise EndedEarly(f"{name} ended before the training was started: {_last_words(said)}")
+            output = _output(said)
+            raise EndedEarly(f"{name} ended before the training was started: {_last_words(output)}", output)
         if time.monotonic() > deadline:
             os.killpg(starter, signal.SIGKILL)
-            raise NotPossibleHere(f"{name} was not ready within {START_SECONDS:.0f} s: {_last_words(said)}")
+            last = _last_words(_output(said))
+            raise NotPossibleHere(f"{name} was not ready within {START_SECONDS:.0f} s: {last}")
     connection, _ = listener.accept()
     connection.settimeout(START_SECONDS)
     try:
@@ -97,7 +104,11 @@ def _receive(name: str, listener: socket.socket, starter: int, said: IO[bytes]) 
     return handed
 
 
-def _last_words(said: IO[bytes]) -> str:
+def _output(said: IO[bytes]) -> str:
     said.seek(0)
-    lines = [line.strip() for line in said.read().decode(errors="replace").splitlines() if line.strip()]
+    return said.read().decode(errors="replace")
+
+
+def _last_words(output: str) -> str:
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     return " ".join(lines[-_LAST_LINES:]) if lines else "it said nothing"

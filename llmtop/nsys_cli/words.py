@@ -26,6 +26,15 @@ _BLOCK = re.compile(
 )
 
 
+def gave_up_on_its_launcher(output: str) -> bool:
+    """Return whether `nsys launch` ended because its launcher was not ready in time, as on a busy machine.
+
+    nsys 2023.4.4 tries five times in 0.5 s to open a semaphore that the launcher makes. The program that it was to
+    start has not begun then.
+    """
+    return "ProcessWaiter" in output
+
+
 def reason(said: str) -> str | None:
     """Why it failed, in one line; None where it said nothing that a person could use.
 

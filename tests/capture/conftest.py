@@ -56,7 +56,7 @@ class Training:
     def end(self) -> int:
         """End it as a user would; returns its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
+        return self.process.wait(60)
 
 
 Start = Callable[..., Training]
@@ -107,7 +107,7 @@ def _starting(runtime_dir: Path) -> Iterator[Start]:
         for training in started:
             with suppress(ProcessLookupError):
                 os.killpg(training.pid, signal.SIGKILL)
-            training.process.wait(20)
+            training.process.wait(60)
 
 
 def _read(training: Training) -> None:

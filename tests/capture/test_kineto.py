@@ -92,11 +92,19 @@ class TestCapture:
         assert training.end() == 0
         assert not any("ERROR" in line for line in training.lines)
 
-    def test_a_training_that_ends_before_its_trace_is_written(self, start: Start, captures: Path) -> None:
-        training = start("--torch", "--plain", "--steps", "40", behind=BEHIND)
+    def test_a_training_that_ends_before_its_trace_is_written(
+        self, start: Start, captures: Path, tmp_path: Path
+    ) -> None:
+        end = tmp_path / "end"
+        training = start("--torch", "--plain", "--until", str(end), behind=BEHIND)
         wait_for(lambda: _asks(training))
+
+        def end_it(progress: Progress) -> None:
+            if progress.stage == "record":
+                end.touch()
+
         with pytest.raises(NotPossibleHere, match="ended before its trace was written"):
-            take.take(plan(training, captures, steps=500))
+            take.take(plan(training, captures, steps=500), end_it)
 
 
 def test_the_host_is_no_child_and_goes_with_the_training(start: Start) -> None:

@@ -48,7 +48,7 @@ def connected(host: FabricHost) -> socket.socket:
 def ask(host: FabricHost, kind: int = 3, body: bytes | None = None) -> socket.socket:
     """Put a question to the host as Kineto does."""
     client = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    client.settimeout(5)
+    client.settimeout(30)
     client.bind(str(host.directory / f"dynoconfigclient{os.urandom(4).hex()}"))
     question = struct.pack("@iiq1i", kind, 1, 0, os.getpid()) if body is None else body
     client.sendto(struct.pack("@Q32s", len(question), b"req") + question, str(host.directory / "dynolog"))
@@ -76,7 +76,7 @@ def test_a_wish_is_told_once_and_only_to_a_process_that_can_trace(host: FabricHo
     text = answer(ask(host)).decode()
     assert "ACTIVITIES_ITERATIONS=7\n" in text
     assert "ACTIVITIES_LOG_FILE=/tmp/trace.json\n" in text
-    assert monitor.receive(5) == messages.Sent(own_pid=os.getpid())
+    assert monitor.receive(30) == messages.Sent(own_pid=os.getpid())
     assert answer(ask(host)) == b""
     monitor.close()
 
@@ -121,7 +121,7 @@ def test_what_is_no_wish_is_refused_and_the_host_serves_on(host: FabricHost, sen
         assert b"refused" in bad.recv(4096)
     assert answer(ask(host)) == b""
     neighbour.send(messages.WhoIsThere())
-    assert isinstance(neighbour.receive(5), messages.Pollers)
+    assert isinstance(neighbour.receive(30), messages.Pollers)
     neighbour.close()
 
 
@@ -215,12 +215,12 @@ def test_an_old_host_hears_what_it_always_did(runtime_dir: Path) -> None:
     asked = messages.Lines().from_monitor.decode(wish)
     monitor = kineto_engine.HostConnection(runtime_dir)
     monitor.send(asked)
-    assert monitor.receive(5) == messages.Sent(own_pid=json.loads(sent)["own_pid"])
+    assert monitor.receive(30) == messages.Sent(own_pid=json.loads(sent)["own_pid"])
     monitor.close()
     monitor = kineto_engine.HostConnection(runtime_dir)
     monitor.send(messages.Lines().from_monitor.decode(bad_wish))
     with pytest.raises(NotPossibleHere, match="a wish needs an absolute path and a length"):
-        monitor.receive(5)
+        monitor.receive(30)
     monitor.close()
     assert host.heard == [look, wish, bad_wish]
 

@@ -89,7 +89,7 @@ def test_a_training_under_plain_nsys_launch_is_found(start: Start, real_nsys: Pa
         os.kill(
             target.pid, signal.SIGTERM
         )  # nsys launch would not pass a signal on, and its agent stays without it
-        training.process.wait(20)
+        training.process.wait(60)
 
 
 def _attached() -> tuple[Target, ...]:
@@ -125,6 +125,6 @@ def test_without_step_messages_the_clock_decides_and_an_empty_report_is_told(
 ) -> None:
     training = start("--plain", behind=(*llmtop_run, "--nsys", "--"))
     result = take.take(plan(Target(training.pid), captures, steps=None, seconds=0.5))
-    assert result.info.window_seconds == pytest.approx(0.5, abs=0.4)
+    assert (result.info.window_seconds or 0) >= 0.5
     assert result.info.steps is None
     assert any("neither kernels nor NVTX ranges" in note for note in result.info.notes)

@@ -22,7 +22,7 @@ from llmtop.nsys_cli import tool as nsys
 from llmtop.trace.nvtx_operators import parse
 from tests.capture.conftest import Start, Training
 from tests.capture.killed import kill_capture_at
-from tests.capture.under_nsys import plan, session_state
+from tests.capture.under_nsys import plan, session_state, touch_within
 from tests.support.processes import wait_for
 from tests.support.trainings import Heard
 
@@ -172,12 +172,13 @@ def test_a_script_with_a_profiler_is_left_alone(
 
 
 def test_a_training_that_ends_within_the_window_ends_as_it_would(
-    start: Start, llmtop_run: tuple[str, ...], captures: Path
+    start: Start, llmtop_run: tuple[str, ...], captures: Path, tmp_path: Path
 ) -> None:
+    end = tmp_path / "end"
     training = start(
-        "--torch", "--nvtx", "--step-ms", "40", "--steps", "150", behind=(*llmtop_run, "--nsys", "--")
+        "--torch", "--nvtx", "--step-ms", "40", "--until", str(end), behind=(*llmtop_run, "--nsys", "--")
     )
-    result = take.take(plan(training.wait_attached(), captures, steps=500, options=OPS))
+    result = take.take(plan(training.wait_attached(), captures, steps=500, options=OPS), touch_within(end))
     assert result.trace is not None
     assert operators(result.trace)
     assert any("ended within the window" in note for note in result.info.notes), result.info.notes

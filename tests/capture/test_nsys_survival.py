@@ -17,7 +17,7 @@ from llmtop.errors import NotPossibleHere
 from llmtop.nsys_cli import tool as nsys
 from tests.capture.conftest import Start, Training
 from tests.capture.killed import kill_capture_at
-from tests.capture.under_nsys import abandon, plan, ranges, session_state
+from tests.capture.under_nsys import abandon, plan, ranges, session_state, touch_within
 from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.nsys, pytest.mark.usefixtures("real_nsys")]
@@ -105,20 +105,22 @@ def test_a_second_monitor_is_told(under_nsys: Training, captures: Path) -> None:
 
     thread = threading.Thread(target=first)
     thread.start()
-    assert recording.wait(20)
+    assert recording.wait(60)
     with pytest.raises(NotPossibleHere, match=rf"another llmtop \(pid {os.getpid()}\) has been capturing"):
         take.take(plan(target, captures))
     cancelled.set()
-    thread.join(30)
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 def test_a_training_that_ends_within_the_window_leaves_its_report(
-    start: Start, llmtop_run: tuple[str, ...], captures: Path
+    start: Start, llmtop_run: tuple[str, ...], captures: Path, tmp_path: Path
 ) -> None:
-    training = start("--steps", "30", behind=(*llmtop_run, "--nsys", "--"))
+    end = tmp_path / "end"
+    training = start("--until", str(end), behind=(*llmtop_run, "--nsys", "--"))
     target = training.wait_attached()
-    result = take.take(plan(target, captures, steps=500))
-    assert training.process.wait(20) == 0
+    result = take.take(plan(target, captures, steps=500), touch_within(end))
+    assert training.process.wait(60) == 0
     assert any("ended within the window" in note for note in result.info.notes)
     assert result.trace is not None
     assert ranges(result.trace, "step") >= 1

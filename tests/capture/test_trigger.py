@@ -57,11 +57,29 @@ def test_a_slow_step_fires_and_the_capture_says_why(start: Start, captures: Path
     training.wait_for_steps(3)
 
 
-def test_an_even_training_fires_nothing(start: Start, captures: Path) -> None:
-    training = start("--step-ms", "20", "--steps", "80")
-    target = training.wait_attached()
+class NeverCancelled(threading.Event):
+    """Counts how often an armed trigger has waited for it, and makes a file after ten times."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.file, self.times = file, 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.times += 1
+        if self.times == 10:
+            self.file.touch()
+        return super().wait(timeout)
+
+
+def test_an_even_training_fires_nothing(start: Start, captures: Path, tmp_path: Path) -> None:
+    end = tmp_path / "end"
+    target = start("--step-ms", "20", "--until", str(end)).wait_attached()
     with pytest.raises(NotPossibleHere, match="ended before the condition came true"):
-        list(trigger.armed(plan(target, captures), [SlowStep(seconds=2.0)], TriggerLimits()))
+        list(
+            trigger.armed(
+                plan(target, captures), [SlowStep(seconds=60.0)], TriggerLimits(), cancelled=NeverCancelled(end)
+            )
+        )
     assert not captures.exists()
 
 

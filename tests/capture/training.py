@@ -1,6 +1,6 @@
 """A small training for the capture tests: steps of 60 ms with four phases, attached, and one line a step.
 
-usage: training.py [--steps N] [--step-ms MS] [--torch] [--slow-every N [--slow-times F]] [--plain]
+usage: training.py [--until FILE] [--step-ms MS] [--torch] [--slow-every N [--slow-times F]] [--plain]
                    [--lockstep SOCKET] [--workers] [--nvtx]
 """
 
@@ -17,9 +17,9 @@ from typing import Any
 
 
 def main() -> None:
-    """Train until the steps are done or SIGTERM comes."""
+    """Train until a file appears or SIGTERM comes."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--until", default="", help="end after the step in which this file appears")
     parser.add_argument("--step-ms", type=float, default=60.0)
     parser.add_argument("--torch", action="store_true", help="do a little work with PyTorch in each step")
     parser.add_argument("--slow-every", type=int, default=0, help="every so many steps one takes longer")
@@ -43,7 +43,9 @@ def main() -> None:
     work = _torch_work() if options.torch else None
     other = _other_rank(options.lockstep) if options.lockstep else None
     step, phase = _plain() if options.plain else _attached()
-    for index in range(options.steps):
+    index = -1
+    while not (options.until and os.path.exists(options.until)):
+        index += 1
         slow = options.slow_every and index % options.slow_every == options.slow_every - 1
         seconds = options.step_ms / 1000 * (options.slow_times if slow else 1)
         with step(index=10 * index) if options.odd_index else step():

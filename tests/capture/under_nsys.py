@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from llmtop.capture.job import Plan, Target
+from llmtop.capture.job import Plan, Progress, Target
 from llmtop.capture.lock import CaptureLock, Holder
 from llmtop.nsys_cli import tool as nsys
 
@@ -26,6 +27,16 @@ def ranges(sqlite: Path, name: str) -> int:
             (name,),
         ).fetchone()
         return int(count)
+
+
+def touch_within(file: Path) -> Callable[[Progress], None]:
+    """Return a listener that makes a file once two steps of the window have been recorded."""
+
+    def listen(progress: Progress) -> None:
+        if progress.stage == "record" and (progress.steps or 0) >= 2:
+            file.touch()
+
+    return listen
 
 
 def session_state(target: Target) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from collectors.trainings.source import StepsSource
 from llmtop.rules.engine import Rules
 from llmtop.snapshot import Alert, Host, Rank, Snapshot
 from tests.support.forked_ranks import run_ranks, running_ranks
-from tests.support.processes import wait_for
+from tests.support.processes import core_waits, wait_for, waited_since
 from tests.support.steps import Zygote
 
 pytestmark = pytest.mark.torch
@@ -62,15 +62,6 @@ while True:
 """One rank sleeps before its forward. "by hand" names its phases, and runs without `llmtop run`."""
 
 
-def waited_for_a_core(pid: int) -> float:
-    """Seconds for which threads of a process were ready to run and others had the cores."""
-    waited_ns = 0
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(OSError):  # it has ended meanwhile
-            waited_ns += int((thread / "schedstat").read_text().split()[1])
-    return waited_ns / 1e9
-
-
 class Monitor:
     """What a monitor says of the trainings in a directory, looked at again and again."""
 
@@ -78,15 +69,15 @@ class Monitor:
         self._source, self._rules, self._time = source, Rules(), 1000.0
         self.ranks: tuple[Rank, ...] = ()
         self.accused: list[Alert] = []
-        self._since: dict[int, tuple[float, float]] = {}
-        """pid -> (when it was first seen, what it had waited for a core by then)"""
+        self._since: dict[int, tuple[float, dict[str, float]]] = {}
+        """pid -> (when it was first seen, what its threads had waited for a core by then)"""
 
     def look(self) -> Monitor:
         """Look once more, half a second later by the clock of what is judged."""
         self._time += 0.5
         self.ranks = self._source.latest().ranks
         for rank in self.ranks:
-            self._since.setdefault(rank.pid, (time.monotonic(), waited_for_a_core(rank.pid)))
+            self._since.setdefault(rank.pid, (time.monotonic(), core_waits(rank.pid)))
         snapshot = Snapshot(time=self._time, host=Host(name="here"), ranks=self.ranks)
         self.accused += [alert for alert in self._rules.apply(snapshot).alerts if alert.id == "straggler"]
         return self
@@ -100,7 +91,7 @@ class Monitor:
     def without_core_pct(self) -> dict[int, float]:
         """Of each rank, by pid, the share of the time for which the machine had no core for it."""
         return {
-            pid: 100 * (waited_for_a_core(pid) - before) / (time.monotonic() - since)
+            pid: 100 * waited_since(before, pid) / (time.monotonic() - since)
             for pid, (since, before) in self._since.items()
         }
 

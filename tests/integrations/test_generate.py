@@ -23,8 +23,10 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("runtime_dir")]
 
 TIMES = 5
 MODEL = """
-import glob, json, sys, threading, time, torch
+import json, sys, threading, time, torch
+from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter as now
+from tests.support.processes import core_waits, waited_since
 from transformers import GPT2Config, GPT2LMHeadModel, StoppingCriteria
 torch.manual_seed(0)
 tiny = dict(vocab_size=64, n_positions=256, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=None)
@@ -43,23 +45,19 @@ class Stamps(StoppingCriteria):
         self.at.append(now())
         return torch.zeros(ids.shape[0], dtype=torch.bool)
 
-def without_core():
-    # Seconds for which threads of this process were ready to run and other programs had the cores.
-    return sum(int(open(one).read().split()[1]) for one in glob.glob("/proc/self/task/*/schedstat")) / 1e9
-
 model = Planted(GPT2Config(**tiny)).eval()
 prompt = torch.randint(1, 64, (2, 24))
 truth = []
 
 def ask(model=model, inputs=prompt, **options):
     options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0, **options}
-    stamps, before = Stamps(), without_core()
+    stamps, before = Stamps(), core_waits()
     begun = now()
     given = {"inputs_embeds": inputs} if inputs.is_floating_point() else {"inputs": inputs}
     out = model.generate(**given, stopping_criteria=[stamps], **options)
     ended = now()
     parts = [stamps.at[0] - begun, ended - stamps.at[0], ended - begun]
-    truth.append([*parts, list(out.shape), without_core() - before])
+    truth.append([*parts, list(out.shape), waited_since(before)])
     return out
 """
 ENDS = "\nprint('truth: ' + json.dumps(truth))\n"
@@ -77,9 +75,8 @@ class Shown(BaseStreamer):
         pass
 ask(inputs=prompt[:1], streamer=Shown())""",
     "in a thread each": """
-thread = threading.Thread(target=ask)
-thread.start()
-thread.join()""",
+with ThreadPoolExecutor(1) as pool:
+    pool.submit(ask).result()""",
     "static cache": "ask(cache_implementation='static')",
     "chunked": "ask(prefill_chunk_size=12)",
     "embeddings": "ask(inputs=torch.randn(2, 24, 16), max_new_tokens=4)",

@@ -213,4 +213,4 @@ while True:
     child.close()
     assert not child.isalive()
     assert child.exitstatus == 1, "what torchrun itself ends with after ctrl+c"
-    wait_for(lambda: not any(is_alive(pid) for pid in workers), 10, "the workers to be gone")
+    wait_for(lambda: not any(is_alive(pid) for pid in workers), SECONDS, "the workers to be gone")

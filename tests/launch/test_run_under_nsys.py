@@ -6,6 +6,7 @@ import os
 import signal
 import sqlite3
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from llmtop import procfs
 from llmtop.nsys_cli import tool as nsys
 from tests.launch.conftest import LLMTOP, Launcher
-from tests.support.nsys import NO_NSYS, find_nsys
+from tests.support.nsys import NO_NSYS, find_nsys, starved_nsys
 from tests.support.processes import environment, wait_for
 
 pytestmark = pytest.mark.nsys
@@ -24,8 +25,7 @@ Script = Callable[[str], list[str]]
 READS = """
 import os, sys, time
 print("ready", flush=True)
-end = time.monotonic() + {seconds}
-while time.monotonic() < end:
+while not os.path.exists({end!r}):
     with open("/proc/self/stat") as file:
         file.read()
     time.sleep(0.01)
@@ -62,6 +62,12 @@ def start(tool: nsys.Nsys) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.communicate()
 
 
+@pytest.fixture
+def end(tmp_path: Path) -> Path:
+    """The file that ends what READS runs."""
+    return tmp_path / "end"
+
+
 def session_of(tool: nsys.Nsys, process: subprocess.Popen[str]) -> nsys.Session | None:
     name = nsys.session_of(process.pid)
     return next((session for session in nsys.sessions(tool) if session.id == name), None)
@@ -73,10 +79,15 @@ def processes_of(session: nsys.Session) -> list[int]:
     return [pid for pid in pids if session.name in (procfs.command(pid) or "") and procfs.is_alive(pid)]
 
 
+def bytes_read(process: subprocess.Popen[str]) -> int:
+    """What a process has read so far; an ended one has no such figure."""
+    return int(Path(f"/proc/{process.pid}/io").read_text().split()[1])
+
+
 def test_a_capture_holds_what_the_training_did(
-    tool: nsys.Nsys, start: Callable[..., subprocess.Popen[str]], script: Script, tmp_path: Path
+    tool: nsys.Nsys, start: Callable[..., subprocess.Popen[str]], script: Script, tmp_path: Path, end: Path
 ) -> None:
-    training = start(*script(READS.format(seconds=60)), options=("--with", "osrt"))
+    training = start(*script(READS.format(end=str(end))), options=("--with", "osrt"))
     session = session_of(tool, training)
     assert session is not None
     assert session.name.startswith(f"llmtop-{training.pid}")
@@ -94,29 +105,34 @@ def test_a_capture_holds_what_the_training_did(
 
 
 def test_the_session_goes_when_the_training_has_gone(
-    tool: nsys.Nsys, start: Callable[..., subprocess.Popen[str]], script: Script
+    tool: nsys.Nsys, start: Callable[..., subprocess.Popen[str]], script: Script, end: Path
 ) -> None:
-    training = start(*script(READS.format(seconds=0.5)))
+    training = start(*script(READS.format(end=str(end))))
     session = session_of(tool, training)
     assert session is not None
-    assert training.wait(30) == 6
-    wait_for(lambda: session.id not in [s.id for s in nsys.sessions(tool)], 20, "the session to end")
-    wait_for(lambda: not processes_of(session), 20, "nsys to leave")
+    end.touch()
+    assert training.wait(60) == 6
+    wait_for(lambda: session.id not in [s.id for s in nsys.sessions(tool)], what="the session to end")
+    wait_for(lambda: not processes_of(session), what="nsys to leave")
 
 
 def test_the_session_stays_for_what_the_command_left_in_the_background(
-    tool: nsys.Nsys, start: Callable[..., subprocess.Popen[str]], script: Script
+    tool: nsys.Nsys, start: Callable[..., subprocess.Popen[str]], tmp_path: Path, end: Path
 ) -> None:
-    worker = start("sh", "-c", 'echo ready; sleep 0.5; sleep 3 >/dev/null 2>&1 & echo "$!"; exit 0')
+    asked = tmp_path / "asked"
+    before, within = (f"while [ ! -e {file} ]; do sleep 0.1; done" for file in (asked, end))
+    worker = start("sh", "-c", f'echo ready; {before}; {{ {within}; }} >/dev/null 2>&1 & echo "$!"; exit 0')
     session = session_of(tool, worker)
     assert session is not None
+    asked.touch()
     assert worker.stdout is not None
     background = int(worker.stdout.readline())
-    assert worker.wait(30) == 0
-    time.sleep(1.0)
-    if procfs.is_alive(background):
-        assert session.id in [s.id for s in nsys.sessions(tool)]
-    wait_for(lambda: not processes_of(session), 20, "nsys to leave")
+    assert worker.wait(60) == 0
+    time.sleep(1.0)  # four times what a keeper waits that looks at the command alone
+    assert procfs.is_alive(background)
+    assert session.id in [s.id for s in nsys.sessions(tool)]
+    end.touch()
+    wait_for(lambda: not processes_of(session), what="nsys to leave")
 
 
 @pytest.mark.parametrize("collecting", [False, True], ids=["idle", "collecting"])
@@ -125,16 +141,21 @@ def test_a_killed_nsys_leaves_the_training_alone(
     start: Callable[..., subprocess.Popen[str]],
     script: Script,
     tmp_path: Path,
+    end: Path,
     collecting: bool,
 ) -> None:
-    training = start(*script(READS.format(seconds=4)), options=("--with", "osrt"))
+    training = start(*script(READS.format(end=str(end))), options=("--with", "osrt"))
     session = session_of(tool, training)
     assert session is not None
     if collecting:
         tool.run("start", f"--session={session.name}", "-o", str(tmp_path / "r"), "-f", "true", "--sample=none")
     for pid in processes_of(session):
         os.kill(pid, signal.SIGKILL)
-    assert training.wait(30) == 6
+    wait_for(lambda: not processes_of(session), what="nsys to be gone")
+    before = bytes_read(training)
+    wait_for(lambda: bytes_read(training) > before + 10_000, what="the training to go on")
+    end.touch()
+    assert training.wait(60) == 6
 
 
 def test_a_training_is_not_started_without_the_nsys_that_was_asked_for(tmp_path: Path) -> None:
@@ -188,9 +209,65 @@ def test_an_nsys_that_fails_once_is_asked_again(tool: nsys.Nsys, tmp_path: Path)
         timeout=60,
         check=False,
     )
-    assert failed.exists()
+    assert failed.exists(), done.stderr
     assert done.returncode == 7, done.stderr
     assert "ended before" not in done.stderr
+
+
+def test_an_nsys_that_gives_up_on_a_busy_machine_is_asked_until_it_has_a_session(
+    tool: nsys.Nsys, script: Script, tmp_path: Path, end: Path
+) -> None:
+    folder = tmp_path / "nsys"
+    folder.mkdir()
+    starved = starved_nsys(folder, tool.path, times=2)
+    with subprocess.Popen(
+        [*LLMTOP, "--nsys", "--", *script(READS.format(end=str(end)))],
+        env=environment(LLMTOP_NSYS=str(starved)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as training:
+        try:
+            assert training.stdout is not None
+            assert training.stderr is not None
+            assert training.stdout.readline() == "ready\n", training.stderr.read()
+            assert sorted(path.name for path in folder.iterdir()) == [
+                "launched-1",
+                "launched-2",
+                "launched-3",
+                "nsys",
+            ]
+            session = session_of(tool, training)
+            assert session is not None
+            assert session.state == "Launched"
+        finally:
+            training.kill()
+    wait_for(lambda: not processes_of(session), what="nsys to leave")
+
+
+def test_an_nsys_that_gives_up_all_the_time_is_said_to_need_a_quieter_machine(tmp_path: Path) -> None:
+    touched, starved = tmp_path / "touched", tmp_path / "nsys"
+    starved.write_text(
+        "#!/bin/sh\n"
+        "[ $1 = --version ] && echo NVIDIA Nsight Systems version 2025.3.1 && exit\n"
+        "echo 'ProcessWaiterImpl.cpp(186): Throw in function QuadDCommon::ProcessWaiter'\nexit 1\n"
+    )
+    starved.chmod(0o755)
+    call = "from llmtop.__main__ import main; main()"
+    impatient = "from llmtop.launch import nsys_session as one; one.BUSY_SECONDS = 0.2"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{impatient}; {call}", "run", "--nsys", "--", "touch", str(touched)],
+        env=environment(LLMTOP_NSYS=str(starved)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert "this machine is too busy" in done.stderr
+    assert "QuadD" not in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not touched.exists()
 
 
 @pytest.mark.parametrize(

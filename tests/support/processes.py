@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,7 +27,7 @@ def environment(**extra: str) -> dict[str, str]:
     }
 
 
-def wait_for(condition: Callable[[], T], seconds: float = 20.0, what: str = "") -> T:
+def wait_for(condition: Callable[[], T], seconds: float = 60.0, what: str = "") -> T:
     """Poll until `condition()` is truthy and return it.
 
     Raises:
@@ -43,13 +43,36 @@ def wait_for(condition: Callable[[], T], seconds: float = 20.0, what: str = "") 
         time.sleep(0.02)
 
 
+def core_waits(pid: int | str = "self") -> dict[str, float]:
+    """Return for how many seconds each thread of a process was ready to run while others had the cores.
+
+    By thread id. A thread that ends meanwhile is left out: between the listing and the reading, its files go.
+    """
+    found = {}
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with suppress(OSError):
+            found[thread] = int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[1]) / 1e9
+    return found
+
+
+def waited_since(before: dict[str, float], pid: int | str = "self") -> float:
+    """Return for how many seconds the threads of a process waited for a core after `before` (of `core_waits`).
+
+    What a thread that has ended since then waited is not counted, neither before nor after.
+    """
+    return sum(waited - before.get(thread, 0.0) for thread, waited in core_waits(pid).items())
+
+
 def stop(pid: int) -> None:
     """Stop a process, and wait until each of its threads stands: until then one may still answer."""
     os.kill(pid, signal.SIGSTOP)
 
     def stands() -> bool:
-        states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks.iterdir()]
-        return set(states) == {"T"}
+        states = set()
+        for task in tasks.iterdir():
+            with suppress(OSError):  # a thread that ends meanwhile
+                states.add((task / "stat").read_text().rpartition(")")[2].split()[0])
+        return states == {"T"}
 
     tasks = Path(f"/proc/{pid}/task")
     wait_for(stands, what=f"process {pid} to stand")
