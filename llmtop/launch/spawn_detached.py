@@ -100,7 +100,9 @@ def _receive(name: str, listener: socket.socket, starter: int, said: IO[bytes]) 
             handed: dict[str, str] = json.loads(stream.read())
     except TimeoutError:
         os.killpg(starter, signal.SIGKILL)
-        raise NotPossibleHere(f"{name} was not ready within {START_SECONDS:.0f} s: {_last_words(said)}") from None
+        raise NotPossibleHere(
+            f"{name} was not ready within {START_SECONDS:.0f} s: {_last_words(_output(said))}"
+        ) from None
     return handed
 
 
