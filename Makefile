@@ -107,8 +107,8 @@ test-latest:
 # The bounds of pyproject.toml are true: the tests that need no torch, with the oldest versions that it allows of what
 # llmtop itself needs, and with the newest. Wheels only: some of the oldest cannot be built by a Python of today.
 LIGHT_TOOLS := pytest pytest-asyncio pytest-timeout pytest-xdist hypothesis pyte pexpect pillow
-LIGHT_TESTS := tests/cli/test_config.py tests/collectors/nvml/test_drivers.py tests/rules tests/test_alerts.py \
-  tests/test_bottlenecks.py tests/test_format.py tests/test_procfs.py tests/test_recording.py
+LIGHT_TESTS := tests/cli/test_config.py tests/collectors/nvml/test_drivers.py tests/rules tests/model/test_alerts.py \
+  tests/model/test_bottlenecks.py tests/test_format.py tests/system/test_procfs.py tests/recording/test_reader_writer.py
 test-oldest: RESOLUTION := lowest-direct
 test-newest: RESOLUTION := highest
 test-oldest test-newest: test-%: $(UV)

@@ -23,8 +23,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.result import Result, SkipBenchmark
-from llmtop.client import Connection, discover
 from llmtop.errors import LlmtopError
+from llmtop.protocol.client import Connection, discover
 from tests.support.attackers import ATTACKS
 from tests.support.processes import environment, wait_for
 
@@ -56,7 +56,7 @@ while True:
 _WATCH = """
 import sys
 from pathlib import Path
-from llmtop.client import Connection
+from llmtop.protocol.client import Connection
 connection = Connection.open(Path(sys.argv[1]))
 while True:
     connection.receive(5)

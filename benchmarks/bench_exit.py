@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.result import Result, SkipBenchmark
-from llmtop import wire
+from llmtop.protocol import wire
 from tests.support import endings
 from tests.support.trainings import Heard, Training, connect
 

@@ -11,7 +11,7 @@ from benchmarks.large_snapshot import write
 from benchmarks.older import Cost, cost
 from benchmarks.result import Result
 from llmtop.format import size
-from llmtop.trace.memory_snapshot import ACTIVE, load
+from llmtop.memory.snapshot import ACTIVE, load
 from tests.support.processes import REPOSITORY
 
 RUNS = 5

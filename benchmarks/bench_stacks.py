@@ -16,10 +16,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from benchmarks.result import Result
-from llmtop import wire
-from llmtop.capture.job import CaptureJob, Plan, Target
+from llmtop.capture.base.job import CaptureJob, Plan, Target
+from llmtop.capture.base.step_listener import StepWatch
 from llmtop.capture.py_spy import engine, inside, loading, outside
-from llmtop.capture.step_listener import StepWatch
+from llmtop.protocol import wire
 from tests.support.trainings import Heard, Training, connect
 from tui.screens.stacks import REFRESH_SECONDS
 

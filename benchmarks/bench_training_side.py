@@ -39,7 +39,7 @@ import sys
 import time
 from pathlib import Path
 from llmtop import wire
-from llmtop.client import Connection, discover
+from llmtop.protocol.client import Connection, discover
 while not (found := discover(Path(sys.argv[1]))):
     time.sleep(0.02)
 connection = Connection.open(found[0].path)

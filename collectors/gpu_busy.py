@@ -11,11 +11,11 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from llmtop.gpu_busy import Busy, believed
-from llmtop.gpu_specs import pcie_bytes_per_s
-from llmtop.phase_names import role_of
-from llmtop.snapshot import Gpu, Process, Rank, Snapshot
-from llmtop.steady import SteadyTime
+from llmtop.hardware.gpu_specs import pcie_bytes_per_s
+from llmtop.model.gpu_busy import Busy, believed
+from llmtop.model.snapshot import Gpu, Process, Rank, Snapshot
+from llmtop.naming.phase_names import role_of
+from llmtop.recording.steady import SteadyTime
 
 WINDOW_SECONDS: Final = 15.0
 """As far back as the figures of a training's steps, unless five of them take longer."""

@@ -11,15 +11,16 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from collectors import pipeline
-from collectors.alarm import Alarm
-from collectors.base import GpuReading, GpuSource, HostSource, ProcessSource, RankSource, RanksReading
-from collectors.malloc import give_back, look_for_cycles_seldom, share_one_heap
-from collectors.nvml.selection import GpuSelection, with_whole_uuids
-from collectors.periodic_thread import last_tick
-from collectors.pipeline import Stage
-from llmtop import config, jobs
-from llmtop.snapshot import Host, Process, Snapshot
+from collectors.base import pipeline
+from collectors.base.interruptible_sleep import Alarm
+from collectors.base.malloc import give_back, look_for_cycles_seldom, share_one_heap
+from collectors.base.periodic_thread import last_tick
+from collectors.base.pipeline import Stage
+from collectors.base.source import GpuReading, GpuSource, HostSource, ProcessSource, RankSource, RanksReading
+from collectors.gpu.selection import GpuSelection, with_whole_uuids
+from llmtop import config
+from llmtop.model import jobs
+from llmtop.model.snapshot import Host, Process, Snapshot
 
 ONCE_SECONDS = 4.0
 """How long `Hub.once` waits for values that need two samples (rates, shares of time)."""
@@ -65,7 +66,7 @@ def live_sources(
 
     Args:
         interval: seconds between snapshots.
-        directory: of the trainings' sockets, `llmtop.socket_dir.runtime_dir()` by default.
+        directory: of the trainings' sockets, `llmtop.protocol.socket_dir.runtime_dir()` by default.
         all_users: root listens to the trainings of every user, each in his own folder. NCCL is not asked then:
             where to ask stands in a process's environment, which is another user's word.
         engines: whether to find out what can capture each training.
@@ -74,8 +75,8 @@ def live_sources(
         turns: whether the other nodes of a job have a hub like this one too, so that they ask NCCL in turn.
     """
     # psutil and the rules take some 40 ms to import: a screen paints its first frame before.
-    from collectors.all_gpus import AllGpus
     from collectors.dcgm.activity import DcgmActivity
+    from collectors.driver.all_gpus import AllGpus
     from collectors.gpu_busy import GpuBusy
     from collectors.machine.host import HostSource
     from collectors.machine.processes import ProcessSource

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from llmtop.errors import LlmtopError
 from llmtop.format import size
-from llmtop.recording import Reader, Writer
-from llmtop.snapshot import Snapshot
-from llmtop.steady import SteadyTime
+from llmtop.model.snapshot import Snapshot
+from llmtop.recording.reader_writer import Reader, Writer
+from llmtop.recording.steady import SteadyTime
 
 LIMIT_BYTES = 64 << 20
 IN_MEMORY_BYTES = 4 << 20

@@ -7,10 +7,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from collectors.pipeline import with_note
+from collectors.base.pipeline import with_note
 from llmtop.errors import LlmtopError
-from llmtop.recording import Writer
-from llmtop.snapshot import Snapshot
+from llmtop.model.snapshot import Snapshot
+from llmtop.recording.reader_writer import Writer
 
 PENDING_SNAPSHOTS = 100
 """How many may wait for the disk; those that come when it is so far behind are left out, and counted."""
@@ -24,10 +24,10 @@ class RecordStage:
     ) -> None:
         """Create the file at once, so that a bad path is known before anything is watched.
 
-        Arguments as of `llmtop.recording.Writer`.
+        Arguments as of `llmtop.recording.reader_writer.Writer`.
 
         Raises:
-            LlmtopError: as `llmtop.recording.Writer`.
+            LlmtopError: as `llmtop.recording.reader_writer.Writer`.
         """
         self._writer = Writer(path, host=host, overwrite=overwrite, environment=environment)
         self._waiting: queue.Queue[Snapshot | None] = queue.Queue(PENDING_SNAPSHOTS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from collectors.trainings.step_figures import StepFigures, steps_left
-from llmtop.snapshot import SCHEMA, Rank, Snapshot
+from llmtop.model.snapshot import SCHEMA, Rank, Snapshot
 
 
 class Refigure:

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from collectors import pipeline
-from collectors.alarm import Alarm
+from collectors.base import pipeline
+from collectors.base.interruptible_sleep import Alarm
+from collectors.base.pipeline import Stage
 from collectors.gpu_busy import GpuBusy
-from collectors.pipeline import Stage
 from collectors.refigure import Refigure
 from llmtop.errors import UnusableInput
 from llmtop.format import duration
-from llmtop.recording import Reader
-from llmtop.snapshot import Snapshot
+from llmtop.model.snapshot import Snapshot
+from llmtop.recording.reader_writer import Reader
 
 MIN_SPEED, MAX_SPEED = 0.25, 16.0
 HISTORY_SECONDS = 300.0
@@ -34,7 +34,7 @@ _GROWTH_SECONDS = 1.0  # how often the end of a recording is looked at again, in
 
 
 class ReplayFeed:
-    """Plays a recording (`Feed` and `ReplayControls` of collectors/base.py).
+    """Plays a recording (`Feed` and `ReplayControls` of collectors/base/source.py).
 
     Figures are made anew of the steps that the recording holds, the alerts that were recorded are dropped and the
     rules applied anew, so a recording shows what this version says. `make_rules` is called again for each jump:

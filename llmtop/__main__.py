@@ -21,27 +21,39 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from llmtop import one_blas_thread
 from llmtop.cli.output import say
 from llmtop.errors import EXIT_USAGE, LlmtopError, NotPossibleHere, check_open_files, too_many_open_files
+from llmtop.system import one_blas_thread
 from llmtop.version import __version__
 
 # command -> (module:attribute, one line of help); the bare `llmtop` is "live"
 COMMANDS: dict[str, tuple[str, str]] = {
-    "live": ("llmtop.cli.live:live", "Watch GPUs and attached trainings (what llmtop without a command does)."),
-    "run": ("llmtop.cli.run:run", "Start a training, attached, without changing it."),
-    "capture": ("llmtop.cli.capture:capture", "Capture a focused window of a running training."),
-    "captures": ("llmtop.cli.captures:captures", "List captures, or remove them."),
-    "report": ("llmtop.cli.report:report", "Say what a capture or a recording shows."),
-    "compare": ("llmtop.cli.report:compare", "Two captures, recordings or reports: what moved."),
-    "bench": ("llmtop.cli.bench:bench", "Run a training several times, and measure a steady window of each."),
-    "kernel": ("llmtop.cli.kernel:kernel", "The ncu command for a hot kernel, its run, and what ncu measured."),
-    "record": ("llmtop.cli.live:record", "Write a recording without a screen."),
-    "replay": ("llmtop.cli.live:replay", "Show a recording as if it were live."),
-    "demo": ("llmtop.cli.live:demo", "Show a recorded run of a real H200."),
-    "export": ("llmtop.cli.export:export", "Give what this node does to Prometheus."),
-    "cluster": ("llmtop.cli.cluster:cluster", "Watch all nodes, through the site's Prometheus."),
-    "doctor": ("llmtop.cli.doctor:doctor", "What this machine allows, and the command that would change it."),
+    "live": (
+        "llmtop.cli.live.command:live",
+        "Watch GPUs and attached trainings (what llmtop without a command does).",
+    ),
+    "run": ("llmtop.cli.run.command:run", "Start a training, attached, without changing it."),
+    "capture": ("llmtop.cli.capture.command:capture", "Capture a focused window of a running training."),
+    "captures": ("llmtop.cli.capture.captures:captures", "List captures, or remove them."),
+    "report": ("llmtop.cli.report.command:report", "Say what a capture or a recording shows."),
+    "compare": ("llmtop.cli.report.command:compare", "Two captures, recordings or reports: what moved."),
+    "bench": (
+        "llmtop.cli.bench.command:bench",
+        "Run a training several times, and measure a steady window of each.",
+    ),
+    "kernel": (
+        "llmtop.cli.report.kernel:kernel",
+        "The ncu command for a hot kernel, its run, and what ncu measured.",
+    ),
+    "record": ("llmtop.cli.live.command:record", "Write a recording without a screen."),
+    "replay": ("llmtop.cli.live.command:replay", "Show a recording as if it were live."),
+    "demo": ("llmtop.cli.live.command:demo", "Show a recorded run of a real H200."),
+    "export": ("llmtop.cli.cluster.export:export", "Give what this node does to Prometheus."),
+    "cluster": ("llmtop.cli.cluster.command:cluster", "Watch all nodes, through the site's Prometheus."),
+    "doctor": (
+        "llmtop.cli.doctor.command:doctor",
+        "What this machine allows, and the command that would change it.",
+    ),
     "completion": (
         "llmtop.cli.completion:completion",
         "Completion of commands and options for bash, zsh and fish.",
@@ -252,7 +264,7 @@ def _output_failed(error: Exception) -> LlmtopError | None:
 
 
 def _own_error(error: BaseException) -> LlmtopError:
-    from llmtop.crash import own_error
+    from llmtop.system.crash import own_error
 
     return own_error(error)
 

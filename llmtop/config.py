@@ -16,10 +16,10 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta, Struct, field
 
-from llmtop.bottlenecks import AlertId
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
-from llmtop.inputs import read_input
+from llmtop.model.bottlenecks import AlertId
+from llmtop.system.inputs import read_input
 
 NAME = "config.toml"
 _WIDE = 160

@@ -9,16 +9,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from llmtop.capture import folder
+from llmtop.capture.base import folder
+from llmtop.capture.base.folder import Info, StepTimes
+from llmtop.capture.base.job import Plan, Progress, Target
 from llmtop.capture.capabilities import Ability
 from llmtop.capture.engines import ENGINES
-from llmtop.capture.folder import Info, StepTimes
-from llmtop.capture.job import Plan, Progress, Target
 from llmtop.capture.py_spy.stacks import Frame, ThreadStack
 from llmtop.capture.take import Result
+from llmtop.model.snapshot import Snapshot
 from llmtop.nsys_cli import tool as nsys
-from llmtop.snapshot import Snapshot
-from llmtop.wire import Hello
+from llmtop.protocol.wire import Hello
 from screenshots.scenes import START, scene
 from tui.capture import session
 from tui.capture.form import Prospect

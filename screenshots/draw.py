@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from collectors.replay import ReplayFeed
-from llmtop.snapshot import Snapshot
+from llmtop.model.snapshot import Snapshot
 from screenshots import captures, reports, situations
 from screenshots.scenes import scene
 
@@ -78,7 +78,7 @@ def _h200(until: int) -> Callable[[], list[Snapshot]]:
     def recorded() -> list[Snapshot]:
         from itertools import islice
 
-        from llmtop.recording import Reader
+        from llmtop.recording.reader_writer import Reader
         from llmtop.rules.engine import Rules
 
         rules = Rules()

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from collectors.replay import ReplayFeed
 from llmtop.capture.prepared import PreparedCaptures
-from llmtop.recording import Reader
+from llmtop.recording.reader_writer import Reader
 from llmtop.rules.engine import Rules
 from tui.app import LlmtopApp
-from tui.canvas import Board
+from tui.core.canvas import Board
 
 HERE = Path(__file__).parent
 DATA = HERE.parent / "llmtop" / "data"

@@ -10,7 +10,7 @@ import functools
 import random
 from typing import Any
 
-from llmtop.snapshot import Alert, Gpu, Host, Phase, Process, Rank, Snapshot, Step
+from llmtop.model.snapshot import Alert, Gpu, Host, Phase, Process, Rank, Snapshot, Step
 
 GIB = 2**30
 MIB = 2**20

@@ -12,10 +12,10 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from collectors.replay import ReplayFeed
-from llmtop import clock_events
-from llmtop.recording import Reader, Writer
+from llmtop.hardware import clock_events
+from llmtop.model.snapshot import Gpu, Snapshot, from_json
+from llmtop.recording.reader_writer import Reader, Writer
 from llmtop.rules.engine import Rules
-from llmtop.snapshot import Gpu, Snapshot, from_json
 
 FOLDER = Path(__file__).resolve().parents[1] / "tests" / "data" / "situations"
 NAMES = ("healthy", "starved", "launch_bound", "hung", "straggler", "checkpointing", "leaking", "throttled")

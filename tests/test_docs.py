@@ -10,8 +10,8 @@ import click
 import pytest
 
 from llmtop.__main__ import COMMANDS
-from llmtop.bottlenecks import AlertId
 from llmtop.capture.engines import ENGINES
+from llmtop.model.bottlenecks import AlertId
 from tests.support.processes import REPOSITORY
 
 NAMED = sorted(

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from llmtop.recording import Reader, Writer
-from llmtop.snapshot import CommunicatorRank, Host, Rank, Snapshot, Step, StuckCommunicator
+from llmtop.model.snapshot import CommunicatorRank, Host, Rank, Snapshot, Step, StuckCommunicator
+from llmtop.recording.reader_writer import Reader, Writer
 from tests.gpu import check_eight, check_hang, check_ranks
 from tests.gpu.eight import judging
 from tests.gpu.eight.recordings import Recordings, small

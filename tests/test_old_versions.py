@@ -24,9 +24,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from llmtop import wire
-from llmtop.client import Connection
 from llmtop.errors import UnusableInput
+from llmtop.protocol import wire
+from llmtop.protocol.client import Connection
 from tests.support.data import DATA
 from tests.support.installed import needs
 from tests.support.processes import environment, wait_for

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.secret_filter import variable_without_secrets, without_secrets, words_without_secrets
+from llmtop.redaction.secret_filter import variable_without_secrets, without_secrets, words_without_secrets
 from tests.support.pattern_examples import example
 
 _ROOT = Path(__file__).parents[1]

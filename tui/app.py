@@ -16,25 +16,25 @@ from textual.app import SystemCommand
 from textual.message import Message
 from textual.screen import Screen
 
-from collectors.base import Feed, GpuChoice, ReplayControls
-from llmtop.alerts import Raised
+from collectors.base.source import Feed, GpuChoice, ReplayControls
 from llmtop.errors import EXIT_DONE, LlmtopError
 from llmtop.format import printable
-from llmtop.snapshot import Alert, Snapshot
-from tui import keys
-from tui.context import ScreenContext
-from tui.history import SPANS
+from llmtop.model.alerts import Raised
+from llmtop.model.snapshot import Alert, Snapshot
+from tui.core import keys
+from tui.core.context import ScreenContext
+from tui.core.picture import saved
+from tui.core.theme_memory import ThemeMemory
 from tui.paint import alert_style
 from tui.paint.glyphs import to_ascii
 from tui.paint.palette import THEMES
 from tui.panes import time_line
-from tui.picture import saved
 from tui.screens.base import LlmtopScreen
 from tui.screens.main import MainScreen
-from tui.terminal import has_shell, title
-from tui.theme_memory import ThemeMemory
-from tui.view import View
-from tui.whom import Whom
+from tui.state.history import SPANS
+from tui.state.process_ref import Whom
+from tui.state.view import View
+from tui.terminal.session import has_shell, title
 
 if TYPE_CHECKING:
     from collectors.past import Past
@@ -269,7 +269,7 @@ class LlmtopApp(ScreenContext):
     # --- keys -------------------------------------------------------------------------------------------------
 
     async def action_press(self, name: str) -> None:
-        """Do what tui/keys.py says of this key on the screen on top."""
+        """Do what tui/core/keys.py says of this key on the screen on top."""
         screen = self.screen
         here = screen.NAME if isinstance(screen, LlmtopScreen) else ""
         for key in keys.for_screen(here, replaying=self.replaying, demo=self.view.demo):

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from collectors.base import Feed
-from llmtop.crash import own_error
+from collectors.base.source import Feed
 from llmtop.errors import EXIT_DONE, LlmtopError, too_many_open_files
-from tui.base_app import TerminalApp
-from tui.terminal import TerminalGuard
-from tui.theme_memory import ThemeMemory
+from llmtop.system.crash import own_error
+from tui.core.base_app import TerminalApp
+from tui.core.theme_memory import ThemeMemory
+from tui.terminal.session import TerminalGuard
 
 if TYPE_CHECKING:
     from llmtop.capture.prepared import PreparedCaptures

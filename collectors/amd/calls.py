@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from collectors.call_round import CallRound
+from collectors.base.call_round import CallRound
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,15 +6,15 @@ import time
 
 from collectors.amd.calls import AmdCaller, error_text, vague
 from collectors.amd.fields import Xgmi, cheap_values, identity, slow_values, uses
-from collectors.nvml.bounds import judged
-from collectors.periodic_thread import Beat
+from collectors.base.periodic_thread import Beat
+from collectors.gpu.bounds import judged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from collectors.nvml.bounds import Odd, Values
+    from collectors.gpu.bounds import Odd, Values
 
 SLOW_SECONDS = 2.0
 STALE_SECONDS = 2.0
@@ -111,7 +111,7 @@ class AmdSampler:
         return [beat.fault for beat in self._beats if beat.fault is not None]
 
     def row(self) -> Values:
-        """This GPU as known now: fields of `llmtop.snapshot.Gpu`."""
+        """This GPU as known now: fields of `llmtop.model.snapshot.Gpu`."""
         now, fast, slow = time.monotonic(), self._fast, self._slow
         fresh = fast is not None and now - fast.at <= self._patience()
         values: Values = {}

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 
-from collectors.nvml.bounds import judged, plausible_pid
+from collectors.gpu.bounds import judged, plausible_pid
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from collectors.amd.calls import AmdCaller
-    from collectors.nvml.bounds import Odd, Values
+    from collectors.gpu.bounds import Odd, Values
 
 _GENERATIONS = {2_500: 1, 5_000: 2, 8_000: 3, 16_000: 4, 32_000: 5, 64_000: 6}
 """Of PCIe, by MT/s."""
@@ -116,7 +116,7 @@ class Xgmi:
 
 
 def uses(call: AmdCaller, handle: Any, uuid: str, odd: Odd) -> list[Values]:
-    """Who uses the GPU: fields of `collectors.base.GpuUse`."""
+    """Who uses the GPU: fields of `collectors.base.source.GpuUse`."""
     found = []
     for process in call("amdsmi_get_gpu_process_list", handle) or ():
         pid = process["pid"]

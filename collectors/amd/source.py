@@ -9,15 +9,15 @@ import time
 
 from collectors.amd.calls import NO_PERMISSION, AmdCaller, words
 from collectors.amd.device import AmdSampler
-from collectors.nvml.bounds import odd_notes
-from collectors.periodic_thread import Beat
+from collectors.base.periodic_thread import Beat
+from collectors.gpu.bounds import odd_notes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from collectors.nvml.bounds import Values
+    from collectors.gpu.bounds import Values
 
 LOOK_SECONDS = 2.0
 FIRST_LOOK_SECONDS = 2.0

@@ -17,12 +17,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from collectors import pipeline
+from collectors.base import pipeline
 from collectors.dcgm.page import URL, DcgmPage
-from collectors.nvml.bounds import judged
+from collectors.gpu.bounds import judged
 from llmtop import config
 from llmtop.errors import UnusableInput
-from llmtop.snapshot import Gpu, Snapshot
+from llmtop.model.snapshot import Gpu, Snapshot
 
 VARIABLE: Final = "LLMTOP_DCGM"
 """The URL of its metrics, or "none": it is then not asked. Wins over the configuration."""
@@ -139,7 +139,7 @@ def named() -> str | None:
 
 
 def activity_in(text: str, now: float) -> dict[Place, dict[str, float]]:
-    """Values by GPU, and by field of `llmtop.snapshot.Gpu`, from an exporter's text.
+    """Values by GPU, and by field of `llmtop.model.snapshot.Gpu`, from an exporter's text.
 
     What cannot be is left out (DCGM writes "blank" as 140737488355328), and what is older than `STALE_SECONDS` by
     its own stamp.

@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Collection
 
-from collectors.alarm import Alarm
+from collectors.base.interruptible_sleep import Alarm
 from collectors.dcgm.page import URL, DcgmPage, Ignored
 
 AGAIN_SECONDS = 60.0

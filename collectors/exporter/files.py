@@ -9,11 +9,11 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from collectors.alarm import Alarm
+from collectors.base.interruptible_sleep import Alarm
 from collectors.exporter.stage import ExportStage
 from collectors.exporter.text import page
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
-from llmtop.snapshot import Snapshot
+from llmtop.model.snapshot import Snapshot
 
 TEXTFILE = "llmtop.prom"
 _LOCK = ".llmtop.lock"

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from prometheus_client.core import GaugeMetricFamily, UntypedMetricFamily
 
 from collectors.exporter.totals import label
-from llmtop.gpu_errors import xids_in
-from llmtop.snapshot import Gpu
+from llmtop.hardware.gpu_errors import xids_in
+from llmtop.model.snapshot import Gpu
 
 _MIB: Final = 1 << 20
 _LABELS: Final = ("gpu", "UUID", "modelName", "GPU_I_PROFILE", "GPU_I_ID", "Hostname", "hostname")

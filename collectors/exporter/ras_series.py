@@ -8,7 +8,7 @@ from typing import NamedTuple
 from collectors.exporter import names
 from collectors.exporter.names import ExportedSeries
 from collectors.exporter.totals import label
-from llmtop.snapshot import CommunicatorRank, Rank, Snapshot, StuckCommunicator
+from llmtop.model.snapshot import CommunicatorRank, Rank, Snapshot, StuckCommunicator
 
 
 class RasValue(NamedTuple):

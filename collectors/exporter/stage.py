@@ -13,7 +13,7 @@ from collectors.dcgm.page import Ignored
 from collectors.exporter import gpu_series, names, ras_series
 from collectors.exporter.names import ExportedSeries
 from collectors.exporter.totals import RankTotals, label
-from llmtop.snapshot import Alert, Rank, Snapshot
+from llmtop.model.snapshot import Alert, Rank, Snapshot
 from llmtop.version import __version__
 
 OLD_SECONDS = 10.0

@@ -11,9 +11,9 @@ from functools import lru_cache
 
 from collectors.exporter.names import MOST_PHASES, OTHER
 from llmtop.format import printable
+from llmtop.model.snapshot import Rank, StampedWait, Step
 from llmtop.rules.state.step_costs import StepCosts
-from llmtop.snapshot import Rank, StampedWait, Step
-from llmtop.whole_steps import Following
+from llmtop.step_history.whole_steps import Following
 
 _LATE_STEPS = 1024
 """How many steps back GPU times may come."""

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import msgspec
 import psutil
 
+from collectors.base.periodic_thread import Beat
 from collectors.machine.containers import cpus_allowed, limit_notes, limits_of
-from collectors.periodic_thread import Beat
-from llmtop.snapshot import Host
+from llmtop.model.snapshot import Host
 
 SHORTEST_SECONDS = 0.5
 """CPU shares over less are noise: the kernel counts in ticks of 10 ms."""

@@ -12,13 +12,13 @@ from typing import TypeVar
 import msgspec
 import psutil
 
-from collectors.base import GpuUse
+from collectors.base.periodic_thread import Beat
+from collectors.base.source import GpuUse
 from collectors.machine.containers import pids_are_the_hosts
 from collectors.machine.proc_files import Stat, stat_of, status_of
-from collectors.periodic_thread import Beat
-from llmtop.secret_filter import words_without_secrets
-from llmtop.snapshot import Process
-from llmtop.wall_clock import WallClock
+from llmtop.model.snapshot import Process
+from llmtop.redaction.secret_filter import words_without_secrets
+from llmtop.system.wall_clock import WallClock
 
 SHORTEST_SECONDS = 1.0
 """A process costs 0.1 to 0.4 ms to look at, so this is done no more often."""

@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from collectors.nccl_ras.client import DEFAULT, RasAnswer, ask
 from collectors.nccl_ras.stuck import stuck_communicators
-from llmtop import procfs
 from llmtop.errors import NotPossibleHere
-from llmtop.quiet import QUIET_S, QUIET_STEPS
+from llmtop.model.snapshot import Gpu, Rank, Snapshot, StuckCommunicator
+from llmtop.model.stall_thresholds import QUIET_S, QUIET_STEPS
 from llmtop.rules.gpu import POWER_LOW, looks_busy_but_is_not
 from llmtop.rules.state.gpu import GpuState, share_pct
-from llmtop.snapshot import Gpu, Rank, Snapshot, StuckCommunicator
+from llmtop.system import procfs
 
 AGAIN_SECONDS = 10.0
 SECOND_LOOK_SECONDS = 2.0

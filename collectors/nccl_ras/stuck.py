@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from msgspec.structs import replace
 
 from collectors.nccl_ras.client import RasAnswer, RasCommunicator
-from llmtop.snapshot import CommunicatorRank, StuckCommunicator
+from llmtop.model.snapshot import CommunicatorRank, StuckCommunicator
 
 MOST_NAMED = 8
 """Ranks that are told of each kind; of a job of thousands of which a rack is gone, the number is told."""

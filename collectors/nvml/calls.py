@@ -10,7 +10,7 @@ import time
 
 import pynvml
 
-from collectors.call_round import CallRound
+from collectors.base.call_round import CallRound
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,9 +6,11 @@ import os
 import time
 from contextlib import nullcontext
 
-from collectors.nvml.bounds import judged
+from collectors.base.periodic_thread import Beat
+from collectors.gpu.bounds import judged
+from collectors.gpu.first_calls_lock import Turns
+from collectors.gpu.slow_poll_schedule import apart_offset, slow_offset
 from collectors.nvml.calls import Caller, error_text, is_lost, vague
-from collectors.nvml.dear_rounds import apart_offset, slow_offset
 from collectors.nvml.faults import XidEvents, memory_faults
 from collectors.nvml.fields import (
     cheap_values,
@@ -19,17 +21,15 @@ from collectors.nvml.fields import (
     sampled_util,
     slow_values,
 )
-from collectors.nvml.first_calls_lock import Turns
 from collectors.nvml.gpm import APART_SECONDS, Gpm, supported
 from collectors.nvml.mig import Instance, find_instances
-from collectors.periodic_thread import Beat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from collectors.nvml.bounds import Odd, Values
+    from collectors.gpu.bounds import Odd, Values
 
 SLOW_SECONDS = 2.0
 """Between rounds of dear calls (15 to 20 ms a GPU, perhaps under one lock of the driver). NVML's own PCIe calls,
@@ -53,7 +53,7 @@ STALE_SECONDS = 2.0
 
 
 class _RoundValues:
-    """What one round of one thread found: values by field of `llmtop.snapshot.Gpu`, for MIG instances by UUID."""
+    """What one round of one thread found: values by field of `llmtop.model.snapshot.Gpu`, for MIG instances by UUID."""
 
     def __init__(self, values: Values, instances: dict[str, Values], call: Caller | None, odd: Odd) -> None:
         """Judge `values` and those of `instances`: what cannot be goes into `odd`; `call` made the calls."""
@@ -192,7 +192,7 @@ class DeviceSampler:
         return [beat.fault for beat in self._beats.values() if beat.fault is not None]
 
     def rows(self) -> list[Values]:
-        """This GPU as known now, and its MIG instances after it: fields of `llmtop.snapshot.Gpu`."""
+        """This GPU as known now, and its MIG instances after it: fields of `llmtop.model.snapshot.Gpu`."""
         now = time.monotonic()
         fresh = now - self._fast.at <= self._patience()
         values: Values = {}
@@ -219,7 +219,7 @@ class DeviceSampler:
         return rows
 
     def uses(self) -> list[Values]:
-        """Who used this GPU in the last slow round: fields of `collectors.base.GpuUse`."""
+        """Who used this GPU in the last slow round: fields of `collectors.base.source.GpuUse`."""
         return self._uses if time.monotonic() - self._slow.at <= self._slow_patience() else []
 
     def _dear_calls(self) -> tuple[Caller, ...]:

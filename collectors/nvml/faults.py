@@ -7,7 +7,7 @@ import time
 import pynvml
 
 from collectors.nvml.calls import ABSENT, Caller
-from llmtop.gpu_errors import severity_of, xid_text
+from llmtop.hardware.gpu_errors import severity_of, xid_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

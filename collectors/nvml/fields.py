@@ -11,15 +11,15 @@ import time
 
 import pynvml
 
-from collectors.nvml.bounds import NO_REASONS, judged, plausible_pid
+from collectors.gpu.bounds import NO_REASONS, judged, plausible_pid
 from collectors.nvml.calls import ABSENT, Caller
-from llmtop import clock_events
+from llmtop.hardware import clock_events
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from collectors.nvml.bounds import Odd, Values
+    from collectors.gpu.bounds import Odd, Values
 
 _VERSIONS = ("v3", "v2")
 _MEMBERS = {
@@ -76,7 +76,7 @@ def _temperature(call: Caller, handle: Any) -> Any:
 
 
 def slow_values(call: Caller, handle: Any) -> Values:
-    """Values of a GPU that change slowly or take long to ask for: fields of `llmtop.snapshot.Gpu`."""
+    """Values of a GPU that change slowly or take long to ask for: fields of `llmtop.model.snapshot.Gpu`."""
     limit = call("nvmlDeviceGetEnforcedPowerLimit", handle)
     if call.lost:
         return {}

@@ -6,7 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from collectors.nvml.bounds import Values
+    from collectors.gpu.bounds import Values
     from collectors.nvml.calls import Caller
 
 
@@ -20,7 +20,7 @@ class Instance:
         self.number, self.compute = numbers
 
     def identity(self, gpu_uuid: str) -> Values:
-        """Who the instance is, on the GPU with that UUID: fields of `llmtop.snapshot.Gpu`."""
+        """Who the instance is, on the GPU with that UUID: fields of `llmtop.model.snapshot.Gpu`."""
         return {
             "uuid": self.uuid,
             "name": self.name,

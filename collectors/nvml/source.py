@@ -11,17 +11,17 @@ import time
 
 import pynvml
 
-from collectors.nvml.bounds import odd_notes
+from collectors.base.periodic_thread import Beat
+from collectors.gpu.bounds import odd_notes
 from collectors.nvml.calls import Caller, is_lost, words
 from collectors.nvml.device import DeviceSampler
 from collectors.nvml.enumerate import FoundGpus, Lookup
-from collectors.periodic_thread import Beat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from collectors.nvml.bounds import Values
+    from collectors.gpu.bounds import Values
 
 LOOK_SECONDS = 2.0
 """Between looks at which GPUs there are; also how soon a missing driver is tried again."""

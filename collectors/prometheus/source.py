@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec.structs import replace
 
-from collectors.alarm import Alarm
+from collectors.base.interruptible_sleep import Alarm
 from collectors.prometheus.cluster import Cluster
 from collectors.prometheus.cluster_view import ClusterView, NodeCharts
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import time
 
-from collectors.nvml.bounds import judged, odd_notes
-from collectors.periodic_thread import Beat
+from collectors.base.periodic_thread import Beat
+from collectors.gpu.bounds import judged, odd_notes
 from collectors.tpu.library import FigureRefused, TpuInfo, ports
 
 TYPE_CHECKING = False
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from collectors.nvml.bounds import Odd, Values
+    from collectors.gpu.bounds import Odd, Values
 
 METRICS: dict[str, str] = {
     "mem_total_bytes": "tpu.runtime.hbm.memory.total.bytes",

@@ -12,10 +12,10 @@ import stat
 import threading
 from pathlib import Path
 
-from collectors.alarm import Alarm
-from collectors.base import RanksReading
+from collectors.base.interruptible_sleep import Alarm
+from collectors.base.source import RanksReading
 from collectors.trainings.source import UNSEEN_EVERY_MS, GpuName, StepsSource
-from llmtop import socket_dir
+from llmtop.protocol import socket_dir
 
 LOOK_SECONDS = 5.0
 """How often it is looked for users who have come or gone."""

@@ -17,8 +17,8 @@ from typing import Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from llmtop import wire
-from llmtop.snapshot import GRADIENT_POINTS, Arrival, Rank, StampedWait
+from llmtop.model.snapshot import GRADIENT_POINTS, Arrival, Rank, StampedWait
+from llmtop.protocol import wire
 
 KEPT: Final = 128
 """Stamped steps of a training that are remembered."""

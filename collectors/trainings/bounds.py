@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from llmtop import wire
 from llmtop.format import printable
+from llmtop.protocol import wire
 
 MAX_PHASES = 128
 """Names, and phases of one step."""

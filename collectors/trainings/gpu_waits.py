@@ -6,8 +6,8 @@ import time
 from collections import deque
 from typing import Any, Final
 
-from llmtop import wire
-from llmtop.snapshot import Cause
+from llmtop.model.snapshot import Cause
+from llmtop.protocol import wire
 
 WINDOW_SECONDS: Final = 15.0
 """As far back as the figures of the steps; a message is of some second."""

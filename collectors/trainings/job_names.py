@@ -11,8 +11,8 @@ import re
 from collections.abc import Hashable, Iterable, Iterator
 from typing import NamedTuple
 
-from llmtop import wire
 from llmtop.format import printable
+from llmtop.protocol import wire
 
 _MADE_UP = re.compile(r"[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}|\d{20,}", re.IGNORECASE)
 """A UUID in one of the ways in which torchrun makes up a run's id: its beginning is enough for a person."""

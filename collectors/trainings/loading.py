@@ -13,9 +13,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from llmtop.errors import LlmtopError
-from llmtop.phase_names import role_of
+from llmtop.model.snapshot import LoadingCost, Rank, Snapshot
+from llmtop.naming.phase_names import role_of
 from llmtop.rules.recent_steps import WAITED_PCT
-from llmtop.snapshot import LoadingCost, Rank, Snapshot
 
 AGAIN_SECONDS: Final = 60.0
 BUSY_PCT: Final = 100.0 - WAITED_PCT[0]

@@ -6,7 +6,7 @@ import math
 from collections import deque
 
 from collectors.trainings.step_window import Counted, Sum
-from llmtop.snapshot import Window
+from llmtop.model.snapshot import Window
 
 MINUTES_SECONDS = 300.0
 _PARTS = 60

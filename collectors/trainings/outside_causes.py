@@ -6,8 +6,8 @@ import time
 from collections import deque
 from typing import Final
 
-from llmtop import wire
-from llmtop.snapshot import Cause
+from llmtop.model.snapshot import Cause
+from llmtop.protocol import wire
 
 MOST_CAUSES: Final = 5
 """That are told of one training."""

@@ -7,11 +7,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from collectors.trainings.pending import Pending
+from collectors.trainings.pending_steps import Pending
 from collectors.trainings.step_figures import StepFigures, steps_left
-from llmtop import wire
-from llmtop.snapshot import Phase, Step, StepKind
-from llmtop.whole_steps import DECODE, PREFILL
+from llmtop.model.snapshot import Phase, Step, StepKind
+from llmtop.protocol import wire
+from llmtop.step_history.whole_steps import DECODE, PREFILL
 
 HISTORY_STEPS = 512
 """How many finished steps a process is asked for on connecting, and how many are kept here: a GPU time that comes

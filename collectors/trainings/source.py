@@ -14,16 +14,16 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from collectors.alarm import Alarm
-from collectors.base import RanksReading
+from collectors.base.interruptible_sleep import Alarm
+from collectors.base.source import RanksReading
 from collectors.trainings.arrivals import compared
 from collectors.trainings.job_names import JobNames, Member
+from collectors.trainings.poll_rate import Rhythm
 from collectors.trainings.rank_stats import HISTORY_STEPS
-from collectors.trainings.rhythm import Rhythm
 from collectors.trainings.training import Training
-from llmtop import client, socket_dir, wire
 from llmtop.errors import LlmtopError, NotPossibleHere
-from llmtop.snapshot import Rank
+from llmtop.model.snapshot import Rank
+from llmtop.protocol import client, socket_dir, wire
 
 EVERY_MS = 100
 """No screen is drawn more often, and a training of 30 ms steps need wake up for it a third as often."""

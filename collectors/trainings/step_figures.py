@@ -7,9 +7,9 @@ from typing import Any
 
 from collectors.trainings.long_windows import MINUTES_SECONDS, LongWindow, class_of
 from collectors.trainings.step_window import Counted, StepWindow, percentile
-from llmtop.snapshot import Step, Window
-from llmtop.step_changes import StepChanges
-from llmtop.whole_steps import Following, WholeStep, latency
+from llmtop.model.snapshot import Step, Window
+from llmtop.step_history.step_changes import StepChanges
+from llmtop.step_history.whole_steps import Following, WholeStep, latency
 
 
 def steps_left(total: int | None, last: int | None) -> int | None:

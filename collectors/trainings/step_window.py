@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from llmtop.snapshot import Phase, Step
+from llmtop.model.snapshot import Phase, Step
 
 RECENT_SECONDS = 15.0
 """What is called recent. A change shows within it; means over less follow every hiccup of a loader."""

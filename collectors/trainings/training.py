@@ -14,12 +14,12 @@ from collectors.trainings.bounds import Bounds, hello
 from collectors.trainings.gpu_waits import GpuWaits
 from collectors.trainings.outside_causes import OutsideCauses
 from collectors.trainings.rank_stats import RankStats
-from llmtop import client, wire
 from llmtop.errors import NotPossibleHere
-from llmtop.gpu_specs import estimated_mfu, mfu
-from llmtop.snapshot import CollectiveCount, Rank, RankState, StampedWait
-from llmtop.socket_dir import memory_snapshot
-from llmtop.wall_clock import TOLERANCE_NS, WallClock
+from llmtop.hardware.gpu_specs import estimated_mfu, mfu
+from llmtop.model.snapshot import CollectiveCount, Rank, RankState, StampedWait
+from llmtop.protocol import client, wire
+from llmtop.protocol.socket_dir import memory_snapshot
+from llmtop.system.wall_clock import TOLERANCE_NS, WallClock
 
 STALLED_SECONDS = 60.0
 STALLED_STEPS = 5.0

@@ -9,34 +9,33 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
-from llmtop.analysis import cuda_calls as cuda
 from llmtop.analysis.capture_info import capture_info
-from llmtop.analysis.collectives import collective_times, exposed_pct, uneven
-from llmtop.analysis.copies import copy_times
-from llmtop.analysis.device_timeline import Lane, lanes_of
 from llmtop.analysis.findings import Measured, findings
-from llmtop.analysis.gemms import gemm_times, roofs
-from llmtop.analysis.hlo_operations import hlo_times
-from llmtop.analysis.idle_causes import CAUSES, Gaps, attribute
-from llmtop.analysis.kernels import kernel_times
-from llmtop.analysis.launch_order import with_launch_order
-from llmtop.analysis.launches import launch_calls, launches_per_step
-from llmtop.analysis.longest_gaps import longest_gaps
-from llmtop.analysis.makeup import makeup
-from llmtop.analysis.missing_kernels import unrecorded
+from llmtop.analysis.idle import cuda_calls as cuda
+from llmtop.analysis.idle.idle_causes import CAUSES, Gaps, attribute
+from llmtop.analysis.idle.launch_order import with_launch_order
+from llmtop.analysis.idle.launches import launch_calls, launches_per_step
+from llmtop.analysis.idle.longest_gaps import longest_gaps
+from llmtop.analysis.idle.missing_kernels import unrecorded
+from llmtop.analysis.idle.sync_calls import wait_places
 from llmtop.analysis.notes import capture_notes
-from llmtop.analysis.operators import operator_calls, operator_times
-from llmtop.analysis.phase_times import phase_times
 from llmtop.analysis.roofline import roofline
-from llmtop.analysis.step_finder import PhaseSpans, ProcessSteps, cut, deepest, find_phases, find_steps
-from llmtop.analysis.step_timeline import step_timeline
-from llmtop.analysis.sync_calls import wait_places
-from llmtop.analysis.undisturbed import Undisturbed
+from llmtop.analysis.steps.device_timeline import Lane, lanes_of
+from llmtop.analysis.steps.phase_times import phase_times
+from llmtop.analysis.steps.step_finder import PhaseSpans, ProcessSteps, cut, deepest, find_phases, find_steps
+from llmtop.analysis.steps.unprofiled_step import Undisturbed
+from llmtop.analysis.steps.work_by_step import StepOfWork
+from llmtop.analysis.timeline.step_timeline import step_timeline
+from llmtop.analysis.timeline.whole_timeline import whole_timeline
 from llmtop.analysis.verdict import Judgement, judge, lost, setup_ns
 from llmtop.analysis.verdict_text import left_out, verdict_sentence
-from llmtop.analysis.whole_timeline import whole_timeline
-from llmtop.analysis.work_by_step import StepOfWork
-from llmtop.inputs import DEFAULT, Limits
+from llmtop.analysis.work.collectives import collective_times, exposed_pct, uneven
+from llmtop.analysis.work.copies import copy_times
+from llmtop.analysis.work.gemms import gemm_times, roofs
+from llmtop.analysis.work.hlo_operations import hlo_times
+from llmtop.analysis.work.kernels import kernel_times
+from llmtop.analysis.work.operators import operator_calls, operator_times
+from llmtop.analysis.work.time_breakdown import makeup
 from llmtop.report.environment import environment_of
 from llmtop.report.model import (
     Device,
@@ -48,12 +47,13 @@ from llmtop.report.model import (
     StepsJudged,
     Timeline,
 )
+from llmtop.system.inputs import DEFAULT, Limits
 from llmtop.trace import intervals as iv
 from llmtop.trace import model
-from llmtop.trace.file_kind import Examined, examine
+from llmtop.trace.files.file_kind import Examined, examine
+from llmtop.trace.files.open import open_trace
 from llmtop.trace.groups import distinct, grouped
 from llmtop.trace.intervals import Spans
-from llmtop.trace.open import open_trace
 
 _OUTLIER = 1.5
 

@@ -17,17 +17,17 @@ from typing import Any
 import msgspec
 
 from llmtop.analysis.verdict import BORDER_PCT, NEAR_PCT
-from llmtop.bottlenecks import BOUND_IDS, BoundId, Verdict
 from llmtop.errors import UnusableInput
 from llmtop.format import duration, percent
-from llmtop.gpu_busy import idle_pct
-from llmtop.inputs import DEFAULT, Limits
+from llmtop.model.bottlenecks import BOUND_IDS, BoundId, Verdict
+from llmtop.model.gpu_busy import idle_pct
+from llmtop.model.severity import gravity
+from llmtop.model.snapshot import Alert, Gpu, Rank, Snapshot, Step
+from llmtop.recording.steady import SteadyTime
 from llmtop.report import environment as environments
 from llmtop.report.model import Device, Finding, MetricOverTime, PhaseMean, Report, StepsJudged
-from llmtop.severity import gravity
-from llmtop.snapshot import Alert, Gpu, Rank, Snapshot, Step
-from llmtop.steady import SteadyTime
-from llmtop.whole_steps import OUTSIDE, Following, WholeStep
+from llmtop.step_history.whole_steps import OUTSIDE, Following, WholeStep
+from llmtop.system.inputs import DEFAULT, Limits
 
 _BUCKETS = 120
 _METRICS = {
@@ -156,7 +156,7 @@ def analyze_recording(path: str | Path, limits: Limits = DEFAULT) -> Report:
     Raises:
         UnusableInput: not a recording, nothing of it can be read, or it is beyond a limit.
     """
-    from llmtop.recording import Reader
+    from llmtop.recording.reader_writer import Reader
 
     reader = Reader(path, limits)
     try:

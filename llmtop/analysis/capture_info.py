@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from llmtop.analysis.undisturbed import UNKNOWN, Undisturbed
+from llmtop.analysis.steps.unprofiled_step import UNKNOWN, Undisturbed
 from llmtop.errors import UnusableInput
-from llmtop.inputs import read_input
-from llmtop.trace.file_kind import TRACES
+from llmtop.system.inputs import read_input
+from llmtop.trace.files.file_kind import TRACES
 
 _COMMAND = "python train.py"
 _LONGEST = 86_400.0

@@ -8,22 +8,22 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from llmtop.analysis.collectives import Uneven, slower_phase
-from llmtop.analysis.device_timeline import Lane
-from llmtop.analysis.first_looks import first_looks
-from llmtop.analysis.idle_causes import Gaps
-from llmtop.analysis.launches import launch_calls
-from llmtop.analysis.longest_gaps import deepest_during
-from llmtop.analysis.missing_kernels import Unrecorded
-from llmtop.analysis.one_off import longest_setup
+from llmtop.analysis.first_samples import first_looks
+from llmtop.analysis.idle.idle_causes import Gaps
+from llmtop.analysis.idle.launches import launch_calls
+from llmtop.analysis.idle.longest_gaps import deepest_during
+from llmtop.analysis.idle.missing_kernels import Unrecorded
+from llmtop.analysis.idle.nonrecurring_work import longest_setup
+from llmtop.analysis.steps.device_timeline import Lane
 from llmtop.analysis.verdict import BORDER_PCT, CAUSE_OF, NEAR_PCT, ONE_OFF, Judgement
 from llmtop.analysis.verdict_text import GOOD_CAPTURE
-from llmtop.bottlenecks import BOTTLENECKS, LossId
+from llmtop.analysis.work.collectives import Uneven, slower_phase
 from llmtop.format import count, counted, duration, percent, printable, rate, rounded
-from llmtop.report.advice import FindingId, Situation, advice_for
+from llmtop.model.bottlenecks import BOTTLENECKS, LossId
+from llmtop.model.severity import Severity, gravity
+from llmtop.report.advice.table import FindingId, Situation, advice_for
 from llmtop.report.device_time import GemmTime, Makeup, OperatorTime, Roof
 from llmtop.report.model import ApiTime, CopyTime, Finding, KernelTime, PhaseMean, StepsJudged, WaitPlace
-from llmtop.severity import Severity, gravity
 from llmtop.trace import model
 
 RECORDS_LOST: Final = "records_lost"

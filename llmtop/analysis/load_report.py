@@ -11,11 +11,11 @@ from msgspec import structs
 from llmtop.analysis.load_stacks import load_stacks
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
-from llmtop.inputs import DEFAULT, Limits, depth_of, read_input
 from llmtop.report.environment import environment_of
 from llmtop.report.model import Report, from_json
-from llmtop.report.own_form import OwnReport
-from llmtop.trace.file_kind import examine
+from llmtop.report.opaque_report import OwnReport
+from llmtop.system.inputs import DEFAULT, Limits, depth_of, read_input
+from llmtop.trace.files.file_kind import examine
 
 
 def load_reports(
@@ -37,7 +37,7 @@ def load_reports(
         if file.kind in ("json", "recording", "stacks"):
             raise UnusableInput(f"{file.path} is no capture: only captures of several ranks can be read together")
     from llmtop.analysis.analyze import analyze_trace
-    from llmtop.trace.open import open_traces
+    from llmtop.trace.files.open import open_traces
 
     report = analyze_trace(open_traces(files, limits), steps, limits=limits, page=page)
     return structs.replace(report, environment=environment_of(paths[0]))

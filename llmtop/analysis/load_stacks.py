@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from llmtop.analysis.load_cost import decide
-from llmtop.analysis.load_seen import LoadSeen
 from llmtop.errors import UnusableInput
-from llmtop.inputs import DEFAULT, Limits, read_input
-from llmtop.report.fold_stacks import fold
-from llmtop.report.stack_samples import read_folded
-from llmtop.report.stacks import ProcessStacks, StackReport, from_json
-from llmtop.trace.file_kind import examine
+from llmtop.loading.cost import decide
+from llmtop.loading.seen import LoadSeen
+from llmtop.stacks.fold import fold
+from llmtop.stacks.model import ProcessStacks, StackReport, from_json
+from llmtop.stacks.samples import read_folded
+from llmtop.system.inputs import DEFAULT, Limits, read_input
+from llmtop.trace.files.file_kind import examine
 
 ENDING = ".folded"
 _REPORT = "report.json"

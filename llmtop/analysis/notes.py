@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmtop.analysis.device_timeline import Lane
-from llmtop.analysis.step_finder import ProcessSteps
+from llmtop.analysis.steps.device_timeline import Lane
+from llmtop.analysis.steps.step_finder import ProcessSteps
 from llmtop.format import counted, percent
 from llmtop.trace import intervals as iv
 from llmtop.trace import model

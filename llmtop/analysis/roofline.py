@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from llmtop.analysis.kernels import seconds_by_kind
 from llmtop.analysis.verdict import Judgement
+from llmtop.analysis.work.kernels import seconds_by_kind
 from llmtop.format import percent
-from llmtop.gpu_specs import memory_bytes_per_s, peak
-from llmtop.kernel_names import KernelKind
+from llmtop.hardware.gpu_specs import memory_bytes_per_s, peak
+from llmtop.naming.kernel_names import KernelKind
 from llmtop.report.device_time import GemmTime, Makeup
 from llmtop.report.model import KernelTime
 from llmtop.trace import model

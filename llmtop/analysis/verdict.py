@@ -15,13 +15,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from llmtop.analysis.collectives import exposed_pct
-from llmtop.analysis.device_timeline import Lane
-from llmtop.analysis.idle_causes import Gaps
-from llmtop.analysis.one_off import longest_setup
-from llmtop.analysis.undisturbed import UNCORRECTED, UNKNOWN, Undisturbed, correct
-from llmtop.bottlenecks import LossId, Verdict
+from llmtop.analysis.idle.idle_causes import Gaps
+from llmtop.analysis.idle.nonrecurring_work import longest_setup
+from llmtop.analysis.steps.device_timeline import Lane
+from llmtop.analysis.steps.unprofiled_step import UNCORRECTED, UNKNOWN, Undisturbed, correct
+from llmtop.analysis.work.collectives import exposed_pct
 from llmtop.format import counted, duration, percent
+from llmtop.model.bottlenecks import LossId, Verdict
 from llmtop.report.model import Correction
 from llmtop.trace import intervals as iv
 from llmtop.trace import model

@@ -7,13 +7,13 @@ from typing import Final
 
 import numpy as np
 
-from llmtop.analysis.device_timeline import Lane
-from llmtop.analysis.idle_causes import CAUSES
-from llmtop.analysis.missing_kernels import Unrecorded
-from llmtop.analysis.step_finder import ProcessSteps
+from llmtop.analysis.idle.idle_causes import CAUSES
+from llmtop.analysis.idle.missing_kernels import Unrecorded
+from llmtop.analysis.steps.device_timeline import Lane
+from llmtop.analysis.steps.step_finder import ProcessSteps
 from llmtop.analysis.verdict import BORDER_PCT, CLOSE_PCT, Judgement
-from llmtop.bottlenecks import BOTTLENECKS, LossId
 from llmtop.format import counted, duration, percent
+from llmtop.model.bottlenecks import BOTTLENECKS, LossId
 from llmtop.report.model import StepsJudged
 from llmtop.trace import model
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import msgspec
 
-from llmtop.bench.model import METRICS_FILE, SCHEMA, Bench, BenchRun
+from llmtop.bench.model.results import METRICS_FILE, SCHEMA, Bench, BenchRun
 from llmtop.bench.protocol import counts
-from llmtop.capture.folder import write
+from llmtop.capture.base.folder import write
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
-from llmtop.inputs import read_input
+from llmtop.system.inputs import read_input
 
 BASELINE, CANDIDATE = "baseline", "candidate"
 """What the two commands of --against are called in metrics.json."""

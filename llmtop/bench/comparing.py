@@ -7,11 +7,11 @@ from statistics import median
 
 import numpy as np
 
-from llmtop.bench.comparison_model import BenchComparison, FactDifference, FigureChange
-from llmtop.bench.decide import Decision, decide, runs_for, told
-from llmtop.bench.intervals import ChangeInterval, RunSample, interval
-from llmtop.bench.model import METRICS, BenchMetric, BenchRun
-from llmtop.bench.of_steps import of_steps, worse_by
+from llmtop.bench.model.comparison import BenchComparison, FactDifference, FigureChange
+from llmtop.bench.model.results import METRICS, BenchMetric, BenchRun
+from llmtop.bench.statistics.decide import Decision, decide, runs_for, told
+from llmtop.bench.statistics.intervals import ChangeInterval, RunSample, interval
+from llmtop.bench.statistics.step_statistics import of_steps, worse_by
 from llmtop.errors import UnusableInput
 from llmtop.format import counted
 

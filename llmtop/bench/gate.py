@@ -13,21 +13,21 @@ import msgspec
 
 from llmtop.bench.baseline import BASELINE, CANDIDATE, check_new, read_baseline, runs_that_count, save_baseline
 from llmtop.bench.comparing import FEWEST, chosen, compare_runs, value_of
-from llmtop.bench.comparison_model import BenchComparison
-from llmtop.bench.decide import Decision
-from llmtop.bench.fact_differences import fact_differences, told_differences
 from llmtop.bench.history import HistoryEntry, append_history, comparable, compare_history, read_history
-from llmtop.bench.junit import junit
-from llmtop.bench.knob import knob_variants
-from llmtop.bench.model import METRICS_FILE, Bench, BenchRun
-from llmtop.bench.of_steps import metric_named
+from llmtop.bench.model.comparison import BenchComparison
+from llmtop.bench.model.fact_differences import fact_differences, told_differences
+from llmtop.bench.model.results import METRICS_FILE, Bench, BenchRun
+from llmtop.bench.output.junit import junit
+from llmtop.bench.output.summary import summary
+from llmtop.bench.parameter_sweep import knob_variants
 from llmtop.bench.protocol import Variant
 from llmtop.bench.rank import rank
 from llmtop.bench.regression_capture import capture_and_compare
-from llmtop.bench.summary import summary
-from llmtop.capture.folder import write
+from llmtop.bench.statistics.decide import Decision
+from llmtop.bench.statistics.step_statistics import metric_named
+from llmtop.capture.base.folder import write
 from llmtop.errors import EXIT_DONE, EXIT_ENVIRONMENT, UnusableInput
-from llmtop.secret_filter import words_without_secrets
+from llmtop.redaction.secret_filter import words_without_secrets
 
 RUNS_COMPARED = 5
 """With fewer the interval is wide: with three on each side t is 2.8, with five 2.3."""

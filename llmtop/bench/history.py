@@ -13,16 +13,16 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from llmtop.bench.blocks import BlockLength
-from llmtop.bench.comparison_model import BenchComparison, FigureChange
-from llmtop.bench.decide import Decision, decide
-from llmtop.bench.fact_differences import fact_differences
-from llmtop.bench.intervals import CONFIDENCE, ChangeInterval
-from llmtop.bench.model import BenchMetric
-from llmtop.bench.student import t_quantile
+from llmtop.bench.model.comparison import BenchComparison, FigureChange
+from llmtop.bench.model.fact_differences import fact_differences
+from llmtop.bench.model.results import BenchMetric
+from llmtop.bench.statistics.blocks import BlockLength
+from llmtop.bench.statistics.decide import Decision, decide
+from llmtop.bench.statistics.intervals import CONFIDENCE, ChangeInterval
+from llmtop.bench.statistics.student_t import t_quantile
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import printable
-from llmtop.inputs import read_input
+from llmtop.system.inputs import read_input
 
 FEWEST = 3
 """Earlier benches; of fewer it is not known how far they lie apart."""

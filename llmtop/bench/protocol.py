@@ -12,15 +12,15 @@ from statistics import median
 
 import msgspec
 
-from llmtop.bench.artifacts import write_environment
-from llmtop.bench.command_process import check_program
-from llmtop.bench.model import METRICS, METRICS_FILE, Bench, BenchRun, BenchSettings, OverRuns, State
-from llmtop.bench.run_once import RunRequest, run_once
-from llmtop.capture.folder import write
+from llmtop.bench.model.results import METRICS, METRICS_FILE, Bench, BenchRun, BenchSettings, OverRuns, State
+from llmtop.bench.run.artifacts import write_environment
+from llmtop.bench.run.command_process import check_program
+from llmtop.bench.run.run_once import RunRequest, run_once
+from llmtop.capture.base.folder import write
 from llmtop.environment.collect import as_dict
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.format import counted, duration
-from llmtop.secret_filter import words_without_secrets
+from llmtop.redaction.secret_filter import words_without_secrets
 
 ENOUGH_SHARE = 0.5
 """Of the window, that a command must have made which ended by itself with exit code 0 before it was whole."""

@@ -9,10 +9,10 @@ from statistics import fmean, median
 import numpy as np
 
 from llmtop.bench.comparing import change_of, value_of
-from llmtop.bench.comparison_model import RankedValue, Ranking
-from llmtop.bench.intervals import CONFIDENCE
-from llmtop.bench.model import BenchMetric, BenchRun
-from llmtop.bench.of_steps import worse_by
+from llmtop.bench.model.comparison import RankedValue, Ranking
+from llmtop.bench.model.results import BenchMetric, BenchRun
+from llmtop.bench.statistics.intervals import CONFIDENCE
+from llmtop.bench.statistics.step_statistics import worse_by
 
 
 def rank(runs: Mapping[str, Sequence[BenchRun]], metric: BenchMetric) -> Ranking:

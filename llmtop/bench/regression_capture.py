@@ -9,14 +9,14 @@ import msgspec
 
 from llmtop.analysis.load_report import load_report
 from llmtop.bench.baseline import BASELINE, CANDIDATE
-from llmtop.bench.capture_run import BenchCapture, capture_run
-from llmtop.bench.model import Bench
+from llmtop.bench.model.results import Bench
 from llmtop.bench.protocol import Variant
-from llmtop.bench.run_watch import RECORDING_FILE
-from llmtop.capture.folder import INFO, write
+from llmtop.bench.run.capture_run import BenchCapture, capture_run
+from llmtop.bench.run.run_watch import RECORDING_FILE
+from llmtop.capture.base.folder import INFO, write
+from llmtop.compare.compare import compare_reports
+from llmtop.compare.render import render
 from llmtop.errors import LlmtopError
-from llmtop.report.compare import compare_reports
-from llmtop.report.render_comparison import render
 
 FOLDER = "capture"
 """Inside that of the artifacts; a baseline's is found there later."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmtop import procfs
-from llmtop.capture.engine import Engine, Refusal
+from llmtop.capture.base.engine import Engine, Refusal
+from llmtop.capture.base.job import Target
+from llmtop.capture.base.ttl_cache import Remembered
 from llmtop.capture.engines import ENGINES, named
-from llmtop.capture.job import Target
-from llmtop.capture.remembered import Remembered
 from llmtop.errors import NotPossibleHere
-from llmtop.wire import Hello
+from llmtop.protocol.wire import Hello
+from llmtop.system import procfs
 
 
 @dataclass(frozen=True)

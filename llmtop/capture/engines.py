@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from llmtop.capture.engine import Engine
+from llmtop.capture.base.engine import Engine
 from llmtop.capture.in_process.jax_profiler import JaxProfilerEngine
 from llmtop.capture.in_process.memory import MemoryEngine
 from llmtop.capture.in_process.torch_profiler import TorchProfilerEngine

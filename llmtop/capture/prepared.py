@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from llmtop.capture import folder as folders
 from llmtop.capture import take
+from llmtop.capture.base import folder as folders
+from llmtop.capture.base.folder import Info
+from llmtop.capture.base.job import CaptureJob, OnProgress, Plan, Target
+from llmtop.capture.base.step_listener import StepWatch
 from llmtop.capture.capabilities import Ability
 from llmtop.capture.engines import ENGINES
-from llmtop.capture.folder import Info
-from llmtop.capture.job import CaptureJob, OnProgress, Plan, Target
-from llmtop.capture.step_listener import StepWatch
 from llmtop.capture.take import Result, TakeSnapshot
 from llmtop.errors import NotPossibleHere
-from llmtop.snapshot import Snapshot
+from llmtop.model.snapshot import Snapshot
 
 STEPS = 5
 PID = 463

@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from llmtop.capture import engines
-from llmtop.capture import folder as folders
-from llmtop.capture.engine import Engine
-from llmtop.capture.folder import Info
-from llmtop.capture.job import Cancelled, CaptureJob, OnProgress, Plan, Recorded
-from llmtop.capture.lock import CaptureLock, Holder
-from llmtop.capture.step_listener import StepWatch
+from llmtop.capture.base import folder as folders
+from llmtop.capture.base.engine import Engine
+from llmtop.capture.base.folder import Info
+from llmtop.capture.base.job import Cancelled, CaptureJob, OnProgress, Plan, Recorded
+from llmtop.capture.base.lock import CaptureLock, Holder
+from llmtop.capture.base.step_listener import StepWatch
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.format import counted, duration, percent, size
-from llmtop.snapshot import Snapshot
-from llmtop.trace.file_kind import TRACES
+from llmtop.model.snapshot import Snapshot
+from llmtop.trace.files.file_kind import TRACES
 
 if TYPE_CHECKING:
-    from llmtop.analysis.undisturbed import Undisturbed
+    from llmtop.analysis.steps.unprofiled_step import Undisturbed
 
 TakeSnapshot = Callable[[], Snapshot | None]
 LONGER_AFTER = 1.1
@@ -263,7 +263,7 @@ def _describe_length(job: CaptureJob, engine: Engine, info: Info, recorded: Reco
 
 def _put_first(path: Path, sentence: str) -> None:
     """Begin a report of Markdown with a sentence, where there is a report."""
-    from llmtop.report.render_markdown import escape
+    from llmtop.report.render.markdown import escape
 
     if path.is_file():
         folders.write(path, f"**{escape(sentence)}**\n\n".encode() + path.read_bytes())
@@ -309,7 +309,7 @@ def _report(job: CaptureJob, engine: Engine, info: Info, recorded: Recorded) -> 
 
 
 def _analyse(job: CaptureJob, info: Info, traces: list[Path]) -> Any:
-    from llmtop.analysis.undisturbed import Undisturbed as Told
+    from llmtop.analysis.steps.unprofiled_step import Undisturbed as Told
 
     def undisturbed() -> Undisturbed:
         # Asked once the trace has been read: by then some steps have gone by since the tool stopped.
@@ -335,7 +335,7 @@ def written_report(job: CaptureJob, trace: Path, undisturbed: Callable[[], Undis
     """
     from llmtop.analysis.analyze import analyze
     from llmtop.report.model import to_json
-    from llmtop.report.render_markdown import render
+    from llmtop.report.render.markdown import render
 
     wanted = None if engines.named(job.plan.engine).by_the_clock else job.plan.steps
     report = analyze(trace, steps=wanted, undisturbed=undisturbed)

@@ -6,11 +6,12 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 
-from llmtop import client, procfs, socket_dir
+from llmtop.capture.base.job import Target
 from llmtop.capture.engines import ENGINES
-from llmtop.capture.job import Target
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.format import printable
+from llmtop.protocol import client, socket_dir
+from llmtop.system import procfs
 
 
 def attached() -> tuple[Target, ...]:

@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmtop import procfs
-from llmtop.alerts import Raised
-from llmtop.capture import folder, take
-from llmtop.capture.job import Cancelled, OnProgress, Plan
-from llmtop.capture.step_listener import StepWatch, duration
+from llmtop.capture import take
+from llmtop.capture.base import folder
+from llmtop.capture.base.job import Cancelled, OnProgress, Plan
+from llmtop.capture.base.step_listener import StepWatch, duration
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.format import duration as in_words
 from llmtop.format import size
-from llmtop.snapshot import Alert, Snapshot
+from llmtop.model.alerts import Raised
+from llmtop.model.snapshot import Alert, Snapshot
+from llmtop.system import procfs
 
 BASELINE_STEPS = 10
 """So many steps before a step must be known to call it slow."""

@@ -10,14 +10,14 @@ from typing import Any
 
 import msgspec
 
-from llmtop import procfs
 from llmtop.environment import variables as listed
 from llmtop.environment.machine import machine
 from llmtop.environment.model import Surroundings
 from llmtop.environment.python_facts import python_facts
 from llmtop.environment.repository import DiffKept, repository
 from llmtop.errors import LlmtopError
-from llmtop.secret_filter import words_without_secrets
+from llmtop.redaction.secret_filter import words_without_secrets
+from llmtop.system import procfs
 
 
 def surroundings(

@@ -10,10 +10,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from llmtop import procfs
 from llmtop.environment.model import Machine
 from llmtop.environment.programs import output_of
-from llmtop.secret_filter import without_secrets
+from llmtop.redaction.secret_filter import without_secrets
+from llmtop.system import procfs
 
 _QUERIED: Final = (
     "index", "name", "uuid", "pci.bus_id", "vbios_version", "memory.total", "power.limit", "power.default_limit",

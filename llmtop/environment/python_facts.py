@@ -12,7 +12,7 @@ from typing import Any
 
 from llmtop.environment.model import PythonFacts
 from llmtop.environment.programs import output_of
-from llmtop.secret_filter import without_secrets
+from llmtop.redaction.secret_filter import without_secrets
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?t?$")
 _ASK_SECONDS = 60.0

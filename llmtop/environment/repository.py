@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from llmtop.environment.model import Repository
 from llmtop.environment.programs import bytes_of, output_of
-from llmtop.secret_filter import without_secrets
+from llmtop.redaction.secret_filter import without_secrets
 
 DiffKept = Literal["none", "hash", "text"]
 """What is stored of the difference to the commit: nothing, its hash and statistics, or its text too."""

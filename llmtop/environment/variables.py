@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from llmtop.secret_filter import variable_without_secrets
+from llmtop.redaction.secret_filter import variable_without_secrets
 
 _NCCL: Final = """
 ALGO ALLOC_P2P_NET_LL_BUFFERS ALLREDUCE_ALGO BLOCKING_WAIT BUFFSIZE CGA_CLUSTER_SIZE CHECK_POINTERS

@@ -7,15 +7,15 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from llmtop.instrument.guest.guard import met
+from llmtop.instrument.guest.sanitize import LARGEST
+from llmtop.instrument.identity import declared_facts as declared
 from llmtop.instrument.loader import timed_loader
+from llmtop.instrument.pytorch.compile import is_compiling, keep_untraced, untraced
 from llmtop.instrument.record.recorder import MAX_NAMES, PLAIN, Phase, Step, get, phase_of
-from llmtop.instrument.record.sanitize import LARGEST
-from llmtop.instrument.serve import declared
-from llmtop.instrument.torch_compile import is_compiling, keep_untraced, untraced
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.boundary_observers import Nvtx, Watch
-    from llmtop.instrument.record.parts import Kind, Overlapping
+    from llmtop.instrument.record.recorder_parts import Kind, Overlapping
     from llmtop.instrument.record.state import State
 
 L = TypeVar("L", bound=Iterable[Any])
@@ -23,7 +23,7 @@ L = TypeVar("L", bound=Iterable[Any])
 
 def _start(recorder: State, watch: Watch) -> None:
     # With it come msgspec and the server: a script that only imports llmtop never pays for them.
-    from llmtop.instrument.record import startup
+    from llmtop.instrument import startup
 
     startup.start(recorder, watch)
 

@@ -6,7 +6,7 @@ An integration holds nothing of them: libraries copy and pickle their callbacks,
 from __future__ import annotations
 
 from llmtop.instrument import auto
-from llmtop.instrument.auto.loop import Loop
+from llmtop.instrument.auto.training.loop import Loop
 from llmtop.instrument.record import recorder
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 import llmtop
-from llmtop.instrument.auto.loop import runs_below
+from llmtop.instrument.auto.training.loop import runs_below
 from llmtop.integrations.guarded import guarded
 from llmtop.integrations.hooked import hooked_loop, is_by_hand
 

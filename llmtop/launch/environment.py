@@ -8,10 +8,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from llmtop import wire
 from llmtop.errors import NotPossibleHere
 from llmtop.launch.inject._llmtop_watch import ABI, OWN_PACKAGES, PATH, PID, QUIET, SAID, TOLD
-from llmtop.socket_dir import runtime_dir
+from llmtop.protocol import wire
+from llmtop.protocol.socket_dir import runtime_dir
 
 INJECT = Path(__file__).resolve().parent / "inject"
 """The folder that goes first on PYTHONPATH; it holds a sitecustomize.py that steps aside for the user's own."""

@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 
-from llmtop.procfs import is_alive
+from llmtop.system.procfs import is_alive
 
 MARKER = "LLMTOP_RUN_ID"
 """Every process of one run has this in its environment, so that what it left in the background is found too."""

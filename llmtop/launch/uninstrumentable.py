@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from llmtop import procfs
 from llmtop.errors import NotPossibleHere
 from llmtop.format import printable
 from llmtop.launch.inject._llmtop_watch import ABI
-from llmtop.secret_filter import words_without_secrets
+from llmtop.redaction.secret_filter import words_without_secrets
+from llmtop.system import procfs
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?t?$")
 _WITH_VALUE = "WX"

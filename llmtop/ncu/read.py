@@ -12,9 +12,9 @@ import msgspec
 
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import printable
-from llmtop.inputs import open_input
 from llmtop.ncu import extract, tool
 from llmtop.ncu.profile import KernelProfile
+from llmtop.system.inputs import open_input
 
 SUFFIX = ".ncu-rep"
 INSTALL = "pip install 'llmtop-monitor[kernels]'"

@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from llmtop import gpu_specs
+from llmtop.hardware import gpu_specs
 from llmtop.ncu.profile import KernelProfile
 
 _TENSOR = re.compile(r"sm__ops_path_tensor_op_(\w+?)_src_([a-z]+\d+)(\w*)\.sum")

@@ -107,7 +107,7 @@ def wanted_of(row: KernelTime, kernels: Sequence[KernelProfile]) -> KernelProfil
         row: the kernel as the capture has it.
         kernels: as ncu wrote them.
     """
-    from llmtop.kernel_names import functor_of
+    from llmtop.naming.kernel_names import functor_of
 
     same = [kernel for kernel in kernels if kernel.name == row.short_name]
     if row.functor:

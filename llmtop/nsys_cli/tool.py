@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmtop import procfs
 from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.system import procfs
 
 OLDEST = (2023, 4)
 """Older ones lack switches that are used here."""

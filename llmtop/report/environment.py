@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from llmtop.errors import UnusableInput
-from llmtop.inputs import read_input
+from llmtop.system.inputs import read_input
 
 _HASH = 12
 """Characters of a commit that tell it from others."""

@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from llmtop.bottlenecks import Verdict
+from llmtop.model.bottlenecks import Verdict
+from llmtop.model.severity import Severity
 from llmtop.report.device_time import GemmTime, Makeup, OperatorTime, Roof
 from llmtop.report.environment import Environment
 from llmtop.report.per_step import PerStep
 from llmtop.report.whole_timeline import WholeTimeline
-from llmtop.severity import Severity
 
 SCHEMA = 1
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from llmtop import format as fmt
+from llmtop.model.snapshot import CollectiveCount, CommunicatorRank, StuckCommunicator
 from llmtop.rules.hang import is_working_on, seconds_without_step
 from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.communicator import CommunicatorState
 from llmtop.rules.state.rank import JobState, RankState
-from llmtop.snapshot import CollectiveCount, CommunicatorRank, StuckCommunicator
 
 
 class Hang(NamedTuple):

@@ -18,7 +18,10 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from llmtop.bottlenecks import AlertId
+from llmtop.model.bottlenecks import AlertId
+from llmtop.model.severity import gravity
+from llmtop.model.snapshot import Alert, Process, Snapshot, StuckCommunicator
+from llmtop.recording.steady import SteadyTime
 from llmtop.rules import COMMUNICATOR_RULES, GPU_RULES, JOB_RULES, RANK_RULES, limits, text_of
 from llmtop.rules.collective_hang import names_a_rank
 from llmtop.rules.rule import Rule, RuleText, Told, known
@@ -26,9 +29,6 @@ from llmtop.rules.state.communicator import CommunicatorState
 from llmtop.rules.state.gpu import GpuState
 from llmtop.rules.state.rank import JobState, RankKey, RankState, jobs_of, key_of
 from llmtop.rules.state.windows import Hold
-from llmtop.severity import gravity
-from llmtop.snapshot import Alert, Process, Snapshot, StuckCommunicator
-from llmtop.steady import SteadyTime
 
 BACKWARD_SECONDS: Final = 1.0
 """A time that is earlier by less is taken for the same instant; by more, for a seek in a recording. By less than

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from llmtop import clock_events
 from llmtop import format as fmt
-from llmtop.gpu_errors import is_a_programs, severity_of
+from llmtop.hardware import clock_events
+from llmtop.hardware.gpu_errors import is_a_programs, severity_of
 from llmtop.rules import limits
 from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.gpu import GpuState

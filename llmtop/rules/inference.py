@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from llmtop.bottlenecks import BoundId
+from llmtop.model.bottlenecks import BoundId
 from llmtop.rules.state.rank import RankState
 from llmtop.rules.state.windows import finite
-from llmtop.whole_steps import covered
+from llmtop.step_history.whole_steps import covered
 
 _NEXT: Final[dict[BoundId, str]] = {
     "input_bound": "read and tokenize the next batch in a thread or process of its own, while the model computes "

@@ -1,6 +1,6 @@
 """Rules about hosts that cannot keep the GPU at work: they launch too slowly, or wait for it again and again.
 
-Both rest on how idle the GPU is believed to be (`llmtop.gpu_busy`). Which of the two it is, the host tells: where
+Both rest on how idle the GPU is believed to be (`llmtop.model.gpu_busy`). Which of the two it is, the host tells: where
 it stands in calls that wait for the GPU, or in a phase named so, it synchronises.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from llmtop import format as fmt
-from llmtop.phase_names import Role
+from llmtop.model.snapshot import Cause
+from llmtop.naming.phase_names import Role
 from llmtop.rules.inference import advice, unit
 from llmtop.rules.recent_steps import (
     INPUT_PCT,
@@ -39,7 +40,6 @@ from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.rank import RankState
 from llmtop.rules.state.step_costs import LAUNCHING, StepCosts, gpu_share_pct, host_share_pct, idle_share_pct
 from llmtop.rules.state.windows import finite
-from llmtop.snapshot import Cause
 
 IDLE_PCT: Final = (10.0, 8.5)
 """Of the time, to raise and to stay raised; a capture's verdict is the GPU's own work below ten, too. GPU-Util

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from llmtop import format as fmt
+from llmtop.model.snapshot import Cause
 from llmtop.rules import limits
 from llmtop.rules.inference import unit
 from llmtop.rules.recent_steps import is_kept_busy
 from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.rank import RankState
 from llmtop.rules.state.windows import finite
-from llmtop.snapshot import Cause
 
 OUTSIDE_PCT: Final = limits.pair(limits.SET.outside.step_pct, (10.0, 7.0))
 """Of the mean step, to raise and to stay raised; as for waiting for data."""

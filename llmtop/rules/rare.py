@@ -1,4 +1,4 @@
-"""The rule for steps that come now and then and take much longer: `llmtop.rare_steps` has found them.
+"""The rule for steps that come now and then and take much longer: `llmtop.step_history.rare_steps` has found them.
 
 A checkpoint or an evaluation is nobody's fault, so it is told as a note; where it takes much of the time it is a
 warning, since nothing else says that the time goes there.
@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Final
 
 from llmtop import format as fmt
-from llmtop.phase_names import role_of
-from llmtop.rare_steps import words
+from llmtop.model.snapshot import RareSteps
+from llmtop.naming.phase_names import role_of
 from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.rank import RankState
 from llmtop.rules.state.windows import finite
-from llmtop.snapshot import RareSteps
+from llmtop.step_history.rare_steps import words
 
 LOST_PCT: Final = (5.0, 3.5)
 """Of the time, beyond what the usual steps would take: to raise and to stay raised."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from llmtop import format as fmt
-from llmtop import gpu_busy
-from llmtop.phase_names import Role
+from llmtop.model import gpu_busy
+from llmtop.naming.phase_names import Role
 from llmtop.rules import limits
 from llmtop.rules.inference import asked_enough
 from llmtop.rules.state.rank import RankState

@@ -1,7 +1,7 @@
 """What a rule is: what must hold, of which subject, and how an alert tells it.
 
 A `Subject` is what is remembered of a GPU, a rank or a job (`rules/state/`); its times are unix seconds, as they
-would be had nobody set the wall clock since the first snapshot (`llmtop.steady`).
+would be had nobody set the wall clock since the first snapshot (`llmtop.recording.steady`).
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from llmtop.bottlenecks import AlertId
 from llmtop.format import DASH, rounded
+from llmtop.model.bottlenecks import AlertId
+from llmtop.model.severity import Severity
 from llmtop.rules.state.rank import RankState
-from llmtop.severity import Severity
 
 Subject = TypeVar("Subject")
 
 
 @dataclass(frozen=True)
 class RuleText:
-    """A rule in words, for the screen; how its alert is called is in `llmtop.bottlenecks`."""
+    """A rule in words, for the screen; how its alert is called is in `llmtop.model.bottlenecks`."""
 
     meaning: str
     """What it means for the training; the sentence of its bottleneck stands before it."""

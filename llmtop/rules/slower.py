@@ -1,18 +1,18 @@
-"""The rule about steps that take longer than they did; `llmtop.step_changes` has decided that they do."""
+"""The rule about steps that take longer than they did; `llmtop.step_history.step_changes` has decided that they do."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from llmtop import format as fmt
-from llmtop.change_point import NORMAL_AFTER_SECONDS
-from llmtop.phase_names import Role, role_of
+from llmtop.model.snapshot import Change
+from llmtop.naming.phase_names import Role, role_of
 from llmtop.rules import limits
 from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.rank import JobState, RankState
 from llmtop.rules.state.windows import finite
-from llmtop.snapshot import Change
-from llmtop.whole_steps import OUTSIDE
+from llmtop.step_history.change_point import NORMAL_AFTER_SECONDS
+from llmtop.step_history.whole_steps import OUTSIDE
 
 LEAST_FACTOR: Final = limits.SET.slower.factor or 1.1
 """What a person would act on; changes of less are not looked for either."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from llmtop import format as fmt
-from llmtop.phase_names import role_of
+from llmtop.naming.phase_names import role_of
 from llmtop.rules.inference import advice, unit
 from llmtop.rules.launch_sync import LAUNCH_BOUND, SYNC_BOUND, launching_weighs_more
 from llmtop.rules.recent_steps import (

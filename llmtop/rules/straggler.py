@@ -16,15 +16,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from llmtop import format as fmt
-from llmtop.phase_names import Role
+from llmtop.model.snapshot import GRADIENT_POINTS, Arrival, Cause
+from llmtop.naming.phase_names import Role
 from llmtop.rules import limits
 from llmtop.rules.rule import Rule, RuleText, Told, clauses
 from llmtop.rules.state.rank import JobState, RankState
 from llmtop.rules.state.step_costs import StepCosts, work_of
 from llmtop.rules.state.windows import finite, median
 from llmtop.rules.step_bound import timed
-from llmtop.snapshot import GRADIENT_POINTS, Arrival, Cause
-from llmtop.whole_steps import OUTSIDE
+from llmtop.step_history.whole_steps import OUTSIDE
 
 BEHIND_PCT: Final = limits.pair(limits.SET.straggler.step_pct, (10.0, 7.0))
 """(Others' median wait - this rank's wait) / step: to raise, and to stay raised."""

@@ -9,7 +9,7 @@ import pytest
 
 from llmtop.analysis.analyze import analyze, analyze_trace
 from llmtop.report.model import PhaseMean, Report
-from llmtop.trace.open import open_trace
+from llmtop.trace.files.open import open_trace
 from tests.support.data import DATA, KINETO
 from tests.support.traces import Capture, write_sqlite
 

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from llmtop.analysis.analyze import analyze, analyze_trace
-from llmtop.report import render_html, render_markdown, render_text
 from llmtop.report.model import Finding, Report
-from llmtop.trace.merge import merge
-from llmtop.trace.open import open_trace
+from llmtop.report.render import html as render_html
+from llmtop.report.render import markdown as render_markdown
+from llmtop.report.render import text as render_text
+from llmtop.trace.files.merge import merge
+from llmtop.trace.files.open import open_trace
 from tests.support.data import DATA
 from tests.support.traces import Capture, write_sqlite
 

@@ -219,7 +219,7 @@ def test_another_process_on_the_same_gpu_is_named(tmp_path: Path) -> None:
 
 
 def _both(folder: Path, *captures: Capture) -> object:
-    from llmtop.trace.open import open_trace
+    from llmtop.trace.files.open import open_trace
 
     return open_trace(write_sqlite(folder / "both.sqlite", list(captures)))
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.analysis.analyze_memory import report_of
-from llmtop.analysis.memory_leaks import leaks_of
-from llmtop.report.memory_model import LeakReport, MemoryReport
-from llmtop.trace.memory_snapshot import MemorySnapshot, load
+from llmtop.memory.analyze import report_of
+from llmtop.memory.leaks import leaks_of
+from llmtop.memory.model import LeakReport, MemoryReport
+from llmtop.memory.snapshot import MemorySnapshot, load
 from tests.support.memory_allocator import (
     FORWARD,
     LOSS,

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from llmtop.analysis.analyze_recording import analyze_snapshots
 from llmtop.analysis.load_report import load_report
 from llmtop.errors import UnusableInput
-from llmtop.recording import Writer
-from llmtop.snapshot import Alert, Gpu, Host, Phase, Rank, Snapshot, Step
+from llmtop.model.snapshot import Alert, Gpu, Host, Phase, Rank, Snapshot, Step
+from llmtop.recording.reader_writer import Writer
 from tests.support.data import DATA
 
 GPU = "GPU-1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmtop.analysis.analyze import analyze
-from llmtop.gpu_specs import memory_bytes_per_s, peak
+from llmtop.hardware.gpu_specs import memory_bytes_per_s, peak
 from tests.support.data import HEALTHY, KINETO, LAUNCH_BOUND
 
 

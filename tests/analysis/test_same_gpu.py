@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from llmtop.analysis.analyze import analyze, analyze_trace
-from llmtop.report import render_text
-from llmtop.trace.open import open_trace
+from llmtop.report.render import text as render_text
+from llmtop.trace.files.open import open_trace
 from tests.support.data import DATA
 from tests.support.traces import Capture, write_chrome, write_sqlite
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from llmtop.analysis.load_report import load_report
 from llmtop.analysis.load_stacks import load_stacks
-from llmtop.cli.report import report as report_command
+from llmtop.cli.report.command import report as report_command
 from llmtop.errors import UnusableInput
-from llmtop.report import stacks_text
-from llmtop.report.fold_stacks import CpuTime, fold, hottest, tree, waits_for_work
-from llmtop.report.stack_samples import Frame, Stack, folded, read_folded, speedscope
-from llmtop.report.stacks import StackNode, StackReport, from_json, to_json
+from llmtop.stacks import text as stacks_text
+from llmtop.stacks.fold import CpuTime, fold, hottest, tree, waits_for_work
+from llmtop.stacks.model import StackNode, StackReport, from_json, to_json
+from llmtop.stacks.samples import Frame, Stack, folded, read_folded, speedscope
 
 RUNS = 'process 7:"python train.py";'
 TRAIN = f"{RUNS}thread (7): MainThread;<module> (/w/train.py:9)"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmtop.analysis.analyze import analyze_trace
-from llmtop.analysis.step_finder import find_steps
+from llmtop.analysis.steps.step_finder import find_steps
 from tests.support.traces import MAIN, Capture, steady
 
 

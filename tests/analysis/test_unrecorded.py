@@ -9,7 +9,7 @@ import pytest
 
 from llmtop.analysis.analyze import analyze_trace
 from llmtop.report.model import Report
-from llmtop.trace.open import open_trace
+from llmtop.trace.files.open import open_trace
 from tests.support.traces import Capture, write_chrome, write_sqlite
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from llmtop.analysis.analyze import analyze, analyze_trace
-from llmtop.report import render_html, render_text
 from llmtop.report.model import Report
+from llmtop.report.render import html as render_html
+from llmtop.report.render import text as render_text
 from llmtop.trace import model
-from llmtop.trace.open import open_trace
+from llmtop.trace.files.open import open_trace
 from tests.support.data import DATA
 from tests.support.traces import Capture, steady, write_sqlite
 

@@ -11,14 +11,14 @@ import pytest
 
 from llmtop.bench.baseline import read_baseline, runs_that_count, save_baseline
 from llmtop.bench.comparing import chosen, compare_runs
-from llmtop.bench.comparison_text import render_outcome
-from llmtop.bench.fact_differences import fact_differences
 from llmtop.bench.gate import Gate, GateOptions
 from llmtop.bench.history import read_history
-from llmtop.bench.junit import junit
-from llmtop.bench.model import BenchRun
-from llmtop.bench.of_steps import metric_named
-from llmtop.bench.summary import summary
+from llmtop.bench.model.fact_differences import fact_differences
+from llmtop.bench.model.results import BenchRun
+from llmtop.bench.output.comparison_text import render_outcome
+from llmtop.bench.output.junit import junit
+from llmtop.bench.output.summary import summary
+from llmtop.bench.statistics.step_statistics import metric_named
 from llmtop.errors import UnusableInput
 from tests.support.bench_runs import made_bench, made_runs
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from llmtop.recording import Reader
+from llmtop.recording.reader_writer import Reader
 from tests.bench.conftest import Bench
 from tests.support.processes import wait_for
 

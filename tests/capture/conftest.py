@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from llmtop.capture import targets
-from llmtop.capture.job import Target
+from llmtop.capture.base.job import Target
 from tests.support.nsys import NO_NSYS, find_nsys
 from tests.support.processes import REPOSITORY, environment, wait_for
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from llmtop.capture import take, targets
-from llmtop.capture.job import Plan, Progress, Target
+from llmtop.capture.base.job import Plan, Progress, Target
 from tests.support.processes import REPOSITORY, environment
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from llmtop import job_store
 from llmtop.capture import targets
-from llmtop.job_store import Ask, Keys, NodeTold
-from llmtop.tcp_store import TcpStore
+from llmtop.protocol import job_store
+from llmtop.protocol.job_store import Ask, Keys, NodeTold
+from llmtop.protocol.tcp_store import TcpStore
 from tests.support.processes import wait_for
 from tests.support.two_nodes import APART, TOGETHER, TwoNodes
 

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from llmtop import procfs
 from llmtop.capture import capabilities, targets
+from llmtop.capture.base.job import Target
 from llmtop.capture.capabilities import Ability
 from llmtop.capture.engines import ENGINES, check_options, named
-from llmtop.capture.job import Target
 from llmtop.capture.nsys import permissions
 from llmtop.capture.perf import program
 from llmtop.capture.py_spy import ptrace_permission
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.nsys_cli import tool as nsys
-from llmtop.wire import Hello
+from llmtop.protocol.wire import Hello
+from llmtop.system import procfs
 from tests.capture.conftest import Start
 
 

@@ -18,20 +18,20 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from llmtop import wire
 from llmtop.capture import capabilities, targets
-from llmtop.capture.engine import Refusal
+from llmtop.capture.base.engine import Refusal
+from llmtop.capture.base.folder import Info
+from llmtop.capture.base.job import Target
 from llmtop.capture.engines import ENGINES, named
-from llmtop.capture.folder import Info
-from llmtop.capture.job import Target
 from llmtop.capture.take import Result
-from llmtop.cli.capture import capture
-from llmtop.cli.doctor import doctor
-from llmtop.cli.report import compare, report
+from llmtop.cli.capture.command import capture
+from llmtop.cli.doctor.command import doctor
+from llmtop.cli.report.command import compare, report
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.instrument.control import self_capture
 from llmtop.instrument.control.recording import Recording
 from llmtop.instrument.control.recordings import RECORDINGS
+from llmtop.protocol import wire
 from tests.capture.conftest import Start
 from tests.support.made_up_engine import MadeUpEngine
 from tests.support.processes import REPOSITORY, environment, wait_for
@@ -292,7 +292,7 @@ def test_how_to_look_at_a_capture_is_the_engine_s_to_say(engine: str, trace: str
 
 def test_asking_the_engines_loads_nothing_that_only_a_capture_needs() -> None:
     code = (
-        "import os, sys; from llmtop.capture import capabilities; from llmtop.capture.job import Target; "
+        "import os, sys; from llmtop.capture import capabilities; from llmtop.capture.base.job import Target; "
         "capabilities.abilities(Target(os.getpid())); print(*sys.modules)"
     )
     done = subprocess.run(

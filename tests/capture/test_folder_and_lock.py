@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.capture import folder, take
-from llmtop.capture.folder import Info
-from llmtop.capture.lock import CaptureLock, Holder, current
-from llmtop.capture.lock import leftovers as left_locks
+from llmtop.capture import take
+from llmtop.capture.base import folder
+from llmtop.capture.base.folder import Info
+from llmtop.capture.base.lock import CaptureLock, Holder, current
+from llmtop.capture.base.lock import leftovers as left_locks
 from llmtop.capture.nsys import orphans
 from llmtop.errors import NotPossibleHere, UnusableInput
 from tests.support.processes import environment, wait_for
@@ -137,7 +138,7 @@ def test_a_lock_is_for_one_and_free_again_after(runtime_dir: Path) -> None:
 def test_the_lock_of_a_killed_llmtop_is_free_and_says_what_it_was(runtime_dir: Path) -> None:
     script = (
         "import os, time\n"
-        "from llmtop.capture.lock import CaptureLock, Holder\n"
+        "from llmtop.capture.base.lock import CaptureLock, Holder\n"
         "CaptureLock('pid-7', Holder(pid=os.getpid(), engine='nsys', since=1.0, session='42', target=7))\n"
         "lock = CaptureLock('pid-9', Holder(pid=os.getpid(), engine='nsys', since=1.0, target=9))\n"
         "print('held', flush=True)\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from llmtop.capture import take, targets
-from llmtop.capture.job import Cancelled, Plan, Progress, Target
+from llmtop.capture.base.job import Cancelled, Plan, Progress, Target
 from llmtop.capture.kineto import engine as kineto_engine
 from llmtop.capture.kineto import spawn as kineto_spawn
 from llmtop.errors import NotPossibleHere

@@ -16,14 +16,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmtop import wire
-from llmtop.capture.job import CaptureJob, Plan, Target
+from llmtop.capture.base.job import CaptureJob, Plan, Target
+from llmtop.capture.base.step_listener import StepWatch
 from llmtop.capture.kineto import daemon, messages
 from llmtop.capture.kineto import engine as kineto_engine
 from llmtop.capture.kineto.daemon import FabricHost
 from llmtop.capture.kineto.messages import Frames, Lines
-from llmtop.capture.step_listener import StepWatch
 from llmtop.errors import NotPossibleHere
+from llmtop.protocol import wire
 from tests.support.data import DATA
 from tests.support.processes import REPOSITORY, environment, wait_for
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from llmtop.capture import take
-from llmtop.capture.job import Plan, Target
+from llmtop.capture.base.job import Plan, Target
 from llmtop.nsys_cli import tool as nsys
 from tests.capture.conftest import Start, Training
 from tests.capture.under_nsys import plan, ranges, session_state

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from llmtop import procfs
 from llmtop.capture import capabilities
 from llmtop.capture import take as run
+from llmtop.capture.base.job import Cancelled, Plan, Progress, Target
+from llmtop.capture.base.lock import current
 from llmtop.capture.engines import ENGINES
-from llmtop.capture.job import Cancelled, Plan, Progress, Target
-from llmtop.capture.lock import current
 from llmtop.capture.nsys import collection, lost_records
 from llmtop.errors import NotPossibleHere
 from llmtop.nsys_cli import tool as nsys
-from llmtop.wire import Hello
+from llmtop.protocol.wire import Hello
+from llmtop.system import procfs
 from tests.capture.conftest import Start, Training
 from tests.support.installed import needs
 from tests.support.processes import wait_for

@@ -13,13 +13,14 @@ from typing import NamedTuple
 
 import pytest
 
-from llmtop import procfs, wire
 from llmtop.capture import take
-from llmtop.capture.job import Cancelled, Progress, Target
-from llmtop.client import Connection
+from llmtop.capture.base.job import Cancelled, Progress, Target
 from llmtop.errors import LlmtopError, NotPossibleHere
 from llmtop.nsys_cli import tool as nsys
-from llmtop.trace.nvtx_operators import parse
+from llmtop.protocol import wire
+from llmtop.protocol.client import Connection
+from llmtop.system import procfs
+from llmtop.trace.nsys.nvtx_operators import parse
 from tests.capture.conftest import Start, Training
 from tests.capture.killed import kill_capture_at
 from tests.capture.under_nsys import plan, session_state, touch_within

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from llmtop import wire
 from llmtop.capture import take, targets, trigger
-from llmtop.capture.job import Cancelled, Plan, Progress, Target
+from llmtop.capture.base.job import Cancelled, Plan, Progress, Target
 from llmtop.capture.nsys import collection, orphans, pause
-from llmtop.client import Connection
 from llmtop.errors import NotPossibleHere
 from llmtop.nsys_cli import tool as nsys
 from llmtop.nsys_cli.tool import Nsys
+from llmtop.protocol import wire
+from llmtop.protocol.client import Connection
 from tests.capture.conftest import Start, Training
 from tests.capture.killed import kill_capture_at
 from tests.capture.under_nsys import abandon, plan, ranges, session_state
@@ -136,7 +136,7 @@ def test_what_a_killed_llmtop_left_collecting_is_stopped_in_a_pause(
     needs("torch")
     training = start("--torch", behind=(*llmtop_run, "--nsys", "--"))
     monkeypatch.setattr(Nsys, "needs_pause", True)
-    monkeypatch.setattr("llmtop.procfs.uses_gpu", lambda pid: True)
+    monkeypatch.setattr("llmtop.system.procfs.uses_gpu", lambda pid: True)
     target = training.wait_attached()
     tool, session = nsys.for_process(target.pid)
     tool.run("start", f"--session={session.id}", "-o", str(tmp_path / "left"), "-f", "true")
@@ -151,7 +151,7 @@ def test_a_training_that_cannot_be_paused_is_not_captured_unless_told_to(
     start: Start, llmtop_run: tuple[str, ...], captures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pause, "PATIENCE_SECONDS", 0.3)
-    monkeypatch.setattr("llmtop.capture.wait_for_window.SILENCE_SECONDS", 0.5)
+    monkeypatch.setattr("llmtop.capture.base.wait_for_window.SILENCE_SECONDS", 0.5)
     training = start("--step-ms", "60", "--slow-every", "100000", behind=(*llmtop_run, "--nsys", "--"))
     target = training.wait_attached()
     os.kill(training.pid, signal.SIGSTOP)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from llmtop.capture import take
-from llmtop.capture.job import Cancelled, Progress
+from llmtop.capture.base.job import Cancelled, Progress
 from llmtop.capture.nsys import orphans
 from llmtop.errors import NotPossibleHere
 from llmtop.nsys_cli import tool as nsys
@@ -147,7 +147,7 @@ def test_a_full_disk_keeps_what_nsys_recorded_and_says_where(
         pytest.skip("a small disk needs root to be mounted")
     try:
         monkeypatch.setattr("llmtop.capture.nsys.collection.MIN_FREE_BYTES", 0)
-        monkeypatch.setattr("llmtop.capture.folder.check_disk", lambda *_: 1)
+        monkeypatch.setattr("llmtop.capture.base.folder.check_disk", lambda *_: 1)
         target = under_nsys.wait_attached()
         # nsys leaves its raw data in its scratch folder; the report is then made there, where there is room.
         info = take.take(plan(target, small)).info

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from llmtop.analysis.capture_info import capture_info
-from llmtop.capture import take, traces
-from llmtop.capture.job import Plan, Target
+from llmtop.capture import take
+from llmtop.capture.base import traces
+from llmtop.capture.base.job import Plan, Target
 from tests.capture.conftest import Start
 from tests.support.processes import REPOSITORY
 from tests.support.traces import steady, write_chrome

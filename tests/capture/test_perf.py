@@ -14,17 +14,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from llmtop import procfs
 from llmtop.analysis.load_stacks import load_stacks
 from llmtop.capture import take
-from llmtop.capture.job import Cancelled, Plan, Progress, Target
+from llmtop.capture.base.job import Cancelled, Plan, Progress, Target
 from llmtop.capture.perf import bpf, counters, program, script, trampoline
 from llmtop.capture.perf.engine import PerfEngine
 from llmtop.capture.py_spy.cpu_times import started_by
 from llmtop.errors import NotPossibleHere
-from llmtop.report.stacks import StackNode
-from llmtop.report.stacks_text import brief
-from llmtop.report.stacks_text import counters as counted
+from llmtop.stacks.model import StackNode
+from llmtop.stacks.text import brief
+from llmtop.stacks.text import counters as counted
+from llmtop.system import procfs
 from tests.support.processes import REPOSITORY, environment, running, wait_for
 
 needs_perf = pytest.mark.skipif(program.refusal() is not None or bool(program._tried()), reason="no perf here")

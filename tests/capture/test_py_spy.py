@@ -16,16 +16,16 @@ from pathlib import Path
 
 import pytest
 
-from llmtop import procfs
 from llmtop.analysis.load_stacks import load_stacks
 from llmtop.capture import take
-from llmtop.capture.engine import Refusal
-from llmtop.capture.job import Cancelled, CaptureJob, Plan, Progress, Target
+from llmtop.capture.base.engine import Refusal
+from llmtop.capture.base.job import Cancelled, CaptureJob, Plan, Progress, Target
+from llmtop.capture.base.step_listener import StepWatch
 from llmtop.capture.py_spy import engine as py_spy
 from llmtop.capture.py_spy import outside, ptrace_permission, stacks
-from llmtop.capture.step_listener import StepWatch
 from llmtop.errors import NotPossibleHere, UnusableInput
-from llmtop.report.stacks import StackNode
+from llmtop.stacks.model import StackNode
+from llmtop.system import procfs
 from tests.capture.conftest import Start, Training
 from tests.support.processes import running, wait_for
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from llmtop import client, wire
 from llmtop.capture import take
-from llmtop.capture.job import Cancelled, Plan, Progress, Target
+from llmtop.capture.base.job import Cancelled, Plan, Progress, Target
 from llmtop.capture.take import Result
 from llmtop.errors import NotPossibleHere
+from llmtop.protocol import client, wire
 from tests.capture.conftest import Start, Training
 from tests.support.installed import needs
 from tests.support.processes import wait_for
@@ -29,7 +29,7 @@ def training(start_once: Start) -> Training:
 @pytest.fixture
 def no_median(monkeypatch: pytest.MonkeyPatch) -> None:
     """No step of before is heard when the capture begins, as of a training whose first step is under way."""
-    monkeypatch.setattr("llmtop.capture.step_listener.HISTORY", 0)
+    monkeypatch.setattr("llmtop.capture.base.step_listener.HISTORY", 0)
 
 
 def taken(target: Target, parent: Path, seconds: float, **more: object) -> Result:

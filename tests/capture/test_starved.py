@@ -15,14 +15,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from llmtop import procfs
 from llmtop.analysis.load_stacks import load_stacks
 from llmtop.capture import take
-from llmtop.capture.job import Plan, Target
+from llmtop.capture.base.job import Plan, Target
 from llmtop.capture.py_spy import engine as py_spy
 from llmtop.capture.py_spy.loading import Watching, burst
-from llmtop.report.stacks_text import brief
-from llmtop.snapshot import LoadingCost
+from llmtop.model.snapshot import LoadingCost
+from llmtop.stacks.text import brief
+from llmtop.system import procfs
 from tests.capture.starved.slow_disk import put, slow_reads
 from tests.support.processes import wait_for
 

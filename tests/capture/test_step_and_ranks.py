@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from llmtop import wire
 from llmtop.capture.across import job_of
 from llmtop.capture.across.rank_choice import RankChoice, usual_rank, with_company
 from llmtop.capture.across.step_choice import StepChoice, choose
-from llmtop.capture.job import Target
+from llmtop.capture.base.job import Target
 from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.protocol import wire
 from tests.capture.conftest import Start
 from tests.support.processes import environment
 

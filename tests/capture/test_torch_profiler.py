@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from llmtop import client, wire
 from llmtop.capture import take
-from llmtop.capture.job import Cancelled, Plan, Progress, Target
+from llmtop.capture.base.job import Cancelled, Plan, Progress, Target
 from llmtop.errors import NotPossibleHere
+from llmtop.protocol import client, wire
 from tests.capture.conftest import Start, Training
 from tests.capture.killed import kill_capture_at
 from tests.support import nvml_stub

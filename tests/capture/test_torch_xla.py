@@ -19,14 +19,14 @@ import pytest
 
 from llmtop.analysis.analyze import analyze
 from llmtop.capture import targets
+from llmtop.capture.base.job import Target
 from llmtop.capture.engines import ENGINES
-from llmtop.capture.job import Target
 from llmtop.capture.torch_xla import client, ports
 from llmtop.report.model import from_json
 from tests.support import torch_xla_stand_in as stand_in
 from tests.support.processes import REPOSITORY, environment, stop, wait_for
+from tests.trace.files.test_xspace import XPROF, with_xprof
 from tests.trace.test_torch_xla_traces import DATA
-from tests.trace.test_xspace import XPROF, with_xprof
 
 REAL = os.environ.get("LLMTOP_TORCH_XLA", "")
 ENGINE = ENGINES["xla.profiler"]
@@ -139,7 +139,7 @@ def test_a_client_that_fails_is_one_sentence_and_nothing_is_kept(
     if does == "hang":
         from click.testing import CliRunner
 
-        from llmtop.cli.capture import capture
+        from llmtop.cli.capture.command import capture
         from llmtop.errors import NotPossibleHere
 
         monkeypatch.setattr(client, "WRITE_SECONDS", 0.5)

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from llmtop import wire
-from llmtop.capture import folder, trigger
-from llmtop.capture.job import Plan, Target
-from llmtop.capture.step_listener import StepWatch
+from llmtop.capture import trigger
+from llmtop.capture.base import folder
+from llmtop.capture.base.job import Plan, Target
+from llmtop.capture.base.step_listener import StepWatch
 from llmtop.capture.trigger import AlertCondition, Fired, NewAlerts, SlowStep, TriggerLimits
 from llmtop.errors import NotPossibleHere, UnusableInput
-from llmtop.snapshot import Alert, Host, Snapshot
+from llmtop.model.snapshot import Alert, Host, Snapshot
+from llmtop.protocol import wire
 from tests.capture.conftest import Start
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from llmtop.analysis.analyze import analyze
 from llmtop.capture import take
+from llmtop.capture.base.job import CaptureJob, Plan, Recorded
 from llmtop.capture.engines import ENGINES
-from llmtop.capture.job import CaptureJob, Plan, Recorded
 from tests.capture.conftest import Start
 from tests.support.made_up_engine import MadeUpEngine
 from tests.support.processes import wait_for

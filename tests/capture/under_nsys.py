@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from llmtop.capture.job import Plan, Progress, Target
-from llmtop.capture.lock import CaptureLock, Holder
+from llmtop.capture.base.job import Plan, Progress, Target
+from llmtop.capture.base.lock import CaptureLock, Holder
 from llmtop.nsys_cli import tool as nsys
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from llmtop.errors import LlmtopError
-from llmtop.recording import Reader, Writer
+from llmtop.recording.reader_writer import Reader, Writer
 from tests.support import nvml_stub
 from tests.support.clock import Clock
 from tests.support.processes import environment, wait_for

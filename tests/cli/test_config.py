@@ -12,14 +12,14 @@ from typing import get_args
 import pytest
 
 from llmtop import config
-from llmtop.bottlenecks import AlertId
 from llmtop.errors import UnusableInput
+from llmtop.model.bottlenecks import AlertId
 from tests.support import preloaded
 from tests.support.processes import REPOSITORY, environment, wait_for
 from tests.support.terminal import Terminal
+from tui.core.theme_memory import ThemeMemory
 from tui.paint.palette import THEMES
 from tui.panes import capture_list, node_table, process_table
-from tui.theme_memory import ThemeMemory
 
 DEMO = REPOSITORY / "llmtop" / "data" / "demo.llmtop.gz"
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.cli.snapshot_text import render
-from llmtop.jobs import totals
+from llmtop.cli.live.snapshot_text import render
+from llmtop.model.jobs import totals
 from tests.support import nvml_stub
 from tests.support.launched import STEPPING, Started
 from tests.support.processes import environment

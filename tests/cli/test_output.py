@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmtop.format import escaped_json, printable_lines
-from llmtop.recording import Reader
+from llmtop.recording.reader_writer import Reader
 from llmtop.report.model import Report
 from tests.support import hostile
 from tests.support.preloaded import llmtop

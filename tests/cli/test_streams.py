@@ -16,8 +16,8 @@ from typing import Any
 import pexpect
 import pytest
 
-from llmtop.cli.stream import ENDING
-from llmtop.recording import Reader, Writer
+from llmtop.cli.live.stream import ENDING
+from llmtop.recording.reader_writer import Reader, Writer
 from tests.support import nvml_stub, preloaded
 from tests.support.processes import REPOSITORY, environment, wait_for
 from tests.support.snapshots import gpu, snapshot

@@ -13,7 +13,7 @@ from prometheus_client import generate_latest
 
 from collectors.exporter import names
 from collectors.exporter.stage import ExportStage
-from llmtop.snapshot import Alert, CollectiveCount, CommunicatorRank, StuckCommunicator
+from llmtop.model.snapshot import Alert, CollectiveCount, CommunicatorRank, StuckCommunicator
 from tests.collectors.exporter.test_stage import now, training
 from tests.support.processes import REPOSITORY
 from tests.support.prometheus import NO_PROMETHEUS, find

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from collectors.gpu_busy import GpuBusy
 from collectors.replay import ReplayFeed
 from llmtop.analysis.analyze_recording import analyze_snapshots
-from llmtop.recording import Reader, Writer
+from llmtop.model.snapshot import Gpu, Phase, Process, Rank, Snapshot
+from llmtop.recording.reader_writer import Reader, Writer
 from llmtop.rules.engine import Rules
-from llmtop.snapshot import Gpu, Phase, Process, Rank, Snapshot
 from tests.support import import_data, nvml_stub
 from tests.support.launched import STEPPING, Started
 from tests.support.measured_programs import PROGRAMS, Program, stream

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from collectors.base import Feed, GpuChoice, GpuReading, RanksReading
+from collectors.base.periodic_thread import Beat, last_tick
+from collectors.base.source import Feed, GpuChoice, GpuReading, RanksReading
+from collectors.gpu.selection import GpuSelection, with_whole_uuids
 from collectors.hub import Hub, Sources, next_round, trail
-from collectors.nvml.selection import GpuSelection, with_whole_uuids
-from collectors.periodic_thread import Beat, last_tick
 from llmtop.errors import UnusableInput
-from llmtop.snapshot import Alert, Gpu, Host, Process, Rank, Snapshot, to_json
+from llmtop.model.snapshot import Alert, Gpu, Host, Process, Rank, Snapshot, to_json
 from tests.support.processes import wait_for
 from tests.support.snapshots import gpu, rank
 

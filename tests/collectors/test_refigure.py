@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from collectors.refigure import Refigure
-from llmtop.recording import Reader
-from llmtop.snapshot import Host, Phase, Rank, Snapshot, Step
+from llmtop.model.snapshot import Host, Phase, Rank, Snapshot, Step
+from llmtop.recording.reader_writer import Reader
 
 DEMO = files("llmtop") / "data" / "demo.llmtop.gz"
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from collectors.base import Feed, ReplayControls
+from collectors.base.source import Feed, ReplayControls
 from collectors.replay import MAX_SPEED, MIN_SPEED, ReplayFeed
 from llmtop.errors import UnusableInput
-from llmtop.recording import Reader, Writer
-from llmtop.snapshot import Alert, Snapshot
+from llmtop.model.snapshot import Alert, Snapshot
+from llmtop.recording.reader_writer import Reader, Writer
 from tests.support.processes import wait_for
 from tests.support.snapshots import gpu, snapshot
 

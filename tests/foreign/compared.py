@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from itertools import zip_longest
 from typing import Any
 
-from llmtop.wire import StepDone
+from llmtop.protocol.wire import StepDone
 from tests.foreign.program import Program
 from tests.foreign.runs import Heard, Outcome
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llmtop import wire
-from llmtop.client import Connection, discover
 from llmtop.errors import LlmtopError
+from llmtop.protocol import wire
+from llmtop.protocol.client import Connection, discover
 from tests.foreign import digest, hands
 from tests.foreign.program import Program
 

@@ -21,10 +21,10 @@ import pytest
 
 from llmtop.__main__ import main
 from llmtop.analysis.analyze import analyze
-from llmtop.recording import Reader, Writer
-from llmtop.recording_members import pack
+from llmtop.model.snapshot import to_json as snapshot_json
+from llmtop.recording.members import pack
+from llmtop.recording.reader_writer import Reader, Writer
 from llmtop.report.model import to_json
-from llmtop.snapshot import to_json as snapshot_json
 from tests.fuzz.file_mutations import damaged_bytes, odd_json, odd_sqlite, packed
 from tests.support import xla_traces
 from tests.support.snapshots import gpu, rank, snapshot

@@ -16,12 +16,12 @@ import msgspec
 import pytest
 
 from collectors.trainings.training import Training as Watched
-from llmtop import wire
-from llmtop.cli.snapshot_text import render
-from llmtop.client import Closed, Connection
+from llmtop.cli.live.snapshot_text import render
 from llmtop.errors import LlmtopError, UnusableInput
+from llmtop.model.snapshot import Host, Snapshot, from_json, to_json
+from llmtop.protocol import wire
+from llmtop.protocol.client import Closed, Connection
 from llmtop.rules.engine import Rules
-from llmtop.snapshot import Host, Snapshot, from_json, to_json
 from tests.fuzz.mutate import mutate
 from tests.support import attackers
 from tests.support.processes import wait_for

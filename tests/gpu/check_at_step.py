@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from llmtop.trace import align
-from llmtop.trace.open import open_trace
+from llmtop.trace.files import align
+from llmtop.trace.files.open import open_trace
 from tests.support.launched import free_port
 from tests.support.processes import environment, wait_for
 from tests.support.trainings import sockets

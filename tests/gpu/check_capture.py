@@ -28,8 +28,8 @@ from typing import Any
 import psutil
 
 from llmtop.capture import targets
-from llmtop.capture.job import Target
-from llmtop.capture.step_listener import StepWatch
+from llmtop.capture.base.job import Target
+from llmtop.capture.base.step_listener import StepWatch
 from llmtop.nsys_cli import tool as nsys
 from tests.support.processes import REPOSITORY, environment, wait_for
 

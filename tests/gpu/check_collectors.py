@@ -22,9 +22,9 @@ import psutil
 import pynvml
 
 from benchmarks.bench_sampling import percentile, rounds
-from collectors.base import GpuReading
+from collectors.base.source import GpuReading
 from collectors.machine.processes import ProcessSource
-from llmtop.snapshot import Gpu
+from llmtop.model.snapshot import Gpu
 from tests.support.nvml_source import OwnSource
 
 WORK = """

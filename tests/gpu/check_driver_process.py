@@ -19,13 +19,13 @@ from typing import Any
 
 import psutil
 
-from collectors.base import GpuReading
-from collectors.nvml.driver_source import DriverSource
+from collectors.base.source import GpuReading
+from collectors.driver.source import DriverSource
 
 KILLS = 10
 _MONITOR = (
     "import time\n"
-    "from collectors.nvml.driver_source import DriverSource\n"
+    "from collectors.driver.source import DriverSource\n"
     "source = DriverSource(0.2); source.start()\n"
     "while not any(gpu.power_watts for gpu in source.latest().gpus): time.sleep(0.02)\n"
     "print('running', flush=True); time.sleep(600)\n"

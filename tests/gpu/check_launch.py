@@ -27,8 +27,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from llmtop import client, wire
 from llmtop.nsys_cli import tool as nsys
+from llmtop.protocol import client, wire
 from tests.support.processes import REPOSITORY, environment, wait_for
 
 RUN = [sys.executable, "-m", "llmtop", "run"]

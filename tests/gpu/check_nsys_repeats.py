@@ -19,10 +19,10 @@ import threading
 import time
 from pathlib import Path
 
-from llmtop.analysis.missing_kernels import unrecorded
+from llmtop.analysis.idle.missing_kernels import unrecorded
 from llmtop.errors import UnusableInput
 from llmtop.nsys_cli import tool as nsys
-from llmtop.trace.open import open_trace
+from llmtop.trace.files.open import open_trace
 from tests.support.processes import REPOSITORY, environment
 
 WINDOW_SECONDS = 0.5

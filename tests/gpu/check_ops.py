@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from llmtop.capture import targets
-from llmtop.capture.job import Target
+from llmtop.capture.base.job import Target
 from tests.support.processes import environment, wait_for
 
 STEPS = 5

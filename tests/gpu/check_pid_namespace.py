@@ -24,7 +24,7 @@ import msgspec
 import psutil
 import pynvml
 
-from collectors.base import GpuUse
+from collectors.base.source import GpuUse
 from collectors.machine.containers import pids_are_the_hosts
 from collectors.machine.processes import ProcessSource
 from tests.gpu.check_collectors import WORK

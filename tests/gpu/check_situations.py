@@ -26,8 +26,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from llmtop.recording import Reader
-from llmtop.snapshot import Snapshot
+from llmtop.model.snapshot import Snapshot
+from llmtop.recording.reader_writer import Reader
 from tests.gpu.check_capture import end
 from tests.support.processes import REPOSITORY, environment
 

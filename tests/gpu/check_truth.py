@@ -31,8 +31,8 @@ from typing import Any
 import msgspec
 
 from llmtop.capture import targets
-from llmtop.recording import Reader
-from llmtop.snapshot import Snapshot
+from llmtop.model.snapshot import Snapshot
+from llmtop.recording.reader_writer import Reader
 from tests.gpu.check_capture import end
 from tests.gpu.foreign_commands import COMMANDS, FOREIGN, Command
 from tests.support.processes import REPOSITORY, environment

@@ -25,7 +25,7 @@ from tests.support.processes import environment
 
 CLIENT = """
 import sys, time
-from llmtop.client import Connection, discover
+from llmtop.protocol.client import Connection, discover
 connection = Connection.open(discover()[0].path)
 while True:
     connection.receive(5)

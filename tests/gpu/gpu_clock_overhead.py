@@ -15,7 +15,7 @@ from tests.support.processes import environment
 WATCH = """
 import sys
 from pathlib import Path
-from llmtop.client import Connection
+from llmtop.protocol.client import Connection
 connection = Connection.open(Path(sys.argv[1]))
 print("watching", flush=True)
 while True:

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import llmtop
-from llmtop import wire
 from llmtop.instrument.gpu.times import gpu_time
 from llmtop.instrument.record.recorder import get
+from llmtop.protocol import wire
 from tests.support.processes import REPOSITORY
 from tests.support.recorded import steps_of
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from llmtop.recording import Reader
+from llmtop.model.snapshot import Cause, CommunicatorRank, Host, Rank, Snapshot, StuckCommunicator, to_json
+from llmtop.recording.reader_writer import Reader
 from llmtop.rules.state.rank import STEPS_KEPT
-from llmtop.snapshot import Cause, CommunicatorRank, Host, Rank, Snapshot, StuckCommunicator, to_json
 
 
 def trimmed(snapshot: Snapshot) -> Snapshot:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from llmtop.instrument.record import startup
+from llmtop.instrument import startup
 from llmtop.instrument.record.recorder import get
 from tests.support.recorded import Recorded
 

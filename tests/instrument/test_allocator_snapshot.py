@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmtop.instrument.control.allocator_snapshot import Marks, add_marks, owners
-from llmtop.trace.memory_snapshot import load
+from llmtop.memory.snapshot import load
 from tests.support.installed import needs
 
 needs("torch")

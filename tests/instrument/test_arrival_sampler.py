@@ -12,7 +12,7 @@ from llmtop.instrument.arrival import sampler as sampler_module
 from llmtop.instrument.arrival.sampler import EVERY_NS, Sampler
 from llmtop.instrument.gpu import stream_waits
 from llmtop.instrument.gpu.stream_waits import StreamWaits
-from llmtop.instrument.record.phase_tree import PhaseNode
+from llmtop.instrument.steps.phase_tree import PhaseNode
 from tests.support.installed import needs
 from tests.support.virtual_gpu import MS, US, VirtualEvent, VirtualGpu
 
@@ -302,7 +302,7 @@ def test_no_module_is_kept_alive() -> None:
     import torch
 
     from llmtop.instrument.arrival.replicas import Replica as Found
-    from llmtop.instrument.auto.search import HeldParameter
+    from llmtop.instrument.pytorch.search import HeldParameter
 
     net = torch.nn.Linear(2, 2)
     found = Found(net, "2-0", [HeldParameter(net, "weight"), HeldParameter(net, "bias")], gathers=False)

@@ -13,10 +13,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmtop import wire
-from llmtop.client import Connection
 from llmtop.errors import UnusableInput
 from llmtop.instrument.serve import limits
+from llmtop.protocol import wire
+from llmtop.protocol.client import Connection
 from tests.support import attackers
 from tests.support.processes import environment, wait_for
 from tests.support.trainings import STEPPING, Heard, Training, connect, socket_of

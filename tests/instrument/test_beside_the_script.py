@@ -197,7 +197,7 @@ def handler(*_):
     rung += 1
     raise Alarm()
 signal.signal(signal.SIGALRM, handler)
-import llmtop.instrument.record.startup, llmtop.instrument.serve.server  # imports are Python's own
+import llmtop.instrument.startup, llmtop.instrument.serve.server  # imports are Python's own
 import llmtop.instrument.control.self_capture
 caught = 0
 random.seed(1)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmtop import wire
+from llmtop.protocol import wire
 from tests.support import endings
 from tests.support.endings import WAYS, Ready, Way, command, crash_a_rank, end
 from tests.support.installed import needs

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmtop import wire
-from llmtop.client import Closed, Connection
 from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.protocol import wire
+from llmtop.protocol.client import Closed, Connection
 from tests.support import wire_peer
 from tests.support.processes import environment, wait_for
 from tests.support.trainings import STEPPING, Heard, Training, connect, socket_of, sockets

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 import llmtop
-from llmtop import wire
 from llmtop.instrument.gpu import clock as gpu_clock
 from llmtop.instrument.gpu.clock import BUDGET, MAX_PENDING, GpuClock
 from llmtop.instrument.gpu.times import gpu_time
 from llmtop.instrument.record import periodic, recorder
+from llmtop.protocol import wire
 from tests.support.phases import begin_phase, end_phase
 from tests.support.recorded import Recorded
 from tests.support.virtual_gpu import MS, US, VirtualGpu

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.client import discover
 from llmtop.errors import NotPossibleHere
+from llmtop.protocol.client import discover
 from tests.support.trainings import Training, sockets
 
 TRAIN = """

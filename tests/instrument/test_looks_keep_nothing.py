@@ -8,8 +8,8 @@ import weakref
 
 import pytest
 
-from llmtop.instrument.serve import stack_words, waiting_calls
-from llmtop.instrument.serve.stack_words import Sight
+from llmtop.instrument.serve.stacks import stack_words, waiting_calls
+from llmtop.instrument.serve.stacks.stack_words import Sight
 from tests.support.processes import wait_for
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llmtop import wire
+from llmtop.protocol import wire
 from tests.support.trainings import Heard, Training, connect
 
 GOES_ON = """

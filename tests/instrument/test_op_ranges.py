@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from llmtop import wire
 from llmtop.instrument.control.op_ranges import COMPILED
+from llmtop.protocol import wire
 from tests.support.trainings import Heard, Training, connect
 
 pytestmark = pytest.mark.torch

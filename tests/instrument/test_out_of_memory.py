@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.analysis.analyze_memory import analyze_memory
 from llmtop.instrument.control import out_of_memory
+from llmtop.memory.analyze import analyze_memory
 from tests.support.installed import needs
 from tests.support.steps import Zygote
 

@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from llmtop import wire
+from llmtop.protocol import wire
 from tests.support.processes import wait_for
 from tests.support.trainings import STEPPING, Heard, Training, connect
 

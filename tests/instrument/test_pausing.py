@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmtop import wire
+from llmtop.protocol import wire
 from tests.support.trainings import STEPPING, Heard, Training, connect
 
 REQUESTS = """

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from llmtop import wire
-from llmtop.client import Closed, Connection, NoAnswer, remove_stale
+from llmtop.protocol import wire
+from llmtop.protocol.client import Closed, Connection, NoAnswer, remove_stale
 from tests.support.processes import environment, stop, wait_for
 from tests.support.trainings import STEPPING, Heard, Training, connect, socket_of, sockets
 
@@ -132,7 +132,7 @@ def test_a_stopped_monitor_holds_up_neither_the_training_nor_another_monitor(run
     watch = """
 import sys
 from pathlib import Path
-from llmtop.client import Connection
+from llmtop.protocol.client import Connection
 from llmtop import wire
 connection = Connection.open(Path(sys.argv[1]))
 print("subscribed", flush=True)
@@ -254,7 +254,7 @@ while True:
 def test_what_goes_to_all_monitors_is_encoded_once(runtime_dir: Path) -> None:
     script = """
 import collections, sys
-import llmtop, llmtop.instrument.serve.news as news
+import llmtop, llmtop.instrument.serve.publisher as news
 llmtop.attach()
 made, encode = collections.Counter(), news.encoded_steps
 def counted(message, note):

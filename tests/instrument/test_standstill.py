@@ -14,9 +14,9 @@ import pytest
 from collectors.trainings import source as steps_module
 from collectors.trainings import training as training_module
 from collectors.trainings.source import StepsSource
-from llmtop import wire
-from llmtop.client import Connection
-from llmtop.snapshot import Rank
+from llmtop.model.snapshot import Rank
+from llmtop.protocol import wire
+from llmtop.protocol.client import Connection
 from tests.support.processes import environment, wait_for
 from tests.support.trainings import Heard, Training, socket_of
 

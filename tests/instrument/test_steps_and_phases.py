@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import llmtop
-from llmtop.instrument.record.phase_tree import MAX_PATHS
 from llmtop.instrument.record.recorder import get
+from llmtop.instrument.steps.phase_tree import MAX_PATHS
 from tests.support.examples import EXAMPLES
 from tests.support.phases import begin_phase, end_phase
 from tests.support.recorded import Recorded, names, steps_of, top_level_ns

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from collectors.trainings.source import StepsSource
+from llmtop.model.snapshot import Alert, Host, Rank, Snapshot
 from llmtop.rules.engine import Rules
-from llmtop.snapshot import Alert, Host, Rank, Snapshot
 from tests.support.forked_ranks import run_ranks, running_ranks
 from tests.support.processes import core_waits, wait_for, waited_since
 from tests.support.steps import Zygote

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.torch
 
 PLANTING = """
 import gc, hashlib, json, os, sys, types
-import llmtop, llmtop.instrument.record.startup, llmtop.instrument.serve.server
+import llmtop, llmtop.instrument.startup, llmtop.instrument.serve.server
 from llmtop.instrument.guest import guard
 FOLDER = llmtop.__file__.rpartition("/")[0] + "/instrument/"
 HOT = ("auto/", "loader.py", *(f"record/{name}.py" for name in

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmtop import client, wire
+from llmtop.protocol import client, wire
 from tests.support.forked_ranks import run_ranks
 from tests.support.processes import environment, wait_for
 from tests.support.steps import Recorded, Zygote, read

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from llmtop import wire
+from llmtop.protocol import wire
 from tests.support.processes import environment
 from tests.support.trainings import Heard, connect
 

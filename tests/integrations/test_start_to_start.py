@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from llmtop import wire
-from llmtop.client import Connection
-from llmtop.snapshot import Phase, Step
-from llmtop.whole_steps import Following, WholeStep, covered
+from llmtop.model.snapshot import Phase, Step
+from llmtop.protocol import wire
+from llmtop.protocol.client import Connection
+from llmtop.step_history.whole_steps import Following, WholeStep, covered
 from tests.support.processes import environment, wait_for
 from tests.support.trainings import Heard, sockets
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from llmtop.procfs import is_alive
+from llmtop.system.procfs import is_alive
 from tests.launch.conftest import Launcher
 from tests.support.processes import wait_for
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from llmtop import procfs
 from llmtop.nsys_cli import tool as nsys
+from llmtop.system import procfs
 from tests.launch.conftest import LLMTOP, Launcher
 from tests.support.nsys import NO_NSYS, find_nsys, starved_nsys
 from tests.support.processes import environment, wait_for

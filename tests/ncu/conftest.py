@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.capture.folder import Info, write_info
+from llmtop.capture.base.folder import Info, write_info
 from tests.support import nvml_stub
 from tests.support.ncu_reports import GEMM, StandInNcu
 from tests.support.processes import environment

@@ -12,7 +12,7 @@ import pytest
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.nsys_cli import tool
 from llmtop.nsys_cli.export import export_beside, export_into
-from llmtop.trace.open import open_trace
+from llmtop.trace.files.open import open_trace
 from tests.support.nsys import NO_NSYS, find_nsys
 
 HEAD = b"NVIDIA Tegra Profiler Report 36398880.\n"

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from llmtop.analysis.analyze import analyze
 from llmtop.analysis.load_report import load_reports
-from llmtop.report import render_html
 from llmtop.report.device_time import GemmTime, Roof
 from llmtop.report.model import Finding, KernelTime, Report, Span, Timeline, TimelineRow
+from llmtop.report.render import html as render_html
 from tests.support.browser import NO_BROWSER, Page, find_browser
 from tests.support.data import LAUNCH_BOUND
 from tests.support.traces import Capture, write_chrome, write_sqlite

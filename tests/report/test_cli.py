@@ -127,7 +127,7 @@ def test_a_reader_that_goes_away_costs_no_traceback() -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("code", ["import llmtop", "import llmtop.__main__", "import llmtop.cli.report"])
+@pytest.mark.parametrize("code", ["import llmtop", "import llmtop.__main__", "import llmtop.cli.report.command"])
 def test_numpy_is_loaded_by_a_report_alone(code: str) -> None:
     check = f"{code}; import sys; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], env=environment(), timeout=60).returncode == 0

@@ -8,9 +8,9 @@ import pytest
 from msgspec import structs
 
 from llmtop.analysis.analyze import analyze_trace
-from llmtop.report.compare import Comparison, compare_reports, render
+from llmtop.compare.compare import Comparison, compare_reports, render
 from llmtop.report.model import Device, Report
-from llmtop.trace.open import open_trace
+from llmtop.trace.files.open import open_trace
 from tests.support.traces import Capture, write_sqlite
 
 

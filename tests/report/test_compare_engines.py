@@ -11,10 +11,10 @@ import pytest
 from msgspec import structs
 
 from llmtop.analysis.load_report import load_report
-from llmtop.report.compare import compare_reports, regressed, undecided
+from llmtop.compare.compare import compare_reports, regressed, undecided
+from llmtop.compare.render import brief
 from llmtop.report.environment import Environment, differences, environment_of, words_changed
 from llmtop.report.model import Report
-from llmtop.report.render_comparison import brief
 from tests.support import preloaded
 from tests.support.traces import Capture, write_chrome, write_sqlite
 

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from llmtop.analysis.analyze import analyze_trace
-from llmtop.report.compare import compare_reports, regressed, undecided
+from llmtop.compare.compare import compare_reports, regressed, undecided
+from llmtop.compare.render import brief, render
 from llmtop.report.model import Report, from_json, to_json
-from llmtop.report.render_comparison import brief, render
-from llmtop.trace.open import open_traces
+from llmtop.trace.files.open import open_traces
 from tests.support.traces import Capture, write_chrome
 
 _ODD: tuple[Any, ...] = (0, 0.0, -1, 3, 10**18, 1e308, -1e308, 1e-308, 1e200, 0.5, None, "", "\x1b[31m", "\u202e")

@@ -11,9 +11,9 @@ import pytest
 
 from llmtop.analysis.analyze import analyze, analyze_trace
 from llmtop.analysis.load_report import load_report
-from llmtop.report.compare import Comparison, compare_reports, regressed
+from llmtop.compare.compare import Comparison, compare_reports, regressed
+from llmtop.compare.render import BRIEF_LINES, brief, render
 from llmtop.report.model import Report
-from llmtop.report.render_comparison import BRIEF_LINES, brief, render
 from tests.support.data import HEALTHY, KINETO, LAUNCH_BOUND, TWO_GPUS
 from tests.support.labelled import SETS, unpacked_set
 from tests.support.traces import Capture

@@ -8,11 +8,11 @@ import pytest
 from msgspec import structs
 
 from llmtop.analysis.analyze import analyze_trace
-from llmtop.report.compare import Comparison, compare_reports, render
-from llmtop.report.comparison import WorkChange
+from llmtop.compare.compare import Comparison, compare_reports, render
+from llmtop.compare.model import WorkChange
+from llmtop.compare.phase_pairs import pair_phases
+from llmtop.compare.render import brief
 from llmtop.report.model import PhaseMean, Report
-from llmtop.report.phase_pairs import pair_phases
-from llmtop.report.render_comparison import brief
 from tests.support.traces import Capture
 
 _ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, 0>(int)"

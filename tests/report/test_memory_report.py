@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from llmtop.__main__ import main
-from llmtop.report.memory_model import MemoryTimeline
-from llmtop.report.memory_text import BRIEF_LINES, drawn
+from llmtop.memory.model import MemoryTimeline
+from llmtop.memory.text import BRIEF_LINES, drawn
 from tests.support.memory_allocator import LOSS, MIB, STEP, Allocator, Training, frame
 
 

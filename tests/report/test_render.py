@@ -12,9 +12,11 @@ import pytest
 
 from llmtop.analysis.analyze import analyze, analyze_trace
 from llmtop.format import printable, width_of
-from llmtop.report import render_html, render_markdown, render_text
 from llmtop.report.device_time import GemmTime, OperatorTime, Roof
 from llmtop.report.model import Finding, Report, Span, Timeline, TimelineRow, from_json, to_json
+from llmtop.report.render import html as render_html
+from llmtop.report.render import markdown as render_markdown
+from llmtop.report.render import text as render_text
 from tests.support.data import LAUNCH_BOUND, TWO_GPUS
 from tests.support.traces import Capture
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from llmtop.analysis.analyze_recording import analyze_recording
+from llmtop.compare.compare import compare_reports
 from llmtop.environment.collect import as_dict
 from llmtop.environment.model import Machine, PythonFacts, Repository, Surroundings
-from llmtop.recording import Writer
-from llmtop.report.compare import compare_reports
+from llmtop.model.snapshot import Host, Snapshot
+from llmtop.recording.reader_writer import Writer
 from llmtop.report.environment import of_surroundings
 from llmtop.report.model import Report
-from llmtop.snapshot import Host, Snapshot
 
 
 def _report(path: Path, *, debug: str, numpy: str, diff: str, command: str = "python x.py") -> Report:

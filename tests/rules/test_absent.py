@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from llmtop.model.snapshot import Gpu, Phase, Rank, Snapshot, Step
 from llmtop.rules.engine import Rules
-from llmtop.snapshot import Gpu, Phase, Rank, Snapshot, Step
 from tests.support import import_data
 from tests.support.examples import EXAMPLES
 

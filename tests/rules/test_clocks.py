@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from llmtop.recording import Reader, Writer
+from llmtop.model.snapshot import Alert, Gpu, Host, Rank, Snapshot, Step
+from llmtop.recording.reader_writer import Reader, Writer
+from llmtop.recording.steady import SteadyTime
 from llmtop.rules.engine import Rules
-from llmtop.snapshot import Alert, Gpu, Host, Rank, Snapshot, Step
-from llmtop.steady import SteadyTime
 
 BEGAN = 1_000_000.0
 HOT = Gpu(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from llmtop.model.snapshot import Alert, Arrival, Cause, Host, Phase, Rank, Snapshot, Step
 from llmtop.rules.engine import Rules
-from llmtop.snapshot import Alert, Arrival, Cause, Host, Phase, Rank, Snapshot, Step
 
 STEP_S = 0.2
 SLEEP = Cause(what="train.py:57 time.sleep(0.05)", seconds=0.045)

@@ -10,9 +10,9 @@ from collections import Counter
 
 import pytest
 
-from llmtop import bottlenecks
+from llmtop.model import bottlenecks
+from llmtop.model.snapshot import Snapshot, from_json
 from llmtop.rules.engine import Rules
-from llmtop.snapshot import Snapshot, from_json
 from tests.support import import_data
 
 FOLDER = import_data.DATA / "foreign"

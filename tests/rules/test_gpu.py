@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from llmtop import clock_events
+from llmtop.hardware import clock_events
+from llmtop.model.snapshot import Alert, Gpu, Host, Process, Rank, Snapshot
 from llmtop.rules import gpu as gpu_rules
 from llmtop.rules.engine import Rules, explain
-from llmtop.snapshot import Alert, Gpu, Host, Process, Rank, Snapshot
 from tests.support import import_data
 
 ONE, TWO = import_data.DATA / "h200" / "live", import_data.DATA / "h200x2" / "live"

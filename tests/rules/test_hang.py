@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from llmtop.model.snapshot import Alert, Gpu, Host, Rank, Snapshot
 from llmtop.rules.engine import Rules
-from llmtop.snapshot import Alert, Gpu, Host, Rank, Snapshot
 
 NOW = 10_000.0
 

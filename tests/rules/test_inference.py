@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from llmtop.model.snapshot import Alert, Change, Phase, Rank, Step
 from llmtop.rules.engine import Rules
-from llmtop.snapshot import Alert, Change, Phase, Rank, Step
-from llmtop.whole_steps import covered
+from llmtop.step_history.whole_steps import covered
 from tests.support.snapshots import gpu, rank, snapshot
 
 IDLE_GPU = {"util_pct": 22.0, "power_watts": 125.0, "power_limit_watts": 700.0, "sm_active_pct": 1.6}

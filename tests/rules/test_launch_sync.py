@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from llmtop.model.snapshot import Alert, Cause, Gpu, Rank, Snapshot
 from llmtop.rules.engine import Rules
-from llmtop.snapshot import Alert, Cause, Gpu, Rank, Snapshot
 from tests.support.measured_programs import PROGRAMS, stream
 
 BASE = PROGRAMS["ResNet-50, batch 32"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from llmtop.model.snapshot import Alert
 from llmtop.rules.engine import Rules
-from llmtop.snapshot import Alert
 from tests.support.snapshots import gpu, rank, snapshot
 
 GIB = 1 << 30

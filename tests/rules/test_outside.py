@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from llmtop.model.snapshot import Alert, Cause, Host, Phase, Rank, RareSteps, Snapshot, Step
 from llmtop.rules.engine import Rules
-from llmtop.snapshot import Alert, Cause, Host, Phase, Rank, RareSteps, Snapshot, Step
 
 PHASES = (Phase(name="forward", host_seconds=0.05), Phase(name="forward/attention", host_seconds=0.03))
 SLEEP = Cause(what="train.py:57 print(loss.item())", seconds=0.04)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from llmtop.model.snapshot import Alert, RareSteps
 from llmtop.rules.engine import Rules
-from llmtop.snapshot import Alert, RareSteps
 from tests.support.snapshots import rank, snapshot
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from llmtop.recording import Reader
+from llmtop.model.snapshot import Alert, Snapshot
+from llmtop.recording.reader_writer import Reader
 from llmtop.rules.engine import Rules
-from llmtop.snapshot import Alert, Snapshot
 from tests.support.data import DATA
 
 WITHIN_SECONDS = 10.0

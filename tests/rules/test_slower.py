@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from llmtop.recording import Reader
+from llmtop.model.snapshot import Alert, Change, Rank, Snapshot
+from llmtop.recording.reader_writer import Reader
 from llmtop.rules.engine import Rules
-from llmtop.snapshot import Alert, Change, Rank, Snapshot
-from llmtop.step_changes import StepChanges
-from llmtop.whole_steps import Following
+from llmtop.step_history.step_changes import StepChanges
+from llmtop.step_history.whole_steps import Following
 from tests.support import snapshots
 from tests.support.processes import REPOSITORY
 

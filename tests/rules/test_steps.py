@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 import pytest
 from msgspec.structs import replace
 
+from llmtop.model.snapshot import Alert, Gpu, Host, LoadingCost, Phase, Rank, Snapshot, Step
 from llmtop.rules import JOB_RULES, RANK_RULES
 from llmtop.rules.engine import Rules, explain
-from llmtop.snapshot import Alert, Gpu, Host, LoadingCost, Phase, Rank, Snapshot, Step
 from tests.support import import_data
 
 ONE, TWO = import_data.DATA / "h200" / "live", import_data.DATA / "h200x2" / "live"

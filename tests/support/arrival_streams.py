@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from collectors.trainings.arrivals import Stamped, compared
-from llmtop import wire
+from llmtop.model.snapshot import Alert, Host, Rank, Snapshot
+from llmtop.protocol import wire
 from llmtop.rules.engine import Rules
-from llmtop.snapshot import Alert, Host, Rank, Snapshot
 from tests.support.data import DATA
 
 MS = 1_000_000

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import msgspec
 
-from llmtop import wire
+from llmtop.protocol import wire
 
 UNKNOWN = msgspec.msgpack.encode({"type": "wave"})
 SUBSCRIBE = wire.encode(wire.Subscribe(history=0))

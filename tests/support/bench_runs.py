@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmtop.bench.model import Bench, BenchRun, BenchSettings, MeasuredSteps, OverRuns, RunFigures
+from llmtop.bench.model.results import Bench, BenchRun, BenchSettings, MeasuredSteps, OverRuns, RunFigures
 
 TOKENS = 1000.0
 

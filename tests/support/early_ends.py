@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmtop import wire
-from llmtop.client import Connection
 from llmtop.errors import LlmtopError
+from llmtop.protocol import wire
+from llmtop.protocol.client import Connection
 from tests.support.processes import REPOSITORY, environment
 from tests.support.trainings import socket_of
 
@@ -36,7 +36,7 @@ AT_FIRST_CONNECTION = (
 """Modules of llmtop that a training's server thread imports when its first monitor connects, in this order."""
 AT_REQUESTS = {
     "llmtop.instrument.control.pause": wire.Pause(id="p", seconds=0.1),
-    "llmtop.instrument.serve.own_stacks": wire.LookAtStacks(id="s", seconds=0.0, rate_hz=10.0),
+    "llmtop.instrument.serve.stacks.own_stacks": wire.LookAtStacks(id="s", seconds=0.0, rate_hz=10.0),
 }
 """And when a monitor first makes that request."""
 

@@ -13,8 +13,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmtop import wire
-from llmtop.client import Connection
+from llmtop.protocol import wire
+from llmtop.protocol.client import Connection
 from tests.support.processes import environment, wait_for
 from tests.support.trainings import Heard, connect
 

@@ -26,11 +26,11 @@ from textual.screen import Screen
 import tui.screens
 from collectors.prometheus.cluster_view import ClusterView, NodeCharts
 from llmtop.errors import LlmtopError
-from llmtop.recording import Reader
+from llmtop.recording.reader_writer import Reader
 from tests.support import hostile
 from tui.app import LlmtopApp
-from tui.base_app import TerminalApp
 from tui.cluster.app import Captured, ClusterApp, Seen
+from tui.core.base_app import TerminalApp
 from tui.screens.main import MainScreen
 from tui.screens.scrolling import ScrollingScreen
 from tui.show import run

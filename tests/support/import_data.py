@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from llmtop import clock_events
-from llmtop.snapshot import Gpu, Host, Phase, Process, Rank, RankState, Snapshot, Step
+from llmtop.hardware import clock_events
+from llmtop.model.snapshot import Gpu, Host, Phase, Process, Rank, RankState, Snapshot, Step
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 HOST = "h200"

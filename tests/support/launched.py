@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 
 from collectors.trainings.source import StepsSource
-from llmtop import jobs
-from llmtop.snapshot import Job, Rank
+from llmtop.model import jobs
+from llmtop.model.snapshot import Job, Rank
 from tests.support.processes import environment, wait_for
 
 _LAUNCHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "TORCHELASTIC_", "SLURM_", "OMPI_", "PMI")

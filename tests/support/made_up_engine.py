@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 
-from llmtop.capture.engine import Check, Engine, Refusal
-from llmtop.capture.job import CaptureJob, Recorded, Target
-from llmtop.capture.wait_for_window import wait_window
+from llmtop.capture.base.engine import Check, Engine, Refusal
+from llmtop.capture.base.job import CaptureJob, Recorded, Target
+from llmtop.capture.base.wait_for_window import wait_window
 from llmtop.nsys_cli.tool import Option
 
 

@@ -13,7 +13,7 @@ import random
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from llmtop.snapshot import Cause, Gpu, Host, Phase, Process, Rank, Snapshot, Step
+from llmtop.model.snapshot import Cause, Gpu, Host, Phase, Process, Rank, Snapshot, Step
 
 INTERVAL_SECONDS = 0.5
 GPU = "GPU-00000000"

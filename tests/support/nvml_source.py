@@ -8,7 +8,7 @@ import time
 
 import msgspec
 
-from collectors.base import GpuReading
+from collectors.base.source import GpuReading
 from collectors.nvml.calls import Caller
 from collectors.nvml.enumerate import FoundGpus
 from collectors.nvml.source import NvmlSource

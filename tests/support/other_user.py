@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from llmtop import wire
+from llmtop.protocol import wire
 from tests.support.processes import wait_for
 
 

@@ -30,11 +30,22 @@ from typing import IO, Any
 from tests.support.processes import REPOSITORY, environment
 
 MODULES = (
-    *("llmtop.__main__", "llmtop.cli.doctor", "llmtop.cli.export", "llmtop.cli.live", "llmtop.cli.report"),
-    *("llmtop.cli.stream", "llmtop.cli.examples", "llmtop.config", "llmtop.analysis.load_report"),
-    *("llmtop.analysis.analyze", "llmtop.report.compare", "llmtop.report.render_comparison"),
-    *("llmtop.report.render_html", "llmtop.report.render_markdown", "llmtop.report.render_text"),
-    *("llmtop.trace.chrome_json", "llmtop.trace.nsys_sqlite", "llmtop.trace.nsys_database", "llmtop.recording"),
+    *(
+        "llmtop.__main__",
+        "llmtop.cli.doctor.command",
+        "llmtop.cli.cluster.export",
+        "llmtop.cli.live.command",
+        "llmtop.cli.report.command",
+    ),
+    *("llmtop.cli.live.stream", "llmtop.cli.examples", "llmtop.config", "llmtop.analysis.load_report"),
+    *("llmtop.analysis.analyze", "llmtop.compare.compare", "llmtop.compare.render"),
+    *("llmtop.report.render.html", "llmtop.report.render.markdown", "llmtop.report.render.text"),
+    *(
+        "llmtop.trace.files.chrome_json",
+        "llmtop.trace.nsys.load",
+        "llmtop.trace.nsys.database",
+        "llmtop.recording.reader_writer",
+    ),
     *("collectors.hub", "collectors.replay", "tests.support.screen", "tui.show", "tui.app", "tui.screens.main"),
     "textual.drivers.linux_driver",
 )
@@ -43,7 +54,7 @@ _PROGRAMS = {"llmtop": "llmtop.__main__", "screen": "tests.support.screen"}
 
 def serve(control: socket.socket) -> None:
     """Fork for each message until there is nobody to ask; returns in the children, as the program to be run."""
-    from llmtop import one_blas_thread
+    from llmtop.system import one_blas_thread
 
     one_blas_thread.prepare()
     for module in MODULES:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from collectors.base import GpuReading, GpuSource
-from llmtop.snapshot import Gpu
+from collectors.base.source import GpuReading, GpuSource
+from llmtop.model.snapshot import Gpu
 from tests.support.processes import wait_for
 
 

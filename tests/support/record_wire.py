@@ -11,7 +11,7 @@ short and neutral path, for it stands in what is recorded, as the name of the ho
     run.llmtop        what the monitor of `watch` recorded of it
     captures.tar.xz   one capture with torch.profiler
     report.json       the report on it
-    wire.py.txt       that version's llmtop/wire.py: what it can decode
+    wire.py.txt       that version's llmtop/protocol/wire.py: what it can decode
 
 The training is real but for its GPU. A stand-in passes events as soon as they are recorded, so that messages with
 GPU times and the allocator's figures are sent.
@@ -142,9 +142,9 @@ def record(out: Path) -> None:
     finally:
         training.kill()
         training.wait()
-    import llmtop.wire
+    import llmtop.protocol.wire
 
-    shutil.copy(str(llmtop.wire.__file__), out / "wire.py.txt")
+    shutil.copy(str(llmtop.protocol.wire.__file__), out / "wire.py.txt")
     with tarfile.open(out / "captures.tar.xz", "w:xz") as packed:
         packed.add(capture, capture.name)
     for path in (ours, theirs, out / "captures"):
@@ -176,8 +176,8 @@ def _llmtop(*arguments: str) -> str:
 
 def _give_orders(path: Path) -> None:
     """Pause, pause at a step that is over, and call a capture off."""
-    from llmtop import wire
-    from llmtop.client import Connection
+    from llmtop.protocol import wire
+    from llmtop.protocol.client import Connection
 
     with Connection.open(path, history=8) as connection:
 
@@ -202,7 +202,7 @@ def _give_orders(path: Path) -> None:
 
 
 def _be_refused(path: Path) -> None:
-    from llmtop import wire
+    from llmtop.protocol import wire
 
     with socket.socket(socket.AF_UNIX) as monitor:
         monitor.connect(os.fspath(path))

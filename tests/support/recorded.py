@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from llmtop import wire
 from llmtop.instrument.record.recorder import Recorder, get
 from llmtop.instrument.serve.step_messages import StepReader
+from llmtop.protocol import wire
 
 
 def steps_of(recorder: Recorder) -> list[wire.StepDone]:

@@ -17,10 +17,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtop.bench.decide import decide
-from llmtop.bench.intervals import ChangeInterval, RunSample, interval
-from llmtop.bench.model import Bench
-from llmtop.bench.of_steps import metric_named, of_steps
+from llmtop.bench.model.results import Bench
+from llmtop.bench.statistics.decide import decide
+from llmtop.bench.statistics.intervals import ChangeInterval, RunSample, interval
+from llmtop.bench.statistics.step_statistics import metric_named, of_steps
 from tests.support.data import DATA
 
 Pool = list[NDArray[np.float64]]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from llmtop.snapshot import Snapshot
+from llmtop.model.snapshot import Snapshot
 from screenshots.scenes import scene
 
 

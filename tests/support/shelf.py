@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 
 from llmtop.analysis.analyze import analyze
-from llmtop.analysis.analyze_memory import analyze_memory
-from llmtop.capture.folder import PARENT, Info, StepTimes, write_info
-from llmtop.report.memory_model import to_json as memory_json
+from llmtop.capture.base.folder import PARENT, Info, StepTimes, write_info
+from llmtop.memory.analyze import analyze_memory
+from llmtop.memory.model import to_json as memory_json
 from llmtop.report.model import to_json
 from tests.support.data import HEALTHY, LAUNCH_BOUND
 from tests.support.memory_allocator import LOSS, Allocator, Training

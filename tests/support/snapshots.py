@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmtop.snapshot import Gpu, Host, Rank, Snapshot
+from llmtop.model.snapshot import Gpu, Host, Rank, Snapshot
 
 
 def gpu(index: int = 0, **fields: Any) -> Gpu:

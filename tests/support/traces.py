@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llmtop.trace import chrome_json, model
-from llmtop.trace.open import open_trace
+from llmtop.trace import model
+from llmtop.trace.files import chrome_json
+from llmtop.trace.files.open import open_trace
 from llmtop.trace.sanitize import clean
 
 MAIN = 100

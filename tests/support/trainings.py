@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from llmtop import wire
-from llmtop.client import Connection, SocketFile, discover
 from llmtop.errors import NotPossibleHere
+from llmtop.protocol import wire
+from llmtop.protocol.client import Connection, SocketFile, discover
 from tests.support.processes import environment, wait_for
 
 STEPPING = """

@@ -10,10 +10,10 @@ from statistics import median
 
 import numpy as np
 
-from llmtop.recording import Reader
-from llmtop.snapshot import Phase, Step
-from llmtop.step_changes import StepChanges
-from llmtop.whole_steps import Following, WholeStep
+from llmtop.model.snapshot import Phase, Step
+from llmtop.recording.reader_writer import Reader
+from llmtop.step_history.step_changes import StepChanges
+from llmtop.step_history.whole_steps import Following, WholeStep
 from tests.support.data import DATA
 from tests.support.processes import REPOSITORY
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from llmtop import wire
+from llmtop.protocol import wire
 from tests.support.processes import environment
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from llmtop.analysis.analyze import analyze, analyze_trace
 from llmtop.errors import LlmtopError, UnusableInput
-from llmtop.trace.open import open_trace
+from llmtop.trace.files.open import open_trace
 from tests.support.data import HEALTHY, KINETO, unpacked
 from tests.support.examples import EXAMPLES
 from tests.support.traces import Capture, steady, write_chrome, write_sqlite
@@ -206,7 +206,7 @@ def _raise() -> None:
 def test_gzip_members_follow_one_another(tmp_path: Path) -> None:
     import io
 
-    from llmtop.trace.gunzip import Gunzip
+    from llmtop.trace.files.gunzip import Gunzip
 
     plain = bytes(range(256)) * 4000
     packed = gzip.compress(plain[:1000]) + gzip.compress(b"") + gzip.compress(plain[1000:])

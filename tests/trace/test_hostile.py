@@ -16,10 +16,10 @@ import pytest
 
 from llmtop.analysis.load_report import load_report
 from llmtop.errors import UnusableInput
-from llmtop.inputs import DEFAULT, Limits
-from llmtop.recording import Reader, Writer
-from llmtop.recording_members import MAX_MEMBER_BYTES, pack
-from llmtop.snapshot import to_json
+from llmtop.model.snapshot import to_json
+from llmtop.recording.members import MAX_MEMBER_BYTES, pack
+from llmtop.recording.reader_writer import Reader, Writer
+from llmtop.system.inputs import DEFAULT, Limits
 from tests.support import preloaded
 from tests.support.snapshots import snapshot
 from tests.support.traces import Capture, steady, write_chrome, write_sqlite

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from llmtop import inputs
 from llmtop.analysis.load_report import load_report, load_reports
-from llmtop.trace import file_kind
-from llmtop.trace.file_kind import examine
+from llmtop.system import inputs
+from llmtop.trace.files import file_kind
+from llmtop.trace.files.file_kind import examine
 from tests.support.data import HEALTHY
 
 EVENT = {"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 2, "pid": 0, "tid": 7, "args": {"device": 0}}

@@ -9,7 +9,8 @@ import re
 
 import pytest
 
-from llmtop.trace import chrome_json, model
+from llmtop.trace import model
+from llmtop.trace.files import chrome_json
 from tests.support.data import KINETO
 
 

@@ -13,7 +13,7 @@ from llmtop.report.model import Report
 from llmtop.trace import model
 from tests.support.processes import REPOSITORY
 from tests.support.xla_traces import HOST, meta, timed, written
-from tests.trace.test_xspace import with_xprof, xprof
+from tests.trace.files.test_xspace import with_xprof, xprof
 
 DATA = REPOSITORY / "tests" / "data" / "torch_xla"
 __all__ = ["xprof"]

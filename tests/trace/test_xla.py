@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from llmtop.analysis.analyze import analyze
-from llmtop.cli.kernel import _hot
+from llmtop.cli.report.kernel import _hot
 from llmtop.errors import UnusableInput
-from llmtop.kernel_names import kind_of
+from llmtop.naming.kernel_names import kind_of
 from llmtop.report.model import Report
 from llmtop.trace import model
-from llmtop.trace.open import open_trace, open_traces
-from llmtop.trace.xla_names import category_of
+from llmtop.trace.files.open import open_trace, open_traces
+from llmtop.trace.xla.names import category_of
 from tests.support.xla_traces import GPU, HOST, meta, on_gpu, timed, unpacked, written
 
 
@@ -196,7 +196,7 @@ def test_the_folder_that_a_script_gives_to_start_trace_is_a_capture(tmp_path: Pa
 
 
 def test_a_full_file_is_said_to_be_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmtop.trace.xla_events.MOST_EVENTS", 50)
+    monkeypatch.setattr("llmtop.trace.xla.events.MOST_EVENTS", 50)
     assert any("this one is full" in note for note in of(written(tmp_path / "t.json.gz", on_gpu())).notes)
 
 

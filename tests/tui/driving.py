@@ -8,9 +8,9 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from llmtop.snapshot import Snapshot
+from llmtop.model.snapshot import Snapshot
 from tui.app import LlmtopApp
-from tui.canvas import Board
+from tui.core.canvas import Board
 
 
 class Held:

@@ -8,17 +8,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from llmtop.recording import Reader
+from llmtop.model.snapshot import Alert, Change, Process, Snapshot
+from llmtop.recording.reader_writer import Reader
 from llmtop.rules.engine import Rules
-from llmtop.snapshot import Alert, Change, Process, Snapshot
 from screenshots.scenes import scene, uuid
 from tests.support.snapshots import gpu, rank, snapshot
 from tests.tui.driving import Held, running, text
-from tui import keys, whom
-from tui.alerts import AlertLog
+from tui.core import keys
 from tui.panes import alert_rows
 from tui.screens.capture import CaptureScreen
 from tui.screens.stacks import StacksScreen
+from tui.state import process_ref as whom
+from tui.state.alerts import AlertLog
 
 SIZES = [(60, 15), (80, 24), (100, 12), (120, 30), (200, 50), (250, 70)]
 DEMO = Path(__file__).resolve().parents[2] / "llmtop" / "data" / "demo.llmtop.gz"

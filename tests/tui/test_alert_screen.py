@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from llmtop.model.snapshot import Gpu, Host, Snapshot
 from llmtop.rules.engine import Rules
-from llmtop.snapshot import Gpu, Host, Snapshot
 from tests.tui.driving import Held, running, text
 
 SIZES = [(60, 15), (80, 24), (120, 30), (200, 50)]

@@ -16,13 +16,13 @@ from msgspec.structs import replace
 
 from collectors.replay import ReplayFeed
 from llmtop.errors import NotPossibleHere, UnusableInput
-from llmtop.recording import Reader, Writer
+from llmtop.model.snapshot import Process
+from llmtop.recording.reader_writer import Reader, Writer
 from llmtop.rules.engine import Rules
-from llmtop.snapshot import Process
 from screenshots.scenes import START, low_power, scene, uuid
 from tests.support.processes import environment, wait_for
 from tests.tui.driving import Held, running, text
-from tui import keys
+from tui.core import keys
 from tui.screens.processes import ProcessesScreen
 from tui.screens.send_signal import send
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from llmtop.capture.base.job import Target
 from llmtop.capture.capabilities import Ability
 from llmtop.capture.engines import ENGINES
-from llmtop.capture.job import Target
 from llmtop.capture.trigger import SlowStep
-from llmtop.wire import Hello
+from llmtop.protocol.wire import Hello
 from tui.capture.form import ENGINE, LENGTH, OPTIONS, WHEN, WHOM, Form, Prospect
 
 

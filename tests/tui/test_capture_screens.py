@@ -20,10 +20,10 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from llmtop.analysis.analyze import analyze
+from llmtop.capture.base.job import CaptureJob, Recorded
 from llmtop.capture.engines import ENGINES
-from llmtop.capture.job import CaptureJob, Recorded
+from llmtop.model.snapshot import Alert, Rank, Snapshot
 from llmtop.nsys_cli import tool as nsys
-from llmtop.snapshot import Alert, Rank, Snapshot
 from screenshots import captures as pictured
 from screenshots.draw import Still
 from screenshots.scenes import scene
@@ -33,8 +33,8 @@ from tests.support.made_up_engine import MadeUpEngine
 from tests.support.processes import REPOSITORY, environment, wait_for
 from tests.support.terminal import Terminal
 from tui.app import LlmtopApp
-from tui.canvas import Board
 from tui.capture import session
+from tui.core.canvas import Board
 
 __all__ = ["captures", "llmtop_run", "real_nsys", "start"]
 
@@ -270,7 +270,7 @@ async def test_at_every_size_nothing_is_wider_than_the_screen_and_the_line_in_qu
 
     monkeypatch.setattr(tui.screens.capture, "prospects", tui.screens.capture.prospects)
     monkeypatch.setattr(tui.screens.stacks, "py_spy", tui.screens.stacks.py_spy)
-    monkeypatch.setattr("llmtop.capture.folder.PARENT", "llmtop-captures")
+    monkeypatch.setattr("llmtop.capture.base.folder.PARENT", "llmtop-captures")
     async with running(pictured.training(), size) as (app, pilot):
         moment(app)
         await pilot.press("s" if moment is pictured.stacks else "c")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from llmtop.capture import shelf
-from llmtop.capture.folder import PARENT, read_info, write_info
+from llmtop.capture import capture_list as shelf
+from llmtop.capture.base.folder import PARENT, read_info, write_info
 from screenshots.scenes import scene
 from tests.support import shelf as made
 from tests.tui.driving import Held, running, text

@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 from rich.cells import cell_len
 
-from llmtop.snapshot import Process, Snapshot
+from llmtop.model.snapshot import Process, Snapshot
 from screenshots.scenes import scene
 from tests.tui.test_painting import LOOKS, painted, viewed
-from tui.layout import alert_rows
-from tui.view import View
+from tui.core.layout import alert_rows
+from tui.state.view import View
 
 SIZES = [(60, 15), (80, 24), (100, 12), (120, 30), (200, 50), (250, 70)]
 

@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 from rich.style import Style
 
-from llmtop.snapshot import Phase, Rank
+from llmtop.model.snapshot import Phase, Rank
 from tests.support.colour_vision import SEEN, difference, seen
 from tui.paint.palette import THEMES, Palette
 from tui.panes import phase_bars

@@ -12,17 +12,17 @@ import pytest
 from textual.pilot import Pilot
 
 from collectors.replay import ReplayFeed
-from llmtop.capture.job import Plan
+from llmtop.capture.base.job import Plan
 from llmtop.capture.prepared import FIXED, LAUNCHING, STARVED, STORIES, PreparedCaptures
 from llmtop.errors import NotPossibleHere
-from llmtop.recording import Reader
+from llmtop.model.snapshot import Snapshot
+from llmtop.recording.reader_writer import Reader
 from llmtop.rules.engine import Rules
-from llmtop.snapshot import Snapshot
 from tests.support.processes import REPOSITORY
 from tests.tui.driving import text
-from tui import keys
 from tui.app import LlmtopApp
-from tui.canvas import Board
+from tui.core import keys
+from tui.core.canvas import Board
 from tui.screens import report_picker
 from tui.screens.base import LlmtopScreen
 from tui.screens.demo_end import DemoEndScreen

@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.processes import REPOSITORY, environment, wait_for
 from tests.support.terminal import Terminal
-from tests.tui.test_terminal import SCREEN, assert_given_back
+from tests.tui.terminal.test_session import SCREEN, assert_given_back
 
 FAULTS = [signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT]
 HARMLESS = [signal.SIGWINCH, signal.SIGCHLD, signal.SIGURG, signal.SIGPIPE]
@@ -340,7 +340,7 @@ PLANTS = {
     "the app": "import tui.app; tui.app.LlmtopApp.on_arrived = broken",
     "drawing": "import tui.screens.main; tui.screens.main.MainScreen.redraw = broken",
     "the start": "import tui.app; tui.app.LlmtopApp.on_mount = broken",
-    "the input": "import tui.keyboard; tui.keyboard.Keyboard.tick = broken",
+    "the input": "import tui.terminal.keyboard; tui.terminal.keyboard.Keyboard.tick = broken",
     "the end": "replay.ReplayFeed.close = broken",
 }
 
@@ -364,8 +364,8 @@ def test_an_error_nobody_expected_is_one_sentence_a_log_and_70(where: str, state
     ("argv", "plant"),
     [
         (["demo", "--json"], PLANTS["a thread"]),
-        (["doctor"], "import llmtop.cli.doctor; llmtop.cli.doctor.examine = broken"),
-        (["captures"], "import llmtop.capture.folder; llmtop.capture.folder.looked_through = broken"),
+        (["doctor"], "import llmtop.cli.doctor.command; llmtop.cli.doctor.command.examine = broken"),
+        (["captures"], "import llmtop.capture.base.folder; llmtop.capture.base.folder.looked_through = broken"),
         (["--once"], "import collectors.hub; collectors.hub.live_hub = broken"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -393,7 +393,7 @@ def test_so_it_is_for_every_command(argv: list[str], plant: str, state_home: Pat
 
 @pytest.mark.skipif(os.geteuid() == 0 and not os.path.exists("/proc/1"), reason="needs /proc")
 def test_without_a_place_for_the_log_the_sentence_says_where_it_was(tmp_path: Path) -> None:
-    plant = "import llmtop.cli.doctor; llmtop.cli.doctor.examine = broken"
+    plant = "import llmtop.cli.doctor.command; llmtop.cli.doctor.command.examine = broken"
     env = environment(XDG_STATE_HOME="/proc/1", TMPDIR="/proc/1")
     program = "import tempfile; tempfile.tempdir = '/proc/1'\n" + BROKEN.format(plant=plant, argv=["doctor"])
     done = subprocess.run(
@@ -413,7 +413,9 @@ def test_twenty_logs_are_kept(state_home: Path) -> None:
     state_home.mkdir(parents=True)
     for number in range(30):
         (state_home / f"error-20200101-{number:06d}-1.log").write_text("old")
-    program = BROKEN.format(plant="import llmtop.cli.doctor; llmtop.cli.doctor.examine = broken", argv=["doctor"])
+    program = BROKEN.format(
+        plant="import llmtop.cli.doctor.command; llmtop.cli.doctor.command.examine = broken", argv=["doctor"]
+    )
     subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, env=environment(), check=False, timeout=60)
     names = sorted(path.name for path in state_home.iterdir())
     assert len(names) == 20

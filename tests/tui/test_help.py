@@ -8,7 +8,7 @@ import pytest
 
 from screenshots.scenes import scene
 from tests.tui.driving import Held, running, text
-from tui import keys
+from tui.core import keys
 from tui.paint.glyphs import ASCII, UNICODE
 
 SIZES = [(60, 15), (80, 24), (120, 30), (200, 50)]

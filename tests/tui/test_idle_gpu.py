@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from llmtop.cli.snapshot_text import render
+from llmtop.cli.live.snapshot_text import render
 from llmtop.format import DASH
-from llmtop.snapshot import Phase, Rank, Snapshot
+from llmtop.model.snapshot import Phase, Rank, Snapshot
 from tests.support.snapshots import gpu, rank, snapshot
 from tests.tui.driving import Held, running, text
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from llmtop import jobs
-from llmtop.snapshot import Alert, Host, Process, Rank, Snapshot
+from llmtop.model import jobs
+from llmtop.model.snapshot import Alert, Host, Process, Rank, Snapshot
 from tests.support.snapshots import gpu, rank, snapshot
 from tests.tui.driving import Held, running, text
 from tui.paint import alert_style
-from tui.view import View
+from tui.state.view import View
 
 LOOKED_AT = 0.3
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from llmtop.snapshot import Alert, Rank, Step
+from llmtop.model.snapshot import Alert, Rank, Step
 from tests.support.snapshots import gpu, rank, snapshot
-from tui.history import History, key_of
-from tui.paint.kept import Kept
 from tui.paint.palette import THEMES, Palette
+from tui.paint.row_cache import Kept
 from tui.paint.rows import Look
 from tui.panes import node_table, time_line
-from tui.view import View
+from tui.state.history import History, key_of
+from tui.state.view import View
 
 NOW = 1_700_000_000.0
 LOOKS = [

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from llmtop.capture.folder import PARENT
+from llmtop.capture.base.folder import PARENT
 from screenshots.scenes import scene
 from tests.support import shelf
 from tests.support.ncu_reports import unpacked

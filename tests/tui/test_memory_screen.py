@@ -11,7 +11,7 @@ import pytest
 from rich.cells import cell_len
 from textual.pilot import Pilot
 
-from llmtop.capture.folder import PARENT
+from llmtop.capture.base.folder import PARENT
 from screenshots.scenes import scene
 from tests.support import shelf as made
 from tests.tui.driving import Held, running, text

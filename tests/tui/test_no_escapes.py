@@ -19,17 +19,17 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from llmtop.capture.folder import Info
-from llmtop.recording import Writer
+from llmtop.capture.base.folder import Info
+from llmtop.model.snapshot import Snapshot
+from llmtop.recording.reader_writer import Writer
 from llmtop.report.model import Report
-from llmtop.snapshot import Snapshot
 from screenshots.scenes import scene
 from tests.support import hostile
 from tests.support.hostile_screens import BEGIN, END, screens
 from tests.support.terminal import Terminal
 from tui.paint.palette import THEMES
 from tui.paint.rows import Row, clip, flow, pad
-from tui.terminal import title
+from tui.terminal.session import title
 
 WITHOUT_DATA = {"HelpScreen", "DemoEndScreen", "END"}
 """What draws nothing of what the data holds."""

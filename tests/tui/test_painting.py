@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.cells import cell_len
 
-from llmtop.jobs import totals
-from llmtop.snapshot import Alert, Gpu, Host, Phase, Process, Rank, Snapshot, Step
+from llmtop.model.jobs import totals
+from llmtop.model.snapshot import Alert, Gpu, Host, Phase, Process, Rank, Snapshot, Step
 from screenshots.scenes import scene
 from tests.support.examples import EXAMPLES
 from tui.app import LlmtopApp
-from tui.columns import Around
-from tui.history import key_of
+from tui.core.columns import Around
 from tui.paint.charts import area, braille, nice_limit, spark, split
 from tui.paint.palette import TERMINAL_THEME, THEMES, Palette
 from tui.paint.rows import Look, Row, clip, flow, pad
 from tui.panes import gpu_charts, process_table
 from tui.screens.main import MainScreen
-from tui.view import View
+from tui.state.history import key_of
+from tui.state.view import View
 
 _BY_NAME = {theme.name: theme for theme in THEMES}
 LOOKS = {
@@ -219,7 +219,7 @@ def test_processes_with_odd_names_keep_to_their_line(moment: Snapshot, width: in
 @settings(max_examples=EXAMPLES, deadline=None, phases=QUICK, suppress_health_check=[HealthCheck.too_slow])
 @given(moment=snapshots().filter(lambda s: s.gpus), width=st.integers(12, 120), height=st.integers(2, 20))
 def test_large_charts_keep_to_their_place(moment: Snapshot, width: int, height: int) -> None:
-    from tui.layout import Rect
+    from tui.core.layout import Rect
 
     view = viewed(moment, moment)
     for marker in ("braille", "blocks"):

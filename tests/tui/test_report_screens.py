@@ -12,13 +12,13 @@ import pytest
 from textual.pilot import Pilot
 
 from llmtop.analysis.analyze import analyze
-from llmtop.capture.folder import PARENT
+from llmtop.capture.base.folder import PARENT
 from llmtop.report.model import Span, to_json
 from screenshots.draw import Still
 from screenshots.scenes import scene
 from tests.support.data import HEALTHY, LAUNCH_BOUND, TWO_GPUS
 from tui.app import LlmtopApp
-from tui.canvas import Board
+from tui.core.canvas import Board
 from tui.panes.timeline import ShownStretch, cells
 from tui.screens import report_picker
 from tui.screens.report import ReportScreen

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llmtop import jobs
-from llmtop.snapshot import Phase, Rank
+from llmtop.model import jobs
+from llmtop.model.snapshot import Phase, Rank
 from tests.support.snapshots import rank, snapshot
 from tests.tui.driving import Held, running, text
 

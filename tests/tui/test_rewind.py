@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from collectors import past as past_module
 from collectors.past import Past
-from llmtop.snapshot import Snapshot
+from llmtop.model.snapshot import Snapshot
 from screenshots.scenes import START, scene, uuid
 from tests.tui.driving import Held, running, text
 from tui import app as app_module

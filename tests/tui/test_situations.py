@@ -11,7 +11,7 @@ import pytest
 from screenshots import situations
 from screenshots.scenes import scene
 from tests.tui.driving import Held, running, text
-from tui.layout import Layout
+from tui.core.layout import Layout
 
 MOST_BYTES = 60_000
 

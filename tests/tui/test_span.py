@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from screenshots.scenes import scene
 from tests.tui.driving import Held, running, text
-from tui.history import History
 from tui.panes.alert_rows import beginning
+from tui.state.history import History
 
 MOMENTS = scene(gpus=1, seconds=400)
 

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from collectors.replay import ReplayFeed
-from llmtop.recording import Reader, Writer
-from llmtop.snapshot import Alert
+from llmtop.model.snapshot import Alert
+from llmtop.recording.reader_writer import Reader, Writer
 from tests.support.processes import wait_for
 from tests.support.snapshots import gpu, rank, snapshot
 from tests.support.terminal import Terminal
 from tests.tui.driving import Held, running, text
-from tui import gpu_names
-from tui.paint import alert_style
+from tui.paint import alert_style, gpu_names
 
 WHOLE = gpu(0)
 PARTS = tuple(

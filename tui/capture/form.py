@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmtop import config
-from llmtop.capture import capabilities, shelf, targets
+from llmtop.capture import capabilities, targets
+from llmtop.capture import capture_list as shelf
+from llmtop.capture.base.engine import Engine, Refusal
+from llmtop.capture.base.job import DEFAULT_SECONDS, DEFAULT_STEPS, Plan, Target
 from llmtop.capture.capabilities import Ability
-from llmtop.capture.engine import Engine, Refusal
 from llmtop.capture.engines import ENGINES
-from llmtop.capture.job import DEFAULT_SECONDS, DEFAULT_STEPS, Plan, Target
 from llmtop.capture.trigger import AlertCondition, Condition, SlowStep
 from llmtop.nsys_cli.tool import Option
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from llmtop.capture import folder
+from llmtop.capture.base import folder
 from llmtop.errors import LlmtopError
-from llmtop.inputs import read_input
+from llmtop.system.inputs import read_input
 
 MOST = 200
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmtop.capture.prepared import STEPS, PreparedCaptures, PreparedTarget
+from llmtop.model.snapshot import Snapshot
 from llmtop.nsys_cli.tool import Option
-from llmtop.snapshot import Snapshot
 from tui.capture.form import WHOM, Form, Prospect
 
 

@@ -12,12 +12,12 @@ from weakref import WeakKeyDictionary
 from textual.app import App
 
 from llmtop.capture import take, trigger
-from llmtop.capture.job import Cancelled, Plan, Progress
+from llmtop.capture.base.job import Cancelled, Plan, Progress
 from llmtop.capture.prepared import PreparedCaptures
 from llmtop.capture.take import Result
 from llmtop.capture.trigger import Condition, TriggerLimits
 from llmtop.errors import LlmtopError
-from llmtop.snapshot import Snapshot
+from llmtop.model.snapshot import Snapshot
 
 State = Literal["idle", "running", "armed", "done", "failed", "cancelled"]
 

@@ -14,11 +14,11 @@ from textual.message import Message
 from collectors.prometheus.cluster_view import ClusterView, NodeCharts
 from collectors.prometheus.source import OnView, Wanted
 from llmtop.errors import EXIT_DONE
-from tui.base_app import TerminalApp
-from tui.canvas import Board, Placed
 from tui.cluster import capture_line, paint
 from tui.cluster.state import ClusterState
-from tui.layout import Rect
+from tui.core.base_app import TerminalApp
+from tui.core.canvas import Board, Placed
+from tui.core.layout import Rect
 from tui.paint.palette import THEMES
 
 TICK_SECONDS = 1.0

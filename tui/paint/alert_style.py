@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from rich.style import Style
 
-from llmtop import bottlenecks
 from llmtop import format as fmt
-from llmtop.severity import gravity
-from llmtop.snapshot import Alert, Rank, Snapshot
-from tui import gpu_names
+from llmtop.model import bottlenecks
+from llmtop.model.severity import gravity
+from llmtop.model.snapshot import Alert, Rank, Snapshot
+from tui.paint import gpu_names
 from tui.paint.rows import Look, elapsed
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ def spark(levels: Iterable[int], width: int, glyphs: Glyphs) -> str:
     """One row of eighth blocks, newest at the right; an absent sample is a blank, a zero the lowest block.
 
     Args:
-        levels: at most `width` heights as `tui.heights.level` makes them.
+        levels: at most `width` heights as `tui.series.heights.level` makes them.
     """
     table = glyphs.levels
     return "".join([table[level] for level in levels]).rjust(width)

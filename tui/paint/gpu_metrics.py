@@ -9,8 +9,8 @@ from typing import Literal
 from msgspec import Struct
 
 from llmtop import format as fmt
-from llmtop.gpu_specs import nvlink_bytes_per_s, pcie_bytes_per_s
-from llmtop.snapshot import Gpu
+from llmtop.hardware.gpu_specs import nvlink_bytes_per_s, pcie_bytes_per_s
+from llmtop.model.snapshot import Gpu
 
 Hue = Literal["compute", "energy", "transfer"]
 GIB = 2**30

@@ -7,10 +7,10 @@ from itertools import groupby
 
 from rich.style import Style
 
-from tui.heights import SPIKE, FigureHistory
 from tui.paint.glyphs import Glyphs
 from tui.paint.gpu_metrics import Hue
 from tui.paint.rows import Look, Row
+from tui.series.heights import SPIKE, FigureHistory
 
 
 def add_strip(row: Row, past: FigureHistory, hue: Hue, look: Look, style: Style | None = None) -> Row:

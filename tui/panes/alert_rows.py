@@ -13,11 +13,12 @@ from rich.cells import cell_len
 from rich.style import Style
 
 from llmtop import format as fmt
-from llmtop.snapshot import Alert, Snapshot
-from tui import keys, whom
+from llmtop.model.snapshot import Alert, Snapshot
+from tui.core import keys
 from tui.paint import alert_style
 from tui.paint.rows import Look, Row, clip
-from tui.view import View
+from tui.state import process_ref as whom
+from tui.state.view import View
 
 _CLAUSE = re.compile(r"[;:,] |\. ")
 _CLAUSE_END = re.compile(r"[;,] | \(|(?<! run): (?=[a-z])")

@@ -8,12 +8,12 @@ from textwrap import wrap
 from rich.style import Style
 
 from llmtop import format as fmt
-from llmtop.capture import folder
+from llmtop.capture.base import folder
+from llmtop.capture.base.job import STAGES, Plan, Progress
 from llmtop.capture.engines import ENGINES
-from llmtop.capture.job import STAGES, Plan, Progress
 from llmtop.capture.take import Result
 from llmtop.errors import NotPossibleHere
-from llmtop.report import render_text
+from llmtop.report.render import text as render_text
 from tui.capture.form import CONDITIONS, ENGINE, LENGTH, OPTIONS, WHEN, WHOM, Form
 from tui.capture.session import ARMED_LIMITS, Capturing
 from tui.paint.rows import Look, Row, pad

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from rich.style import Style
 
-from llmtop import bottlenecks, config
+from llmtop import config
 from llmtop import format as fmt
-from llmtop.capture.shelf import Shelved, when
-from tui.columns import Around, Column, fitting, wanted
+from llmtop.capture.capture_list import Shelved, when
+from llmtop.model import bottlenecks
+from tui.core.columns import Around, Column, fitting, wanted
 from tui.paint.rows import Look, Row, clip, elapsed, pad
 
 _GAP = 2

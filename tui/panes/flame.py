@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import NamedTuple, TypeAlias
 
 from llmtop import format as fmt
-from llmtop.report.stacks import ProcessStacks, StackNode, StackReport, ThreadStacks
+from llmtop.stacks.model import ProcessStacks, StackNode, StackReport, ThreadStacks
 from tui.paint.rows import Look, Row, pad
 
 Path: TypeAlias = tuple[int, ...]

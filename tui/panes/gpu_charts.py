@@ -7,15 +7,15 @@ from math import ceil
 from typing import Literal
 
 from llmtop import format as fmt
-from llmtop.snapshot import Gpu
-from tui.layout import Rect
+from llmtop.model.snapshot import Gpu
+from tui.core.layout import Rect
 from tui.paint.charts import braille
 from tui.paint.gpu_metrics import METRICS, Metric
 from tui.paint.past_strip import add_chart
 from tui.paint.rows import Look, Row, pad
 from tui.panes.time_line import ruler
-from tui.series_store import Spread
-from tui.view import View
+from tui.series.series_store import Spread
+from tui.state.view import View
 
 Marker = Literal["braille", "blocks"]
 _AXIS = 10

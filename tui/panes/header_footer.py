@@ -10,11 +10,11 @@ from rich.cells import cell_len
 from rich.style import Style
 
 from llmtop import format as fmt
-from llmtop.snapshot import Host, Snapshot
-from tui import gpu_names
-from tui.keys import Key
+from llmtop.model.snapshot import Host, Snapshot
+from tui.core.keys import Key
+from tui.paint import gpu_names
 from tui.paint.rows import Look, Row, clip, elapsed, frame
-from tui.view import View
+from tui.state.view import View
 
 
 def header(view: View, width: int, look: Look) -> Row:

@@ -8,9 +8,9 @@ from textwrap import wrap
 from rich.style import Style
 
 from llmtop import format as fmt
-from llmtop.report import memory_text
-from llmtop.report.memory_model import MemoryDevice, MemoryFinding, MemoryReport
-from llmtop.report.text_table import Text
+from llmtop.memory import text as memory_text
+from llmtop.memory.model import MemoryDevice, MemoryFinding, MemoryReport
+from llmtop.report.render.text_table import Text
 from tui.paint.rows import Look, Row, clip
 
 _CURVE_ROWS = 6

@@ -14,19 +14,19 @@ from msgspec import Struct
 from rich.cells import cell_len
 from rich.style import Style
 
-from llmtop import config, gpu_busy, ownership
+from llmtop import config
 from llmtop import format as fmt
-from llmtop.snapshot import Alert, Gpu, Rank, Snapshot
-from tui import gpu_names
-from tui.columns import Around, Column, fitting
-from tui.heights import FigureHistory
-from tui.history import key_of
-from tui.paint import alert_style
+from llmtop.model import gpu_busy, ownership
+from llmtop.model.snapshot import Alert, Gpu, Rank, Snapshot
+from tui.core.columns import Around, Column, fitting
+from tui.paint import alert_style, gpu_names
 from tui.paint.gpu_metrics import BY_KEY, GIB, Hue
 from tui.paint.past_strip import add_strip
 from tui.paint.rows import Look, Row, clip, pad
 from tui.panes.words import short_command
-from tui.view import View
+from tui.series.heights import FigureHistory
+from tui.state.history import key_of
+from tui.state.view import View
 
 LEAST_STATE = 14
 _LEAST_STRIP = 10

@@ -8,9 +8,9 @@ from typing import Literal
 from msgspec import Struct
 
 from llmtop import format as fmt
-from llmtop.phase_names import Role, role_of
-from llmtop.snapshot import Phase, Rank
-from llmtop.whole_steps import OUTSIDE
+from llmtop.model.snapshot import Phase, Rank
+from llmtop.naming.phase_names import Role, role_of
+from llmtop.step_history.whole_steps import OUTSIDE
 from tui.paint.charts import split
 from tui.paint.rows import Look, Row
 

@@ -7,13 +7,14 @@ from typing import TypeVar, cast
 
 from rich.style import Style
 
-from llmtop import config, ownership
+from llmtop import config
 from llmtop import format as fmt
-from llmtop.snapshot import Process, Snapshot
-from tui import gpu_names
-from tui.columns import Around, Column, Comparable, fitting, wanted
+from llmtop.model import ownership
+from llmtop.model.snapshot import Process, Snapshot
+from tui.core.columns import Around, Column, Comparable, fitting, wanted
+from tui.paint import gpu_names
 from tui.paint.rows import Look, Row, elapsed, frame, pad
-from tui.view import View
+from tui.state.view import View
 
 Value = TypeVar("Value")
 

@@ -11,16 +11,15 @@ from msgspec import Struct
 from rich.style import Style
 
 from llmtop import format as fmt
-from llmtop import gpu_busy
-from llmtop.snapshot import Alert, Job, Rank
-from tui import gpu_names
-from tui.columns import Around, Column, fitting
-from tui.layout import visible
-from tui.paint import alert_style
+from llmtop.model import gpu_busy
+from llmtop.model.snapshot import Alert, Job, Rank
+from tui.core.columns import Around, Column, fitting
+from tui.core.layout import visible
+from tui.paint import alert_style, gpu_names
 from tui.paint.charts import nice_limit
 from tui.paint.rows import Look, Row, clip, frame, pad
 from tui.panes.phase_bars import bar, parts, step_seconds
-from tui.view import View
+from tui.state.view import View
 
 _COLUMNS: tuple[Column[Rank], ...] = (
     Column("rank", 4, 0, lambda r, _: fmt.number(r.rank), strong=True),

@@ -7,10 +7,10 @@ from textwrap import wrap
 from rich.style import Style
 
 from llmtop import format as fmt
-from llmtop.report.compare import Comparison
+from llmtop.compare.compare import Comparison
 from llmtop.report.model import Finding, Report
-from llmtop.report.tables import evidence_text, headline, step_lines, tables
-from llmtop.report.text_table import Text
+from llmtop.report.render.tables import evidence_text, headline, step_lines, tables
+from llmtop.report.render.text_table import Text
 from tui.paint import alert_style
 from tui.paint.rows import Look, Row, clip, pad
 

@@ -9,17 +9,17 @@ from typing import NamedTuple
 from rich.style import Style
 
 from llmtop import format as fmt
-from llmtop import gpu_busy
-from llmtop.rare_steps import words
-from llmtop.snapshot import Rank
-from tui import silence
-from tui.history import key_of
+from llmtop.model import gpu_busy
+from llmtop.model.snapshot import Rank
+from llmtop.step_history.rare_steps import words
 from tui.paint import alert_style
 from tui.paint.rows import Look, Row, elapsed, frame, pad, rule
 from tui.panes.phase_bars import Clock, Part, bar, block, letters, listed, parts, step_seconds
 from tui.panes.words import short_command
-from tui.phase_history import BUCKET_SECONDS
-from tui.view import View
+from tui.series.phase_history import BUCKET_SECONDS
+from tui.state import stalled as silence
+from tui.state.history import key_of
+from tui.state.view import View
 
 _HINT = (
     ("No training is attached. Attach one with three lines of its script:", False),

@@ -13,19 +13,19 @@ from typing import Literal
 from msgspec import Struct
 
 from llmtop import format as fmt
-from llmtop.snapshot import Gpu, Rank
-from tui import silence
-from tui.heights import FigureHistory
-from tui.history import METRICS_OF_A_RANK, History, Name, key_of
+from llmtop.model.snapshot import Gpu, Rank
 from tui.paint import alert_style
 from tui.paint.charts import split
 from tui.paint.gpu_metrics import BY_KEY, Hue
 from tui.paint.past_strip import add_chart
 from tui.paint.rows import Look, Row, clip, pad, rule
 from tui.panes import phase_bars
-from tui.phase_history import PhaseHistory
-from tui.series_store import Cells
-from tui.view import View
+from tui.series.heights import FigureHistory
+from tui.series.phase_history import PhaseHistory
+from tui.series.series_store import Cells
+from tui.state import stalled as silence
+from tui.state.history import METRICS_OF_A_RANK, History, Name, key_of
+from tui.state.view import View
 
 LABEL = 16
 _NARROW_LABEL = 12

@@ -11,7 +11,7 @@ from rich.style import Style
 from llmtop import format as fmt
 from llmtop.report.model import Span, Timeline
 from llmtop.report.model import TimelineRow as Lane
-from tui.layout import Rect
+from tui.core.layout import Rect
 from tui.paint.rows import Look, Row, clip, pad
 from tui.panes.phase_bars import colors_of
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from llmtop import format as fmt
-from llmtop import ownership
-from llmtop.snapshot import Gpu, Rank
+from llmtop.model import ownership
+from llmtop.model.snapshot import Gpu, Rank
 from tui.paint.rows import Look
-from tui.view import View
+from tui.state.view import View
 
 
 def users(gpu: Gpu, view: View, look: Look) -> str:

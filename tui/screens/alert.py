@@ -6,8 +6,8 @@ import time
 from textwrap import wrap
 
 from llmtop import format as fmt
-from llmtop.snapshot import Alert, Snapshot
-from tui import keys
+from llmtop.model.snapshot import Alert, Snapshot
+from tui.core import keys
 from tui.paint import alert_style
 from tui.paint.charts import spark
 from tui.paint.gpu_metrics import METRICS

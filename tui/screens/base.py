@@ -10,16 +10,17 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from llmtop.snapshot import Alert
-from tui import keys, whom
-from tui.canvas import Board, Placed
-from tui.context import ScreenContext
-from tui.layout import Rect
+from llmtop.model.snapshot import Alert
+from tui.core import keys
+from tui.core.canvas import Board, Placed
+from tui.core.context import ScreenContext
+from tui.core.layout import Rect
 from tui.paint import alert_style
 from tui.paint.rows import Look, Row
 from tui.panes import header_footer
-from tui.view import View
-from tui.whom import Whom
+from tui.state import process_ref as whom
+from tui.state.process_ref import Whom
+from tui.state.view import View
 
 Result = TypeVar("Result")
 
@@ -27,7 +28,7 @@ Result = TypeVar("Result")
 class LlmtopScreen(Screen[None], inherit_bindings=False):
     """A screen that shows the app's view and is told when it changes.
 
-    A derived class sets `NAME` (which tui/keys.py uses) and either overrides `parts()`, and is then drawn on a
+    A derived class sets `NAME` (which tui/core/keys.py uses) and either overrides `parts()`, and is then drawn on a
     board (`around()` gives header and footer), or overrides `compose()` and `redraw()` for widgets of its own.
     """
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from llmtop import procfs
-from llmtop.capture.job import Plan
+from llmtop.capture.base.job import Plan
 from llmtop.errors import LlmtopError
-from llmtop.snapshot import Snapshot
-from tui import keys, whom
+from llmtop.model.snapshot import Snapshot
+from llmtop.system import procfs
 from tui.capture import session
 from tui.capture.form import Form, Prospect, prospects
 from tui.capture.session import Capturing
+from tui.core import keys
 from tui.paint.rows import Row
 from tui.panes import capture
 from tui.screens.scrolling import ScrollingScreen
-from tui.whom import Whom
+from tui.state import process_ref as whom
+from tui.state.process_ref import Whom
 
 if TYPE_CHECKING:
     from llmtop.capture.prepared import PreparedCaptures

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Literal
 
 from llmtop import format as fmt
-from llmtop.capture import folder, shelf
-from llmtop.capture.engine import Kind
-from llmtop.capture.shelf import Shelved
+from llmtop.capture import capture_list as shelf
+from llmtop.capture.base import folder
+from llmtop.capture.base.engine import Kind
+from llmtop.capture.capture_list import Shelved
 from llmtop.errors import LlmtopError
-from tui import keys
-from tui.canvas import Placed
-from tui.layout import Rect
+from tui.core import keys
+from tui.core.canvas import Placed
+from tui.core.layout import Rect
 from tui.paint.rows import Row
 from tui.panes import capture_list
 from tui.screens import kernels, report_picker

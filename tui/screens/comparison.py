@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rich.style import Style
 
-from llmtop.report.compare import compare_reports, render
-from tui import keys
+from llmtop.compare.compare import compare_reports, render
+from tui.core import keys
 from tui.paint.rows import Row
 from tui.screens.report_picker import Loaded
 from tui.screens.scrolling import ScrollingScreen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import wrap
 
-from tui import keys
+from tui.core import keys
 from tui.paint import alert_style
 from tui.paint.rows import Row, pad
 from tui.screens.scrolling import ScrollingScreen

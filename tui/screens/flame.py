@@ -7,8 +7,8 @@ from pathlib import Path
 
 from llmtop import format as fmt
 from llmtop.errors import LlmtopError, UnusableInput
-from llmtop.report.stacks import StackReport
-from tui import keys
+from llmtop.stacks.model import StackReport
+from tui.core import keys
 from tui.paint.rows import Row
 from tui.panes import flame
 from tui.panes.report import sentence

@@ -7,10 +7,10 @@ from textwrap import wrap
 from msgspec.structs import replace
 
 from llmtop import format as fmt
-from llmtop.snapshot import Alert, Gpu
-from tui import keys
-from tui.canvas import Placed
-from tui.layout import Rect
+from llmtop.model.snapshot import Alert, Gpu
+from tui.core import keys
+from tui.core.canvas import Placed
+from tui.core.layout import Rect
 from tui.paint import alert_style
 from tui.paint.rows import Look, Row
 from tui.panes import alert_rows, gpu_charts

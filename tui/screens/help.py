@@ -7,8 +7,8 @@ from textwrap import wrap
 from rich.style import Style
 
 from llmtop import format as fmt
-from llmtop.whole_steps import OUTSIDE
-from tui import keys
+from llmtop.step_history.whole_steps import OUTSIDE
+from tui.core import keys
 from tui.paint.rows import Row, pad
 from tui.panes import phase_bars
 from tui.screens.scrolling import ScrollingScreen

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from llmtop import format as fmt
 from llmtop.errors import LlmtopError
-from tui import keys
+from tui.core import keys
 from tui.paint.rows import Row
 from tui.panes.report import sentence
 from tui.screens.base import LlmtopScreen

@@ -9,10 +9,10 @@ from time import monotonic
 
 from textual.events import Click
 
-from llmtop.snapshot import Alert, Snapshot
-from tui import keys
-from tui.canvas import Placed
-from tui.layout import Layout, Rect, arrange
+from llmtop.model.snapshot import Alert, Snapshot
+from tui.core import keys
+from tui.core.canvas import Placed
+from tui.core.layout import Layout, Rect, arrange
 from tui.paint import alert_style
 from tui.paint.rows import Row
 from tui.panes import alert_rows, header_footer, node_table, phase_bars, steps, time_line
@@ -21,7 +21,9 @@ from tui.screens.base import LlmtopScreen
 
 _PROCESSES_SECONDS = 3.0
 _CAPTURES_SECONDS = 10.0
-_CAPTURES = "llmtop-captures"  # llmtop.capture.folder.PARENT, which is not loaded where there is no such folder
+_CAPTURES = (
+    "llmtop-captures"  # llmtop.capture.base.folder.PARENT, which is not loaded where there is no such folder
+)
 
 
 def _captures() -> tuple[tuple[float, str], ...]:

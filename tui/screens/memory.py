@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 
 from llmtop.errors import LlmtopError, UnusableInput
-from llmtop.report.memory_model import MemoryReport
-from tui import keys
+from llmtop.memory.model import MemoryReport
+from tui.core import keys
 from tui.paint.rows import Row
 from tui.panes import memory
 from tui.panes.report import sentence
@@ -61,8 +61,8 @@ class MemoryScreen(ScrollingScreen):
 
 
 def _read(path: Path) -> MemoryReport | LlmtopError:
-    from llmtop.analysis.analyze_memory import analyze_memory
-    from llmtop.trace.memory_files import memory_files
+    from llmtop.memory.analyze import analyze_memory
+    from llmtop.memory.files import memory_files
 
     try:
         files = memory_files([path])

@@ -5,15 +5,15 @@ from __future__ import annotations
 from textual.app import ComposeResult
 from textual.widgets import Input
 
-from llmtop.snapshot import Process
-from tui import keys
-from tui.canvas import Board, Placed
-from tui.layout import Rect
+from llmtop.model.snapshot import Process
+from tui.core import keys
+from tui.core.canvas import Board, Placed
+from tui.core.layout import Rect
 from tui.paint.rows import Row
 from tui.panes import process_table as table
 from tui.screens.base import LlmtopScreen
 from tui.screens.signal import SignalScreen
-from tui.whom import Whom
+from tui.state.process_ref import Whom
 
 _Name = tuple[int, str | None]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tui import keys
-from tui.canvas import Placed
+from tui.core import keys
+from tui.core.canvas import Placed
 from tui.panes import rank_table
 from tui.screens.base import LlmtopScreen
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from textual.message import Message
 
+from llmtop.compare.compare import Comparison, compare_reports
 from llmtop.errors import LlmtopError
-from llmtop.report.compare import Comparison, compare_reports
-from llmtop.report.own_form import OwnReport
-from tui import keys
+from llmtop.report.opaque_report import OwnReport
+from tui.core import keys
 from tui.paint.rows import Row
 from tui.panes import report as report_pane
 from tui.screens import report_picker

@@ -52,7 +52,7 @@ def mark_path(parent: Path, capture: Path | None) -> None:
     Raises:
         NotPossibleHere: the folder cannot be written.
     """
-    from llmtop.capture import shelf
+    from llmtop.capture import capture_list as shelf
 
     shelf.mark(parent, capture)
     loaded = baseline()
@@ -96,7 +96,7 @@ def read(path: Path, done: Callable[[Loaded | LlmtopError], None]) -> None:
 
 def _recall(parent: Path) -> None:
     """Read the baseline that was marked in an earlier run of the program."""
-    from llmtop.capture import shelf
+    from llmtop.capture import capture_list as shelf
 
     marked = shelf.baseline(parent)
     if marked is None or baseline() is not None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tui.canvas import Placed
-from tui.layout import Rect
+from tui.core.canvas import Placed
+from tui.core.layout import Rect
 from tui.paint.rows import Row
 from tui.screens.base import LlmtopScreen
 

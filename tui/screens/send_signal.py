@@ -6,7 +6,7 @@ import os
 import signal
 
 from llmtop.errors import NotPossibleHere
-from llmtop.snapshot import Process
+from llmtop.model.snapshot import Process
 
 SIGNALS: tuple[tuple[signal.Signals, str], ...] = (
     (signal.SIGTERM, "ask it to end"),

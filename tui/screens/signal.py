@@ -13,7 +13,7 @@ from textual.widgets.option_list import Option
 
 from llmtop import format as fmt
 from llmtop.errors import LlmtopError
-from llmtop.snapshot import Process
+from llmtop.model.snapshot import Process
 from tui.screens.send_signal import SIGNALS, send
 
 

@@ -11,11 +11,12 @@ from llmtop.capture.py_spy import engine as py_spy
 from llmtop.capture.py_spy.loading import Watching
 from llmtop.capture.py_spy.stacks import ThreadStack
 from llmtop.errors import LlmtopError
-from llmtop.snapshot import LoadingCost
-from tui import keys, whom
+from llmtop.model.snapshot import LoadingCost
+from tui.core import keys
 from tui.paint.rows import Look, Row
 from tui.screens.scrolling import ScrollingScreen
-from tui.whom import Whom
+from tui.state import process_ref as whom
+from tui.state.process_ref import Whom
 
 REFRESH_SECONDS = 1.0
 """py-spy takes 0.05 s of another core for each look and does not pause the training; one that it cannot read is

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tui import keys
-from tui.canvas import Placed
-from tui.layout import Rect
+from tui.core import keys
+from tui.core.canvas import Placed
+from tui.core.layout import Rect
 from tui.paint.rows import Row
 from tui.panes import timeline
 from tui.panes.timeline import ShownStretch

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llmtop import job_store, tcp_store, wire
-from llmtop.capture.job import Target
+from llmtop.capture.base.job import Target
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import printable
-from llmtop.job_store import Keys, NodeCard
-from llmtop.tcp_store import StoreError, TcpStore
+from llmtop.protocol import job_store, tcp_store, wire
+from llmtop.protocol.job_store import Keys, NodeCard
+from llmtop.protocol.tcp_store import StoreError, TcpStore
 
 MOST_NODES = 100_000
 

@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from llmtop.capture.step_listener import StepWatch
+from llmtop.capture.base.step_listener import StepWatch
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import duration
 

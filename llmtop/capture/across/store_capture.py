@@ -9,19 +9,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmtop import job_store
-from llmtop.capture import traces
 from llmtop.capture.across import job_of
 from llmtop.capture.across.job_of import SeenJob
-from llmtop.capture.engine import Engine, Refusal
+from llmtop.capture.base import traces
+from llmtop.capture.base.engine import Engine, Refusal
+from llmtop.capture.base.job import CapturedRank, CaptureJob, Recorded, Target
+from llmtop.capture.base.wait_for_window import SILENCE_SECONDS
 from llmtop.capture.in_process.engine import InProcessEngine, steps_to_record
-from llmtop.capture.job import CapturedRank, CaptureJob, Recorded, Target
-from llmtop.capture.wait_for_window import SILENCE_SECONDS
 from llmtop.errors import NotPossibleHere
 from llmtop.format import printable
-from llmtop.job_store import END, LOST_SECONDS, TOKEN, Ask, Keys, NodeTold, RankTold
-from llmtop.tcp_store import StoreError, TcpStore
-from llmtop.trace.file_kind import TRACES
+from llmtop.protocol import job_store
+from llmtop.protocol.job_store import END, LOST_SECONDS, TOKEN, Ask, Keys, NodeTold, RankTold
+from llmtop.protocol.tcp_store import StoreError, TcpStore
+from llmtop.trace.files.file_kind import TRACES
 
 LOOK_SECONDS = 1.0
 HEARD_SECONDS = 5.0

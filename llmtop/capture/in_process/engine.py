@@ -13,12 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmtop import client, procfs, wire
-from llmtop.capture.engine import Engine, Refusal
-from llmtop.capture.job import DEFAULT_STEPS, CaptureJob, Recorded, Target
-from llmtop.capture.wait_for_window import SILENCE_SECONDS, seconds_for
+from llmtop.capture.base.engine import Engine, Refusal
+from llmtop.capture.base.job import DEFAULT_STEPS, CaptureJob, Recorded, Target
+from llmtop.capture.base.wait_for_window import SILENCE_SECONDS, seconds_for
 from llmtop.errors import LlmtopError, NotPossibleHere
 from llmtop.format import duration
+from llmtop.protocol import client, wire
+from llmtop.system import procfs
 
 WRITE_SECONDS = 120.0
 """How long a training may take to write the file of a few steps; large models take seconds."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from llmtop.capture import traces
-from llmtop.capture.engine import Check, Refusal
+from llmtop.capture.base import traces
+from llmtop.capture.base.engine import Check, Refusal
+from llmtop.capture.base.job import CaptureJob, Target
 from llmtop.capture.in_process.engine import InProcessEngine
-from llmtop.capture.job import CaptureJob, Target
 from llmtop.capture.nsys import sessions
 from llmtop.nsys_cli.tool import Option
-from llmtop.trace import xla_viewer
+from llmtop.trace.xla import viewer as xla_viewer
 
 
 class JaxProfilerEngine(InProcessEngine):

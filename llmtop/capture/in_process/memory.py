@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from llmtop.capture.base.job import CaptureJob, Recorded
 from llmtop.capture.in_process.engine import InProcessEngine
-from llmtop.capture.job import CaptureJob, Recorded
 from llmtop.errors import UnusableInput
 
 
@@ -34,9 +34,9 @@ def _report(folder: Path) -> tuple[str, object]:
     """As Markdown and as data."""
     import msgspec
 
-    from llmtop.analysis.analyze_memory import analyze_memory
-    from llmtop.report.memory_text import render
-    from llmtop.trace.memory_files import memory_files
+    from llmtop.memory.analyze import analyze_memory
+    from llmtop.memory.files import memory_files
+    from llmtop.memory.text import render
 
     found = analyze_memory(memory_files([folder]) or [folder])
     return f"```\n{render(found)}```\n", msgspec.to_builtins(found)

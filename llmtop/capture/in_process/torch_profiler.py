@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from llmtop.capture import traces
-from llmtop.capture.engine import Refusal
+from llmtop.capture.base import traces
+from llmtop.capture.base.engine import Refusal
+from llmtop.capture.base.job import CaptureJob, Target
 from llmtop.capture.in_process.engine import InProcessEngine
-from llmtop.capture.job import CaptureJob, Target
 from llmtop.capture.nsys import sessions
 from llmtop.capture.torch_xla import ports
 from llmtop.nsys_cli.tool import Option

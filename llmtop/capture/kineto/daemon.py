@@ -24,16 +24,17 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmtop import procfs, socket_dir, wire
 from llmtop.capture.kineto import messages
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
+from llmtop.protocol import socket_dir, wire
+from llmtop.system import procfs
 
 DIRECTORY_VARIABLE = "KINETO_IPC_SOCKET_DIR"
 SERVICE = "dynolog"
 """The name that Kineto asks for."""
 CONFIG = "kineto.conf"
 TOLD_PREFIX = "told-"
-"""Of a file with the pid of a process that has been told to trace; guest/ending.py looks for its own."""
+"""Of a file with the pid of a process that has been told to trace; ending.py looks for its own."""
 MAX_DIRECTORY = 54
 """Kineto adds "/dynoconfigclient" and a UUID, and a socket's path has 107 characters."""
 POLL_SECONDS = 1

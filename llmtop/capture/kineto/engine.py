@@ -13,16 +13,17 @@ from pathlib import Path
 
 import msgspec
 
-from llmtop import procfs, wire
-from llmtop.capture import traces
-from llmtop.capture.engine import Engine, Refusal
-from llmtop.capture.job import CaptureJob, Recorded, Target
+from llmtop.capture.base import traces
+from llmtop.capture.base.engine import Engine, Refusal
+from llmtop.capture.base.job import CaptureJob, Recorded, Target
+from llmtop.capture.base.wait_for_window import SILENCE_SECONDS, SPARE_STEPS, seconds_for
 from llmtop.capture.kineto import daemon as kineto
 from llmtop.capture.kineto import messages
 from llmtop.capture.nsys import sessions
-from llmtop.capture.wait_for_window import SILENCE_SECONDS, SPARE_STEPS, seconds_for
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import duration
+from llmtop.protocol import wire
+from llmtop.system import procfs
 
 WRITE_SECONDS = 120.0
 """How long Kineto may take to write its file once it has recorded; five steps took two seconds."""

@@ -17,16 +17,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmtop import procfs, socket_dir
-from llmtop.capture.folder import MIN_FREE_BYTES, check_disk
-from llmtop.capture.job import CaptureJob, Target
-from llmtop.capture.lock import CaptureLock
+from llmtop.capture.base.folder import MIN_FREE_BYTES, check_disk
+from llmtop.capture.base.job import CaptureJob, Target
+from llmtop.capture.base.lock import CaptureLock
 from llmtop.capture.nsys import pause
 from llmtop.errors import NotPossibleHere
 from llmtop.nsys_cli import tool as nsys_module
 from llmtop.nsys_cli import words
 from llmtop.nsys_cli.export import import_raw, importer
 from llmtop.nsys_cli.tool import Nsys, Session
+from llmtop.protocol import socket_dir
+from llmtop.system import procfs
 
 START_SECONDS = 30.0
 """Measured: 0.25 s, 1.0 s with GPU metrics."""

@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from llmtop.capture.engine import Check, Engine, Refusal
-from llmtop.capture.job import CaptureJob, Recorded, Target
+from llmtop.capture.base.engine import Check, Engine, Refusal
+from llmtop.capture.base.job import CaptureJob, Recorded, Target
 from llmtop.capture.nsys import lost_records, permissions
 from llmtop.capture.nsys.sessions import can_pause, is_live, live_session, should_pause
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput

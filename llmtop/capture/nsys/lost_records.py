@@ -13,7 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from llmtop import procfs, socket_dir
+from llmtop.protocol import socket_dir
+from llmtop.system import procfs
 
 REFUSAL = "an nsys capture of it lacked kernels, and nsys has crashed trainings in the captures after such a one"
 

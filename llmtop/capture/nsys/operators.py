@@ -14,10 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 
-from llmtop import client, wire
-from llmtop.capture.job import Target
-from llmtop.capture.step_listener import duration
+from llmtop.capture.base.job import Target
+from llmtop.capture.base.step_listener import duration
 from llmtop.errors import LlmtopError, NotPossibleHere
+from llmtop.protocol import client, wire
 
 PATIENCE_SECONDS = 10.0
 """How long to wait for an answer or the end of a step, or three median steps if that is longer."""

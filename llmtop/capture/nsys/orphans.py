@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from llmtop.capture.folder import Info
-from llmtop.capture.lock import CaptureLock, Holder, current, leftovers
+from llmtop.capture.base.folder import Info
+from llmtop.capture.base.lock import CaptureLock, Holder, current, leftovers
 from llmtop.capture.nsys.collection import stop_leftover
 from llmtop.errors import LlmtopError, NotPossibleHere
 from llmtop.format import duration

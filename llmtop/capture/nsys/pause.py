@@ -26,11 +26,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from llmtop import client, procfs, socket_dir, wire
-from llmtop.capture.step_listener import duration
+from llmtop.capture.base.step_listener import duration
 from llmtop.errors import LlmtopError, NotPossibleHere
 from llmtop.nsys_cli import tool as nsys
 from llmtop.nsys_cli.tool import Nsys
+from llmtop.protocol import client, socket_dir, wire
+from llmtop.system import procfs
 
 SETTLE_SECONDS = 0.5
 """How long after the call of `nsys stop` the training stays paused. 0.3 s were enough in 149 of 149 collections;

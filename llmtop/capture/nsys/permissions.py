@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from llmtop.capture.engine import Check, Refusal
+from llmtop.capture.base.engine import Check, Refusal
 
 
 def gpu_metrics_refusal() -> Refusal | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from llmtop import procfs
-from llmtop.capture.engine import Refusal
-from llmtop.capture.job import Target
+from llmtop.capture.base.engine import Refusal
+from llmtop.capture.base.job import Target
+from llmtop.capture.base.ttl_cache import Remembered
 from llmtop.capture.nsys import pause
-from llmtop.capture.remembered import Remembered
 from llmtop.errors import NotPossibleHere
 from llmtop.nsys_cli import tool as nsys
 from llmtop.nsys_cli.tool import Nsys, Session
+from llmtop.system import procfs
 
 _remembered: Remembered[tuple[Nsys, Session] | None] = Remembered()
 

@@ -10,8 +10,9 @@ import os
 import time
 from contextlib import ExitStack, suppress
 
-from llmtop.capture.job import Cancelled, CaptureJob, Recorded, Target
-from llmtop.capture.lock import CaptureLock, Holder
+from llmtop.capture.base.job import Cancelled, CaptureJob, Recorded, Target
+from llmtop.capture.base.lock import CaptureLock, Holder
+from llmtop.capture.base.wait_for_window import SPARE_STEPS, wait_window
 from llmtop.capture.nsys import lost_records, pause
 from llmtop.capture.nsys.collection import (
     POLL_SECONDS,
@@ -25,7 +26,6 @@ from llmtop.capture.nsys.collection import (
 from llmtop.capture.nsys.operators import Operators
 from llmtop.capture.nsys.pause import Pauses
 from llmtop.capture.nsys.sessions import can_pause, should_pause
-from llmtop.capture.wait_for_window import SPARE_STEPS, wait_window
 from llmtop.errors import NotPossibleHere
 from llmtop.nsys_cli import tool as nsys_module
 from llmtop.nsys_cli.export import export_beside

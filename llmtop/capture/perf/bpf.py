@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
-from llmtop.capture.engine import Check
+from llmtop.capture.base.engine import Check
 from llmtop.capture.py_spy.cpu_times import started_by
 from llmtop.format import printable
 

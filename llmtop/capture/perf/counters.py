@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 
-from llmtop.report.stacks import Counters
+from llmtop.stacks.model import Counters
 
 EVENTS = (
     "task-clock",

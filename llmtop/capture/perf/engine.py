@@ -11,23 +11,23 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from llmtop import procfs
-from llmtop.capture import folder
-from llmtop.capture.engine import Check, Engine, Refusal
-from llmtop.capture.job import CaptureJob, Recorded, Target
+from llmtop.capture.base import folder
+from llmtop.capture.base.engine import Check, Engine, Refusal
+from llmtop.capture.base.job import CaptureJob, Recorded, Target
+from llmtop.capture.base.wait_for_window import wait_window
 from llmtop.capture.perf import bpf, program, trampoline
 from llmtop.capture.perf.recording import RATE_HZ, PerfRecording
 from llmtop.capture.perf.script import Scripted
 from llmtop.capture.py_spy import cpu_times
 from llmtop.capture.py_spy.loading import judge
 from llmtop.capture.py_spy.thread_states import StateLooks
-from llmtop.capture.wait_for_window import wait_window
+from llmtop.model.snapshot import LoadingCost
 from llmtop.nsys_cli.tool import Option
-from llmtop.report.fold_stacks import CpuTime, fold
-from llmtop.report.stack_samples import Stack, folded, speedscope
-from llmtop.report.stacks import Counters, ProcessStacks, StackReport, ThreadStacks
-from llmtop.report.stacks_text import markdown
-from llmtop.snapshot import LoadingCost
+from llmtop.stacks.fold import CpuTime, fold
+from llmtop.stacks.model import Counters, ProcessStacks, StackReport, ThreadStacks
+from llmtop.stacks.samples import Stack, folded, speedscope
+from llmtop.stacks.text import markdown
+from llmtop.system import procfs
 
 
 class PerfEngine(Engine):

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from llmtop.capture.dies_with import dies_with_this_thread
-from llmtop.capture.engine import Check, Refusal
+from llmtop.capture.base.engine import Check, Refusal
+from llmtop.capture.base.parent_death import dies_with_this_thread
 from llmtop.capture.py_spy.ptrace_permission import has_capability, in_container
 from llmtop.errors import NotPossibleHere
 from llmtop.format import printable

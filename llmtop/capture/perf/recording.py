@@ -10,15 +10,15 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from llmtop import procfs
-from llmtop.capture.job import CaptureJob, Target
+from llmtop.capture.base.job import CaptureJob, Target
 from llmtop.capture.perf import counters, script
 from llmtop.capture.perf.program import WRITE_SECONDS, PerfRun, find, may_all, reason
 from llmtop.capture.py_spy import outside
 from llmtop.capture.py_spy.cpu_times import started_by
 from llmtop.errors import NotPossibleHere
-from llmtop.report.stack_samples import Stack
-from llmtop.report.stacks import Counters
+from llmtop.stacks.model import Counters
+from llmtop.stacks.samples import Stack
+from llmtop.system import procfs
 
 SCRIPT_SECONDS = 300.0
 """How long `perf script` may take to print what was recorded: what perf keeps is bounded by `_MOST_BYTES`."""

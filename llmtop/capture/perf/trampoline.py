@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 
-from llmtop import procfs
 from llmtop.errors import NotPossibleHere
+from llmtop.system import procfs
 
 _ASKED = re.compile(r"(?:^| )-X ?(?:perf|perf_jit)(?: |$)")
 

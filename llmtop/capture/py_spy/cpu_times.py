@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from llmtop.report.fold_stacks import CpuTime
+from llmtop.stacks.fold import CpuTime
 
 
 @dataclass(frozen=True)

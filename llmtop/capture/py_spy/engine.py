@@ -16,21 +16,21 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from llmtop import procfs
-from llmtop.capture import folder
-from llmtop.capture.engine import Check, Engine, Refusal
-from llmtop.capture.job import CaptureJob, Recorded, Target
+from llmtop.capture.base import folder
+from llmtop.capture.base.engine import Check, Engine, Refusal
+from llmtop.capture.base.job import CaptureJob, Recorded, Target
+from llmtop.capture.base.wait_for_window import seconds_for, wait_window
 from llmtop.capture.py_spy import cpu_times, inside, outside, ptrace_permission, stacks
 from llmtop.capture.py_spy.loading import judge
 from llmtop.capture.py_spy.thread_states import StateLooks
-from llmtop.capture.wait_for_window import seconds_for, wait_window
 from llmtop.errors import NotPossibleHere
+from llmtop.model.snapshot import LoadingCost
 from llmtop.nsys_cli.tool import Option
-from llmtop.report.fold_stacks import CpuTime, fold
-from llmtop.report.stack_samples import SampledProcess, Stack, ThreadId, folded, speedscope
-from llmtop.report.stacks import ProcessStacks, StackReport
-from llmtop.report.stacks_text import markdown
-from llmtop.snapshot import LoadingCost
+from llmtop.stacks.fold import CpuTime, fold
+from llmtop.stacks.model import ProcessStacks, StackReport
+from llmtop.stacks.samples import SampledProcess, Stack, ThreadId, folded, speedscope
+from llmtop.stacks.text import markdown
+from llmtop.system import procfs
 
 
 def dump(pid: int) -> tuple[stacks.ThreadStack, ...]:

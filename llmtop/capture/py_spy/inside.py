@@ -7,10 +7,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from llmtop import client, procfs, socket_dir, wire
 from llmtop.capture.py_spy.stacks import ThreadStack, ordered, system_name
 from llmtop.errors import LlmtopError, NotPossibleHere
-from llmtop.report.stack_samples import MAIN, Frame, SampledProcess, Stack, ThreadId
+from llmtop.protocol import client, socket_dir, wire
+from llmtop.stacks.samples import MAIN, Frame, SampledProcess, Stack, ThreadId
+from llmtop.system import procfs
 
 RATE_HZ = 20.0
 ANSWER_SECONDS = 5.0

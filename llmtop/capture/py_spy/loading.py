@@ -8,14 +8,14 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from llmtop.capture.dies_with import dies_with_this_thread
+from llmtop.capture.base.parent_death import dies_with_this_thread
 from llmtop.capture.py_spy import cpu_times, outside
 from llmtop.capture.py_spy.stacks import ThreadStack
 from llmtop.capture.py_spy.thread_states import StateLooks, cores
 from llmtop.errors import UnusableInput
-from llmtop.report.fold_stacks import CpuTime
-from llmtop.report.stack_samples import SampledProcess, Stack, ThreadId, read_folded
-from llmtop.snapshot import LoadingCost
+from llmtop.model.snapshot import LoadingCost
+from llmtop.stacks.fold import CpuTime
+from llmtop.stacks.samples import SampledProcess, Stack, ThreadId, read_folded
 
 BURST_SECONDS = 3
 BURST_HZ = 20
@@ -40,9 +40,9 @@ def judge(
         looks: at the states of the same threads, over the same time.
         step_seconds: its mean step.
     """
-    from llmtop.analysis.load_cost import decide
-    from llmtop.analysis.load_seen import LoadSeen
-    from llmtop.analysis.load_source import SourceFiles
+    from llmtop.loading.cost import decide
+    from llmtop.loading.seen import LoadSeen
+    from llmtop.loading.source import SourceFiles
 
     sources = SourceFiles(root_of(pid))
     return decide(

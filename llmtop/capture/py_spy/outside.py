@@ -14,15 +14,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from llmtop import procfs
-from llmtop.capture.dies_with import dies_with_this_thread
-from llmtop.capture.job import CaptureJob, Target
+from llmtop.capture.base.job import CaptureJob, Target
+from llmtop.capture.base.parent_death import dies_with_this_thread
+from llmtop.capture.base.wait_for_window import seconds_for
 from llmtop.capture.py_spy import ptrace_permission, stacks
 from llmtop.capture.py_spy.cpu_times import started_by
-from llmtop.capture.wait_for_window import seconds_for
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.format import printable
-from llmtop.report.stack_samples import Stack, read_folded
+from llmtop.stacks.samples import Stack, read_folded
+from llmtop.system import procfs
 
 RATE_HZ = 100
 NATIVE_RATE_HZ = 5

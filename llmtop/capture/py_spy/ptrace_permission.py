@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from llmtop import procfs
-from llmtop.capture.engine import Check, Refusal
+from llmtop.capture.base.engine import Check, Refusal
+from llmtop.system import procfs
 
 CAP_SYS_PTRACE = 19
 

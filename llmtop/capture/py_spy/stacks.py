@@ -9,8 +9,8 @@ import msgspec
 
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
-from llmtop.report.fold_stacks import waits_for_work
-from llmtop.report.stack_samples import MAIN, Frame
+from llmtop.stacks.fold import waits_for_work
+from llmtop.stacks.samples import MAIN, Frame
 
 __all__ = ["Frame", "ThreadStack", "from_dump", "ordered", "system_name"]
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from llmtop.capture.py_spy.cpu_times import started_by
 
 if TYPE_CHECKING:
-    from llmtop.analysis.load_seen import Waits
+    from llmtop.loading.seen import Waits
 
 RATE_HZ = 20.0
 _MOST_THREADS = 32

@@ -12,13 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from llmtop import procfs
-from llmtop.capture.dies_with import dies_with_this_thread
-from llmtop.capture.job import CaptureJob, Target
+from llmtop.capture.base.job import CaptureJob, Target
+from llmtop.capture.base.parent_death import dies_with_this_thread
 from llmtop.capture.torch_xla import ports, trace_program
 from llmtop.errors import NotPossibleHere
 from llmtop.format import duration, printable
-from llmtop.trace.xla_viewer import ENDING
+from llmtop.system import procfs
+from llmtop.trace.xla.viewer import ENDING
 
 LOAD_SECONDS = 120.0
 """torch_xla takes some six seconds to load from a quiet disk."""

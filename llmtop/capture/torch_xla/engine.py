@@ -8,15 +8,15 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from llmtop.capture import traces
-from llmtop.capture.engine import Check, Engine, Refusal
-from llmtop.capture.job import CaptureJob, Recorded, Target
+from llmtop.capture.base import traces
+from llmtop.capture.base.engine import Check, Engine, Refusal
+from llmtop.capture.base.job import CaptureJob, Recorded, Target
+from llmtop.capture.base.wait_for_window import seconds_for
 from llmtop.capture.torch_xla import ports
 from llmtop.capture.torch_xla.client import ProfilerClient
-from llmtop.capture.wait_for_window import seconds_for
 from llmtop.errors import NotPossibleHere
 from llmtop.format import duration
-from llmtop.trace import xla_viewer
+from llmtop.trace.xla import viewer as xla_viewer
 
 _BY_TIME: Final = "torch_xla's profiler records by the clock, so the window is {} long"
 

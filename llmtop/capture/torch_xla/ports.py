@@ -14,9 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from llmtop import procfs
-from llmtop.capture.engine import Refusal
+from llmtop.capture.base.engine import Refusal
 from llmtop.errors import NotPossibleHere
+from llmtop.system import procfs
 
 VARIABLE: Final = "LLMTOP_XLA_PORT"
 """The port, where it must be said: in the training's environment, else in the monitor's."""

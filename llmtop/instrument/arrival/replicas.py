@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from llmtop.instrument.auto import search
+from llmtop.instrument.pytorch import search
 
 MOST_MODULES = 20_000
 MOST_CANDIDATES = 4

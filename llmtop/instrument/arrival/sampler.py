@@ -29,11 +29,11 @@ from llmtop.instrument.gpu.stream_waits import Pairs, StreamWaits
 from llmtop.instrument.guest.forks import keep_in_children
 from llmtop.instrument.guest.guard import met
 from llmtop.instrument.guest.interrupts import raised_by_handler
-from llmtop.phase_names import role_of
+from llmtop.naming.phase_names import role_of
 
 if TYPE_CHECKING:
     from llmtop.instrument.arrival.replicas import Replica
-    from llmtop.instrument.record.phase_tree import PhaseNode
+    from llmtop.instrument.steps.phase_tree import PhaseNode
 
 EVERY_NS = 100_000_000
 """Between two sampled steps lies at least this, and at most twice as much; a sample costs some 0.1 ms."""

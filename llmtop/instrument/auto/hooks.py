@@ -18,10 +18,11 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from llmtop.instrument.auto import batches, checkpoints, communication, dynamo, transfers
-from llmtop.instrument.auto.inference import Inference
-from llmtop.instrument.auto.loop import Loop, is_compiling, is_data_worker, make
-from llmtop.instrument.auto.modules import STEPS_WITHOUT, Modules
+from llmtop.instrument.auto.inference.forward_passes import Inference
+from llmtop.instrument.auto.training import batches, checkpoints, communication, transfers
+from llmtop.instrument.auto.training.loop import Loop, is_compiling, is_data_worker, make
+from llmtop.instrument.auto.training.timed_modules import STEPS_WITHOUT, Modules
+from llmtop.instrument.pytorch import dynamo
 
 
 def install(again: Callable[[], Loop]) -> Loop:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 KEY = "llmtop"
-"""In the snapshot; what reads it is llmtop.trace.memory_snapshot."""
+"""In the snapshot; what reads it is llmtop.memory.snapshot."""
 MOST_MARKS = 200_000
 """Beginnings and ends of phases: a loop that opens thousands a step shall not fill the host's memory."""
 

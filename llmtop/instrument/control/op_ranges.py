@@ -14,9 +14,9 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 
-from llmtop import wire
 from llmtop.instrument.control import recordings
 from llmtop.instrument.guest.interrupts import raised_by_handler
+from llmtop.protocol import wire
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.recorder import Recorder

@@ -22,10 +22,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from llmtop import socket_dir
 from llmtop.errors import NotPossibleHere
 from llmtop.instrument.control.allocator_snapshot import KEY
 from llmtop.instrument.guest import guard
+from llmtop.protocol import socket_dir
 
 MOST_BYTES = 256 << 20
 MOST_SECONDS = 5.0

@@ -18,10 +18,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from llmtop import wire
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.guest.threads import Thread, wait_for
 from llmtop.instrument.serve import limits
+from llmtop.protocol import wire
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.recorder import Recorder

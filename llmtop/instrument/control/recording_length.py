@@ -6,8 +6,8 @@ import os
 import time
 from contextlib import suppress
 
-from llmtop import wire
 from llmtop.instrument.control.recording import MANY_STEPS, Recording
+from llmtop.protocol import wire
 
 MAX_STEPS = 1000
 MAX_SECONDS = 600.0

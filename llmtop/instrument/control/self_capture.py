@@ -18,13 +18,13 @@ from contextlib import suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, Protocol
 
-from llmtop import wire
 from llmtop.instrument.control.recording import Recording
 from llmtop.instrument.control.recording_length import RecordingLength
 from llmtop.instrument.control.recordings import RECORDINGS
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.guest.threads import Thread, wait_for
-from llmtop.instrument.record.ring import MASK
+from llmtop.instrument.steps.ring import MASK
+from llmtop.protocol import wire
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.recorder import Recorder

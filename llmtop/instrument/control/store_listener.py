@@ -2,7 +2,7 @@
 
 A thread of its own looks there once a second. Whatever goes wrong ends it for good and without a word: the store
 goes when rank 0 does, and a training that ends so has enough to say. It speaks with the store by a socket of its
-own (`llmtop.tcp_store`) and asks torch for nothing: a clone of torch's client in a thread leaves a C++ stack trace
+own (`llmtop.protocol.tcp_store`) and asks torch for nothing: a clone of torch's client in a thread leaves a C++ stack trace
 in the training's log when the store goes.
 """
 
@@ -13,17 +13,17 @@ import select
 import time
 from typing import TYPE_CHECKING
 
-from llmtop import job_store, wire
-from llmtop.instrument.control.asked_here import AskedHere
+from llmtop.instrument.control.node_request import AskedHere
 from llmtop.instrument.guest import descriptors
 from llmtop.instrument.guest.descriptors import Channel
 from llmtop.instrument.guest.threads import Thread
-from llmtop.instrument.serve import launcher_env
-from llmtop.tcp_store import TcpStore
+from llmtop.instrument.identity import launcher_env
+from llmtop.protocol import job_store, wire
+from llmtop.protocol.tcp_store import TcpStore
 from llmtop.version import __version__
 
 if TYPE_CHECKING:
-    from llmtop.instrument.serve.run_info import Facts
+    from llmtop.instrument.identity.run_info import Facts
 
 LOOK_SECONDS = 1.0
 HEAR_SECONDS = 0.25

@@ -24,7 +24,7 @@ from llmtop.instrument.gpu.events import Events
 from llmtop.instrument.gpu.queueing import CallTimes
 from llmtop.instrument.guest.forks import keep_in_children
 from llmtop.instrument.guest.interrupts import raised_by_handler
-from llmtop.instrument.record.phase_tree import HIDDEN
+from llmtop.instrument.steps.phase_tree import HIDDEN
 
 BUDGET = 0.001
 """Share of the training thread's time that the GPU clock may take."""

@@ -11,8 +11,8 @@ import sys
 from time import perf_counter_ns
 from typing import Any
 
+from llmtop.instrument.guest import sanitize
 from llmtop.instrument.guest.forks import keep_in_children
-from llmtop.instrument.record import sanitize
 
 EVERY_NS = 250_000_000
 """A copy with its event costs some 25 µs in the training thread: 0.01 %."""

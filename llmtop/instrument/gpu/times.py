@@ -22,9 +22,9 @@ GPU passed within `LAG_NS` of the host counts as drained too.
 
 from __future__ import annotations
 
-from llmtop import wire
 from llmtop.instrument.gpu.clock import Timed
-from llmtop.instrument.record.phase_tree import STEP
+from llmtop.instrument.steps.phase_tree import STEP
+from llmtop.protocol import wire
 
 UNTOLD = 0.05
 LAG_NS = 30_000

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from llmtop.instrument.guest.interrupts import raised_by_handler
-from llmtop.instrument.record.sanitize import complain
+from llmtop.instrument.guest.sanitize import complain
 
 _LARGEST_REASON = 200
 _OURS = frozenset({"llmtop", "torch", "msgspec", "nvtx", "numpy"})

@@ -19,11 +19,11 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from llmtop.instrument.guest.interrupts import raised_by_handler
-from llmtop.instrument.record.phase_tree import HIDDEN, STEP, PhaseNode
+from llmtop.instrument.steps.phase_tree import HIDDEN, STEP, PhaseNode
 
 if TYPE_CHECKING:
     from llmtop.instrument.gpu.clock import GpuClock
-    from llmtop.instrument.record.parts import PhaseObserver
+    from llmtop.instrument.record.recorder_parts import PhaseObserver
 
 STEP_RANGE = "step"
 Annotate = Callable[[str], AbstractContextManager[Any]]

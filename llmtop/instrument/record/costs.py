@@ -13,8 +13,8 @@ from statistics import median
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from llmtop.instrument.record.phase_tree import HIDDEN, PhaseNode
 from llmtop.instrument.record.recorder import Phase, Step
+from llmtop.instrument.steps.phase_tree import HIDDEN, PhaseNode
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State

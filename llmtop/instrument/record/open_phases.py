@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from llmtop.instrument.record.phase_tree import HIDDEN, MAX_DEPTH, MAX_PATHS, Paths, PhaseNode
+from llmtop.instrument.steps.phase_tree import HIDDEN, MAX_DEPTH, MAX_PATHS, Paths, PhaseNode
 
 if TYPE_CHECKING:
-    from llmtop.instrument.record.parts import BoundaryObserver
+    from llmtop.instrument.record.recorder_parts import BoundaryObserver
 
 
 class OpenPhases:

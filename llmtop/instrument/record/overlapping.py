@@ -13,13 +13,13 @@ from contextvars import ContextVar
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from llmtop.instrument.record import sanitize
+from llmtop.instrument.guest import sanitize
 from llmtop.instrument.record.boundary_observers import STEP_RANGE, Nvtx
-from llmtop.instrument.record.phase_tree import HIDDEN, MAX_DEPTH, MAX_NAME, MAX_PATHS
-from llmtop.instrument.record.ring import MASK
+from llmtop.instrument.steps.phase_tree import HIDDEN, MAX_DEPTH, MAX_NAME, MAX_PATHS
+from llmtop.instrument.steps.ring import MASK
 
 if TYPE_CHECKING:
-    from llmtop.instrument.record.parts import OpenStep
+    from llmtop.instrument.record.recorder_parts import OpenStep
     from llmtop.instrument.record.state import State
 
 Owner = tuple[int, Any]

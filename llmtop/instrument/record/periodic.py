@@ -9,15 +9,15 @@ from __future__ import annotations
 from time import perf_counter_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any
 
-from llmtop.instrument import torch_allocator
 from llmtop.instrument.arrival.sampler import Sampler
 from llmtop.instrument.gpu import events as gpu_events
 from llmtop.instrument.gpu.clock import GpuClock
 from llmtop.instrument.gpu.logged_tensors import GpuMetrics
 from llmtop.instrument.gpu.stream_waits import StreamWaits
 from llmtop.instrument.guest.interrupts import raised_by_handler
-from llmtop.instrument.serve import process_group
-from llmtop.instrument.torch_compile import is_compiling, keep_untraced
+from llmtop.instrument.identity import process_group
+from llmtop.instrument.pytorch import allocator as torch_allocator
+from llmtop.instrument.pytorch.compile import is_compiling, keep_untraced
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State
@@ -158,7 +158,7 @@ class Chores:
             return
         # Both load torch, which such a training has loaded long since.
         from llmtop.instrument.arrival import replicas
-        from llmtop.instrument.auto import search
+        from llmtop.instrument.pytorch import search
 
         if not roots:
             self._searches += 1

@@ -26,15 +26,14 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from llmtop.instrument.guest import forks, guard  # noqa: F401 - its callback at a fork comes before ours
+from llmtop.instrument.guest import forks, guard, sanitize  # noqa: F401 - its callback at a fork comes before ours
 from llmtop.instrument.guest.guard import met, run_alone
 from llmtop.instrument.guest.loaded import loaded
-from llmtop.instrument.record import sanitize
-from llmtop.instrument.record.ring import MASK
 from llmtop.instrument.record.state import NEVER, State
+from llmtop.instrument.steps.ring import MASK
 
 if TYPE_CHECKING:
-    from llmtop.instrument.record.parts import Kind, OpenStep
+    from llmtop.instrument.record.recorder_parts import Kind, OpenStep
 
 MAX_NAMES = 1024
 """Names of phases that are remembered; names made from data must not fill the memory."""
@@ -313,7 +312,7 @@ class Step:
 
 def _decorated(function: Callable[..., Any], around: Callable[[], Phase | Step]) -> Callable[..., Any]:
     try:
-        from llmtop.instrument.decorators import decorate
+        from llmtop.instrument.record.decorators import decorate
 
         return decorate(function, around)
     except Exception as error:  # noqa: BLE001 - the door: see guard; no descriptor for the import, say

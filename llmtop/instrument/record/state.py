@@ -13,22 +13,22 @@ from contextlib import AbstractContextManager
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
+from llmtop.instrument.guest import sanitize
 from llmtop.instrument.guest.guard import is_the_scripts, met
 from llmtop.instrument.guest.interrupts import raised_by_handler
 from llmtop.instrument.guest.loaded import loaded
-from llmtop.instrument.record import sanitize
+from llmtop.instrument.guest.sanitize import complain
+from llmtop.instrument.identity.run_info import Facts
 from llmtop.instrument.record.boundary_observers import Annotate, Nvtx, Watch
 from llmtop.instrument.record.open_phases import OpenPhases
-from llmtop.instrument.record.ring import Ring
-from llmtop.instrument.record.sanitize import complain
-from llmtop.instrument.serve.run_info import Facts
+from llmtop.instrument.steps.ring import Ring
 
 if TYPE_CHECKING:
     from llmtop.instrument.arrival.sampler import Sampler
     from llmtop.instrument.gpu.clock import GpuClock
     from llmtop.instrument.gpu.logged_tensors import GpuMetrics
-    from llmtop.instrument.record.parts import MeasuredCosts, OpenStep, Overlapping, PublishingServer
-    from llmtop.instrument.torch_allocator import Reading
+    from llmtop.instrument.pytorch.allocator import Reading
+    from llmtop.instrument.record.recorder_parts import MeasuredCosts, OpenStep, Overlapping, PublishingServer
 
 NEVER = 1 << 62
 """Later than any stamp."""

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from llmtop import wire
-from llmtop.instrument.record.ring import MASK
-from llmtop.quiet import QUIET_S, QUIET_STEPS
+from llmtop.instrument.steps.ring import MASK
+from llmtop.model.stall_thresholds import QUIET_S, QUIET_STEPS
+from llmtop.protocol import wire
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State

@@ -6,10 +6,10 @@ import contextlib
 import socket
 import time
 
-from llmtop import wire
 from llmtop.instrument.guest.descriptors import Channel
 from llmtop.instrument.serve import limits
 from llmtop.instrument.serve.collectives import Watched
+from llmtop.protocol import wire
 
 _CHUNK = 1 << 16
 

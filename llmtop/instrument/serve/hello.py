@@ -8,8 +8,8 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from llmtop import wire
-from llmtop.instrument.serve import launcher_env
+from llmtop.instrument.identity import launcher_env
+from llmtop.protocol import wire
 from llmtop.version import __version__
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _CAPTURES = "llmtop.instrument.control.self_capture"
 _PAUSING = "llmtop.instrument.control.pause"
 _OP_RANGES = "llmtop.instrument.control.op_ranges"
-_STACKS = "llmtop.instrument.serve.own_stacks"
+_STACKS = "llmtop.instrument.serve.stacks.own_stacks"
 
 
 def captures() -> ModuleType:

@@ -11,8 +11,8 @@ import os
 import time
 from collections.abc import Callable
 
-from llmtop import wire
 from llmtop.errors import UnusableInput
+from llmtop.protocol import wire
 
 MAX_REQUEST = 1 << 14
 """Bytes in the largest frame that a monitor may send: the longest path with all that goes with it has 5 KiB.

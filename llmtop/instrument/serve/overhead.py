@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from llmtop.instrument.record.ring import FIELDS
+from llmtop.instrument.steps.ring import FIELDS
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State

@@ -23,18 +23,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from llmtop import client, socket_dir, wire
 from llmtop.errors import NotPossibleHere, UnusableInput
 from llmtop.instrument.guest import descriptors, threads
 from llmtop.instrument.guest.descriptors import Channel
 from llmtop.instrument.guest.interrupts import raised_by_handler
-from llmtop.instrument.record.ring import SIZE
-from llmtop.instrument.record.sanitize import complain
+from llmtop.instrument.guest.sanitize import complain
 from llmtop.instrument.serve import collectives, limits, signs_of_life
 from llmtop.instrument.serve.connection import Monitor
 from llmtop.instrument.serve.hello import captures, op_ranges, pausing, stacks
-from llmtop.instrument.serve.news import News
-from llmtop.procfs import is_alive
+from llmtop.instrument.serve.publisher import News
+from llmtop.instrument.steps.ring import SIZE
+from llmtop.protocol import client, socket_dir, wire
+from llmtop.system.procfs import is_alive
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State

@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from llmtop import wire
+from llmtop.protocol import wire
 
 if TYPE_CHECKING:
-    from llmtop.instrument.record.phase_tree import PhaseNode
     from llmtop.instrument.record.state import State
     from llmtop.instrument.serve.connection import Monitor
+    from llmtop.instrument.steps.phase_tree import PhaseNode
 
 LIFE_S = 5.0
 """How often a monitor is told at most. A training counts as stalled after a minute."""

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 import msgspec
 from msgspec.structs import replace
 
-from llmtop import wire
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
-from llmtop.instrument.record import sanitize
-from llmtop.instrument.record.ring import FIELDS, Row
+from llmtop.instrument.guest import sanitize
+from llmtop.instrument.steps.ring import FIELDS, Row
+from llmtop.protocol import wire
 
 if TYPE_CHECKING:
     from llmtop.instrument.record.state import State

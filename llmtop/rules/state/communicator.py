@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from llmtop.model.snapshot import StuckCommunicator
 from llmtop.rules.state.gpu import GpuState
 from llmtop.rules.state.rank import RankState
-from llmtop.snapshot import StuckCommunicator
 
 
 class CommunicatorState:

@@ -6,10 +6,10 @@ from collections.abc import Hashable
 from math import isfinite
 from typing import Final
 
-from llmtop import clock_events
-from llmtop.gpu_specs import pcie_bytes_per_s
+from llmtop.hardware import clock_events
+from llmtop.hardware.gpu_specs import pcie_bytes_per_s
+from llmtop.model.snapshot import Gpu
 from llmtop.rules.state.windows import RecentValues, finite
-from llmtop.snapshot import Gpu
 
 WINDOW_SECONDS: Final = 3.0
 """Over which means are taken: NVML averages over up to 1 s itself, and steps of 100 ms alias with GPM at 10 Hz."""

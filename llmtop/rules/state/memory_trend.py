@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from llmtop.snapshot import Rank
+from llmtop.model.snapshot import Rank
 
 BUCKETS: Final = 8
 """So many floors in a row must rise; by chance that happens once in 40,000."""

@@ -8,12 +8,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from llmtop.model.snapshot import Process, Rank, Step
 from llmtop.rules.state.gpu import GpuState
 from llmtop.rules.state.memory_trend import MemoryTrend
 from llmtop.rules.state.step_costs import StepCosts
 from llmtop.rules.state.windows import finite
-from llmtop.snapshot import Process, Rank, Step
-from llmtop.whole_steps import covered
+from llmtop.step_history.whole_steps import covered
 
 RankKey = tuple[str, int, float]
 """Host, pid, and when it attached: the system gives a pid to another process once the first has ended."""

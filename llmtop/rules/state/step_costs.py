@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
-from llmtop.phase_names import Role, role_of
+from llmtop.model.snapshot import Phase, Step
+from llmtop.naming.phase_names import Role, role_of
 from llmtop.rules.state.windows import finite
-from llmtop.snapshot import Phase, Step
 
 _WHOLE: Final = frozenset({"input", "h2d", "comm", "sync"})
 """Phases that are one thing as a whole, whatever is nested in them."""

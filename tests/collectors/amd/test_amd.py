@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-import collectors.nvml.driver_source
-from collectors.all_gpus import AllGpus
+import collectors.driver.source
 from collectors.amd import presence
-from collectors.base import GpuReading, GpuUse
-from collectors.nvml.driver_source import DriverSource
-from collectors.nvml.selection import with_whole_uuids
-from llmtop.snapshot import Gpu, Rank
+from collectors.base.source import GpuReading, GpuUse
+from collectors.driver.all_gpus import AllGpus
+from collectors.driver.source import DriverSource
+from collectors.gpu.selection import with_whole_uuids
+from llmtop.model.snapshot import Gpu, Rank
 from tests.support import amd_stub, nvml_stub
 from tests.support.amd_stub import GIB, AmdScenario, amd_uuid
 from tests.support.nvml_stub import Scenario
@@ -54,7 +54,7 @@ def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AmdScenario:
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("ROCM_HOME", raising=False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(collectors.nvml.driver_source, "AGAIN_SECONDS", (0.3, 1.5))
+    monkeypatch.setattr(collectors.driver.source, "AGAIN_SECONDS", (0.3, 1.5))
     return scenario
 
 

@@ -12,7 +12,7 @@ import collectors.dcgm.activity
 from collectors.dcgm.activity import VARIABLE, DcgmActivity, activity_in
 from collectors.gpu_busy import GpuBusy
 from llmtop import config
-from llmtop.snapshot import Gpu, Host, Snapshot
+from llmtop.model.snapshot import Gpu, Host, Snapshot
 from tests.support.nvml_source import OwnSource
 from tests.support.nvml_stub import Driver, Scenario, gpu_uuid, mig_uuid
 from tests.support.pages import Serve, page

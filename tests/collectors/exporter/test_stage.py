@@ -12,7 +12,7 @@ from prometheus_client import generate_latest
 from collectors.exporter import names
 from collectors.exporter.gpu_series import FIELDS
 from collectors.exporter.stage import ExportStage
-from llmtop.snapshot import Alert, CollectiveCount, Gpu, Rank, Snapshot
+from llmtop.model.snapshot import Alert, CollectiveCount, Gpu, Rank, Snapshot
 from tests.collectors.exporter.test_totals import steps
 from tests.support.processes import REPOSITORY
 from tests.support.prometheus import Sample, of, samples

@@ -14,8 +14,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Untyp
 
 from collectors.exporter.stage import ExportStage
 from collectors.exporter.text import page
-from llmtop.recording import Reader
-from llmtop.snapshot import Snapshot
+from llmtop.model.snapshot import Snapshot
+from llmtop.recording.reader_writer import Reader
 from tests.support.data import DATA
 
 VALUES = st.text(st.characters(exclude_categories=("Cs",)), max_size=20) | st.sampled_from(['"', "\\", "a\nb", ""])

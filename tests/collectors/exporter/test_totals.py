@@ -6,7 +6,7 @@ import pytest
 
 from collectors.exporter.names import MOST_PHASES, OTHER
 from collectors.exporter.totals import RankTotals
-from llmtop.snapshot import Phase, StampedWait, Step
+from llmtop.model.snapshot import Phase, StampedWait, Step
 from tests.support.snapshots import rank
 
 LENGTH = 0.5

@@ -194,8 +194,8 @@ def test_cpus_that_a_scheduler_gives_and_takes_are_told() -> None:
     script = """
 import os
 from collectors.machine.host import HostSource
-from llmtop.cli.snapshot_text import render
-from llmtop.snapshot import Snapshot
+from llmtop.cli.live.snapshot_text import render
+from llmtop.model.snapshot import Snapshot
 source = HostSource(60)
 mine = sorted(os.sched_getaffinity(0))
 source._round()

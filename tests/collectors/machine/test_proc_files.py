@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from collectors.machine.proc_files import stat_of, status_of
-from llmtop import procfs
+from llmtop.system import procfs
 from tests.support.processes import wait_for
 
 

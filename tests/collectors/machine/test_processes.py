@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 import collectors.machine.processes
-from collectors.base import GpuUse
+from collectors.base.source import GpuUse
 from collectors.machine.containers import pids_are_the_hosts
 from collectors.machine.processes import ProcessSource
-from llmtop.snapshot import Host, Process, Snapshot, to_json
+from llmtop.model.snapshot import Host, Process, Snapshot, to_json
 from tests.support.processes import wait_for
 
 UUID = "GPU-00000000"

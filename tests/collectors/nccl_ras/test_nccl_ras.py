@@ -15,8 +15,8 @@ from collectors.nccl_ras.client import RasAnswer, ask
 from collectors.nccl_ras.stage import NcclRas, suspects_of
 from collectors.nccl_ras.stuck import stuck_communicators
 from llmtop.errors import NotPossibleHere
+from llmtop.model.snapshot import Gpu, Host, Process, Rank, Snapshot
 from llmtop.rules.engine import Rules
-from llmtop.snapshot import Gpu, Host, Process, Rank, Snapshot
 from tests.support.processes import wait_for
 from tests.support.ras_server import RasServer, communicator, missing, rank
 

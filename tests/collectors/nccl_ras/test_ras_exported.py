@@ -18,7 +18,7 @@ from collectors.prometheus.client import Client, SeriesValue
 from collectors.prometheus.cluster import Cluster
 from collectors.prometheus.hung import hung_ranks
 from collectors.prometheus.words import hung_words
-from llmtop.snapshot import CollectiveCount, CommunicatorRank, StuckCommunicator
+from llmtop.model.snapshot import CollectiveCount, CommunicatorRank, StuckCommunicator
 from tests.support.gloo_ranks import GlooRanks
 from tests.support.processes import REPOSITORY, wait_for
 from tests.support.prometheus import NO_PROMETHEUS, Exporter, Prometheus, find, of, samples

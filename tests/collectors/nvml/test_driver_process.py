@@ -17,12 +17,12 @@ from typing import Any
 import psutil
 import pytest
 
-import collectors.nvml.driver_source
-from collectors.base import GpuReading
-from collectors.nvml import driver_child
-from collectors.nvml.driver_source import DriverSource
-from llmtop.recording import Reader
-from llmtop.snapshot import Gpu
+import collectors.driver.source
+from collectors.base.source import GpuReading
+from collectors.driver import child as driver_child
+from collectors.driver.source import DriverSource
+from llmtop.model.snapshot import Gpu
+from llmtop.recording.reader_writer import Reader
 from tests.support.nvml_stub import GIB, SCENARIO_VARIABLE, Scenario, build, environment, gpu_uuid
 from tests.support.processes import environment as own_environment
 from tests.support.processes import wait_for
@@ -48,7 +48,7 @@ def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scenario:
 @pytest.fixture
 def driver(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> Iterator[DriverSource]:
     """A source that samples ten times a second and tries again soon; it has been started."""
-    monkeypatch.setattr(collectors.nvml.driver_source, "AGAIN_SECONDS", (0.3, 1.5))
+    monkeypatch.setattr(collectors.driver.source, "AGAIN_SECONDS", (0.3, 1.5))
     source = DriverSource(0.1)
     source.start()
     yield source
@@ -95,7 +95,7 @@ def test_the_reading_is_that_of_the_driver(scenario: Scenario, driver: DriverSou
 def test_the_monitor_itself_loads_neither_driver_nor_binding(scenario: Scenario) -> None:
     assert scenario.path is not None
     code = (
-        "import sys, time\nfrom collectors.nvml.driver_source import DriverSource\n"
+        "import sys, time\nfrom collectors.driver.source import DriverSource\n"
         "source = DriverSource(0.1); source.start()\n"
         "while not source.latest().gpus: time.sleep(0.02)\n"
         "source.close()\n"
@@ -147,7 +147,7 @@ def test_one_that_is_stopped_is_noticed_and_comes_back(driver: DriverSource) -> 
 
 
 def test_one_that_stays_silent_is_replaced(driver: DriverSource, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collectors.nvml.driver_source, "HOPELESS_HEARTBEATS", 4)
+    monkeypatch.setattr(collectors.driver.source, "HOPELESS_HEARTBEATS", 4)
     reading_when(driver, all_well)
     pid = the_driver_pid(os.getpid())
     os.kill(pid, signal.SIGSTOP)

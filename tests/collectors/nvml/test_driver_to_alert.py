@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from llmtop.model.snapshot import Alert, Host, Snapshot
 from llmtop.rules.engine import Rules
-from llmtop.snapshot import Alert, Host, Snapshot
 from tests.support.nvml_source import OwnSource
 from tests.support.nvml_stub import Driver, Scenario, gpu_uuid
 from tests.support.processes import wait_for

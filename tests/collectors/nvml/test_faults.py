@@ -12,7 +12,7 @@ import collectors.nvml.device
 import collectors.nvml.faults
 import collectors.nvml.source
 from collectors.nvml.calls import ABSENT, LOST, vague, words
-from llmtop.snapshot import Gpu
+from llmtop.model.snapshot import Gpu
 from tests.support.nvml_source import OwnSource
 from tests.support.nvml_stub import Driver, Scenario, gpu_uuid
 from tests.support.processes import wait_for

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from collectors.base import GpuReading
-from collectors.nvml.dear_rounds import slow_offset
+from collectors.base.source import GpuReading
+from collectors.gpu.slow_poll_schedule import slow_offset
 from collectors.nvml.device import slow_pace
-from llmtop import clock_events
-from llmtop.snapshot import Gpu
+from llmtop.hardware import clock_events
+from llmtop.model.snapshot import Gpu
 from tests.support.nvml_source import OwnSource
 from tests.support.nvml_stub import GIB, Driver, Scenario, gpu_uuid, mig_uuid
 from tests.support.processes import wait_for

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import collectors.tpu.source
-from collectors.all_gpus import NO_TPU_BINDING, AllGpus
+from collectors.driver.all_gpus import NO_TPU_BINDING, AllGpus
 from collectors.tpu import presence
 from collectors.tpu.library import USUAL_PORT, VARIABLE, FigureRefused, ports
 from collectors.tpu.source import METRICS, TpuSource, placed

@@ -15,8 +15,8 @@ import pytest
 
 from collectors.trainings.all_users import AllUsersSource, users
 from collectors.trainings.source import MOST_OF_A_USER
-from llmtop import client, wire
 from llmtop.errors import NotPossibleHere
+from llmtop.protocol import client, wire
 from tests.support.other_user import OtherUser, healthy
 from tests.support.processes import wait_for
 

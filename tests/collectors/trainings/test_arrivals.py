@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from collectors.trainings.arrivals import FEWEST, Stamped, compared
 from collectors.trainings.bounds import Bounds
-from llmtop import wire
-from llmtop.snapshot import Rank
+from llmtop.model.snapshot import Rank
+from llmtop.protocol import wire
 from tests.support.arrival_streams import PLANTS, Job, Plant
 from tests.support.data import DATA
 

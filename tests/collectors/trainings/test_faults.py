@@ -15,8 +15,8 @@ import pytest
 
 from collectors.trainings import source as steps_module
 from collectors.trainings.source import StepsSource
-from llmtop import wire
-from llmtop.snapshot import Rank
+from llmtop.model.snapshot import Rank
+from llmtop.protocol import wire
 from tests.support import wire_peer
 from tests.support.processes import wait_for
 

@@ -11,9 +11,9 @@ import pytest
 from collectors.trainings.bounds import MAX_CAUSES, MAX_WORDS, Bounds
 from collectors.trainings.gpu_waits import GpuWaits
 from collectors.trainings.source import StepsSource
-from llmtop import wire
-from llmtop.instrument.serve.waiting_calls import WaitingCalls
-from llmtop.snapshot import Rank
+from llmtop.instrument.serve.stacks.waiting_calls import WaitingCalls
+from llmtop.model.snapshot import Rank
+from llmtop.protocol import wire
 from tests.support.processes import wait_for
 from tests.support.trainings import Training
 

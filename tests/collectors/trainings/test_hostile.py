@@ -11,11 +11,11 @@ import pytest
 
 from collectors.trainings import bounds
 from collectors.trainings.bounds import Bounds, KnownNames
-from collectors.trainings.pending import PENDING_BYTES, PENDING_STEPS, Pending
+from collectors.trainings.pending_steps import PENDING_BYTES, PENDING_STEPS, Pending
 from collectors.trainings.source import StepsSource
-from llmtop import wire
-from llmtop.cli.snapshot_text import render
-from llmtop.snapshot import Host, Phase, Rank, Snapshot, Step, from_json, to_json
+from llmtop.cli.live.snapshot_text import render
+from llmtop.model.snapshot import Host, Phase, Rank, Snapshot, Step, from_json, to_json
+from llmtop.protocol import wire
 from tests.support import wire_peer
 from tests.support.processes import wait_for
 from tests.support.trainings import STEPPING, Training, socket_of

@@ -12,7 +12,7 @@ import pytest
 from collectors.trainings import source as steps_module
 from collectors.trainings.bounds import hello
 from collectors.trainings.job_names import JobNames, Member, program_of
-from llmtop import wire
+from llmtop.protocol import wire
 from tests.support.launched import (
     SPAWNING,
     STEPPING,

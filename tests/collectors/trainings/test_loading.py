@@ -12,7 +12,7 @@ from collectors.trainings import loading
 from collectors.trainings.loading import LoaderCosts, waits
 from llmtop.capture.py_spy import loading as looking
 from llmtop.errors import NotPossibleHere
-from llmtop.snapshot import Host, LoadingCost, Phase, Rank, Snapshot
+from llmtop.model.snapshot import Host, LoadingCost, Phase, Rank, Snapshot
 from tests.support.processes import wait_for
 
 COST = LoadingCost(cause="decode", summary="Preparing batches is 90% decoding by PIL.", advice="decode once")

@@ -12,8 +12,8 @@ import pytest
 
 from collectors.trainings.bounds import MAX_CAUSES, MAX_WORDS, Bounds
 from collectors.trainings.outside_causes import MOST_CAUSES, OutsideCauses
-from llmtop import wire
-from llmtop.instrument.serve.stack_words import MAX_FRAMES, Sight
+from llmtop.instrument.serve.stacks.stack_words import MAX_FRAMES, Sight
+from llmtop.protocol import wire
 from tests.support.trainings import Heard, Training, connect
 
 LOOP = """

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from collectors.trainings.pending import PENDING_STEPS
+from collectors.trainings.pending_steps import PENDING_STEPS
 from collectors.trainings.rank_stats import HISTORY_STEPS, RankStats
 from collectors.trainings.step_window import percentile
-from llmtop import wire
+from llmtop.protocol import wire
 
 MS = 1_000_000
 

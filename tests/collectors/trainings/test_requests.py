@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from collectors.refigure import Refigure
 from collectors.trainings.bounds import Bounds
 from collectors.trainings.rank_stats import RankStats
-from llmtop import wire
+from llmtop.protocol import wire
 from tests.support.snapshots import rank, snapshot
 
 MS = 1_000_000

@@ -10,7 +10,7 @@ import pytest
 from collectors.trainings import source as steps_module
 from collectors.trainings import training as training_module
 from collectors.trainings.source import StepsSource
-from llmtop.snapshot import Rank
+from llmtop.model.snapshot import Rank
 from tests.support.installed import needs
 from tests.support.processes import wait_for
 from tests.support.trainings import Training

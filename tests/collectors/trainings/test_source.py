@@ -17,8 +17,8 @@ from collectors.trainings import source as steps_module
 from collectors.trainings import training as training_module
 from collectors.trainings.source import StepsSource
 from collectors.trainings.training import Training
-from llmtop import wire
-from llmtop.snapshot import Rank, Step
+from llmtop.model.snapshot import Rank, Step
+from llmtop.protocol import wire
 from tests.support import wire_peer
 from tests.support.processes import environment, wait_for
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from collectors.trainings.step_figures import StepFigures
 from collectors.trainings.step_window import LEAST_STEPS, RECENT_SECONDS
-from llmtop.snapshot import Phase, Step, Window
+from llmtop.model.snapshot import Phase, Step, Window
 from tests.support.examples import EXAMPLES
 
 

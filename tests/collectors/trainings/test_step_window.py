@@ -7,7 +7,7 @@ import random
 import pytest
 
 from collectors.trainings.step_window import Counted, StepWindow
-from llmtop.snapshot import Step
+from llmtop.model.snapshot import Step
 
 
 @pytest.mark.parametrize("usual", [0.001, 0.02, 0.25, 4.0])

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llmtop.errors import LlmtopError
-from llmtop.recording import Reader, Writer
-from llmtop.snapshot import Snapshot
+from llmtop.model.snapshot import Snapshot
+from llmtop.recording.reader_writer import Reader, Writer
 from tests.gpu.trim_recording import shown
 
 LARGEST = 1 << 20

@@ -1,0 +1,1 @@
+"""Base classes of collectors: sources, stages, periodic threads."""

@@ -1,0 +1,109 @@
+"""A thread that does one piece of work at a steady pace."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from collectors.base.interruptible_sleep import Alarm
+
+EARLY_SECONDS = 0.15
+"""When the second round follows the first, whatever the pace: rates need two samples, at least 0.1 s apart."""
+WARM_SECONDS = 2.5
+WARM_PACE_SECONDS = 0.5
+"""For so long rounds then follow each other so soon at least: what one source tells, another needs."""
+
+
+class Beat:
+    """Does `work` at once, again after `EARLY_SECONDS`, and then at every multiple of `seconds` (plus `offset`).
+
+    Beats of the same pace run at the same instants, so what they read belongs together, and who puts it together
+    knows when that is (`last_tick`). A round that takes longer than the pace leaves rounds out. The thread is a
+    daemon: work that never returns cannot keep the program alive.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[], None],
+        seconds: float,
+        *,
+        offset: float = 0.0,
+        at_end: Callable[[], None] | None = None,
+    ) -> None:
+        """Prepare; `at_end` runs in the thread after its last round."""
+        self._name, self._work, self._offset, self._at_end = name, work, offset, at_end
+        self._seconds = seconds
+        self._wake = Alarm()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self.fault: str | None = None
+        """What went wrong in the last round through a mistake in llmtop itself, else None."""
+
+    def start(self) -> None:
+        """Begin, also again after a stop; does nothing while the thread lives."""
+        if self.alive:
+            return
+        self._stopping = False
+        self._wake.clear()
+        self._thread = threading.Thread(target=self._run, name=f"llmtop-{self._name}", daemon=True)
+        self._thread.start()
+
+    def set_seconds(self, seconds: float, offset: float | None = None) -> None:
+        """Work every `seconds` from now on, at another `offset` if one is given."""
+        self._seconds = seconds
+        self._offset = self._offset if offset is None else offset
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Ask the thread to end after the round in hand; returns at once."""
+        self._stopping = True
+        self._wake.set()
+
+    def join(self, seconds: float) -> bool:
+        """Wait `seconds` at most for the thread to end; returns whether it has."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(max(0.0, seconds))
+        return not self.alive
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs now."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def _run(self) -> None:
+        warm_until = time.monotonic() + WARM_SECONDS
+        self._round(self._work)
+        self._wait_until(time.monotonic() + min(EARLY_SECONDS, self._seconds))
+        while not self._stopping:
+            self._round(self._work)
+            now = time.monotonic()
+            soon, tick = now + WARM_PACE_SECONDS, self._tick_after(now)
+            self._wait_until(soon if soon < min(warm_until, tick) else None)
+        if self._at_end is not None:
+            self._round(self._at_end)
+
+    def _round(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+            self.fault = None
+        except Exception as error:  # noqa: BLE001  a mistake in one collector must not end its thread unseen
+            self.fault = f"a fault in llmtop itself ({self._name}: {error!r})"
+
+    def _wait_until(self, due: float | None) -> None:
+        """Sleep until `due`, or the next multiple of the pace as it is then; ends early on stop()."""
+        while not self._stopping:
+            now = time.monotonic()
+            target = self._tick_after(now) if due is None else due
+            if not self._wake.wait(target - now):
+                return
+            self._wake.clear()
+
+    def _tick_after(self, now: float) -> float:
+        return last_tick(now, self._seconds, self._offset) + self._seconds
+
+
+def last_tick(now: float, seconds: float, offset: float = 0.0) -> float:
+    """The latest instant at or before `now` at which beats of that pace run, in monotonic seconds."""
+    return (now - offset) // seconds * seconds + offset

@@ -1,0 +1,178 @@
+"""What a source is, and what each one gives.
+
+A source does all its slow work in threads of its own; `latest()` only hands over what is there. So a sick GPU, a
+slow driver call or a stuck file system delays nothing but its own values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar, runtime_checkable
+
+import msgspec
+
+from llmtop.model.snapshot import Gpu, Host, Process, Rank, Snapshot
+
+Reading_co = TypeVar("Reading_co", covariant=True)
+
+
+class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
+    """A process on a GPU, as the driver lists it."""
+
+    pid: int
+    """On this host."""
+    gpu_uuid: str
+    """Of the MIG instance, where the GPU has any."""
+    mem_bytes: int | None = None
+    """GPU memory that the process has."""
+    sm_pct: float | None = None
+    """Share of the time since the round before in which its kernels ran, as the driver reckons."""
+    computes: bool = True
+    """Whether it has a context to compute in; a desktop only draws."""
+
+
+class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
+    """What the driver says: GPUs in index order, MIG instances after their parent, and who uses them."""
+
+    gpus: tuple[Gpu, ...] = ()
+    uses: tuple[GpuUse, ...] = ()
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    notes: tuple[str, ...] = ()
+    """Sentences for the person at the screen: no driver, no GPU, which GPUs are left out and why."""
+    settled: bool = True
+    """Whether everything that needs two samples has had them, or has had its chance."""
+
+
+class RanksReading(msgspec.Struct, frozen=True, kw_only=True):
+    """Every training process that this monitor knows of, gone ones included for a while."""
+
+    ranks: tuple[Rank, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Source(Protocol[Reading_co]):
+    """Something that is sampled in threads of its own: GPUs, this machine, processes, trainings."""
+
+    def start(self) -> None:
+        """Begin to sample. Never raises for what the system lacks: that becomes a note or an error text."""
+
+    def set_interval(self, seconds: float) -> None:
+        """Sample every `seconds` from now on."""
+
+    def latest(self) -> Reading_co:
+        """The newest reading; returns at once, and starts no sampling."""
+
+    def close(self) -> None:
+        """Stop sampling; returns within a second even if a driver call hangs."""
+
+
+class TimedSource(Source[Reading_co], Protocol[Reading_co]):
+    """A source that says how old its reading is."""
+
+    def read_at(self) -> float | None:
+        """When what `latest()` gives was read: seconds of the monotonic clock; None before the first time."""
+
+
+GpuSource = Source[GpuReading]
+HostSource = TimedSource[Host]
+ProcessSource = TimedSource[tuple[Process, ...]]
+
+
+class RankSource(Source[RanksReading], Protocol):
+    """The steps collector: `latest()` moves on, so each step is handed over once."""
+
+    def settled(self) -> bool:
+        """Whether the trainings that were there at the start have been heard, or have had their chance."""
+
+    def pids(self) -> tuple[int, ...]:
+        """This host's pids of the trainings that have not ended."""
+
+
+class Feed(Protocol):
+    """Where a screen or a stream gets its snapshots: the live hub, or a recording being replayed."""
+
+    def start(self, on_snapshot: Callable[[Snapshot], None]) -> None:
+        """Begin to make snapshots, in a thread of the feed's own.
+
+        Args:
+            on_snapshot: called in that thread with each; must return quickly.
+        """
+
+    def close(self) -> None:
+        """Stop; no call of `on_snapshot` follows."""
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two snapshots."""
+
+    def set_interval(self, seconds: float) -> None:
+        """Make a snapshot every `seconds`, from the next one on."""
+
+
+@runtime_checkable
+class GpuChoice(Protocol):
+    """What the live hub offers besides: which GPUs its snapshots hold. A screen asks with isinstance()."""
+
+    @property
+    def selection(self) -> str:
+        """In words, for the status line: "all", "attached", or what was asked for ("0,2")."""
+
+    def select(self, selection: str) -> None:
+        """Show "all", "attached" (those that attached trainings use), or the listed indices and UUIDs.
+
+        Raises:
+            UnusableInput: none of these.
+        """
+
+
+@runtime_checkable
+class ReplayControls(Protocol):
+    """What a feed over a recording offers besides. A screen asks with isinstance(); all calls return at once."""
+
+    @property
+    def position(self) -> float:
+        """Seconds from the first snapshot of the recording to the one shown now."""
+
+    @property
+    def length(self) -> float:
+        """Seconds from the first snapshot to the last; grows while the recording is still being written."""
+
+    @property
+    def started_at(self) -> float:
+        """Unix time of the first snapshot, in seconds."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether the person (not the end of the recording) stopped it."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last snapshot has been shown."""
+
+    @property
+    def speed(self) -> float:
+        """How many times faster than it was recorded the recording is played."""
+
+    def toggle(self) -> None:
+        """Pause, or go on; at the end, start again from the beginning."""
+
+    def set_speed(self, speed: float) -> None:
+        """Change the speed; it is held between `MIN_SPEED` and `MAX_SPEED` (collectors/replay.py)."""
+
+    def seek(self, seconds: float) -> None:
+        """Jump to a position; paused or not stays as it was.
+
+        The feed's thread then calls what `on_jump` was given, and `on_snapshot` with the snapshot at the new
+        position.
+
+        Args:
+            seconds: from the first snapshot of the recording; held within it.
+        """
+
+    def on_end(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called, in the feed's thread, each time the last snapshot has been shown."""
+
+    def on_jump(self, callback: Callable[[list[Snapshot]], None]) -> None:
+        """Have `callback` called after each jump, in the feed's thread, with the snapshots that lie before the new
+        position (up to `HISTORY_SECONDS`, oldest first, alerts included), to build histories anew from."""

@@ -1,0 +1,110 @@
+"""What a driver's figure may be. One outside is no measurement, and is absent rather than shown.
+
+Drivers answer "not available" with all bits set (4294967295 %, 16384 PiB), an unsigned temperature below zero as
+4294967200, and a GPM metric of a unit that is powered down as whatever division gave. The bounds are wide: they
+tell what cannot be from what can, not what is usual.
+"""
+
+from __future__ import annotations
+
+import math
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any, TypeAlias
+
+    Values: TypeAlias = dict[str, Any]
+    """Fields of `llmtop.model.snapshot.Gpu` by name; a field that is missing or None is absent."""
+
+_TIB = 1 << 40
+_SHARE = (0.0, 110.0)  # a share of time; GPM divides two counters that are read one after the other
+_WATTS = (0.0, 10_000.0)  # today's largest GPU draws 1,400
+_CELSIUS = (-50.0, 200.0)  # silicon works from -40 to 125
+_MHZ = (0.0, 10_000.0)  # today's fastest: 3,100
+_LINK = (0.0, 1e12)  # bytes/s; 16 lanes of PCIe 7.0 carry 0.25e12 one way
+_BYTES = (0.0, 16.0 * _TIB)  # today's largest GPU has 0.3 TiB
+
+BOUNDS: dict[str, tuple[float, float]] = {
+    "util_pct": (0.0, 100.0),  # a whole number by definition
+    "util_sampled_pct": (0.0, 100.0),
+    "mem_util_pct": (0.0, 100.0),
+    "mem_used_bytes": _BYTES,
+    "mem_total_bytes": _BYTES,
+    "power_watts": _WATTS,
+    "power_limit_watts": _WATTS,
+    "energy_joules": (0.0, 1e13),  # 10 kW for 30 years
+    "temperature_c": _CELSIUS,
+    "mem_temperature_c": _CELSIUS,
+    "sm_clock_mhz": _MHZ,
+    "sm_clock_max_mhz": _MHZ,
+    "pcie_gen": (1.0, 16.0),  # 7 is the newest
+    "pcie_width": (1.0, 32.0),  # the widest link of the standard
+    "pcie_rx_bytes_per_s": _LINK,
+    "pcie_tx_bytes_per_s": _LINK,
+    "nvlink_rx_bytes_per_s": (0.0, 2e13),  # NVLink 5 carries 0.9e12 one way, all links of a GPU together
+    "nvlink_tx_bytes_per_s": (0.0, 2e13),
+    "xgmi_rx_bytes_per_s": (0.0, 2e13),
+    "xgmi_tx_bytes_per_s": (0.0, 2e13),
+    "sm_active_pct": _SHARE,
+    "sm_occupancy_pct": _SHARE,
+    "tensor_active_pct": _SHARE,
+    "dram_active_pct": _SHARE,
+    "mem_bytes": _BYTES,
+}
+"""Least and most by field of `llmtop.model.snapshot.Gpu`, and `mem_bytes` of `collectors.base.source.GpuUse`."""
+_SIMPLE = {name: bounds for name, bounds in BOUNDS.items() if name != "mem_used_bytes"}
+"""Those that depend on no other field."""
+PID_LIMIT = 1 << 22
+"""Linux's PID_MAX_LIMIT: every pid is smaller."""
+NO_REASONS = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
+"""Masks of clock-event reasons with all bits set: being idle and being at the power limit exclude each other."""
+
+Odd = dict[str, float]
+"""What was said and cannot be, by field."""
+
+
+def plausible_pid(pid: int) -> bool:
+    """Whether a process on this system can have this pid."""
+    return 0 < pid < PID_LIMIT
+
+
+def judged(values: Values, odd: Odd) -> Values:
+    """The values without those that cannot be, which go to `odd`. NaN is a driver's way to say "none"."""
+    sound: Values = {}
+    for name, value in values.items():
+        bounds = _SIMPLE.get(name)
+        usual = bounds is not None and value is not None and bounds[0] <= value <= bounds[1]  # as NaN is not
+        if usual or _can_be(name, value, values, odd):
+            sound[name] = value
+    return sound
+
+
+def _can_be(name: str, value: object, values: Values, odd: Odd) -> bool:
+    bounds = BOUNDS.get(name)
+    if bounds is None or not isinstance(value, (int, float)):
+        return True
+    if math.isnan(value):
+        return False
+    most = bounds[1]
+    total = values.get("mem_total_bytes")
+    if name == "mem_used_bytes" and total is not None and 0 < total <= most:
+        most = total
+    if bounds[0] <= value <= most:
+        return True
+    odd[name] = value
+    return False
+
+
+def odd_notes(found: Iterable[tuple[str, Odd]]) -> list[str]:
+    """One sentence a field on what the driver said of which GPUs, each given by its name."""
+    by_field: dict[str, list[tuple[str, float]]] = {}
+    for gpu, odd in found:
+        for name, value in odd.items():
+            by_field.setdefault(name, []).append((gpu, value))
+    notes = []
+    for name, said in by_field.items():
+        gpu, value = said[0]
+        others = f" and {len(said) - 1} more like it" if len(said) > 1 else ""
+        notes.append(f"the driver said {value:.10g} for {name} of {gpu}{others}: not shown, it cannot be")
+    return notes

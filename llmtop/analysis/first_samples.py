@@ -1,0 +1,163 @@
+"""What an expert looks for first: the kernel with the most time, fp32 on tensor cores, time spent copying."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from llmtop.analysis.steps.device_timeline import Lane
+from llmtop.analysis.verdict import Judgement
+from llmtop.format import count, duration, percent
+from llmtop.hardware.gpu_specs import peak
+from llmtop.model.severity import Severity
+from llmtop.naming.kernel_names import kind_of, matrix_type
+from llmtop.ncu.command import command_line, launches_a_step, launches_of
+from llmtop.report.advice.table import FindingId
+from llmtop.report.device_time import Makeup, OperatorTime
+from llmtop.report.model import KernelTime
+
+TOLD_PCT = 10.0
+"""Of device time. What a change of less gains is in the noise of most comparisons, 3 % of a step."""
+_MUCH_PCT = 30.0
+
+
+class Figures(Protocol):
+    """What of a measured capture is looked at."""
+
+    @property
+    def judgement(self) -> Judgement:
+        """Which device is judged."""
+
+    @property
+    def lanes(self) -> list[Lane]:
+        """All of the capture."""
+
+    @property
+    def kernels(self) -> tuple[KernelTime, ...]:
+        """All kernels, most time first."""
+
+    @property
+    def operators(self) -> tuple[OperatorTime, ...]:
+        """All operators, most time first."""
+
+    @property
+    def makeup(self) -> Makeup | None:
+        """What the device time is made of."""
+
+    @property
+    def command(self) -> str:
+        """The training's."""
+
+
+@dataclass(frozen=True)
+class FirstLook:
+    """One thing seen, without its advice."""
+
+    kind: FindingId
+    severity: Severity
+    share_pct: float | None
+    summary: str
+    evidence: dict[str, Any]
+    saves_ms: float | None = None
+    """At most, a step."""
+    fills: dict[str, Any] = field(default_factory=dict)
+    """What the templates of the advice are filled with."""
+
+
+def first_looks(measured: Figures) -> list[FirstLook]:
+    """Those that hold for the capture."""
+    lane = measured.judgement.lane
+    if lane is None:
+        return []
+    found = [_fp32(measured, lane), _copies(measured), _hot_kernel(measured, lane)]
+    return [look for look in found if look is not None]
+
+
+def _fp32(measured: Figures, lane: Lane) -> FirstLook | None:
+    """Matrix products in full fp32 on a GPU whose tensor cores do TF32 or half precision several times as fast."""
+    made = measured.makeup
+    share = made.fp32_matrix_pct if made is not None else None
+    gpu = lane.trace.gpu(lane.process, lane.device)
+    if share is None or share < TOLD_PCT or gpu is None or not gpu.name:
+        return None
+    plain = peak(gpu.name, "fp32")
+    faster = [one for one in (peak(gpu.name, "tf32"), peak(gpu.name, "bf16") or peak(gpu.name, "fp16")) if one]
+    if plain is None or not faster:
+        return None
+    times = " and ".join(f"{one.flops_per_s / plain.flops_per_s:.1f} times in {one.dtype}" for one in faster)
+    best = max(one.flops_per_s for one in faster)
+    rows = [row for row in measured.kernels if kind_of(_full(row)) in ("GEMM", "convolution")]
+    top = next((row for row in rows if matrix_type(_full(row)) == "fp32"), None)
+    summary = (
+        f"{percent(share, 1)} of device time is matrix products and convolutions in full fp32, which use no "
+        f"tensor cores: by its datasheet {gpu.name} does {times} as many FLOP/s as in fp32."
+    )
+    evidence = {
+        "fp32_matrix_pct": share,
+        "kernel": top.name if top is not None else None,
+        "fp32_peak_tflops": plain.flops_per_s / 1e12,
+    }
+    evidence |= {f"{one.dtype}_peak_tflops": one.flops_per_s / 1e12 for one in faster}
+    severity: Severity = "warning" if share >= _MUCH_PCT else "info"
+    gained = share * (1 - plain.flops_per_s / best)
+    tf32 = peak(gpu.name, "tf32") is not None
+    try_it = f"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 {measured.command}   # TF32 without a change to the script"
+    fills = {"try_it": try_it if tf32 else ""}
+    return FirstLook("fp32_matrix", severity, share, summary, evidence, _of_step(lane, gained), fills)
+
+
+def _full(row: KernelTime) -> str:
+    return row.variants[0].name if row.variants else row.name
+
+
+def _of_step(lane: Lane, device_pct: float) -> float | None:
+    """That share of the device time of a step, in ms: what goes away when that work does."""
+    return device_pct / 100 * lane.within(lane.busy) / 1e6 / lane.counted if lane.counted else None
+
+
+def _copies(measured: Figures) -> FirstLook | None:
+    """Copies and conversions within the device, which compute nothing."""
+    made, lane = measured.makeup, measured.judgement.lane
+    share = made.copy_cast_pct if made is not None else None
+    if share is None or share < TOLD_PCT or lane is None:
+        return None
+    row = next((row for row in measured.operators if row.name == "aten::copy_"), None)
+    where = f", mostly in {row.module}" if row is not None and row.module else ""
+    summary = (
+        f"{percent(share, 1)} of device time copies or converts tensors within the device (what .to(), "
+        f".contiguous(), .clone() and autocast's casts come down to){where}."
+    )
+    evidence: dict[str, Any] = {"copy_cast_pct": share}
+    if row is not None:
+        evidence |= {
+            "operator": row.name,
+            "calls": row.calls,
+            "mean_us": row.mean_us,
+            "source": row.source or None,
+        }
+        if row.shapes:
+            evidence["most_time_with"] = row.shapes[0].name
+    return FirstLook("copies_casts", "info", share, summary, evidence, _of_step(lane, share))
+
+
+def _hot_kernel(measured: Figures, lane: Lane) -> FirstLook | None:
+    """The kernel with the most time, with the line that looks at some launches of it in a later step."""
+    compute = [row for row in measured.kernels if row.kind != "NCCL"]
+    if not compute or not lane.kernels_known:
+        return None
+    top = compute[0]
+    by = f" by {top.operator}" if top.operator else ""
+    summary = (
+        f"{top.name} ({top.kind}){by} takes {percent(top.share_pct, 1)} of kernel time: "
+        f"{count(top.count)} launch{'' if top.count == 1 else 'es'} of {duration(top.mean_us / 1e6)} on average."
+    )
+    evidence: dict[str, Any] = {"kernel": top.name, "kind": top.kind, "operator": top.operator or None}
+    evidence |= {"kernel_time_pct": top.share_pct, "count": top.count, "mean_us": top.mean_us}
+    evidence |= {"launches_per_step": round(launches_a_step(top)) or None}
+    fills = {
+        "ncu": command_line(launches_of(top), "llmtop-kernel", measured.command),
+        "kernel": shlex.quote(top.short_name),
+        "command": measured.command,
+    }
+    return FirstLook("hot_kernel", "info", None, summary, evidence, None, fills)

@@ -1,0 +1,1 @@
+"""Why a device was idle: CUDA calls, launches, synchronisation and host activity in each gap."""

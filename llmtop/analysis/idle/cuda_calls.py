@@ -1,0 +1,98 @@
+"""What a CUDA call is for, and what the calls of a capture cost."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from llmtop.analysis.steps.device_timeline import Lane
+from llmtop.report.model import ApiTime
+from llmtop.trace import model
+from llmtop.trace.intervals import Ns
+
+LAUNCH, SYNC, COPY, ALLOCATION, OTHER = range(5)
+KIND_NAMES = ("launch", "sync", "copy", "allocation", "other")
+
+_VERSION = re.compile(r"_v\d+(_ptsz|_ptds)?$")
+_SYNC = re.compile(
+    r"^(cuda|cu|hip)(Stream|Device|Thread|Event|Ctx)Synchronize|^(cuda|hip)Memcpy(ToSymbol|FromSymbol|2D|3D)?$"
+    r"|^hipMemcpyWithStream$|^cuMemcpy(DtoH|HtoD|DtoD)?$|^hipMemcpy(DtoH|HtoD|DtoD)$"
+    r"|PjRt\w*::(Await|BlockHostUntilReady)$|^block_until_ready$"
+)
+_LAUNCH = re.compile(r"Launch(?!HostFunc)|Memset|^cudaGraphLaunch|^cuGraphLaunch|::ExecuteHelper", re.I)
+_COPY = re.compile(r"Memcpy|MemPrefetch", re.I)
+_ALLOCATION = re.compile(
+    r"^(cuda|hip)(Malloc|Free|HostAlloc|HostRegister|HostUnregister|MemPool)|^cu(Mem(Alloc|Free|Create|Map|Unmap|"
+    r"SetAccess|AddressReserve|AddressFree|Release|Host))"
+)
+
+
+def plain_name(name: str) -> str:
+    """A function's name without the version that nsys keeps: cudaLaunchKernel_v7000 is cudaLaunchKernel."""
+    return _VERSION.sub("", name)
+
+
+def kind_of(name: str) -> int:
+    """LAUNCH, SYNC, COPY, ALLOCATION or OTHER, by the function's name."""
+    plain = plain_name(name)
+    if _SYNC.match(plain):
+        return SYNC
+    if _ALLOCATION.match(plain):
+        return ALLOCATION
+    if _COPY.search(plain):
+        return COPY
+    if _LAUNCH.search(plain):
+        return LAUNCH
+    return OTHER
+
+
+def kinds(trace: model.Trace) -> Ns:
+    """The kind of each name of the trace; meaningful for names of API calls."""
+    return trace.once("kinds", None, lambda: np.array([kind_of(name) for name in trace.names], dtype=np.int64))
+
+
+def api_times(trace: model.Trace, lanes: list[Lane]) -> tuple[ApiTime, ...]:
+    """All calls by function, whole file, most time first."""
+    calls = trace.calls
+    if not len(calls):
+        return ()
+    plain: dict[str, int] = {}
+    group = np.array([plain.setdefault(plain_name(name), len(plain)) for name in trace.names], dtype=np.int64)
+    of_call = group[calls.name]
+    took = calls.end - calls.start
+    counts = np.bincount(of_call, minlength=len(plain))
+    sums = np.bincount(of_call, weights=took, minlength=len(plain))
+    longest = np.zeros(len(plain), dtype=np.int64)
+    np.maximum.at(longest, of_call, took)
+    in_steps, steps = _in_steps(trace, lanes, of_call, len(plain))
+    rows = [
+        ApiTime(
+            name=name,
+            kind=KIND_NAMES[kind_of(name)],
+            count=int(counts[number]),
+            seconds=float(sums[number]) / 1e9,
+            mean_us=float(sums[number]) / 1e3 / int(counts[number]),
+            max_us=int(longest[number]) / 1e3,
+            calls_per_step=float(in_steps[number]) / steps if steps else None,
+        )
+        for name, number in plain.items()
+        if counts[number]
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.seconds))
+
+
+def _in_steps(trace: model.Trace, lanes: list[Lane], of_call: Ns, groups: int) -> tuple[Ns, int]:
+    """(calls within whole host steps by group, number of such steps), over all processes."""
+    total, steps = np.zeros(groups, dtype=np.int64), 0
+    seen: set[int] = set()
+    for lane in lanes:
+        if lane.process in seen or not len(lane.steps):
+            continue
+        seen.add(lane.process)
+        low, high = int(lane.steps.starts[0]), int(lane.steps.ends[-1])
+        calls = trace.calls
+        inside = (calls.process == lane.process) & (calls.start >= low) & (calls.start < high)
+        total += np.bincount(of_call[inside], minlength=groups)
+        steps += len(lane.steps)
+    return total, steps

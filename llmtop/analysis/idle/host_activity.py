@@ -1,0 +1,202 @@
+"""What the threads that launch a lane's work did, as sets of instants: calls that wait or copy, input, silence."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from llmtop.analysis.idle import cuda_calls as cuda
+from llmtop.analysis.steps.device_timeline import Lane
+from llmtop.analysis.steps.step_finder import LIBRARY_DOMAINS, PhaseSpans
+from llmtop.naming.phase_names import computes, role_of
+from llmtop.trace import intervals as iv
+from llmtop.trace import model
+from llmtop.trace.intervals import Ns, Spans
+
+BIG_COPY_BYTES = 1 << 20
+"""A copy of at least this moves data; a smaller one from the device reads a value back (.item(), .cpu())."""
+_READS_BACK = re.compile(r"^aten::(item|_local_scalar_dense|is_nonzero)$")
+_FREES = re.compile(r"^(cuda|hip)Free(Host)?$|^cuMemFree(Host)?$")
+_INPUT_BYTES = 256
+_QUIET_SHORTEST_NS = 300_000
+_QUIET_LONG_NS, _QUIET_IN_COMPUTE_NS = 2_000_000, 5_000_000
+"""Without a call for so long the host does something else; in a phase that launches Python and the framework may
+take longer from one launch to the next."""
+
+
+@dataclass(frozen=True)
+class HostActivity:
+    """What the launching threads of a lane did, as sets of instants."""
+
+    input_ranges: Spans
+    copy: Spans
+    sync: Spans
+    """When one was inside a call that waits, or an operator that reads a value back."""
+    blocked: Spans
+    """For how long such calls blocked: the operators around them do other things too."""
+    allocation: Spans
+    calls: Spans
+    """When any of them was inside a CUDA call."""
+    inferred_input: Spans
+    long_quiet: Spans
+    os_wait: Spans
+    seen: bool
+    """Whether there are any calls of these threads."""
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """What the launching threads of a lane called: the same for all lanes of a process that share them."""
+
+    rows: Ns
+    """Which rows of `Trace.calls` these are."""
+    table: model.ApiCalls
+    every: Spans
+    reading_back: Spans
+    input_ranges: Spans
+    os_wait: Spans
+
+
+def _calls(lane: Lane) -> _Calls:
+    key = (lane.process, tuple(lane.launchers.tolist()))
+    return lane.trace.once("calls of threads", key, lambda: _calls_of(lane))
+
+
+def _calls_of(lane: Lane) -> _Calls:
+    trace = lane.trace
+    rows = np.flatnonzero(_of_threads(trace.calls, lane))
+    table = trace.calls.where(rows)
+    every = iv.union(table.start, table.end)
+    waits = trace.host.where(_of_threads(trace.host, lane) & (trace.host.kind == model.OS_CALL))
+    return _Calls(
+        rows=rows,
+        table=table,
+        every=every,
+        reading_back=_reading_back(lane, every),
+        input_ranges=_input_ranges(lane),
+        os_wait=iv.union(waits.start, waits.end),
+    )
+
+
+def host_activity(lane: Lane, phases: list[PhaseSpans]) -> HostActivity:
+    """What the launching threads of a lane did."""
+    own = _calls(lane)
+    calls, every = own.table, own.every
+    kinds = _kinds_of_calls(lane, own.rows)
+
+    def of(kind: int) -> Spans:
+        return iv.union(calls.start[kinds == kind], calls.end[kinds == kind])
+
+    waits = of(cuda.SYNC)
+    quiet = iv.rest(every, lane.low, lane.high)
+    compute = _compute_phases(phases)
+    inferred, long_quiet = _quiet(lane, quiet, compute, own.rows)
+    return HostActivity(
+        input_ranges=own.input_ranges,
+        copy=of(cuda.COPY),
+        sync=iv.either(waits, own.reading_back),
+        blocked=iv.either(waits, own.reading_back, _freeing(lane, calls)),
+        allocation=of(cuda.ALLOCATION),
+        calls=every,
+        inferred_input=inferred,
+        long_quiet=long_quiet,
+        os_wait=own.os_wait,
+        seen=len(calls) > 0,
+    )
+
+
+def _freeing(lane: Lane, calls: model.ApiCalls) -> Spans:
+    """Calls that free device memory: they wait until the device is done with all that was launched."""
+    names = lane.trace.names
+    frees = lane.trace.once(
+        "frees", None, lambda: np.array([bool(_FREES.match(cuda.plain_name(name))) for name in names])
+    )
+    chosen = frees[calls.name]
+    return iv.union(calls.start[chosen], calls.end[chosen])
+
+
+def _reading_back(lane: Lane, calls: Spans) -> Spans:
+    """Operators that do nothing but wait for a value of the device, where the capture has operators."""
+    named = np.array([bool(_READS_BACK.match(name)) for name in lane.trace.names])
+    host = lane.trace.host
+    chosen = _of_threads(host, lane) & (host.kind == model.OPERATOR) & named[host.name]
+    # Only those that call into CUDA: .item() of a tensor on the host waits for nothing.
+    spans = iv.union(host.start[chosen], host.end[chosen])
+    used = iv.overlap(spans.starts, spans.ends, calls) > 0
+    return Spans(spans.starts[used], spans.ends[used])
+
+
+def _of_threads(table: model.ApiCalls | model.HostSpans | model.Ranges, lane: Lane) -> npt.NDArray[np.bool_]:
+    return np.asarray((table.process == lane.process) & np.isin(table.thread, lane.launchers))
+
+
+def _kinds_of_calls(lane: Lane, rows: Ns) -> Ns:
+    """The kind of each call; a call that copies is a big COPY, a SYNC (a value read back) or else a LAUNCH."""
+    trace = lane.trace
+    kinds = cuda.kinds(trace)[trace.calls.name[rows]]
+    kinds = np.where(kinds == cuda.COPY, cuda.LAUNCH, kinds)
+    if not len(rows):
+        return kinds
+    copies = lane.ops.kind == model.MEMCPY
+    called = lane.launched_by[copies]
+    at = np.minimum(np.searchsorted(rows, called), len(rows) - 1)
+    own = (called >= 0) & (rows[at] == called)
+    size, direction, at = lane.ops.bytes[copies][own], lane.ops.direction[copies][own], at[own]
+    between = np.isin(direction, (model.HOST_TO_DEVICE, model.DEVICE_TO_HOST))
+    kinds[at[between & (size >= BIG_COPY_BYTES)]] = cuda.COPY
+    kinds[at[(direction == model.DEVICE_TO_HOST) & (size < BIG_COPY_BYTES)]] = cuda.SYNC
+    return kinds
+
+
+def _input_ranges(lane: Lane) -> Spans:
+    ranges, names = lane.trace.ranges, lane.trace.names
+    named, library = lane.trace.once("input names", None, lambda: _input_names(names))
+    chosen = _of_threads(ranges, lane) & named[ranges.name] & ~library[ranges.domain] & (ranges.end != model.OPEN)
+    return iv.union(ranges.start[chosen], ranges.end[chosen])
+
+
+def _input_names(names: list[str]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Which names wait for input, and which are domains of libraries."""
+    return (
+        np.array([role_of(name) == "input" for name in names]),
+        np.array([bool(LIBRARY_DOMAINS.match(name)) for name in names]),
+    )
+
+
+def _compute_phases(phases: list[PhaseSpans]) -> Spans:
+    own = [phase.spans for phase in phases if computes(role_of(phase.path.split("/")[0]))]
+    return iv.either(*own) if own else iv.EMPTY
+
+
+def _quiet(lane: Lane, quiet: Spans, compute: Spans, rows: Ns) -> tuple[Spans, Spans]:
+    """The stretches without a CUDA call that come before a copy of input, and the others that are long.
+
+    A stretch inside a phase of the step's own work is neither, unless it is very long: there the host is preparing
+    launches.
+    """
+    step = float(np.median(np.diff(lane.bounds))) if lane.counted else float(lane.length)
+    shortest = max(_QUIET_SHORTEST_NS, 0.02 * step)
+    in_compute = iv.overlap(quiet.starts, quiet.ends, compute)
+    free = (in_compute < 0.5 * quiet.lengths) | (quiet.lengths >= _QUIET_IN_COMPUTE_NS)
+    inferred = free & (quiet.lengths >= shortest) & _before_input(lane, quiet, rows)
+    other = free & ~inferred & (quiet.lengths >= _QUIET_LONG_NS)
+    return Spans(quiet.starts[inferred], quiet.ends[inferred]), Spans(quiet.starts[other], quiet.ends[other])
+
+
+def _before_input(lane: Lane, quiet: Spans, rows: Ns) -> npt.NDArray[np.bool_]:
+    """Whether the next thing that these threads send to the device is a copy from the host."""
+    called = lane.launched_by
+    sends = np.isin(called, rows)
+    if not sends.any():
+        return np.zeros(len(quiet), dtype=bool)
+    launched_at = lane.trace.calls.start[called[sends]]
+    order = np.argsort(launched_at, kind="stable")
+    launched_at = launched_at[order]
+    ops = lane.ops
+    from_host = (ops.kind == model.MEMCPY) & (ops.direction == model.HOST_TO_DEVICE) & (ops.bytes >= _INPUT_BYTES)
+    from_host = from_host[sends][order]
+    at = np.searchsorted(launched_at, quiet.ends)
+    return np.asarray((at < len(launched_at)) & from_host[np.minimum(at, len(launched_at) - 1)])

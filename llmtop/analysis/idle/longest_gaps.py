@@ -1,0 +1,230 @@
+"""The longest gaps, line by line, so that a person can check what was said about them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmtop.analysis.idle import cuda_calls as cuda
+from llmtop.analysis.idle.idle_causes import CAUSES, Gaps
+from llmtop.analysis.steps.device_timeline import Lane
+from llmtop.analysis.steps.step_finder import PhaseSpans
+from llmtop.format import duration
+from llmtop.report.model import LongGap
+from llmtop.trace import intervals as iv
+from llmtop.trace import model
+from llmtop.trace.intervals import Ns, Spans
+
+_MOST = 12
+_MOST_HOST_LINES = 4
+_PYTHON_LINE_NS = 100_000
+_FINEST = 100
+"""What takes less than this part of a gap counts for what it was called from."""
+_LOOKED_AT = 40
+"""How many gaps of one cause are looked into to say what the host did in them."""
+
+
+def longest_gaps(lanes: list[Lane], gaps: list[Gaps], phases: dict[int, list[PhaseSpans]]) -> tuple[LongGap, ...]:
+    """The longest gaps over all devices, longest first."""
+    found: list[tuple[int, int, int]] = []
+    for index, own in enumerate(gaps):
+        lengths = own.spans.lengths
+        found += [(int(lengths[gap]), index, gap) for gap in np.argsort(-lengths, kind="stable")[:_MOST].tolist()]
+    found = sorted(found, key=lambda item: -item[0])[:_MOST]
+    told = {index: [gap for _, other, gap in found if other == index] for _, index, _ in found}
+    seen = {index: _seen_in(lanes[index], gaps[index], chosen) for index, chosen in told.items()}
+    return tuple(
+        _describe(lanes[index], gaps[index], gap, phases[lanes[index].process], seen[index])
+        for _, index, gap in found
+    )
+
+
+def deepest_during(lane: Lane, gaps: Gaps, causes: Collection[str]) -> tuple[str, float] | None:
+    """What the launching threads were in, deepest, for most of the idle time that some causes have.
+
+    Args:
+        lane: whose.
+        gaps: its gaps.
+        causes: keys of `CAUSES`.
+
+    Returns:
+        The operator or Python frame, with the percent of that time (as far as it was looked into); None where the
+        capture has neither.
+    """
+    weight = np.sum([gaps.by_cause[cause] for cause in causes], axis=0)
+    chosen = np.argsort(-weight, kind="stable")[:_LOOKED_AT]
+    chosen = chosen[weight[chosen] > 0]
+    if not len(lane.trace.host) or not len(chosen):
+        return None
+    host = _within(lane.trace.host, lane, _some(gaps, chosen.tolist()))
+    total, times = 0, dict[int, int]()
+    for gap in chosen.tolist():
+        start, end = int(gaps.spans.starts[gap]), int(gaps.spans.ends[gap])
+        total += end - start
+        for name, took in _deepest(host, start, end).items():
+            times[name] = times.get(name, 0) + took
+    if not times:
+        return None
+    name = max(times, key=lambda number: times[number])
+    return lane.trace.names[name], 100.0 * times[name] / total
+
+
+@dataclass(frozen=True)
+class _LaunchersSeen:
+    """What the launching threads of a lane did in some of its gaps."""
+
+    calls: model.ApiCalls
+    host: model.HostSpans
+
+
+def _seen_in(lane: Lane, gaps: Gaps, chosen: list[int]) -> _LaunchersSeen:
+    spans = _some(gaps, chosen)
+    return _LaunchersSeen(_within(lane.trace.calls, lane, spans), _within(lane.trace.host, lane, spans))
+
+
+def _some(gaps: Gaps, chosen: list[int]) -> Spans:
+    rows = np.sort(np.array(chosen, dtype=np.int64))
+    return Spans(gaps.spans.starts[rows], gaps.spans.ends[rows])
+
+
+def _describe(lane: Lane, gaps: Gaps, gap: int, phases: list[PhaseSpans], seen: _LaunchersSeen) -> LongGap:
+    start, end = int(gaps.spans.starts[gap]), int(gaps.spans.ends[gap])
+    ops, names = lane.ops, lane.trace.names
+    before, after = _ended_last(ops, start), int(gaps.ending[gap])
+    causes = {cause: int(gaps.by_cause[cause][gap]) / 1e9 for cause in CAUSES if gaps.by_cause[cause][gap]}
+    step = int(np.searchsorted(lane.bounds, start, side="right")) - 1
+    return LongGap(
+        device=lane.device,
+        pid=lane.process,
+        start_seconds=(start - lane.trace.window[0]) / 1e9,
+        seconds=(end - start) / 1e9,
+        step=step if lane.counted else None,
+        phase=_phase_at(phases, start),
+        causes=dict(sorted(causes.items(), key=lambda item: -item[1])),
+        host=_host_lines(lane, start, end, phases, seen),
+        before=names[ops.name[before]] if before >= 0 else "",
+        after=names[ops.name[after]] if after >= 0 else "",
+    )
+
+
+def _ended_last(ops: model.DeviceOps, instant: int) -> int:
+    """The row of what ended last by an instant; -1 where nothing had. Work runs beside other work: what began last
+    is not always what ended last."""
+    begun = int(np.searchsorted(ops.start, instant))
+    ended = np.where(ops.end[:begun] <= instant, ops.end[:begun], np.iinfo(np.int64).min)
+    return int(np.argmax(ended)) if begun and ended.max() > np.iinfo(np.int64).min else -1
+
+
+def _phase_at(phases: list[PhaseSpans], instant: int) -> str:
+    """The innermost phase that the host was in."""
+    at = np.array([instant], dtype=np.int64)
+    inside = [phase.path for phase in phases if iv.contains(phase.spans, at)[0]]
+    return max(inside, key=lambda path: path.count("/"), default="")
+
+
+def _host_lines(
+    lane: Lane, start: int, end: int, phases: list[PhaseSpans], seen: _LaunchersSeen
+) -> tuple[str, ...]:
+    """What the launching threads did between two instants: phases, calls, operators, frames, with their times.
+
+    No time is longer than the gap: what several threads did at once counts once.
+    """
+    times: dict[str, int] = {}
+    inside = [(iv.clip(phase.spans, start, end).total, phase.path.count("/"), phase.path) for phase in phases]
+    # Of phases that lie in one another the innermost is told.
+    took, _, path = max(inside, default=(0, 0, ""))
+    if took:
+        times[f"phase {path}"] = took
+    names = lane.trace.names
+    calls = _inside(seen.calls, start, end)
+    for name, took in _covered(calls, start, end).items():
+        call = f"in {cuda.plain_name(names[name])}"
+        times[call] = min(times.get(call, 0) + took, end - start)
+    for name, took in _deepest(seen.host, start, end).items():
+        if took >= _PYTHON_LINE_NS:
+            times[names[name]] = max(took, times.get(names[name], 0))
+    quiet = end - start - iv.clip(iv.union(calls.start, calls.end), start, end).total
+    if quiet > 0:
+        times["no CUDA call"] = quiet
+    lines = sorted(times.items(), key=lambda item: -item[1])[:_MOST_HOST_LINES]
+    return tuple(f"{what[:120]}: {duration(took / 1e9)}" for what, took in lines)
+
+
+def _within(table: model.TableT, lane: Lane, spans: Spans) -> model.TableT:
+    """What a lane's launching threads did in any of these spans, in order of its start, the outer first.
+
+    A capture has millions of calls and frames, and few of them lie in the gaps that are looked into.
+    """
+    after = np.searchsorted(spans.ends, table.start, side="right")
+    last = len(spans) - 1
+    rows = np.flatnonzero((after <= last) & (spans.starts[np.minimum(after, last)] < table.end))
+    near = table.where(rows)
+    mine = (near.process == lane.process) & np.isin(near.thread, lane.launchers)  # type: ignore[attr-defined]  # both tables of threads have them
+    near = near.where(np.flatnonzero(mine))
+    return near.where(np.lexsort((-near.end, near.start)))
+
+
+def _inside(table: model.TableT, start: int, end: int) -> model.TableT:
+    return table.where(np.flatnonzero((table.end > start) & (table.start < end)))
+
+
+def _covered(table: model.ApiCalls, start: int, end: int) -> dict[int, int]:
+    """For how long anything of each name lasted between two instants, in ns."""
+    found = {}
+    for name in np.unique(table.name).tolist():
+        mine = table.where(table.name == name)
+        found[name] = iv.clip(iv.union(mine.start, mine.end), start, end).total
+    return found
+
+
+def _deepest(host: model.HostSpans, start: int, end: int) -> dict[int, int]:
+    """How long each operator or frame was the deepest that was open on its thread, by name, in ns of the gap.
+
+    Args:
+        host: operators and frames in order of their start, the outer first.
+        start: of the gap, in ns.
+        end: of the gap, in ns.
+    """
+    rows = _inside(host, start, end)
+    begin, stop = np.maximum(rows.start, start), np.minimum(rows.end, end)
+    seen = np.flatnonzero((stop - begin) * _FINEST >= end - start)
+    own: dict[int, list[tuple[int, int, int]]] = {}
+    for row in seen.tolist():
+        piece = (int(begin[row]), int(stop[row]), int(rows.name[row]))
+        own.setdefault(int(rows.thread[row]), []).append(piece)
+    times: dict[int, Spanned] = {}
+    for pieces in own.values():
+        _add_deepest(pieces, times)
+    return {name: _total(spans) for name, spans in times.items()}
+
+
+Spanned = list[tuple[int, int]]
+
+
+def _add_deepest(pieces: list[tuple[int, int, int]], times: dict[int, Spanned]) -> None:
+    """Give each instant of one thread to the innermost of its pieces (begin, end, name), the outer first."""
+    stack: list[tuple[int, int]] = []  # (end, name) of what is open
+    at = 0
+    for begin, stop, name in pieces:
+        while stack and stack[-1][0] <= begin:
+            at = _give(times, stack.pop(), at)
+        if stack:
+            times.setdefault(stack[-1][1], []).append((at, begin))
+        at = begin
+        # One that outlasts what it began in, on a thread whose clock jumped, ends with it.
+        stack.append((min(stop, stack[-1][0]) if stack else stop, name))
+    while stack:
+        at = _give(times, stack.pop(), at)
+
+
+def _give(times: dict[int, Spanned], ended: tuple[int, int], at: int) -> int:
+    end, name = ended
+    times.setdefault(name, []).append((at, end))
+    return max(at, end)
+
+
+def _total(spans: Spanned) -> int:
+    table: Ns = np.array(spans, dtype=np.int64)
+    return iv.union(table[:, 0], table[:, 1]).total

@@ -1,0 +1,1 @@
+"""The steps of a trace: found by ranges or inferred, their phases, and each device's timeline."""

@@ -1,0 +1,140 @@
+"""Steps of a process that names none: from what repeats in its kernels.
+
+Each step of a steady run launches the same kernels in the same order, so a kernel that each step launches once
+comes back after the same number of others. Layers repeat too, within a step: what tells a step from a layer is
+that nothing comes less often than steps do. Where the kernels of a step are not the same each time (shapes that
+vary), the bursts of the optimizer's kernels, or of collectives, still divide a training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmtop.naming.kernel_names import is_collective, kind_of
+from llmtop.trace import model
+from llmtop.trace.intervals import Ns
+
+FEWEST_MARKS = 4
+"""Three whole steps: with fewer, anything that comes twice looks even."""
+FEWEST_KERNELS = 10
+"""In a step. What repeats after fewer is a part of one."""
+_UNEVEN_TIME = 0.5
+"""How far, in parts of the mean, the steps' times may spread."""
+_RARER = 0.002
+"""Of the kernels and of their time, what may come less often than a step: a log, a check, the edges."""
+_MOST_MARKS = 50
+"""How many of the kernels that come as often as steps are tried."""
+_UNEVEN = 0.05
+"""How far, in parts of the mean, the numbers of kernels between two marks may spread."""
+_BURSTS_UNEVEN = 0.3
+_APART = 5.0
+"""Bursts lie so many times as far from each other as their kernels do, at least."""
+
+
+@dataclass(frozen=True)
+class Inferred:
+    """Where steps were seen to begin."""
+
+    places: Ns
+    """Which of the process's kernels, by their order, mark a step."""
+    instants: Ns
+    """When the host launched the mark of each step, in ns (when it ran, where the capture has no calls)."""
+    how: str
+
+
+def infer(trace: model.Trace, process: int) -> Inferred | None:
+    """The steps of a process by what repeats in its kernels; None where nothing repeats like a step."""
+    rows = _kernels(trace, process)
+    if len(rows) < FEWEST_MARKS:
+        return None
+    used = np.unique(trace.ops.full_name[rows]).tolist()
+    optimizer = [name for name in used if kind_of(trace.names[name]) == "optimizer"]
+    collective = [name for name in used if is_collective(trace.names[name])]
+    for found in (
+        _by_period(trace, rows),
+        _by_bursts(trace, rows, optimizer, "the optimizer's kernels"),
+        _by_bursts(trace, rows, collective, "collectives"),
+    ):
+        if found is not None and _steady(found, len(rows)):
+            return found
+    return None
+
+
+def _steady(found: Inferred, kernels: int) -> bool:
+    """Whether these are steps that take about the same time, each with a step's worth of kernels, and together
+    with most of them."""
+    apart, within = np.diff(found.instants), np.diff(found.places)
+    if len(apart) + 1 < FEWEST_MARKS or np.median(within) < FEWEST_KERNELS or 2 * within.sum() < kernels:
+        return False
+    return bool(np.std(apart) <= _UNEVEN_TIME * np.mean(apart))
+
+
+def _kernels(trace: model.Trace, process: int) -> Ns:
+    """The rows of the kernels and graphs of a process on the GPU that runs most, in order of their start."""
+    work = np.isin(trace.ops.kind, (model.KERNEL, model.GRAPH))
+    rows = np.flatnonzero((trace.ops.process == process) & work)
+    if not len(rows):
+        return rows
+    devices, counts = np.unique(trace.ops.device[rows], return_counts=True)
+    rows = rows[trace.ops.device[rows] == devices[np.argmax(counts)]]
+    return np.asarray(rows[np.argsort(trace.ops.start[rows], kind="stable")])
+
+
+def _by_period(trace: model.Trace, rows: Ns) -> Inferred | None:
+    """From one kernel to its next launch, where all that repeats does so in step with it."""
+    names = trace.ops.full_name[rows]
+    took = trace.ops.end[rows] - trace.ops.start[rows]
+    counts = np.bincount(names, minlength=len(trace.names))
+    seconds = np.bincount(names, weights=took, minlength=len(trace.names))
+    present = np.flatnonzero(counts)
+    order = present[np.argsort(counts[present], kind="stable")]
+    # The share of all kernels, and of their time, that has each name or a rarer one.
+    number = np.cumsum(counts[order]) / len(rows)
+    time = np.cumsum(seconds[order]) / max(float(took.sum()), 1.0)
+    first = order[int(np.argmax((number > _RARER) | (time > _RARER)))]
+    fewest = int(counts[first])
+    if fewest < FEWEST_MARKS:
+        return None
+    best: tuple[float, Ns] | None = None
+    for name in np.flatnonzero(counts == fewest)[:_MOST_MARKS].tolist():
+        places = np.flatnonzero(names == name)
+        spread = _spread(places)
+        if spread <= _UNEVEN and (best is None or spread < best[0]):
+            best = (spread, places)
+    if best is None:
+        return None
+    _, places = best
+    short = trace.names[trace.ops.name[rows[places[0]]]]
+    how = f"inferred from what repeats, no range marks a step: from one kernel {short!r} to the next"
+    return Inferred(places, _instants(trace, rows[places]), how)
+
+
+def _spread(places: Ns) -> float:
+    """How unevenly places lie: the standard deviation of the distances over their mean."""
+    apart = np.diff(places)
+    return float(np.std(apart) / max(float(np.mean(apart)), 1.0))
+
+
+def _by_bursts(trace: model.Trace, rows: Ns, wanted: list[int], what: str) -> Inferred | None:
+    """From the end of one burst of such kernels to the end of the next."""
+    places = np.flatnonzero(np.isin(trace.ops.full_name[rows], wanted))
+    if len(places) < FEWEST_MARKS:
+        return None
+    apart = np.diff(places)
+    border = apart > max(_APART * float(np.median(apart)), 0.5 * float(apart.max()))
+    if not border.any():
+        return None
+    begins = places[np.append(True, border)]
+    if len(begins) < FEWEST_MARKS or _spread(begins) > _BURSTS_UNEVEN:
+        return None
+    how = f"inferred from what repeats, no range marks a step: from one burst of {what} to the next"
+    return Inferred(begins, _instants(trace, rows[begins]), how)
+
+
+def _instants(trace: model.Trace, rows: Ns) -> Ns:
+    """When these kernels were launched, in order; when they ran, where that is not known of all."""
+    called = trace.launched_by[rows]
+    known = len(trace.calls) > 0 and bool((called >= 0).all())
+    return np.unique(trace.calls.start[called] if known else trace.ops.start[rows])

@@ -1,0 +1,130 @@
+"""What each phase of a step costs, by the host's clock and on the device.
+
+Each figure is over whole steps of its own clock. The host runs ahead of the device, so five steps of the host can
+be four on the device, each three times as long; what the host launched in one step may run in the device's next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from llmtop.analysis.steps.device_timeline import Lane
+from llmtop.analysis.steps.step_finder import PhaseSpans, ProcessSteps
+from llmtop.report.model import PhaseMean
+from llmtop.step_history.whole_steps import OUTSIDE
+from llmtop.trace import intervals as iv
+from llmtop.trace.intervals import Ns, Spans
+
+PASSING_PCT = 1.0
+"""A process may touch a GPU in passing (every rank of torchrun can leave a context on GPU 0): where it works less
+than this part of what it works on its busiest one, it has no phases there."""
+
+
+def phase_times(steps: ProcessSteps, phases: list[PhaseSpans], lanes: list[Lane]) -> list[PhaseMean]:
+    """The phases of one process, means over its whole steps, in the order in which they occur in a step.
+
+    Args:
+        steps: of the process.
+        phases: of the process.
+        lanes: of the same process; each has rows of its own.
+    """
+    if not len(steps):
+        return []
+    most = max((lane.busy.total for lane in lanes), default=0)
+    real = [lane for lane in lanes if 100 * lane.busy.total >= PASSING_PCT * most]
+    lanes_or_none: list[Lane | None] = [*real] or [None]
+    return [row for lane in lanes_or_none for row in _of_lane(steps, phases, lane)]
+
+
+def _of_lane(steps: ProcessSteps, phases: list[PhaseSpans], lane: Lane | None) -> list[PhaseMean]:
+    low, high = int(steps.starts[0]), int(steps.ends[-1])
+    device = None if lane is None else _OnDevice.of(lane, low, high)
+    rows: list[tuple[float, PhaseMean]] = []
+    for phase in phases:
+        host = iv.clip(phase.spans, low, high)
+        if not len(host):
+            continue
+        inside = phase.starts[(phase.starts >= low) & (phase.starts < high)]
+        gpu = _ABSENT if device is None else device.figures(host, iv.contains(phase.spans, device.launched_at))
+        rows.append((_place(steps, inside), _row(phase.path, steps, host, gpu, len(inside) / len(steps))))
+    found = [row for _, row in sorted(rows, key=lambda item: item[0])]
+    if not found:
+        return found
+    in_phases = iv.either(*(phase.spans for phase in phases))
+    host = iv.rest(in_phases, low, high)
+    gpu = _ABSENT if device is None else device.figures(host, ~iv.contains(in_phases, device.launched_at))
+    return [*found, _row(OUTSIDE, steps, host, gpu, 1.0)]
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """What a phase is on a device; ns are of all whole steps of the host, or of one step of the device."""
+
+    device: int | None
+    step_ns: float | None
+    share_pct: float | None
+    idle_ns: int | None
+
+
+_ABSENT = _Figures(None, None, None, None)
+
+
+@dataclass(frozen=True)
+class _OnDevice:
+    """What phases are measured by on one device."""
+
+    lane: Lane
+    rows: Ns
+    """The lane's ops whose launch is known."""
+    launched_at: Ns
+    """When each of them was launched."""
+    idle: Spans
+    """When the device had nothing to do, between its first and last activity, while the host made whole steps."""
+
+    @staticmethod
+    def of(lane: Lane, low: int, high: int) -> _OnDevice:
+        """Of a device, for the host's whole steps from `low` to `high`."""
+        rows = np.flatnonzero(lane.launched_by >= 0)
+        launched_at = lane.trace.calls.start[lane.launched_by[rows]]
+        low, high = max(low, int(lane.ops.start[0])), min(high, int(lane.ops.end.max()))
+        return _OnDevice(lane, rows, launched_at, iv.rest(lane.busy, low, high) if low < high else iv.EMPTY)
+
+    def figures(self, host: Spans, chosen: npt.NDArray[np.bool_]) -> _Figures:
+        """Of the phase that the host was in during `host`, in which it launched the `chosen` ones of `rows`."""
+        lane = self.lane
+        idle = iv.both(self.idle, host).total
+        # Without a launch that is known nothing can be said of what the device did for a phase.
+        if not len(self.rows) or not lane.counted:
+            return _Figures(lane.device, None, None, idle)
+        rows = self.rows[chosen]
+        worked = lane.within(iv.union(lane.ops.start[rows], lane.ops.end[rows]))
+        return _Figures(lane.device, worked / lane.counted, lane.share(worked), idle)
+
+
+def _row(name: str, steps: ProcessSteps, host: Spans, gpu: _Figures, count: float) -> PhaseMean:
+    whole = max(int(steps.ends[-1]) - int(steps.starts[0]), 1)
+    return PhaseMean(
+        name=name,
+        pid=steps.process,
+        host_seconds=host.total / len(steps) / 1e9,
+        gpu_seconds=None if gpu.step_ns is None else gpu.step_ns / 1e9,
+        share_pct=100.0 * host.total / whole,
+        gpu_share_pct=gpu.share_pct,
+        gpu_idle_seconds=None if gpu.idle_ns is None else gpu.idle_ns / len(steps) / 1e9,
+        count_per_step=count,
+        device=gpu.device,
+    )
+
+
+def _place(steps: ProcessSteps, starts: Ns) -> float:
+    """Where in a step a phase begins, as a share of the step: the median over the steps."""
+    if not len(starts):
+        return 0.0
+    at = np.clip(np.searchsorted(steps.starts, starts, side="right") - 1, 0, len(steps) - 1)
+    first = np.unique(at, return_index=True)[1]
+    return float(
+        np.median((starts[first] - steps.starts[at[first]]) / (steps.ends[at[first]] - steps.starts[at[first]]))
+    )

@@ -1,0 +1,296 @@
+"""Where the steps of a process begin and end in a trace, and which phases lie in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from llmtop.analysis.steps.inferred_steps import infer
+from llmtop.naming.phase_names import is_numbered_step, is_optimizer_step, role_of, without_number
+from llmtop.trace import model
+from llmtop.trace.intervals import Ns, Spans, union
+from llmtop.trace.xla.host import STEP_MARK
+
+LIBRARY_DOMAINS = re.compile(
+    r"^(nccl|cccl|cub|thrust|cublas|cublaslt|cudnn|cufft|cusparse|cusolver|nvshmem)$", re.I
+)
+"""NVTX domains of libraries: their ranges are neither steps nor phases of a training."""
+
+
+@dataclass(frozen=True)
+class ProcessSteps:
+    """The whole steps of one process, one after another, in host time."""
+
+    process: int
+    thread: int | None
+    """The thread whose ranges mark them."""
+    starts: Ns
+    ends: Ns
+    found_by: str
+    marker: int = -1
+    """The name that marks a step; -1 when none does."""
+    inferred: bool = False
+    """Whether no range marks them: they were seen in what repeats."""
+    cut_before: int = 0
+    cut_after: int = 0
+    """How many whole steps before and after these were not asked for."""
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def seconds(self) -> list[float]:
+        """How long each step took by the host's clock, in seconds."""
+        return [float(t) / 1e9 for t in (self.ends - self.starts).tolist()]
+
+
+_STUB = 0.05
+"""A last step shorter than this part of the others is none."""
+_NONE = np.empty(0, dtype=np.int64)
+
+
+def cut(steps: ProcessSteps, wanted: int | tuple[int, int] | None) -> ProcessSteps:
+    """Only the first `wanted` whole steps, or those from a to b (b excluded); all of them for None."""
+    if wanted is None:
+        return steps
+    first, last = (0, wanted) if isinstance(wanted, int) else wanted
+    before, after = len(steps.starts[:first]), len(steps.starts[last:])
+    starts, ends = steps.starts[first:last], steps.ends[first:last]
+    return replace(steps, starts=starts, ends=ends, cut_before=before, cut_after=after)
+
+
+def own_ranges(trace: model.Trace, process: int) -> model.Ranges:
+    """The ranges of a process that its training (not a library) made, in order of their start."""
+    ranges = trace.ranges.where(trace.ranges.process == process)
+    mine = ranges.where(~_of_library(trace.names, ranges.domain) & ~_of_library(trace.names, ranges.name))
+    # A range that encloses another and starts with it comes first.
+    return mine.where(np.lexsort((-mine.end, mine.start)))
+
+
+def _of_library(names: list[str], rows: Ns) -> npt.NDArray[np.bool_]:
+    """Which of these names (rows of `names`) are a library's."""
+    used, at = np.unique(rows, return_inverse=True)
+    library = [bool(LIBRARY_DOMAINS.match(names[n])) or names[n].startswith("nccl") for n in used.tolist()]
+    return np.array(library, dtype=bool)[at.reshape(-1)]
+
+
+def deepest(ranges: model.Ranges) -> int:
+    """How deep the ranges of any thread lie in each other; those without an end are not counted."""
+    closed = ranges.where((ranges.end != model.OPEN) & (ranges.end > ranges.start))
+    if not len(closed):
+        return 0
+    threads = np.unique(np.stack([closed.process, closed.thread], axis=1), axis=0, return_inverse=True)[1]
+    owner = np.concatenate([threads.reshape(-1)] * 2)
+    instant = np.concatenate([closed.start, closed.end])
+    change = np.repeat(np.array([1, -1]), len(closed))
+    # Thread by thread; at one instant a range ends before the next begins.
+    return int(np.cumsum(change[np.lexsort((change, instant, owner))]).max())
+
+
+def find_steps(trace: model.Trace, process: int) -> ProcessSteps:
+    """The whole steps of a process.
+
+    By the first of these that occurs: a range named like a step (step, train_step, ProfilerStep#7, iteration 12);
+    torch_xla's own marks; the ends of the optimizer's range; the beginnings of the range that waits for input; the
+    beginnings of the most regular of the outermost ranges; what repeats in the kernels that ran. Steps of a
+    warm-up do not count.
+    """
+    ranges = own_ranges(trace, process)
+    closed = ranges.where(ranges.end != model.OPEN)
+    base = _base_names(trace.names, closed.name)
+    for finder in (_by_name, _by_torch_xla, _by_optimizer, _by_input, _by_regularity):
+        found = finder(trace, process, closed, base)
+        if found is not None:
+            return found
+    seen = infer(trace, process)
+    if seen is not None and len(seen.instants) > 1:
+        return ProcessSteps(process, None, seen.instants[:-1], seen.instants[1:], seen.how, inferred=True)
+    if (trace.ranges.process == process).any():
+        reason = "none of the ranges repeats like a step"
+    else:
+        reason = "the capture has no ranges"
+    return ProcessSteps(process, None, _NONE, _NONE, reason)
+
+
+Bases: TypeAlias = dict[int, str]
+"""Names without the numbers at their ends, by their row in `Trace.names`."""
+
+
+def _base_names(names: list[str], rows: Ns) -> Bases:
+    """Names, by their row in `names`, without the number at their end: ProfilerStep#7 is ProfilerStep."""
+    return {row: without_number(names[row]) for row in np.unique(rows).tolist()}
+
+
+def _by_name(trace: model.Trace, process: int, ranges: model.Ranges, base: Bases) -> ProcessSteps | None:
+    like_a_step = {number for number, name in base.items() if role_of(name) == "step"}
+    if not like_a_step:
+        like_a_step = {number for number in base if is_numbered_step(trace.names[number])}
+    rows = ranges.where(np.isin(ranges.name, list(like_a_step)))
+    if not len(rows):
+        return None
+    # Several kinds (a user's step inside ProfilerStep): the outermost marks the step, so take the longest.
+    kinds: dict[tuple[str, int], int] = {}
+    for name, thread, length in zip(
+        rows.name.tolist(), rows.thread.tolist(), (rows.end - rows.start).tolist(), strict=True
+    ):
+        key = (base[name], thread)
+        kinds[key] = kinds.get(key, 0) + length
+    name, thread = max(kinds, key=lambda key: kinds[key])
+    mine = rows.where(
+        (rows.thread == thread) & np.isin(rows.name, [n for n, text in base.items() if text == name])
+    )
+    starts, ends = _whole(mine.start, mine.end)
+    between = starts[1:] - ends[:-1]
+    if len(starts) > 1 and np.median(between) > 0.01 * np.median(np.diff(starts)):
+        # Something (the loader, as a rule) lies between the ranges, and it is a part of what a step costs.
+        starts, ends = starts[:-1], starts[1:]
+        how = f"from the start of one range {name!r} to the next"
+    else:
+        how = f"the range {name!r}"
+    return ProcessSteps(process, thread, starts, ends, how, int(mine.name[0]))
+
+
+def _whole(starts: Ns, ends: Ns) -> tuple[Ns, Ns]:
+    """Without a last range that was cut short: a profiler that stops at a step's begin leaves one of some µs."""
+    if len(starts) > 1 and ends[-1] - starts[-1] < _STUB * np.median(ends[:-1] - starts[:-1]):
+        return starts[:-1], ends[:-1]
+    return starts, ends
+
+
+def _by_torch_xla(trace: model.Trace, process: int, ranges: model.Ranges, base: Bases) -> ProcessSteps | None:
+    if trace.framework != "torch_xla":
+        return None
+    found = _by_marker(process, ranges, trace.names, lambda name: name == STEP_MARK, "end")
+    if found is None:
+        return None
+    return replace(found, found_by="from one mark of torch_xla's (torch_xla.sync, mark_step) to the next")
+
+
+def _by_optimizer(trace: model.Trace, process: int, ranges: model.Ranges, base: Bases) -> ProcessSteps | None:
+    return _by_marker(process, ranges, trace.names, is_optimizer_step, "end")
+
+
+def _by_input(trace: model.Trace, process: int, ranges: model.Ranges, base: Bases) -> ProcessSteps | None:
+    return _by_marker(process, ranges, trace.names, _is_input, "start")
+
+
+def _is_input(name: str) -> bool:
+    return role_of(name) == "input"
+
+
+def _by_marker(
+    process: int, ranges: model.Ranges, names: list[str], matches: Callable[[str], bool], edge: str
+) -> ProcessSteps | None:
+    """Steps between the same edge of consecutive ranges of one name."""
+    best: tuple[int, int] | None = None
+    wanted = [name for name in np.unique(ranges.name).tolist() if matches(names[name])]
+    marks = ranges.where(np.isin(ranges.name, wanted))
+    pairs, counts = np.unique(np.stack([marks.name, marks.thread], axis=1), axis=0, return_counts=True)
+    for (name, thread), count in zip(pairs.tolist(), counts.tolist(), strict=True):
+        if count >= 2 and (best is None or count < best[1] // 2 or best[1] < 2):
+            best, chosen = (name, count), thread
+    if best is None:
+        return None
+    rows = ranges.where((ranges.name == best[0]) & (ranges.thread == chosen))
+    edges = np.sort(rows.end if edge == "end" else rows.start)
+    how = f"from the {edge} of one range {names[best[0]]!r} to the next"
+    return ProcessSteps(process, chosen, edges[:-1], edges[1:], how, best[0])
+
+
+def _by_regularity(
+    trace: model.Trace, process: int, ranges: model.Ranges, base: dict[int, str]
+) -> ProcessSteps | None:
+    """The outermost ranges of a thread whose starts are the most evenly spaced, of at least three."""
+    best: tuple[float, int, int] | None = None
+    for thread, rows in grouped(ranges.thread):
+        if len(rows) < 3:
+            continue
+        outer = outermost(ranges.where(rows))
+        for name, own in grouped(outer.name):
+            if len(own) < 3:
+                continue
+            intervals = np.diff(outer.start[own])
+            unevenness = float(np.std(intervals) / max(float(np.mean(intervals)), 1.0))
+            if unevenness < 0.5 and (best is None or unevenness < best[0]):
+                best = (unevenness, name, thread)
+    if best is None:
+        return None
+    _, name, thread = best
+    outer = outermost(ranges.where(ranges.thread == thread))
+    marks = np.sort(outer.start[outer.name == name])
+    how = f"from the start of one range {trace.names[name]!r} to the next, the most regular of the capture"
+    return ProcessSteps(process, thread, marks[:-1], marks[1:], how, name)
+
+
+def grouped(values: Ns) -> Iterator[tuple[int, Ns]]:
+    """Each different value, in ascending order, and the rows that have it, in theirs."""
+    if not len(values):
+        return
+    order = np.argsort(values, kind="stable")
+    different, first = np.unique(values[order], return_index=True)
+    yield from zip(different.tolist(), np.split(order, first[1:]), strict=True)
+
+
+def outermost(ranges: model.Ranges) -> model.Ranges:
+    """The ranges of one thread, in order of their start, that lie in no other."""
+    if not len(ranges):
+        return ranges
+    reach = np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(ranges.end)[:-1]])
+    return ranges.where(ranges.start >= reach)
+
+
+@dataclass(frozen=True)
+class PhaseSpans:
+    """All ranges of one phase, by its path, on the thread that makes the steps."""
+
+    path: str
+    spans: Spans
+    starts: Ns
+
+
+_DEEPEST = 3
+_MOST_PHASES = 40
+
+
+def find_phases(trace: model.Trace, steps: ProcessSteps) -> list[PhaseSpans]:
+    """The phases of a process, by the ranges on its steps' thread; the range that marks a whole step is none.
+
+    Nested ones have their parents' names before theirs. At most 40, the longest.
+    """
+    ranges = own_ranges(trace, steps.process)
+    ranges = ranges.where((ranges.end != model.OPEN) & (ranges.style == model.PUSH_POP))
+    thread = steps.thread
+    if thread is None:
+        if not len(ranges):
+            return []
+        threads, counts = np.unique(ranges.thread, return_counts=True)
+        thread = int(threads[np.argmax(counts)])
+    ranges = ranges.where(ranges.thread == thread)
+    base = _base_names(trace.names, ranges.name)
+    marked = without_number(trace.names[steps.marker]) if steps.marker >= 0 else None
+    numbered = marked is not None and is_numbered_step(trace.names[steps.marker])
+    whole_step = {n for n, name in base.items() if role_of(name) == "step" or (numbered and name == marked)}
+    paths: dict[str, list[tuple[int, int]]] = {}
+    stack: list[tuple[int, str]] = []
+    for start, end, name in zip(ranges.start.tolist(), ranges.end.tolist(), ranges.name.tolist(), strict=True):
+        while stack and stack[-1][0] <= start:
+            stack.pop()
+        if name in whole_step:
+            continue
+        if len(stack) >= _DEEPEST:
+            stack.append((end, ""))  # deeper ones are no phases: no name, which would grow with the depth
+            continue
+        path = f"{stack[-1][1]}/{base[name]}" if stack else base[name]
+        stack.append((end, path))
+        paths.setdefault(path, []).append((start, end))
+    found = []
+    for path, pieces in paths.items():
+        table = np.array(pieces, dtype=np.int64)
+        found.append(PhaseSpans(path, union(table[:, 0], table[:, 1]), table[:, 0]))
+    found.sort(key=lambda phase: -phase.spans.total)
+    return found[:_MOST_PHASES]

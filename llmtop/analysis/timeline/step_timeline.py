@@ -1,0 +1,148 @@
+"""One step as rows of coloured pieces: the GPU, why it lay idle, what the host called, the phases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmtop.analysis.idle import cuda_calls as cuda
+from llmtop.analysis.idle.idle_causes import CAUSES, Gaps
+from llmtop.analysis.steps.device_timeline import Lane
+from llmtop.analysis.steps.step_finder import PhaseSpans
+from llmtop.format import percent
+from llmtop.naming.kernel_names import kind_of
+from llmtop.report.model import Span, Timeline, TimelineRow
+from llmtop.trace import model
+from llmtop.trace.intervals import Ns
+
+_MOST_SPANS = 1500
+"""A row: more than the pixels of a screen; what is denser is joined and says how much of it is filled."""
+_MOST_EVENTS = 5000
+"""Without steps the timeline shows the beginning of the capture, this many pieces of device work."""
+_LONGEST_TEXT = 160
+_KINDS = {model.MEMCPY: "copy", model.MEMSET: "memset", model.GRAPH: "graph"}
+
+
+def step_timeline(lane: Lane, gaps: Gaps, phases: list[PhaseSpans]) -> Timeline:
+    """The step of median length on a device; the beginning of the capture when it has no steps."""
+    step, low, high = _chosen(lane)
+    rows = [
+        TimelineRow(label=f"GPU {lane.device}", lane="gpu", spans=_gpu(lane, low, high, nccl=False)),
+        TimelineRow(label="NCCL", lane="gpu", spans=_gpu(lane, low, high, nccl=True)),
+        TimelineRow(label="idle", lane="gaps", spans=_gaps(gaps, low, high)),
+        *_host(lane, low, high),
+        TimelineRow(label="phases (host)", lane="phases", spans=_phases(phases, low, high)),
+    ]
+    return Timeline(step=step, seconds=(high - low) / 1e9, rows=tuple(row for row in rows if row.spans))
+
+
+def _chosen(lane: Lane) -> tuple[int | None, int, int]:
+    if not lane.counted:
+        ahead = lane.ops.start[:_MOST_EVENTS]
+        return None, lane.low, min(lane.high, int(ahead[-1]) + 1) if len(ahead) else lane.high
+    lengths = np.diff(lane.bounds)
+    step = int(np.argsort(lengths, kind="stable")[(len(lengths) - 1) // 2])
+    return step, int(lane.bounds[step]), int(lane.bounds[step + 1])
+
+
+def _gpu(lane: Lane, low: int, high: int, nccl: bool) -> tuple[Span, ...]:
+    ops = lane.ops
+    chosen = (ops.end > low) & (ops.start < high) & (lane.is_nccl == nccl)
+    mine = ops.where(chosen)
+    names = lane.trace.names
+
+    def describe(row: int) -> tuple[str, str]:
+        if mine.kind[row] == model.KERNEL:
+            return kind_of(names[mine.full_name[row]]), names[mine.name[row]]
+        return _KINDS.get(int(mine.kind[row]), "other"), names[mine.name[row]]
+
+    return _spans(mine.start, mine.end, low, high, describe)
+
+
+def _gaps(gaps: Gaps, low: int, high: int) -> tuple[Span, ...]:
+    spans = gaps.spans
+    chosen = np.flatnonzero((spans.ends > low) & (spans.starts < high))
+    causes = list(CAUSES)
+    table = np.stack([gaps.by_cause[cause][chosen] for cause in causes], axis=1) if len(chosen) else None
+
+    def describe(row: int) -> tuple[str, str]:
+        assert table is not None
+        cause = causes[int(np.argmax(table[row]))]
+        return cause, CAUSES[cause]
+
+    return _spans(spans.starts[chosen], spans.ends[chosen], low, high, describe)
+
+
+def _host(lane: Lane, low: int, high: int) -> list[TimelineRow]:
+    """The rows of a step's timeline that show the launching threads, one each."""
+    calls = lane.trace.calls
+    kinds = cuda.kinds(lane.trace)
+    names = lane.trace.names
+    rows = []
+    for thread in lane.launchers.tolist():
+        mine = calls.where(
+            (calls.process == lane.process) & (calls.thread == thread) & (calls.end > low) & (calls.start < high)
+        )
+        mine = mine.where(np.argsort(mine.start, kind="stable"))
+
+        def describe(row: int, mine: model.ApiCalls = mine) -> tuple[str, str]:
+            return cuda.KIND_NAMES[kinds[mine.name[row]]], cuda.plain_name(names[mine.name[row]])
+
+        label = "host (main)" if thread == lane.process else f"host ({thread})"
+        rows.append(TimelineRow(label=label, lane="host", spans=_spans(mine.start, mine.end, low, high, describe)))
+    return rows
+
+
+def _phases(phases: list[PhaseSpans], low: int, high: int) -> tuple[Span, ...]:
+    found = []
+    for phase in phases:
+        if "/" in phase.path:
+            continue
+        for start, end in zip(phase.spans.starts.tolist(), phase.spans.ends.tolist(), strict=True):
+            seen = min(end, high) - max(start, low)
+            if seen > 0:
+                found.append(Span((max(start, low) - low) / 1e9, seen / 1e9, phase.path, phase.path))
+    return tuple(sorted(found, key=lambda span: span.start))[:_MOST_SPANS]
+
+
+def _spans(
+    starts: Ns, ends: Ns, low: int, high: int, describe: Callable[[int], tuple[str, str]]
+) -> tuple[Span, ...]:
+    """Pieces of a row, in order of their start; neighbours are joined when there are too many."""
+    apart = 0 if len(starts) <= _MOST_SPANS else 2 * (high - low) // _MOST_SPANS
+    joined: list[_Joined] = []
+    for row in range(len(starts)):
+        start, end = max(int(starts[row]), low), min(int(ends[row]), high)
+        kind, text = describe(row)
+        last = joined[-1] if joined else None
+        if apart and last is not None and max(end, last.end) - last.start < apart:
+            last.add(start, end, kind)
+        else:
+            joined.append(_Joined(start, end, text[:_LONGEST_TEXT], {kind: end - start}))
+    return tuple(piece.span(low) for piece in joined)
+
+
+@dataclass
+class _Joined:
+    """Neighbouring pieces of a row that are drawn as one."""
+
+    start: int
+    end: int
+    text: str
+    kinds: dict[str, int]
+    """How long each kind takes."""
+    count: int = 1
+
+    def add(self, start: int, end: int, kind: str) -> None:
+        self.end = max(self.end, end)
+        self.kinds[kind] = self.kinds.get(kind, 0) + end - start
+        self.count += 1
+
+    def span(self, low: int) -> Span:
+        length = max(self.end - self.start, 1)
+        fill = min(1.0, sum(self.kinds.values()) / length)
+        kind = max(self.kinds, key=lambda key: self.kinds[key])
+        text = self.text if self.count == 1 else f"{self.count} pieces, {percent(100 * fill)} of this time"
+        return Span((self.start - low) / 1e9, (self.end - self.start) / 1e9, kind, text, round(fill, 3))

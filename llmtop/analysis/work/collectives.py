@@ -1,0 +1,151 @@
+"""NCCL: what each collective costs, what of it is exposed, and which rank the others wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from llmtop.analysis.steps.device_timeline import Lane
+from llmtop.format import duration
+from llmtop.naming.kernel_names import collective_of
+from llmtop.report.model import CollectiveTime, PhaseMean
+from llmtop.trace import intervals as iv
+from llmtop.trace import model
+
+UNEVEN_PCT = 5.0
+"""Of a step. The exposed NCCL time of the two ranks of a healthy run differed by 0.2 points on two H200s, that of
+a run with one rank 40 % slower by 12."""
+
+
+def collective_times(lanes: list[Lane]) -> tuple[CollectiveTime, ...]:
+    """NCCL kernels by collective and device, over whole steps; over all activity of a device that has none."""
+    rows = []
+    for lane in lanes:
+        ops = lane.ops.where(lane.is_nccl & (lane.ops.start >= lane.low) & (lane.ops.start < lane.high))
+        if not len(ops):
+            continue
+        used, which = np.unique(np.stack([ops.collective, ops.name], axis=1), axis=0, return_inverse=True)
+        names = np.array([_collective(lane.trace.names, *pair) for pair in used.tolist()])[which.reshape(-1)]
+        for name in np.unique(names).tolist():
+            mine = ops.where(names == name)
+            spans = iv.clip(iv.union(mine.start, mine.end), lane.low, lane.high)
+            exposed = iv.both(spans, lane.exposed_nccl).total
+            rows.append(
+                CollectiveTime(
+                    device=lane.device,
+                    pid=lane.process,
+                    name=name,
+                    count_per_step=len(mine) / lane.counted if lane.counted else None,
+                    ms_per_step=lane.per_step_ms(spans.total),
+                    ms_deviation=_deviation_ms(lane, spans),
+                    exposed_ms_per_step=lane.per_step_ms(exposed),
+                    share_pct=lane.share(spans.total),
+                    **_bandwidth(name, mine),
+                )
+            )
+    return tuple(rows)
+
+
+def _deviation_ms(lane: Lane, spans: iv.Spans) -> float | None:
+    """How far the time that lies in single steps is from its mean; None without whole steps."""
+    if not lane.counted:
+        return None
+    return float(np.std(np.diff(iv.measure_before(spans, lane.bounds)))) / 1e6
+
+
+def _collective(names: list[str], said: int, kernel: int) -> str:
+    """By what PyTorch calls it and, where that is none (send, recv), by the kernel."""
+    found = collective_of(names[said]) if said else "other"
+    return collective_of(names[kernel]) if found == "other" else found
+
+
+_BUS_FACTORS: Final[dict[str, Callable[[float], float]]] = {
+    "AllReduce": lambda ranks: 2 * (ranks - 1) / ranks,
+    **dict.fromkeys(
+        ("AllGather", "ReduceScatter", "AllToAll", "Gather", "Scatter"), lambda ranks: (ranks - 1) / ranks
+    ),
+    **dict.fromkeys(("Broadcast", "Reduce", "SendRecv"), lambda ranks: 1.0),
+}
+"""What a link carries for each byte of a message among so many ranks (github.com/NVIDIA/nccl-tests,
+doc/PERFORMANCE.md, "Bus bandwidth"). The message is what nccl-tests calls size: all that one rank sends or
+receives, whichever is more."""
+_LARGE = 0.1
+
+
+def _bandwidth(name: str, ops: model.DeviceOps) -> dict[str, Any]:
+    """Sizes and rates of one collective's kernels; nothing where the file does not say the sizes."""
+    known = ops.where((ops.ranks > 1) & (ops.bytes > 0) & (ops.end > ops.start))
+    if not len(known):
+        return {}
+    took = known.end - known.start
+    # The same kernel may serve several groups: each message counts with the ranks of its own.
+    factor = _BUS_FACTORS.get(name)
+    bus = None if factor is None else known.bytes * np.array([factor(ranks) for ranks in known.ranks.tolist()])
+    large = known.bytes >= _LARGE * known.bytes.max()
+    groups = np.unique(known.ranks)
+    return {
+        "message_bytes": float(known.bytes.mean()),
+        "ranks": int(groups[0]) if len(groups) == 1 else None,
+        "algorithm_gb_per_s": float(known.bytes.sum() / took.sum()),
+        "bus_gb_per_s": None if bus is None else float(bus.sum() / took.sum()),
+        "fastest_bus_gb_per_s": None if bus is None else float((bus / took)[large].max()),
+    }
+
+
+@dataclass(frozen=True)
+class Uneven:
+    """One rank that the others wait for."""
+
+    culprit: Lane
+    waiting: Lane
+    """The one that waits most."""
+    culprit_pct: float
+    """Exposed NCCL of that rank, in percent of whole steps."""
+    waiting_pct: float
+
+
+def exposed_pct(lane: Lane) -> float:
+    """Exposed NCCL in percent of whole steps."""
+    return lane.share(lane.within(lane.exposed_nccl))
+
+
+def uneven(lanes: list[Lane]) -> Uneven | None:
+    """The rank that waits least in NCCL, if the others wait clearly longer: they wait for it."""
+    with_nccl = [lane for lane in lanes if len(lane.nccl)]
+    if len(with_nccl) < 2:
+        return None
+    least, most = min(with_nccl, key=exposed_pct), max(with_nccl, key=exposed_pct)
+    low, high = exposed_pct(least), exposed_pct(most)
+    if high - low < UNEVEN_PCT or high < 1.5 * low:
+        return None
+    return Uneven(least, most, low, high)
+
+
+def slower_phase(phases: list[PhaseMean], culprit: Lane, waiting: Lane, apart: float) -> str | None:
+    """The phase that takes the culprit longest beyond the other, on the device or else on the host.
+
+    None where no phase takes it longer by at least a third of what the other waits (`apart`, in seconds): what is
+    less does not explain that. On the device the wait itself is in a phase of the other.
+    """
+    clocks: tuple[tuple[str, Callable[[PhaseMean], float | None]], ...] = (
+        ("device", lambda row: row.gpu_seconds),
+        ("host", lambda row: row.host_seconds),
+    )
+    for clock, seconds in clocks:
+        mine, other = (
+            {
+                row.name: seconds(row) or 0.0
+                for row in phases
+                if (row.pid, row.device) == (lane.process, lane.device)
+            }
+            for lane in (culprit, waiting)
+        )
+        longer = {name: mine[name] - other[name] for name in mine.keys() & other.keys()}
+        # Of a phase and the one around it the inner one, where it explains as much.
+        name = max(longer, key=lambda key: (round(longer[key], 5), key.count("/"), key), default=None)
+        if name is not None and longer[name] >= apart / 3:
+            return f"{name}: {duration(mine[name])} against {duration(other[name])} on the {clock}"
+    return None

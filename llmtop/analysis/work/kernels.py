@@ -1,0 +1,106 @@
+"""Kernels by short name and functor, with what each computes and which operator launched it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmtop.analysis.steps.work_by_step import StepOfWork
+from llmtop.analysis.work.operators import launched
+from llmtop.naming.kernel_names import KernelKind, functor_of, kind_of
+from llmtop.report.model import KernelTime, KernelVariant
+from llmtop.trace import model
+from llmtop.trace.groups import grouped
+from llmtop.trace.intervals import Ns
+
+
+def kernel_times(trace: model.Trace, steps: StepOfWork) -> tuple[KernelTime, ...]:
+    """All kernels by short name and functor, whole file, all devices; most time first.
+
+    Args:
+        trace: what was read of a capture.
+        steps: in which steps its device work lies.
+    """
+    mine = np.flatnonzero(trace.ops.kind == model.KERNEL)
+    if not len(mine):
+        return ()
+    kernels = trace.ops.where(mine)
+    took = kernels.end - kernels.start
+    everything = max(int(took.sum()), 1)
+    group, names = _groups(trace, kernels)
+    variants = _variants(trace, kernels, group, took)
+    operators = _operators(trace, mine, group, took)
+    per_step = steps.figures(mine, group, took)
+    order = np.argsort(group, kind="stable")
+    edges = np.searchsorted(group[order], np.arange(len(names) + 1))
+    rows = []
+    for index, (short, functor) in enumerate(names):
+        times = took[order[edges[index] : edges[index + 1]]]
+        total = int(times.sum())
+        rows.append(
+            KernelTime(
+                name=f"{short}: {functor}" if functor else short,
+                short_name=short,
+                functor=functor,
+                operator=operators.get(index, ""),
+                kind=kind_of(variants[index][0].name),
+                count=len(times),
+                seconds=total / 1e9,
+                share_pct=100.0 * total / everything,
+                mean_us=total / 1e3 / len(times),
+                min_us=int(times.min()) / 1e3,
+                max_us=int(times.max()) / 1e3,
+                variants=tuple(variants[index]),
+                per_step=per_step.get(index, ()),
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: -row.seconds))
+
+
+def _groups(trace: model.Trace, kernels: model.DeviceOps) -> tuple[Ns, list[tuple[str, str]]]:
+    """For each kernel the number of its group, and short name and functor of each group."""
+    pairs, which = grouped(kernels.name, kernels.full_name)
+    names: dict[tuple[str, str], int] = {}
+    numbers = []
+    for short, full in pairs:
+        key = (trace.names[short], functor_of(trace.names[full]) or "")
+        numbers.append(names.setdefault(key, len(names)))
+    return np.array(numbers, dtype=np.int64)[which], list(names)
+
+
+def _operators(trace: model.Trace, mine: Ns, group: Ns, took: Ns) -> dict[int, str]:
+    """The operator that launched most of each group; a group without one is left out."""
+    row = launched(trace)[mine]
+    known = row >= 0
+    if not known.any():
+        return {}
+    keys, which = grouped(group[known], trace.host.name[row[known]])
+    sums = np.bincount(which, weights=took[known])
+    found: dict[int, str] = {}
+    for place in np.argsort(sums).tolist():
+        own, name = keys[place]
+        found[own] = trace.names[name]
+    return found
+
+
+def _variants(trace: model.Trace, kernels: model.DeviceOps, group: Ns, took: Ns) -> dict[int, list[KernelVariant]]:
+    """The full names in each group, most time first."""
+    pairs, which = grouped(group, kernels.full_name)
+    counts = np.bincount(which)
+    sums = np.bincount(which, weights=took)
+    found: dict[int, list[KernelVariant]] = {}
+    for index, (own, full) in enumerate(pairs):
+        row = KernelVariant(name=trace.names[full], count=int(counts[index]), seconds=float(sums[index]) / 1e9)
+        found.setdefault(own, []).append(row)
+    for rows in found.values():
+        rows.sort(key=lambda row: -row.seconds)
+    return found
+
+
+def seconds_by_kind(kernels: tuple[KernelTime, ...]) -> dict[KernelKind, float]:
+    """Seconds of kernel time by what they compute; the variants of one short name may differ in that."""
+    sums: dict[KernelKind, float] = {}
+    for kernel in kernels:
+        for variant in kernel.variants:
+            kind = kind_of(variant.name)
+            sums[kind] = sums.get(kind, 0.0) + variant.seconds
+    return dict(sorted(sums.items(), key=lambda item: -item[1]))

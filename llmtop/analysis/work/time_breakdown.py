@@ -1,0 +1,270 @@
+"""What device time is made of: passes of a training, stages of inference, graphs, copies, types of numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from llmtop.analysis.steps.token_passes import TokenPasses, token_passes
+from llmtop.analysis.work.hlo_operations import hlo_parts, hlo_passes
+from llmtop.analysis.work.operators import Calls, graph_launched, launched, named, operator_calls
+from llmtop.hardware.gpu_specs import has_matrix_cores
+from llmtop.naming.kernel_names import is_collective, kind_of, matrix_type
+from llmtop.naming.phase_names import is_optimizer_step, role_of
+from llmtop.report.device_time import DeviceTimePart, Makeup
+from llmtop.trace import intervals as iv
+from llmtop.trace import model
+from llmtop.trace.groups import distinct, grouped
+from llmtop.trace.intervals import Ns
+
+Chosen = npt.NDArray[np.bool_]
+
+_AMD = re.compile(r"\bAMD\b|Instinct|Radeon|\bMI\d{3}", re.I)
+_NVIDIA = re.compile(r"NVIDIA|Tesla|GeForce|Quadro|\b[AHBL]\d{2,3}\b", re.I)
+_BACKWARD_KERNEL = re.compile(r"_bwd|bwd_|backward|dgrad|wgrad|_grad_(?:kernel|weight|input)|GammaBeta", re.I)
+_SERVES = re.compile(
+    r"reshape_and_cache|paged_?attention|concat_and_cache|store_kv_?cache|BatchDecode|BatchPrefill|mla_decode"
+    r"|flash_fwd_splitkv|unified_attention|rotary_embedding_kernel",
+    re.I,
+)
+"""Kernels of inference servers: those that keep keys and values in pages."""
+_DECODE = re.compile(
+    r"\bdecode\b|decode_one_token|decode_n_tokens|execute_\w*?context_0[(_].*generation_[1-9]", re.I
+)
+_PREFILL = re.compile(
+    r"\bprefill\b|_prefill\b|\bstep\[EXTEND|execute_\w*?context_[1-9]\d*[(_](?:(?!generation).)*(?:generation_0|$)",
+    re.I,
+)
+_STAGE_FUNCTION = re.compile(r": (?:_?prefill|_?decode_step|decode_one_token|decode_n_tokens)$")
+_MIXED = re.compile(r"step\[MIXED|execute_\w*?context_[1-9]\d*[(_].*generation_[1-9]", re.I)
+"""Ranges of vLLM (execute_…context_R(…)_generation_R(…): requests of either stage in a batch), of SGLang
+(step[DECODE bs=32]), and functions and ranges that say the word."""
+_STAGES = (("decode", _DECODE), ("prefill", _PREFILL), ("prefill and decode in one batch", _MIXED))
+_WHOLE_GRAPHS = "CUDA graphs traced as a whole"
+"""Such a graph may hold all of a step; what of it is which pass is not known."""
+_COPY_OPERATORS = frozenset({"aten::copy_", "aten::_to_copy", "aten::to", "aten::clone", "aten::contiguous"})
+_COPY_KERNEL = re.compile(r"direct_copy_kernel|copy_kernel_cuda|copy_device_to_device")
+
+
+def makeup(trace: model.Trace) -> Makeup | None:
+    """What device time goes into; None without device work."""
+    ops = trace.ops
+    took = ops.end - ops.start
+    everything = int(took.sum())
+    if not everything:
+        return None
+
+    def share(chosen: Chosen) -> float:
+        return 100.0 * int(took[chosen].sum()) / everything
+
+    row, calls = launched(trace), operator_calls(trace)
+    workload, told_by = _workload(trace, calls)
+    passes = _passes(trace, row, calls) if workload == "training" else {}
+    differentiated = hlo_passes(trace)
+    if differentiated:
+        workload, told_by, passes = "training", "operations run backward (transpose)", differentiated
+    stages = _stages(trace) if workload == "inference" else {}
+    stages_by = "ranges and functions of these names" if stages else ""
+    answers = None if stages or workload == "training" else token_passes(trace)
+    if answers is not None:
+        stages_by = "inferred: which kernels lie between one choice of a token and the next"
+        stages = {name: answers.rows(prefill=name == "prefill") for name in ("prefill", "decode")}
+        stages["neither"] = ~(stages["prefill"] | stages["decode"])
+        workload, told_by = "inference", told_by or "tokens are chosen after passes of two kinds"
+    parts = {
+        name: DeviceTimePart(name=name, seconds=int(took[c].sum()) / 1e9, share_pct=share(c))
+        for name, c in passes.items()
+    }
+    forward, back = parts.get("forward"), parts.get("backward")
+    graph = graph_launched(trace)
+    fp32 = _by_name(trace, lambda name: kind_of(name) in ("GEMM", "convolution") and matrix_type(name) == "fp32")
+    return Makeup(
+        vendor=_vendor(trace),
+        framework=trace.framework if trace.ops.hlo.any() else None,
+        operations=hlo_parts(trace),
+        workload=workload,
+        told_by=told_by,
+        passes=tuple(part for part in parts.values() if part.seconds),
+        backward_to_forward=back.seconds / forward.seconds if forward and back and forward.seconds else None,
+        stages=tuple(
+            DeviceTimePart(
+                name=name,
+                seconds=int(took[c].sum()) / 1e9,
+                share_pct=share(c),
+                **({} if answers is None else _per_pass(answers, name)),
+            )
+            for name, c in stages.items()
+            if c.any()
+        ),
+        stages_by=stages_by,
+        graph_launches=_graph_launches(trace),
+        graph_pct=share(graph) if len(trace.calls) else None,
+        copy_cast_pct=share(_copies(trace, row)),
+        fp32_matrix_pct=share(fp32) if matrix_cores(trace) else None,
+    )
+
+
+def _per_pass(answers: TokenPasses, stage: str) -> dict[str, Any]:
+    """How many passes of a stage there are, and how long one takes."""
+    if stage not in ("prefill", "decode"):
+        return {}
+    prefill = stage == "prefill"
+    return {"passes": int((answers.prefill == prefill).sum()), "pass_seconds": answers.seconds(prefill=prefill)}
+
+
+def matrix_cores(trace: model.Trace) -> bool:
+    """Whether all GPUs of the capture are known to be faster at matrix products in narrower types than fp32."""
+    used = [trace.gpu(*pair) for pair in grouped(trace.ops.process, trace.ops.device)[0]]
+    return all(gpu is not None and bool(gpu.name) and has_matrix_cores(gpu.name or "") for gpu in used)
+
+
+def _by_name(trace: model.Trace, fits: Callable[[str], object]) -> Chosen:
+    """Kernels whose full name fits."""
+    kernels = trace.ops.kind == model.KERNEL
+    like = np.zeros(len(trace.names), dtype=bool)
+    for number in distinct(trace.ops.full_name[kernels]).tolist():
+        like[number] = bool(fits(trace.names[number]))
+    return np.asarray(kernels & like[trace.ops.full_name])
+
+
+def _vendor(trace: model.Trace) -> Literal["NVIDIA", "AMD", "Google", "CPU"] | None:
+    names = [gpu.name for gpu in trace.gpus.values() if gpu.name]
+    if model.CPU in names:
+        return "CPU"
+    if any(name.startswith(model.TPU) for name in names):
+        return "Google"
+    if any(map(_AMD.search, names)):
+        return "AMD"
+    if any(map(_NVIDIA.search, names)):
+        return "NVIDIA"
+    called = [trace.names[number] for number in distinct(trace.calls.name).tolist()]
+    if any(name.startswith("hip") for name in called):
+        return "AMD"
+    return "NVIDIA" if any(name.startswith("cu") for name in called) else None
+
+
+def _workload(trace: model.Trace, calls: Calls) -> tuple[Literal["training", "inference"] | None, str]:
+    """Training or inference, and what told it; (None, "") where nothing does."""
+    kernels = _names(trace, trace.ops.full_name[trace.ops.kind == model.KERNEL])
+    ranges = _names(trace, trace.ranges.name)
+    matrix_work = any(kind_of(name) in ("GEMM", "convolution", "attention") for name in kernels)
+    evidence: tuple[tuple[Literal["training", "inference"], str, object], ...] = (
+        ("training", "operators of autograd's backward pass", (calls.backward >= 0).any()),
+        ("training", "the optimizer's range", any(map(is_optimizer_step, ranges))),
+        (
+            "inference",
+            "ranges named like prefill or decode",
+            any(pattern.search(name) for name in ranges for _, pattern in _STAGES),
+        ),
+        ("training", "kernels of an optimizer", any(kind_of(name) == "optimizer" for name in kernels)),
+        ("training", "kernels of a backward pass", any(map(_BACKWARD_KERNEL.search, kernels))),
+        ("training", "ranges named like a backward pass", any(role_of(name) == "backward" for name in ranges)),
+        ("inference", "kernels that keep a cache of keys and values", any(map(_SERVES.search, kernels))),
+        (
+            "inference",
+            "no operator was recorded for autograd",
+            matrix_work and len(calls.rows) and not trace.host.sequence.any(),
+        ),
+    )
+    return next(((workload, words) for workload, words, told in evidence if told), (None, ""))
+
+
+def _names(trace: model.Trace, numbers: Ns) -> list[str]:
+    return [trace.names[number] for number in distinct(numbers).tolist()]
+
+
+def _within(trace: model.Trace, fits: Callable[[str], object], functions: bool = False) -> Chosen:
+    """Device work that was launched while a fitting range was open in its process, on any of its threads: the
+    backward pass runs on one of autograd's."""
+    chosen = np.zeros(len(trace.ops), dtype=bool)
+    like = np.zeros(len(trace.names), dtype=bool)
+    for number in distinct(trace.ranges.name).tolist():
+        like[number] = bool(fits(trace.names[number]))
+    closed = like[trace.ranges.name] & (trace.ranges.end != model.OPEN)
+    tables: list[tuple[model.Ranges | model.HostSpans, Chosen]] = [(trace.ranges, closed)]
+    if functions:
+        python = (trace.host.kind == model.PYTHON) & named(
+            trace, lambda name: _STAGE_FUNCTION.search(name) and fits(name)
+        )[trace.host.name]
+        tables.append((trace.host, python))
+    known = np.flatnonzero(trace.launched_by >= 0)
+    launched_at = trace.calls.start[trace.launched_by[known]] if len(known) else known
+    process = trace.ops.process[known]
+    for pid in distinct(process).tolist():
+        spans = [
+            iv.union(table.start[mine & (table.process == pid)], table.end[mine & (table.process == pid)])
+            for table, mine in tables
+        ]
+        own = process == pid
+        chosen[known[own]] = iv.contains(iv.either(*spans), launched_at[own])
+    return chosen
+
+
+def _passes(trace: model.Trace, row: Ns, calls: Calls) -> dict[str, Chosen]:
+    """Disjoint parts of all device work, in the order of a step."""
+    ops, rest = trace.ops, np.ones(len(trace.ops), dtype=bool)
+    copied = np.isin(ops.kind, (model.MEMCPY, model.MEMSET))
+    found: dict[str, Chosen] = {}
+
+    def take(name: str, chosen: Chosen) -> None:
+        nonlocal rest
+        found[name] = rest & chosen
+        rest = rest & ~chosen
+
+    take("communication", _by_name(trace, is_collective))
+    take("launch not recorded", trace.launched_by < 0)
+    optimizer = _within(trace, lambda name: role_of(name) == "optimizer" or is_optimizer_step(name))
+    take("optimizer", optimizer | _by_name(trace, lambda name: kind_of(name) == "optimizer"))
+    if (calls.backward >= 0).any():
+        again = np.zeros(len(trace.host), dtype=bool)
+        again[calls.rows[calls.again]] = True
+        back = np.zeros(len(trace.host), dtype=bool)
+        back[calls.rows[calls.backward >= 0]] = True
+        take("recomputed forward", (row >= 0) & again[row])
+        take("backward", (row >= 0) & back[row])
+        take("copies and memsets", copied)
+        take(_WHOLE_GRAPHS, ops.kind == model.GRAPH)
+        take("forward", rest)
+    else:
+        take("backward", _within(trace, lambda name: role_of(name) == "backward"))
+        take("copies and memsets", copied)
+        take("forward", _within(trace, lambda name: role_of(name) == "compute"))
+        take(_WHOLE_GRAPHS, ops.kind == model.GRAPH)
+        take("other", rest)
+    order = ("forward", "recomputed forward", "backward", "optimizer", "communication", "copies and memsets")
+    return {name: found[name] for name in (*order, _WHOLE_GRAPHS, "other", "launch not recorded") if name in found}
+
+
+def _stages(trace: model.Trace) -> dict[str, Chosen]:
+    """Device work by the stage of inference that launched it; empty where nothing tells the stages."""
+    found: dict[str, Chosen] = {}
+    rest = np.ones(len(trace.ops), dtype=bool)
+    for name, pattern in reversed(_STAGES):
+        mine = rest & _within(trace, pattern.search, functions=True)
+        if mine.any():
+            found[name] = mine
+            rest &= ~mine
+    if found and rest.any():
+        found["neither"] = rest
+    return found
+
+
+def _graph_launches(trace: model.Trace) -> int:
+    names = distinct(trace.calls.name)
+    graphs = names[[bool(re.search(r"GraphLaunch", trace.names[number])) for number in names.tolist()]]
+    return int(np.isin(trace.calls.name, graphs).sum()) if len(graphs) else 0
+
+
+def _copies(trace: model.Trace, row: Ns) -> Chosen:
+    """Copies and conversions of type within a device."""
+    inside = trace.ops.kind == model.KERNEL
+    inside |= (trace.ops.kind == model.MEMCPY) & (trace.ops.direction == model.DEVICE_TO_DEVICE)
+    by_kernel = _by_name(trace, _COPY_KERNEL.search)
+    if not (row >= 0).any():
+        return by_kernel
+    by_operator = named(trace, lambda name: name in _COPY_OPERATORS)[trace.host.name[row]] & (row >= 0)
+    return np.asarray(inside & (by_operator | by_kernel))

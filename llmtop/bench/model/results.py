@@ -1,0 +1,218 @@
+"""What `llmtop bench` measured, as metrics.json tells it: of each run, and of all of them together."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from llmtop.bench.model.comparison import BenchComparison, Ranking
+from llmtop.version import __version__
+
+SCHEMA = 1
+"""Grows when a field changes its meaning or goes; a new field does not change it."""
+
+METRICS_FILE = "metrics.json"
+
+Ended = Literal["window", "itself", "crashed", "interrupted", "killed", "failed"]
+"""How a run ended: "window": asked to end (SIGINT) once its window was whole; "itself": with exit code 0 before
+that, or because it was let (--to-end); "crashed": with another exit code or by a signal, neither asked for;
+"interrupted": bench itself was told to end; "killed": with SIGKILL because --kill allowed that; "failed": bench
+could not go on (a full disk)."""
+
+State = Literal["running", "done", "interrupted", "failed"]
+"""Of all runs; "running" in a file that nobody writes any more means that bench was killed."""
+
+
+class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run is asked for."""
+
+    warmup: int = 10
+    """Steps that are dropped first."""
+    steps: int | None = 100
+    """Of the window; None where `seconds` says how long that is."""
+    seconds: float | None = None
+    runs: int = 3
+    """Of each variant."""
+    to_end: bool = False
+    """Let the command finish by itself once its window is whole."""
+    kill: bool = False
+    """Kill a command that does not end after SIGINT."""
+    diff: bool = True
+    """Store the hash and the statistics of the difference to the git commit in environment.json."""
+    keep_diff: bool = False
+    """Store the text of that difference too, without secrets."""
+
+
+class MeasuredSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """The steps that were measured, each of them, by the host's clock of the training."""
+
+    started_at: float
+    """Unix time at which the first of them began."""
+    seconds: float
+    """From there to the end of the last."""
+    warmup_steps: int
+    """How many before it were dropped."""
+    step_seconds: list[float]
+    """Of each step from its start to the start of the next; of a request likewise."""
+    step_tokens: list[float] | None = None
+    """Of each of these steps, over all ranks; None unless every one of them told it."""
+    step_samples: list[float] | None = None
+    """The same of samples."""
+    ranks: int = 1
+    """How many processes stepped together."""
+    kind: Literal["step", "request"] = "step"
+    lost: int = 0
+    """Steps that were made meanwhile and did not arrive here: in no figure."""
+    whole: bool = True
+    """Whether it is as long as was asked for."""
+
+
+class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What a window came to; None is not known. The names are those that --metric takes."""
+
+    steps_per_s: float | None = None
+    samples_per_s: float | None = None
+    tokens_per_s: float | None = None
+    step_seconds_mean: float | None = None
+    step_seconds_p50: float | None = None
+    step_seconds_p95: float | None = None
+    step_seconds_p99: float | None = None
+    """Start to start, by the host's clock."""
+    ttft_seconds_p50: float | None = None
+    ttft_seconds_p95: float | None = None
+    ttft_seconds_p99: float | None = None
+    """Of requests: from the beginning until the first token is there."""
+    tpot_seconds_p50: float | None = None
+    tpot_seconds_p95: float | None = None
+    tpot_seconds_p99: float | None = None
+    """Of requests: the time per token after the first."""
+    gpu_idle_pct: float | None = None
+    """Mean over the GPUs of its ranks."""
+    gpu_idle_bound: bool = False
+    """True: it was idle for at least that."""
+    gpu_idle_source: str | None = None
+    """Which witness says so: "events", "util" or "sm" (llmtop/model/gpu_busy.py)."""
+    power_watts: float | None = None
+    """Of all GPUs of its ranks together, the mean over the window."""
+    energy_joules: float | None = None
+    """Of all of them over the window."""
+    energy_joules_per_token: float | None = None
+    memory_peak_bytes: int | None = None
+    """The most that torch's allocator had in use on one GPU, by any rank, since the run began."""
+    mfu_pct: float | None = None
+    mfu_note: str | None = None
+    """Which peak it was divided by, or why there is none."""
+    overhead_seconds: float | None = None
+    """What being attached costs a step, by the training's own estimate."""
+
+
+class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of the command."""
+
+    number: int
+    """From 1, in the order in which they were made."""
+    folder: str
+    """Where its files are, relative to the one of all runs."""
+    label: str = ""
+    """Which variant it is of; "" where there is one alone."""
+    command: list[str] = []
+    """As it was started, without secrets."""
+    variables: dict[str, str] = {}
+    """What was set for it in the environment, without secrets."""
+    attached: bool = True
+    """False of the bare run, which llmtop was no part of."""
+    started_at: float
+    """Unix time."""
+    wall_seconds: float
+    """From its start to its end, with everything."""
+    exit_code: int | None = None
+    """Of the command; None where a signal ended it, or it has not ended."""
+    signal: str | None = None
+    """The signal that ended it: "SIGINT"."""
+    ended: Ended
+    steps_seen: int = 0
+    """All whole steps, warm-up and what came after the window included."""
+    window: MeasuredSteps | None = None
+    """None where there was no step after warm-up."""
+    figures: RunFigures = RunFigures()
+    verdict: str = "unknown"
+    """What bounded its steps, as of `llmtop report`."""
+    verdict_summary: str = ""
+    unsteady: list[str] = []
+    """Why the window is not steady, a sentence each; empty where nothing speaks against it."""
+    notes: list[str] = []
+
+
+class OverRuns(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure over the runs of one variant."""
+
+    median: float
+    lowest: float
+    highest: float
+    spread_pct: float
+    """From lowest to highest, in percent of the median."""
+    runs: int
+
+
+class Bench(msgspec.Struct, kw_only=True):
+    """metrics.json: all runs."""
+
+    schema: int = SCHEMA
+    llmtop: str = __version__
+    state: State = "running"
+    started_at: float
+    """Unix time."""
+    finished_at: float | None = None
+    host: str
+    command: list[str]
+    """Without secrets."""
+    settings: BenchSettings
+    environment: dict[str, str] = {}
+    """The main facts of environment.json: GPUs, driver, CUDA, torch, commit, host."""
+    runs: list[BenchRun] = []
+    figures: dict[str, dict[str, OverRuns]] = {}
+    """By the variant's label and the figure's name, over its whole attached runs."""
+    comparison: BenchComparison | None = None
+    """With what these runs were held to; None where they were held to nothing."""
+    ranking: Ranking | None = None
+    """Of the values of --vary."""
+    folder: str | None = None
+    """In a baseline: where its artifacts were, for a later comparison of captures."""
+    attaching: str | None = None
+    """What being attached cost beside a bare run, in words; None where none was made."""
+    notes: list[str] = []
+
+
+class BenchMetric(NamedTuple):
+    """A figure that runs can be compared by."""
+
+    name: str
+    """Of the field in `RunFigures`."""
+    title: str
+    unit: str
+    more_is_better: bool
+    short: str = ""
+    """What --metric takes besides the name."""
+
+
+METRICS: tuple[BenchMetric, ...] = (
+    BenchMetric("steps_per_s", "steps/s", "steps/s", True),
+    BenchMetric("samples_per_s", "samples/s", "samples/s", True),
+    BenchMetric("tokens_per_s", "tokens/s", "tokens/s", True),
+    BenchMetric("step_seconds_mean", "mean step", "s", False, "mean"),
+    BenchMetric("step_seconds_p50", "step p50", "s", False, "p50"),
+    BenchMetric("step_seconds_p95", "step p95", "s", False, "p95"),
+    BenchMetric("step_seconds_p99", "step p99", "s", False, "p99"),
+    BenchMetric("ttft_seconds_p50", "TTFT p50", "s", False, "ttft"),
+    BenchMetric("ttft_seconds_p95", "TTFT p95", "s", False),
+    BenchMetric("ttft_seconds_p99", "TTFT p99", "s", False),
+    BenchMetric("tpot_seconds_p50", "TPOT p50", "s", False, "tpot"),
+    BenchMetric("tpot_seconds_p95", "TPOT p95", "s", False),
+    BenchMetric("tpot_seconds_p99", "TPOT p99", "s", False),
+    BenchMetric("gpu_idle_pct", "GPU idle", "%", False),
+    BenchMetric("power_watts", "power", "W", False),
+    BenchMetric("energy_joules_per_token", "energy a token", "J", False),
+    BenchMetric("memory_peak_bytes", "memory peak", "B", False),
+    BenchMetric("mfu_pct", "MFU", "%", True, "mfu"),
+)

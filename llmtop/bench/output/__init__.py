@@ -1,0 +1,1 @@
+"""Results of `llmtop bench` as text, Markdown and JUnit XML."""

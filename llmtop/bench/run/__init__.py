@@ -1,0 +1,1 @@
+"""One run of a benchmarked command: start, measured window, end, figures and files."""

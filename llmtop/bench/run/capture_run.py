@@ -1,0 +1,147 @@
+"""One more run under a profiler: the capture that says where a regression comes from."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llmtop.bench.run.command_process import CommandProcess
+from llmtop.bench.run.interrupt import ToldToEnd, told_to_end
+from llmtop.bench.run.run_end import RunEnd
+from llmtop.capture import capabilities, targets
+from llmtop.capture.base.job import DEFAULT_STEPS, Plan, Target
+from llmtop.capture.base.step_listener import StepWatch
+from llmtop.capture.take import Result, take
+from llmtop.errors import LlmtopError, NotPossibleHere
+
+_TICK_SECONDS = 0.1
+CALLED_OFF_SECONDS = 60.0
+"""How long a capture that is called off may take to be undone; nsys ends a collection in about three seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchCapture:
+    """What is captured."""
+
+    command: tuple[str, ...]
+    folder: Path
+    """Where the capture's own folder is made."""
+    warmup: int
+    """Steps before it begins."""
+    environment: Mapping[str, str]
+    kill: bool
+    reason: str
+    say: Callable[[str], None]
+
+
+@dataclass
+class _Taking:
+    """A capture being taken in a thread, so that what waits can be told meanwhile."""
+
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    result: Result | None = None
+    error: LlmtopError | None = None
+    thread: threading.Thread | None = None
+
+    def start(self, plan: Plan) -> None:
+        """Begin."""
+        self.thread = threading.Thread(target=self._run, args=(plan,), name="llmtop-bench-capture", daemon=True)
+        self.thread.start()
+
+    def _run(self, plan: Plan) -> None:
+        try:
+            self.result = take(plan, cancelled=self.cancelled)
+        except LlmtopError as error:
+            self.error = error
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has begun and ended."""
+        return self.thread is not None and not self.thread.is_alive()
+
+
+def capture_run(request: BenchCapture) -> Result:
+    """Run the command once more, capture some steps after its warm-up, and end it as by ctrl+c.
+
+    Raises:
+        LlmtopError: the command made no such steps, or no engine could capture it.
+    """
+    with told_to_end() as told:
+        command = CommandProcess(request.command, request.environment)
+        taking = _Taking()
+        end = RunEnd(command, told, request.say, kill=request.kill)
+        try:
+            _until_its_end(request, command, taking, end, told)
+        finally:
+            taking.cancelled.set()
+            if taking.thread is not None:
+                taking.thread.join(CALLED_OFF_SECONDS)
+            if not command.has_ended():
+                command.interrupt()
+        end.wait_for_left()
+    if taking.error is not None:
+        raise taking.error
+    if taking.result is None:
+        raise NotPossibleHere(
+            "nothing was captured: "
+            + ("it was told to end" if told else f"the command ended within its first {request.warmup} steps")
+        )
+    return taking.result
+
+
+def _until_its_end(
+    request: BenchCapture, command: CommandProcess, taking: _Taking, end: RunEnd, told: ToldToEnd
+) -> None:
+    watched: _Warmup | None = None
+    try:
+        while not command.has_ended():
+            if taking.thread is None and not told:
+                watched = watched or _Warmup.of(command)
+                if watched is not None and watched.steps > request.warmup:
+                    taking.start(_plan(request, watched.targets))
+            if told:
+                taking.cancelled.set()
+            if taking.is_over:
+                end.ask()
+            if end.look():
+                return
+            time.sleep(_TICK_SECONDS)
+    finally:
+        if watched is not None:
+            watched.close()
+
+
+class _Warmup:
+    """Counts the steps of the command's processes."""
+
+    def __init__(self, found: Sequence[Target]) -> None:
+        self.targets = tuple(found)
+        self._watch = StepWatch([(target.pid, target.socket) for target in found if target.socket])
+
+    @classmethod
+    def of(cls, command: CommandProcess) -> _Warmup | None:
+        """Of those that have attached and made a step by now; None while there is none."""
+        found = [target for target in targets.attached() if command.owns(target.pid)]
+        return cls(found) if found else None
+
+    @property
+    def steps(self) -> int:
+        """Whole steps that each of them has made since."""
+        return self._watch.whole(0)
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._watch.close()
+
+
+def _plan(request: BenchCapture, found: tuple[Target, ...]) -> Plan:
+    return Plan(
+        engine=capabilities.best_for(found),
+        targets=found,
+        parent=request.folder,
+        steps=DEFAULT_STEPS,
+        reason=request.reason,
+    )

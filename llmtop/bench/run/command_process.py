@@ -1,0 +1,135 @@
+"""The command of a run as a process: started attached or bare, told to end as by ctrl+c, and waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal as signals
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.launch import run_lifetime
+from llmtop.launch.environment import instrumented, without_lines
+from llmtop.system import procfs
+
+_STARTER = Path(__file__).with_name("start_command.py")
+
+
+def check_program(command: Sequence[str], variables: Mapping[str, str]) -> None:
+    """See that there is such a program.
+
+    Raises:
+        UnusableInput: there is none, or it may not be executed.
+    """
+    program = shutil.which(command[0], os.F_OK, variables.get("PATH"))
+    if program is None:
+        raise UnusableInput(f"{command[0]}: no such command; check its name and PATH")
+    if not os.access(program, os.X_OK) or os.path.isdir(program):
+        raise UnusableInput(f"{command[0]} cannot be executed: it is no program")
+
+
+class CommandProcess:
+    """The command, from its start to its end. What it writes goes to our standard error, and to no file."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, attached: bool = True) -> None:
+        """Start it.
+
+        Args:
+            command: its words.
+            environment: all of it, but what makes it attach.
+            attached: whether as by `llmtop run`; else llmtop does nothing in it, not even where it is called.
+
+        Raises:
+            UnusableInput: there is no such command, or it may not be executed.
+        """
+        variables = dict(environment)
+        variables.pop("LLMTOP_OFF", None)
+        variables = without_lines(instrumented(variables)) if attached else {**variables, "LLMTOP_OFF": "1"}
+        self._marker = run_lifetime.new_marker()
+        variables[run_lifetime.MARKER] = self._marker
+        check_program(command, variables)
+        self.started_at, self._began = time.time(), time.monotonic()
+        self._seconds: float | None = None
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_STARTER), *command],
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            stderr=2,
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+        self._known: dict[int, bool] = {}
+
+    def has_ended(self) -> bool:
+        """Whether its first process has ended."""
+        ended = self._process.poll() is not None
+        if ended and self._seconds is None:
+            self._seconds = time.monotonic() - self._began
+        return ended
+
+    @property
+    def wall_seconds(self) -> float:
+        """From its start to its end, or until now."""
+        return time.monotonic() - self._began if self._seconds is None else self._seconds
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of the command; None while it runs, and where a signal ended it."""
+        code = self._process.returncode
+        return code if code is not None and code >= 0 else None
+
+    @property
+    def signal(self) -> str | None:
+        """The name of the signal that ended it."""
+        code = self._process.returncode
+        if code is None or code >= 0:
+            return None
+        try:
+            return signals.Signals(-code).name
+        except ValueError:
+            return f"signal {-code}"
+
+    def owns(self, pid: int) -> bool:
+        """Whether a process is one of this run: its first one, or one that has its mark in the environment."""
+        if pid == self.pid:
+            return True
+        if pid not in self._known or not self._known[pid]:
+            try:
+                self._known[pid] = procfs.environ(pid).get(run_lifetime.MARKER) == self._marker
+            except NotPossibleHere:
+                self._known.setdefault(pid, False)
+        return self._known[pid]
+
+    def left(self) -> list[int]:
+        """The processes of this run that are alive, without the first."""
+        entry = f"{run_lifetime.MARKER}={self._marker}".encode()
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        return [pid for pid in pids if pid != self.pid and _carries(pid, entry) and procfs.is_alive(pid)]
+
+    def interrupt(self) -> None:
+        """Send SIGINT to its process group, as a terminal does at ctrl+c."""
+        self._send(signals.SIGINT)
+
+    def kill(self) -> None:
+        """Kill its process group, and what else carries its mark."""
+        self._send(signals.SIGKILL)
+        for pid in self.left():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signals.SIGKILL)
+
+    def _send(self, number: signals.Signals) -> None:
+        with contextlib.suppress(OSError):  # it has just ended
+            os.killpg(self.pid, number)
+
+
+def _carries(pid: int, entry: bytes) -> bool:
+    try:
+        return entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False

@@ -1,0 +1,177 @@
+"""What a window came to: rates and percentiles of its steps, and what its GPUs did meanwhile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from llmtop.bench.model.results import MeasuredSteps, RunFigures
+from llmtop.bench.run.run_steps import RankSteps
+from llmtop.model.gpu_busy import Busy, believed
+from llmtop.model.snapshot import Gpu, Snapshot
+from llmtop.step_history.whole_steps import WholeStep
+
+LOOK_BACK_SECONDS = 1.0
+"""What the driver's counters say is of so long before: the first sample of a window is of its warm-up."""
+LEAST_SAMPLES = 3
+"""Fewer samples of a counter in the window say nothing of it."""
+
+
+def figures_of(
+    window: MeasuredSteps,
+    measured: Sequence[WholeStep],
+    ranks: Sequence[RankSteps],
+    snapshots: Sequence[Snapshot],
+    shared: frozenset[str],
+) -> RunFigures:
+    """The figures of a window.
+
+    Args:
+        window: of the run.
+        measured: its steps.
+        ranks: all processes of the run that made steps, the measured one first.
+        snapshots: of the run, oldest first.
+        shared: UUIDs of the GPUs on which others computed as well: how idle they were cannot be said.
+    """
+    seconds = sum(window.step_seconds)
+    tokens = None if window.step_tokens is None else sum(window.step_tokens)
+    samples = None if window.step_samples is None else sum(window.step_samples)
+    uuids = [rank.rank.gpu_uuid for rank in ranks if rank.rank.gpu_uuid]
+    during = [one for one in snapshots if _is_within(one, window)]
+    gpus = {uuid: _samples(uuid, during) for uuid in dict.fromkeys(uuids)}
+    joules = _energy([_spread_over(uuid, snapshots) for uuid in gpus], window)
+    busy = _busy(gpus, measured, ranks) if not shared else None
+    mfu_pct, mfu_note = _mfu(ranks, None if tokens is None else tokens / seconds, during)
+    peaks = [one.memory_peak_bytes for one in ranks if one.memory_peak_bytes is not None]
+    costs = [one.overhead_seconds for one in ranks if one.overhead_seconds is not None]
+    return RunFigures(
+        steps_per_s=len(window.step_seconds) / seconds,
+        tokens_per_s=None if tokens is None else tokens / seconds,
+        samples_per_s=None if samples is None else samples / seconds,
+        step_seconds_mean=seconds / len(window.step_seconds),
+        **_percentiles("step_seconds", window.step_seconds),
+        **_percentiles("ttft_seconds", [whole.step.ttft_seconds for whole in measured]),
+        **_percentiles("tpot_seconds", [whole.step.tpot_seconds for whole in measured]),
+        gpu_idle_pct=None if busy is None else max(0.0, 100.0 - busy.pct),
+        gpu_idle_bound=busy is not None and busy.bound,
+        gpu_idle_source=None if busy is None else busy.source,
+        power_watts=_power(gpus, joules, window),
+        energy_joules=joules,
+        energy_joules_per_token=None if joules is None or not tokens else joules / tokens,
+        memory_peak_bytes=max(peaks, default=None),
+        mfu_pct=mfu_pct,
+        mfu_note=mfu_note,
+        overhead_seconds=max(costs, default=None),
+    )
+
+
+def _percentiles(name: str, values: Sequence[float | None]) -> dict[str, Any]:
+    known = [value for value in values if value is not None]
+    if not known:
+        return {}
+    found = np.percentile(known, (50, 95, 99))
+    return {f"{name}_p{share}": float(value) for share, value in zip((50, 95, 99), found, strict=True)}
+
+
+def _is_within(snapshot: Snapshot, window: MeasuredSteps) -> bool:
+    """Whether what a snapshot's counters say is of the window."""
+    since = window.started_at + LOOK_BACK_SECONDS
+    return since <= snapshot.time <= window.started_at + window.seconds + LOOK_BACK_SECONDS / 2
+
+
+def _samples(uuid: str, during: Sequence[Snapshot]) -> list[Gpu]:
+    found = [gpu for one in during for gpu in one.gpus if gpu.uuid == uuid and gpu.error is None]
+    return list({gpu.sampled_at or -place: gpu for place, gpu in enumerate(found)}.values())
+
+
+def _spread_over(uuid: str, snapshots: Sequence[Snapshot]) -> list[tuple[float, float]]:
+    """When the energy counter of a GPU said what."""
+    found = {
+        gpu.sampled_at or one.time: gpu.energy_joules
+        for one in snapshots
+        for gpu in one.gpus
+        if gpu.uuid == uuid and gpu.energy_joules is not None
+    }
+    return sorted(found.items())
+
+
+def _energy(counters: Sequence[list[tuple[float, float]]], window: MeasuredSteps) -> float | None:
+    """Joules over the window, between the counter's readings by straight lines; None unless all GPUs tell."""
+    if not counters:
+        return None
+    total = 0.0
+    for counter in counters:
+        times, joules = [at for at, _ in counter], [value for _, value in counter]
+        begins, ends = window.started_at, window.started_at + window.seconds
+        # A window shorter than the distance of two readings would be made of one straight line alone.
+        inside = sum(begins <= at <= ends for at in times)
+        if inside < LEAST_SAMPLES or times[0] > begins + LOOK_BACK_SECONDS or times[-1] < ends - LOOK_BACK_SECONDS:
+            return None
+        total += float(np.interp(ends, times, joules) - np.interp(begins, times, joules))
+    return total if total > 0 else None
+
+
+def _power(gpus: dict[str, list[Gpu]], joules: float | None, window: MeasuredSteps) -> float | None:
+    if joules is not None:
+        return joules / window.seconds
+    means = []
+    for samples in gpus.values():
+        watts = [gpu.power_watts for gpu in samples if gpu.power_watts is not None]
+        if not watts:
+            return None
+        means.append(fmean(watts))
+    return sum(means) if means else None
+
+
+def _busy(gpus: dict[str, list[Gpu]], measured: Sequence[WholeStep], ranks: Sequence[RankSteps]) -> Busy | None:
+    """How busy the GPUs were, by the witness that is believed; the mean where there are several."""
+    found = []
+    events = _events_pct(measured)
+    paced = ranks[0].rank.gpu_host_paced_pct
+    for samples in gpus.values():
+        util = [gpu.util_pct for gpu in samples if gpu.util_pct is not None]
+        sm = [gpu.sm_active_pct for gpu in samples if gpu.sm_active_pct is not None]
+        busy = believed(
+            util_pct=fmean(util) if len(util) >= LEAST_SAMPLES else None,
+            sm_pct=fmean(sm) if len(sm) >= LEAST_SAMPLES else None,
+            events_pct=events,
+            host_paced_pct=paced,
+        )
+        if busy is None:
+            return None
+        found.append(busy)
+    if not found:
+        return None
+    return Busy(fmean(one.pct for one in found), found[0].source, any(one.bound for one in found))
+
+
+def _events_pct(measured: Sequence[WholeStep]) -> float | None:
+    """The most that the GPU can have been busy, by CUDA events; steps without GPU times tell nothing."""
+    timed = [whole for whole in measured if whole.step.gpu_idle_seconds is not None]
+    seconds = sum(whole.seconds for whole in timed)
+    if not timed or len(timed) < len(measured) / 20 or seconds <= 0:
+        return None
+    idle = sum(whole.step.gpu_idle_seconds or 0.0 for whole in timed)
+    return 100.0 * min(max(1.0 - idle / seconds, 0.0), 1.0)
+
+
+def _mfu(
+    ranks: Sequence[RankSteps], tokens_per_s: float | None, during: Sequence[Snapshot]
+) -> tuple[float | None, str | None]:
+    """MFU of the window: what a rank told of its last seconds, times the window's rate over theirs."""
+    note = ranks[0].rank.mfu_note
+    if tokens_per_s is None:
+        return None, note
+    pids = {one.rank.pid for one in ranks}
+    for snapshot in reversed(during):
+        told = [rank for rank in snapshot.ranks if rank.pid in pids and rank.mfu_pct and rank.tokens_per_s]
+        if len(told) == len(pids):
+            rate = sum(rank.tokens_per_s or 0.0 for rank in told)
+            mean = fmean(rank.mfu_pct or 0.0 for rank in told)
+            value = mean * tokens_per_s / rate
+            return (value, told[0].mfu_note) if math.isfinite(value) else (None, note)
+    return None, note

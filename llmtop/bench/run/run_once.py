@@ -1,0 +1,156 @@
+"""One run of the command: started, measured, ended, and its files written."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from llmtop.bench.model.results import METRICS_FILE, BenchRun, BenchSettings, Ended
+from llmtop.bench.run import run_result as judged
+from llmtop.bench.run.command_process import CommandProcess
+from llmtop.bench.run.interrupt import ToldToEnd, told_to_end
+from llmtop.bench.run.run_end import RunEnd
+from llmtop.bench.run.run_watch import RunWatch
+from llmtop.capture.base.folder import write
+from llmtop.errors import LlmtopError, NotPossibleHere
+from llmtop.redaction.secret_filter import variable_without_secrets, words_without_secrets
+
+_TICK_SECONDS = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """What one run is to be."""
+
+    number: int
+    """From 1, over all variants."""
+    folder: Path
+    """Its own, inside that of all runs; made if it is not there."""
+    command: tuple[str, ...]
+    settings: BenchSettings
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    """What the command is started with, as a whole."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """What is set in it besides, for this run; told in metrics.json."""
+    label: str = ""
+    """Which variant it is of."""
+    attached: bool = True
+    """False: a bare run, without llmtop; whole, as it needs `settings.to_end`."""
+    surroundings: dict[str, Any] | None = None
+    """What the header of the recording says of where it is made."""
+    say: Callable[[str], None] = print
+    """Tells the person at the terminal what is waited for, a sentence each."""
+
+
+def run_once(request: RunRequest) -> BenchRun:
+    """Run the command once, and write recording, gpu.csv and metrics.json into its folder.
+
+    A command that crashes, never steps or ends early is no error here: `BenchRun.ended`, `window` and `notes` say
+    so. After ctrl+c or SIGTERM the run is "interrupted", and nothing more should be started. On a full disk it is
+    "failed", and what was written before stays.
+
+    Raises:
+        UnusableInput: there is no such command, or it cannot be executed.
+        NotPossibleHere: the folder cannot be written.
+    """
+    try:
+        request.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NotPossibleHere(
+            f"{request.folder} cannot be made: {error.strerror}; choose another folder with --out"
+        ) from None
+    with told_to_end() as told:
+        run = _bare(request, told) if not request.attached else _watched(request, told)
+    try:
+        write(request.folder / METRICS_FILE, msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n")
+    except LlmtopError as error:
+        run = msgspec.structs.replace(run, ended="failed", notes=[*run.notes, str(error)])
+    return run
+
+
+def _started(request: RunRequest) -> CommandProcess:
+    environment = {**request.environment, **request.variables}
+    return CommandProcess(request.command, environment, attached=request.attached)
+
+
+def _watched(request: RunRequest, told: ToldToEnd) -> BenchRun:
+    watch = RunWatch(request.folder, request.surroundings)
+    try:
+        command = _started(request)
+        end = RunEnd(command, told, request.say, kill=request.settings.kill)
+        try:
+            by_window = _until_its_end(request, command, watch, end)
+            if not end.abandoned:
+                watch.finish(command)
+        finally:
+            if not command.has_ended() and not end.abandoned:
+                command.interrupt()
+    finally:
+        watch.close()
+    notes = end.wait_for_left()
+    if end.abandoned:
+        notes.append(f"left running, as told: pid {command.pid}")
+    ended = _how(command, told, end, by_window=by_window)
+    if watch.error is not None:
+        ended, notes = "failed", [*notes, str(watch.error)]
+    return judged.run_of(_facts(request, command, ended, notes), request.settings, watch, command)
+
+
+def _until_its_end(request: RunRequest, command: CommandProcess, watch: RunWatch, end: RunEnd) -> bool:
+    """Watch until the command has ended; returns whether its window was whole before it was asked to end."""
+    settings, whole = request.settings, False
+    while not command.has_ended():
+        if watch.look(command) and not whole:
+            whole = watch.steps.is_whole(settings) and not end.asked
+            if whole and settings.to_end:
+                request.say(f"run {request.number}: measured; waiting for the command's own end (--to-end)")
+            elif whole or watch.error is not None:
+                end.ask()
+        if end.look():
+            break
+        time.sleep(_TICK_SECONDS)
+    return whole and end.asked
+
+
+def _bare(request: RunRequest, told: ToldToEnd) -> BenchRun:
+    command = _started(request)
+    end = RunEnd(command, told, request.say, kill=request.settings.kill)
+    while not command.has_ended() and not end.look():
+        time.sleep(_TICK_SECONDS)
+    return _facts(request, command, _how(command, told, end, by_window=False), end.wait_for_left())
+
+
+def _how(command: CommandProcess, told: ToldToEnd, end: RunEnd, *, by_window: bool) -> Ended:
+    if told:
+        return "interrupted"
+    if end.killed:
+        return "killed"
+    if by_window:
+        return "window"
+    return "itself" if command.exit_code == 0 else "crashed"
+
+
+def _facts(request: RunRequest, command: CommandProcess, ended: Ended, notes: list[str]) -> BenchRun:
+    """What is known of a run whatever it measured."""
+    return BenchRun(
+        number=request.number,
+        folder=request.folder.name,
+        label=request.label,
+        command=words_without_secrets(request.command),
+        variables={
+            name: variable_without_secrets(name, value) for name, value in sorted(request.variables.items())
+        },
+        attached=request.attached,
+        started_at=command.started_at,
+        wall_seconds=command.wall_seconds,
+        exit_code=command.exit_code,
+        signal=command.signal,
+        ended=ended,
+        notes=notes,
+    )

@@ -1,0 +1,1 @@
+"""Statistics of bench runs: block lengths, intervals, Student's t, decisions."""

@@ -1,0 +1,91 @@
+"""Whether a candidate is slower than its baseline by more than a limit, or noise hides that."""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import NamedTuple
+
+from llmtop.bench.model.results import BenchMetric
+from llmtop.bench.statistics.intervals import ChangeInterval
+from llmtop.bench.statistics.step_statistics import worse_by
+from llmtop.errors import EXIT_DONE, EXIT_ENVIRONMENT, EXIT_FINDING
+
+
+class Decision(str, enum.Enum):
+    """What a comparison comes to."""
+
+    OK = "ok"
+    IMPROVEMENT = "improvement"
+    REGRESSION = "regression"
+    UNDECIDABLE = "undecidable"
+
+    @property
+    def exit_code(self) -> int:
+        """What the command ends with."""
+        if self is Decision.REGRESSION:
+            return EXIT_FINDING
+        return EXIT_ENVIRONMENT if self is Decision.UNDECIDABLE else EXIT_DONE
+
+
+class GateVerdict(NamedTuple):
+    """A decision with its numbers, in percent that the candidate is worse (negative: better)."""
+
+    decision: Decision
+    worse: float
+    worse_low: float
+    worse_high: float
+    limit: float
+    reason: str
+
+
+def decide(found: ChangeInterval, metric: BenchMetric, limit: float) -> GateVerdict:
+    """Hold a change against a limit.
+
+    A regression is larger than the limit and than the noise: the change itself lies beyond the limit, and its
+    interval does not reach 0. All is well if the whole interval lies within the limit. Between the two,
+    noise hides which it is.
+
+    Args:
+        found: the change.
+        metric: what it is a change of.
+        limit: percent that the candidate may be worse; 0 or more.
+    """
+    worse = worse_by(metric, found.log_ratio)
+    low, high = sorted((worse_by(metric, found.low), worse_by(metric, found.high)))
+    between = f"{metric.title} is {told(worse)}, between {told(low)} and {told(high)}"
+    if worse > limit and low > 0.0:
+        decision, why = Decision.REGRESSION, f"more than the limit of {limit:g}% and than the noise"
+    elif high <= limit and high < 0.0:
+        decision, why = Decision.IMPROVEMENT, "more than the noise"
+    elif high <= limit:
+        decision, why = Decision.OK, f"within the limit of {limit:g}%"
+    else:
+        decision, why = Decision.UNDECIDABLE, f"so noise hides whether it is more than the limit of {limit:g}%"
+    return GateVerdict(decision, worse, low, high, limit, f"{between}: {why}")
+
+
+def told(worse: float) -> str:
+    """A change in words: "6.1% worse", "0.4% better", "the same"."""
+    if math.isclose(worse, 0.0, abs_tol=0.005):
+        return "the same"
+    return (
+        f"{abs(worse):.2g}% {'worse' if worse > 0 else 'better'}"
+        if abs(worse) < 10
+        else (f"{abs(worse):.0f}% {'worse' if worse > 0 else 'better'}")
+    )
+
+
+def runs_for(found: ChangeInterval, limit: float, runs: int) -> int | None:
+    """How many runs would bring the noise down to half the limit, if it stays as it is; None: over a hundred.
+
+    Args:
+        found: the change with its noise.
+        limit: percent.
+        runs: how many there were on each side.
+    """
+    wanted = math.log1p(limit / 100.0) / 2.0
+    if wanted <= 0.0:
+        return None
+    needed = math.ceil(runs * (found.noise / wanted) ** 2)
+    return max(needed, runs + 1) if needed <= 100 else None

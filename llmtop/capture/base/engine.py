@@ -1,0 +1,161 @@
+"""What an engine is: what it says of a process before a key is pressed, and how it records a window."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from llmtop.capture.base.job import CaptureJob, Recorded, Target
+from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.format import printable
+from llmtop.nsys_cli.tool import Option
+
+
+class Refusal(NamedTuple):
+    """Why something cannot be had."""
+
+    because: str
+    """One clause, without a full stop."""
+    command: str = ""
+    """The one command that would change it; "" where none would."""
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One fact about this machine, for `llmtop doctor`."""
+
+    name: str
+    ok: bool | None
+    """None: neither good nor bad, only told."""
+    says: str
+    command: str = ""
+    """What would make it good."""
+
+
+Kind = Literal["steps", "stacks", "memory", "text"]
+
+
+class Engine(ABC):
+    """One way to take a capture. It keeps nothing of a process: several threads ask it about many."""
+
+    name: str
+    """As the command line, the folders and capture.json have it."""
+    gives: str
+    """What its captures show, in one clause."""
+    reports: bool = True
+    """Whether its captures say where time goes. One for another question is taken only when it is named."""
+    tells: Kind = "steps"
+    """What its reports are of, which decides how a screen shows them: steps (`report.model.Report`), stacks
+    (`report.stacks.StackReport`), memory (`report.memory_model`), or text of its own, which is shown as it is."""
+    exports: bool = False
+    """Whether it has the stage "export"."""
+    stays_in_process: bool = False
+    """Whether it cannot leave a process again that it has captured, whose steps may be longer from then on."""
+    one_file_for_all: bool = False
+    """Whether several processes come into one file; else all ranks at once are more than most want."""
+    counts_steps: bool = False
+    """Whether it counts the steps of a process that tells none."""
+    by_the_clock: bool = False
+    """Whether its windows are stretches of time, whatever was asked for: all whole steps in one are judged."""
+    only_its_trace_tells_how_long: bool = False
+    """Whether nothing but its trace tells for how long it recorded: the file comes later."""
+    begins_at_step: bool = False
+    """Whether it can begin at a step that is named beforehand, the same in all ranks."""
+    launch_flag: str = ""
+    """The flag of `llmtop run` without which it can capture nothing; "" where it needs none."""
+    open_with: str = ""
+    """What shows its traces: a command, or an address where they are dropped; "" where nothing is needed."""
+    options: tuple[Option, ...] = ()
+    """What it can record beyond the usual, at launch or at each capture."""
+
+    @abstractmethod
+    def refusal(self, target: Target) -> Refusal | None:
+        """Why it cannot capture a process that is alive; None if it can. May take 0.1 s."""
+
+    def unattached(self, pids: Collection[int]) -> dict[int, bool]:
+        """Which of these processes, that do not publish, were started so that it can capture them.
+
+        Args:
+            pids: processes of this user.
+
+        Returns:
+            Of those that were: True for one that trains; False for one that only serves a training, as a launcher
+            does. What one engine says False of is not offered, whatever others say.
+        """
+        return {}
+
+    def checks(self) -> list[Check]:
+        """What it needs of this machine, and whether that is here."""
+        return []
+
+    def left_behind(self) -> list[str]:
+        """What its captures that were killed have left running: a sentence for each."""
+        return []
+
+    def warning(self, target: Target, options: Collection[str] = ()) -> str:
+        """What to know before it captures that process with these options, in one clause; "" for nothing."""
+        return ""
+
+    def pauses(self, target: Target) -> bool:
+        """Whether it pauses that process unasked."""
+        return False
+
+    def options_now(self, pauses: bool) -> list[Option]:
+        """The options that a capture can have.
+
+        Args:
+            pauses: whether it pauses the process unasked.
+        """
+        return [option for option in self.options if not option.at_launch]
+
+    def option_refusal(self, name: str) -> Refusal | None:
+        """Why one of its options cannot be had on this machine; None if it can."""
+        return None
+
+    def check_options(self, names: Collection[str]) -> None:
+        """Refuse what cannot be had together, now, or here.
+
+        Args:
+            names: of its own options.
+
+        Raises:
+            UnusableInput: one belongs on the launch, or two contradict each other.
+            NotPossibleHere: this machine does not allow one.
+        """
+        for option in self.options:
+            if option.name not in names:
+                continue
+            if option.at_launch:
+                raise UnusableInput(
+                    f"{option.name} must be asked for when the training starts: llmtop run {self.launch_flag} "
+                    f"--with {option.name} -- COMMAND"
+                )
+            refused = self.option_refusal(option.name)
+            if refused:
+                raise NotPossibleHere(f"{option.name}: {refused.because}; to change that: {refused.command}")
+
+    @abstractmethod
+    def record(self, job: CaptureJob) -> Recorded:
+        """Record the window that `job.plan` asks for into `job.folder`.
+
+        Whatever is raised, the training runs on and nothing keeps recording it.
+
+        Raises:
+            Cancelled: the person asked for an end.
+            LlmtopError: one sentence: what went wrong, what was kept and where, how to finish by hand.
+        """
+
+    def after_report(self, job: CaptureJob, report: Any) -> None:  # noqa: B027 - most have nothing to learn from it
+        """Learn from the report that was made of its traces (a `llmtop.report.model.Report`)."""
+
+    def shown(self, trace: Path) -> Path:
+        """The file that `open_with` shows, which lies beside a trace that a report is made of, or is it."""
+        return trace
+
+    def restart(self, target: Target) -> str:
+        """The command that starts a process again so that this engine can capture it."""
+        flag = f"{self.launch_flag} " if self.launch_flag else ""
+        return f"llmtop run {flag}-- {printable(target.command or 'COMMAND', 120)}"

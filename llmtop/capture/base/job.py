@@ -1,0 +1,219 @@
+"""What a capture is: whom, with what, for how long; what it says while it runs; what an engine leaves behind."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llmtop.capture.base.step_listener import StepWatch
+from llmtop.errors import LlmtopError
+from llmtop.protocol.wire import Hello
+from llmtop.system import procfs
+
+STAGES = ("prepare", "start", "record", "stop", "export", "analyse", "done")
+"""In this order; an engine that does a stage in one with the next leaves it out."""
+DEFAULT_STEPS = 5
+DEFAULT_SECONDS = 2.0
+"""Where steps cannot be counted: at the lengths of step in use, a handful of them."""
+DEFAULT_MEMORY_BYTES = 512 << 20
+"""Of the training's memory, for an engine that records inside it: some 280,000 events of torch.profiler."""
+
+
+class Cancelled(LlmtopError):
+    """The person asked for an end. What was begun has been undone."""
+
+    exit_code = 130
+    """As a shell has it for what ctrl+c ended."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A training process that a capture is taken of."""
+
+    pid: int
+    """On this host."""
+    rank: int | None = None
+    hello: Hello | None = None
+    """What it says of itself; None when it is not attached."""
+    socket: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """For sentences: "rank 3 (pid 812)"."""
+        return f"pid {self.pid}" if self.rank is None else f"rank {self.rank} (pid {self.pid})"
+
+    @property
+    def stem(self) -> str:
+        """For file names: "rank3" or "pid812"."""
+        return f"pid{self.pid}" if self.rank is None else f"rank{self.rank}"
+
+    @property
+    def command(self) -> str | None:
+        """The command line of the process; None when it cannot be read."""
+        return self.hello.command if self.hello and self.hello.command else procfs.command(self.pid)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was asked for. Exactly one of `steps` and `seconds` is set."""
+
+    engine: str
+    targets: tuple[Target, ...]
+    parent: Path
+    """The folder in which the capture's own folder is made."""
+    steps: int | None = None
+    seconds: float | None = None
+    options: frozenset[str] = frozenset()
+    reason: str = ""
+    """Why it was taken, when a trigger fired."""
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
+    """How much of a training's memory an engine inside it may take for the recording."""
+    at_step: int | None = None
+    """The first step to be recorded, by the script's own count; None: as soon as may be."""
+    wait_seconds: float = 0.0
+    """How long that step is expected to be ahead."""
+    about: Target | None = None
+    """Whose command and steps stand for the run, where none of `targets` is asked for."""
+
+    @property
+    def first(self) -> Target:
+        """The process that stands for the run."""
+        return self.about or self.targets[0]
+
+    @property
+    def heard(self) -> tuple[Target, ...]:
+        """Those whose steps are listened to."""
+        return self.targets or ((self.about,) if self.about else ())
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a person who waits is told."""
+
+    stage: str
+    """One of `STAGES`."""
+    detail: str = ""
+    steps: int | None = None
+    """Whole steps recorded so far; None where they are not counted."""
+    wanted: int | None = None
+    elapsed: float = 0.0
+    """Seconds since the capture was asked for."""
+
+
+@dataclass(frozen=True)
+class CapturedRank:
+    """A rank of which there is a trace."""
+
+    rank: int
+    pid: int
+    """On its host."""
+    host: str
+
+
+@dataclass
+class Recorded:
+    """What an engine left in the folder."""
+
+    traces: list[Path] = field(default_factory=list)
+    """What a report is made from, best first; empty where there is nothing to analyse."""
+    report: tuple[str, object] | None = None
+    """(markdown, data) where the engine makes its own report."""
+    tool: dict[str, str] = field(default_factory=dict)
+    """Which program, which version, which session."""
+    notes: list[str] = field(default_factory=list)
+    """Sentences that the person must read: what is missing and why."""
+    seconds: float | None = None
+    """How long was recorded, of the rank that recorded least; None: the job's window says it."""
+    first_step: int | None = None
+    last_step: int | None = None
+    paused_seconds: list[float] = field(default_factory=list)
+    """How long the trainings were paused for it, each time."""
+    ranks: list[CapturedRank] | None = None
+    """Whom it is of, where that is not the plan's targets: ranks on several nodes."""
+
+
+OnProgress = Callable[[Progress], None]
+
+
+class CaptureJob:
+    """One capture under way, as an engine sees it: where to write, how to tell, when to give up."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        folder: Path,
+        watch: StepWatch,
+        on_progress: OnProgress = lambda progress: None,
+        cancelled: threading.Event | None = None,
+    ) -> None:
+        self.plan = plan
+        self.folder = folder
+        self.watch = watch
+        self.stage_seconds: dict[str, float] = {}
+        self.window: tuple[int, int] | None = None
+        """Unix ns from which to which it was recorded, as this process saw it."""
+        self.stopped_ns: int | None = None
+        """Unix ns at which nothing of it recorded any more."""
+        self.stopped_early = ""
+        """Why less was recorded than was asked for, in one clause; "" where it is all there."""
+        self._on_progress = on_progress
+        self._cancelled = cancelled or threading.Event()
+        self._began = time.monotonic()
+        self._stage = ""
+        self._stage_began = self._began
+
+    def stage(self, name: str, detail: str = "") -> None:
+        """Enter a stage and tell so."""
+        self.end_stage()
+        self._stage, self._stage_began = name, time.monotonic()
+        self.say(detail)
+
+    def end_stage(self) -> None:
+        """Note how long the present stage took."""
+        if self._stage == "stop":
+            self.stopped_ns = time.time_ns()
+        if self._stage:
+            spent = self.stage_seconds.get(self._stage, 0.0) + time.monotonic() - self._stage_began
+            self.stage_seconds[self._stage] = spent
+        self._stage = ""
+
+    def say(self, detail: str = "", steps: int | None = None) -> None:
+        """Tell how far the present stage is."""
+        wanted = self.plan.steps if steps is not None else None
+        self._on_progress(Progress(self._stage, detail, steps, wanted, self.elapsed))
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it was asked for."""
+        return time.monotonic() - self._began
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the person asked for an end."""
+        return self._cancelled.is_set()
+
+    def check(self) -> None:
+        """Give up here if the person asked for it.
+
+        Raises:
+            Cancelled: they did.
+        """
+        if self.is_cancelled:
+            raise Cancelled("cancelled; the training runs on and nothing was kept")
+
+    def sleep(self, seconds: float) -> None:
+        """Wait, or less if cancelled.
+
+        Raises:
+            Cancelled: meanwhile the person asked for an end.
+        """
+        self._cancelled.wait(seconds)
+        self.check()
+
+    @property
+    def alive(self) -> bool:
+        """Whether any of the processes still runs."""
+        return any(procfs.is_alive(target.pid) for target in self.plan.heard)

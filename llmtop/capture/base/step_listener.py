@@ -1,0 +1,120 @@
+"""The steps of the trainings under capture, heard from themselves, so that a window holds whole ones."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from llmtop.errors import LlmtopError
+from llmtop.protocol import client, wire
+from llmtop.system.wall_clock import WallClock
+
+HISTORY = 64
+"""Steps before the window that tell what a step took until then."""
+KEPT = 4096
+
+
+class StepWatch:
+    """Listens to the trainings' own messages in a thread a training; one that cannot be heard counts no steps."""
+
+    def __init__(self, sockets: Iterable[tuple[int, Path]]) -> None:
+        """Begin to listen.
+
+        Args:
+            sockets: (pid, path of the socket) of each training.
+        """
+        self._lock = threading.Lock()
+        self._steps: dict[int, list[wire.StepDone]] = {}
+        self._offsets: dict[int, int] = {}
+        self._own_offset_ns = WallClock().offset_ns()
+        """For trainings that do not tell theirs: they measure it once too."""
+        self._connections: list[client.Connection] = []
+        for pid, path in sockets:
+            with suppress(LlmtopError, client.Closed):
+                connection = client.Connection.open(path, history=HISTORY)
+                self._connections.append(connection)
+                self._steps[pid] = []
+                threading.Thread(
+                    target=self._listen, args=(pid, connection), name=f"llmtop-steps-{pid}", daemon=True
+                ).start()
+
+    @property
+    def heard(self) -> frozenset[int]:
+        """The pids that tell their steps."""
+        return frozenset(self._steps)
+
+    def close(self) -> None:
+        """Close the connections to the trainings."""
+        for connection in self._connections:
+            connection.close()
+
+    def _listen(self, pid: int, connection: client.Connection) -> None:
+        while True:
+            try:
+                messages = connection.receive(1.0)
+            except (LlmtopError, client.Closed, OSError, ValueError):
+                return  # hung up, by them or by close() here
+            for message in messages:
+                if isinstance(message, wire.Steps):
+                    self._add(pid, message)
+
+    def _add(self, pid: int, message: wire.Steps) -> None:
+        with self._lock:
+            kept = self._steps[pid]
+            moved = self._move(pid, message.unix_offset_ns)
+            if moved:  # the wall clock was set, by which windows are told
+                kept[:] = [replace(step, started_unix_ns=step.started_unix_ns + moved) for step in kept]
+            kept += message.steps
+            del kept[:-KEPT]
+
+    def _move(self, pid: int, offset_ns: int | None) -> int:
+        """Take the offset of the newest steps; returns by how much it differs from that of the ones before."""
+        if offset_ns is None:
+            return 0
+        before, self._offsets[pid] = self._offsets.get(pid, offset_ns), offset_ns
+        return offset_ns - before
+
+    def unix_offset_ns(self, pid: int) -> int:
+        """What to take from the steps' unix times for a clock that nobody sets (`time.monotonic_ns`)."""
+        return self._offsets.get(pid, self._own_offset_ns)
+
+    def within(self, begin_ns: int, end_ns: int | None = None) -> dict[int, list[wire.StepDone]]:
+        """The steps that began and ended within the window, by pid. Times are unix ns."""
+        end = time.time_ns() if end_ns is None else end_ns
+        with self._lock:
+            return {
+                pid: [s for s in steps if s.started_unix_ns >= begin_ns and s.started_unix_ns + s.host_ns <= end]
+                for pid, steps in self._steps.items()
+            }
+
+    def whole(self, begin_ns: int) -> int:
+        """How many whole steps every training has done since then; 0 if none is heard."""
+        return min((len(steps) for steps in self.within(begin_ns).values()), default=0)
+
+    def median_seconds(self, end_ns: int | None = None, begin_ns: int = 0) -> float | None:
+        """The median step, of all trainings heard, within that time; None if there was none."""
+        within = self.within(begin_ns, end_ns).values()
+        durations = [duration(step) for steps in within for step in steps]
+        return statistics.median(durations) if durations else None
+
+    def slowest_seconds(self, begin_ns: int, end_ns: int) -> float | None:
+        """The slowest step that touched that time, whole or not; None if there was none."""
+        with self._lock:
+            touched = [
+                duration(step)
+                for steps in self._steps.values()
+                for step in steps
+                if step.started_unix_ns + step.host_ns >= begin_ns and step.started_unix_ns <= end_ns
+            ]
+        return max(touched, default=None)
+
+
+def duration(step: wire.StepDone) -> float:
+    """What a step cost, in seconds: from the start of the one before where that is known, for gaps count."""
+    return max(step.interval_ns or 0, step.host_ns) / 1e9

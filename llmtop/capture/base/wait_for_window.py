@@ -1,0 +1,72 @@
+"""The window: from the moment an engine records to the moment that enough whole steps, or seconds, have passed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from llmtop.capture.base.job import DEFAULT_SECONDS, CaptureJob
+from llmtop.format import duration
+
+POLL_SECONDS = 0.02
+SPARE_STEPS = 1
+"""Where a loader runs between the ranges that mark the steps, N whole steps lie between N + 1 ranges."""
+SILENCE_SECONDS = 60.0
+"""With no whole step for so long (or three median steps, if that is longer) the window closes with what it has:
+the training may be hung, and that is what somebody wants to see."""
+
+
+def wait_window(job: CaptureJob, begin_ns: int, full: Callable[[], bool] = lambda: False) -> list[str]:
+    """Wait until the window holds what the plan asks for; returns notes on what it does not.
+
+    Steps are counted from what the trainings say themselves: those that began after `begin_ns` (unix ns) and have
+    ended, of the training that has done fewest; or until `full` says that no more will come.
+
+    Raises:
+        Cancelled: meanwhile.
+    """
+    if job.plan.steps is None:
+        return _wait_seconds(job, job.plan.seconds or 0.0, full)
+    if not job.watch.heard:
+        return [
+            *_wait_seconds(job, seconds := seconds_for(job), full),
+            f"the process tells no steps, so the window is {duration(seconds)} long",
+        ]
+    return _wait_steps(job, begin_ns, job.plan.steps + SPARE_STEPS, full)
+
+
+def seconds_for(job: CaptureJob) -> float:
+    """How long to record when steps were asked for and cannot be counted."""
+    median = job.watch.median_seconds()
+    steps = job.plan.steps or 1
+    return DEFAULT_SECONDS if median is None else max((steps + 1 + SPARE_STEPS) * median, 0.1)
+
+
+def _wait_seconds(job: CaptureJob, seconds: float, full: Callable[[], bool]) -> list[str]:
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0 and not full():
+        if not job.alive:
+            job.stopped_early = "the training ended"
+            return ["the training ended within the window"]
+        job.say(f"{duration(seconds - left)} of {duration(seconds)}")
+        job.sleep(min(left, 0.1))
+    return []
+
+
+def _wait_steps(job: CaptureJob, begin_ns: int, wanted: int, full: Callable[[], bool]) -> list[str]:
+    done, last_at = 0, time.monotonic()
+    patience = max(SILENCE_SECONDS, 3 * (job.watch.median_seconds() or 0.0))
+    job.say(steps=0)
+    while done < wanted and not full():
+        job.sleep(POLL_SECONDS)
+        whole = job.watch.whole(begin_ns)
+        if whole > done:
+            done, last_at = whole, time.monotonic()
+            job.say(steps=min(done, wanted - SPARE_STEPS))
+        elif not job.alive:
+            job.stopped_early = "the training ended"
+            return [f"the training ended within the window, after {done} whole steps"]
+        elif time.monotonic() - last_at > patience:
+            job.stopped_early = f"no step ended for {patience:.0f} s"
+            return [f"no step ended for {patience:.0f} s: the window was closed after {done} whole steps"]
+    return []

@@ -1,0 +1,196 @@
+"""The captures of a folder as a list: what each one says, what it takes on the disk, and which is the baseline."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+
+from llmtop import config
+from llmtop.capture import engines
+from llmtop.capture.base import folder
+from llmtop.capture.base.engine import Kind
+from llmtop.capture.base.folder import INFO, Info
+from llmtop.capture.nsys import orphans
+from llmtop.capture.take import copy_line, open_line
+from llmtop.errors import LlmtopError, UnusableInput
+from llmtop.system.inputs import Limits, read_input
+
+REPORT = "report.json"
+_MARK = "baseline"
+"""The file beside the captures that names the baseline: it outlives the program, and goes when its folder does."""
+_RAW = ".folded"
+"""Stacks as they were sampled: what a viewer shows lies beside them."""
+_NO_TRACE = frozenset({INFO, REPORT, "report.md", "environment.json"})
+
+
+class _Steps(msgspec.Struct):
+    seconds_p50: float | None = None
+
+
+class _Written(msgspec.Struct):
+    """Of a report what the list shows; all else in it is passed over."""
+
+    engine: str = ""
+    verdict: str = ""
+    steps: _Steps | int | None = None
+    """Of memory only how many there were."""
+
+
+_decoder = msgspec.json.Decoder(_Written)
+
+
+class Shelved(msgspec.Struct, frozen=True, kw_only=True):
+    """One capture of the list."""
+
+    path: Path
+    taken_at: float
+    """Unix time."""
+    engine: str
+    bytes: int
+    info: Info | None = None
+    """None where capture.json is missing or damaged: then only what the report says is known."""
+    state: str = "done"
+    verdict: str = ""
+    """Empty where it has none: stacks, memory, no report."""
+    step_seconds: float | None = None
+    """The median step in it."""
+    has_report: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its folder's name."""
+        return self.path.name
+
+    @property
+    def whom(self) -> str:
+        """Which ranks, else which pids."""
+        if self.info is None:
+            return ""
+        ranks = [str(rank) for rank in self.info.ranks if rank is not None]
+        return f"rank {','.join(ranks)}" if ranks else f"pid {','.join(map(str, self.info.pids))}"
+
+    @property
+    def tells(self) -> Kind:
+        """What its report is of; of an engine that this version does not know, steps."""
+        known = engines.ENGINES.get(self.engine)
+        return "steps" if known is None else known.tells
+
+    @property
+    def copy(self) -> str:
+        """The command that brings it to another machine, to be called there."""
+        return copy_line(self.path)
+
+    @property
+    def open(self) -> str:
+        """Which program shows it, once it is copied."""
+        traces = [one.name for one in self.info.files if one.name not in _NO_TRACE] if self.info else []
+        traces.sort(key=lambda name: name.endswith(_RAW))
+        try:
+            engine = engines.named(self.engine)
+        except LlmtopError:  # of a newer version
+            return f"llmtop report {self.path.name}"
+        if not traces or not engine.open_with:
+            return f"llmtop report {self.path.name}"
+        shown = [engine.shown(self.path / name) for name in traces]
+        there = next((path for path in shown if path.is_file()), None)
+        if there is None and any((self.path / name).is_file() for name in traces):
+            return f"llmtop report {self.path.name}"  # what the program would open is not among them
+        return open_line(there or shown[0], engine.open_with)
+
+
+def shelf(parent: Path) -> list[Shelved]:
+    """The captures of a folder, the newest first; every folder in it that has a report or says it is a capture."""
+    try:
+        paths = [path for path in parent.iterdir() if path.is_dir()]
+    except OSError:
+        return []
+    found = [shelved for path in paths if (shelved := _shelved(path)) is not None]
+    return sorted(found, key=lambda one: (-one.taken_at, one.name))
+
+
+def _shelved(path: Path) -> Shelved | None:
+    try:
+        info: Info | None = folder.read_info(path)
+    except UnusableInput:
+        info = None
+    written = _written(path / REPORT)
+    if info is None and written is None:
+        return None
+    try:
+        taken_at = info.started_at if info else (path / REPORT).stat().st_mtime
+    except OSError:  # removed a moment ago
+        return None
+    step = written.steps.seconds_p50 if written and isinstance(written.steps, _Steps) else None
+    if step is None and info is not None:
+        step = info.step_seconds.before_p50
+    return Shelved(
+        path=path,
+        taken_at=taken_at,
+        engine=info.engine if info else (written.engine if written else ""),
+        bytes=folder.bytes_in(path),
+        info=info,
+        state=orphans.state_of(path, info) if info else "done",
+        verdict=written.verdict if written else "",
+        step_seconds=step,
+        has_report=written is not None,
+    )
+
+
+def _written(path: Path) -> _Written | None:
+    if not path.is_file():
+        return None
+    try:
+        return _decoder.decode(read_input(path, Limits()))
+    except (UnusableInput, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def beyond(captures: list[Shelved], keep: int, baseline: Path | None) -> list[Shelved]:
+    """Those that go when the newest `keep` stay: finished ones only, and never the baseline.
+
+    Args:
+        captures: the newest first.
+        keep: how many stay, the baseline not counted where it is older.
+        baseline: the folder that is marked; None: none is.
+    """
+    return [one for one in captures[keep:] if one.state != "running" and one.path != baseline and one.info]
+
+
+def baseline(parent: Path) -> Path | None:
+    """The capture that is marked as baseline; None where none is, or it has been removed."""
+    try:
+        name = (parent / _MARK).read_text(errors="replace").strip()
+    except OSError:
+        return None
+    path = parent / name
+    return path if name and Path(name).name == name and path.is_dir() else None
+
+
+def mark(parent: Path, capture: Path | None) -> None:
+    """Mark a capture of this folder as the baseline; None: none.
+
+    Raises:
+        NotPossibleHere: the folder cannot be written.
+    """
+    if capture is None:
+        (parent / _MARK).unlink(missing_ok=True)
+    else:
+        folder.write(parent / _MARK, f"{capture.name}\n".encode())
+
+
+def default_parent() -> Path:
+    """Where captures go that nobody sent elsewhere; relative where the folder that llmtop runs in is gone."""
+    chosen = Path(config.current().capture.out or folder.PARENT).expanduser()
+    try:
+        return chosen.absolute()
+    except OSError:
+        return chosen
+
+
+def when(taken_at: float) -> str:
+    """When a capture was taken: the time of the day, with the day before it where that is another."""
+    then = time.localtime(taken_at)
+    same_day = time.strftime("%F", then) == time.strftime("%F")
+    return time.strftime("%H:%M:%S" if same_day else "%m-%d %H:%M", then)

@@ -1,0 +1,1 @@
+"""llmtop capture and llmtop captures."""

@@ -1,0 +1,216 @@
+"""llmtop capture --at-step: ranks of one job, wherever they are, from the same step on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
+
+if TYPE_CHECKING:
+    from llmtop.capture.across.job_of import SeenJob
+    from llmtop.capture.across.rank_choice import RankChoice
+    from llmtop.capture.base.engine import Engine
+    from llmtop.capture.base.job import Plan, Target
+    from llmtop.capture.base.step_listener import StepWatch
+
+AHEAD = "+20"
+HEAR_SECONDS = 10.0
+"""How long this waits for the trainings to tell a step."""
+ACCUSE_SECONDS = 8.0
+"""How long this node's own rules are given to name somebody."""
+_BY_HAND_SECONDS = 60.0
+"""What a person needs to call a command on every node."""
+_ACCUSING = ("hung_collective", "straggler")
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class AtStepOptions:
+    """What the command line says of it."""
+
+    at_step: str
+    ranks: str | None
+    """None: by --rank, or the accused."""
+    rank: tuple[int, ...]
+    pids: tuple[int, ...]
+
+
+def ready(
+    asked: AtStepOptions, plan: Callable[[tuple[Target, ...]], Plan], say: Say
+) -> tuple[Plan, Engine | None]:
+    """The plan of such a capture, and what records it where that is not the engine itself.
+
+    Args:
+        asked: what was asked for.
+        plan: makes one, but for the step, of these targets.
+        say: tells a sentence.
+
+    Raises:
+        LlmtopError: it cannot be done; what can be instead.
+    """
+    from llmtop.capture import targets
+    from llmtop.capture.across import job_of, rank_choice, step_choice
+    from llmtop.capture.base.step_listener import StepWatch
+
+    wanted = step_choice.StepChoice.parse(asked.at_step)
+    if len(asked.pids) > 1:
+        raise UnusableInput(
+            "--at-step is of one job: name one of its processes with --pid, and --ranks which ranks"
+        )
+    if asked.rank and asked.ranks is not None:
+        raise UnusableInput("give --rank or --ranks, not both")
+    choice = rank_choice.RankChoice.parse(asked.ranks or ",".join(map(str, asked.rank)) or rank_choice.ACCUSED)
+    job = job_of.seen(targets.attached(), asked.pids[0] if asked.pids else None)
+    choice = _without_accused(choice, job, say)
+    here = _here(choice, job)
+    made = plan(here or job.here[:1])
+    engine = _engine(made)
+    watch = StepWatch([(one.pid, one.socket) for one in job.here[:1] if one.socket])
+    try:
+        _hear(watch)
+        chosen = step_choice.choose(wanted, watch)
+        if here is None and job.store is None:
+            far = chosen.step + round(_BY_HAND_SECONDS / max(watch.median_seconds() or 1.0, 1e-3))
+            _refuse_without_store(job, far)
+    finally:
+        watch.close()
+    say(chosen.sentence)
+    made = replace(made, at_step=chosen.step, wait_seconds=chosen.seconds)
+    if here is not None:
+        return made, None
+    return _across(made, engine, job, choice)
+
+
+def _across(made: Plan, engine: Engine, job: SeenJob, choice: RankChoice) -> tuple[Plan, Engine]:
+    from llmtop.capture.across.store_capture import AcrossNodes
+    from llmtop.capture.in_process.engine import InProcessEngine
+
+    assert isinstance(engine, InProcessEngine)
+    local = job.here if choice.all else job.targets(choice.ranks or ())
+    return (
+        replace(made, targets=local, about=job.here[0]),
+        AcrossNodes(engine, job, choice.ranks, choice.node),
+    )
+
+
+def _refuse_without_store(job: SeenJob, step: int) -> None:
+    from llmtop.capture.across import job_of
+
+    try:
+        job_of.opened(job).close()
+    except NotPossibleHere as error:
+        raise NotPossibleHere(f"{error}; instead: {job_of.elsewhere(job, step)}") from None
+
+
+def _here(choice: RankChoice, job: SeenJob) -> tuple[Target, ...] | None:
+    """The targets, if all that is asked for is on this node; else None.
+
+    Raises:
+        UnusableInput: there is no such rank.
+    """
+    from llmtop.capture.across.job_of import node_names_here
+
+    if choice.here:
+        return job.here
+    if choice.node is not None:
+        names = node_names_here(job)
+        return job.here if choice.node in names else None
+    ranks = set(range(job.world_size)) if choice.all else set(choice.ranks or ())
+    unknown = sorted(rank for rank in ranks if rank >= job.world_size)
+    if unknown:
+        raise UnusableInput(f"there is no rank {unknown[0]}: this job has {job.world_size} ranks, from 0 on")
+    return job.targets(tuple(ranks)) if ranks <= job.ranks_here else None
+
+
+def _engine(made: Plan) -> Engine:
+    from llmtop.capture import engines
+
+    engine = engines.named(made.engine)
+    if not engine.begins_at_step:
+        able = ", ".join(one.name for one in engines.ENGINES.values() if one.begins_at_step)
+        raise UnusableInput(f"{engine.name} cannot begin at a step that is named beforehand: use --engine {able}")
+    return engine
+
+
+def _hear(watch: StepWatch) -> None:
+    until = time.monotonic() + HEAR_SECONDS
+    while not any(watch.within(0).values()) and watch.heard and time.monotonic() < until:
+        time.sleep(0.05)
+
+
+# --- who is accused ---
+
+
+def _without_accused(choice: RankChoice, job: SeenJob, say: Say) -> RankChoice:
+    """The choice with the ranks that "accused" stands for."""
+    from llmtop.capture.across.rank_choice import RankChoice, with_company
+
+    if not choice.accused:
+        return choice
+    ranks, where, usual = _accused(job)
+    chosen = with_company(ranks, job.world_size, usual)
+    shown = ", ".join(map(str, chosen))
+    if ranks:
+        say(f"{where} names rank {', '.join(map(str, sorted(ranks)))}: capturing ranks {shown}")
+    else:
+        say(f"no rank is accused ({where}): ranks {shown} stand for all; --ranks names others")
+    return RankChoice(ranks=chosen)
+
+
+def _accused(job: SeenJob) -> tuple[set[int], str, int | None]:
+    """The ranks that somebody names, who that is, and a rank that waits as long as most where that can be told.
+
+    The site's Prometheus is asked, else this node's own rules.
+    """
+    from llmtop.capture.across.rank_choice import usual_rank
+    from llmtop.cli.cluster.command import accused_ranks, server
+
+    url = server()
+    if url:
+        with suppress(LlmtopError):
+            return accused_ranks(url, _name(job)), "Prometheus", None
+    ranks, waits = _named_here(job)
+    return ranks, "what this node sees", usual_rank(waits)
+
+
+def _name(job: SeenJob) -> str:
+    """What the job is called, on every node alike."""
+    from collectors.trainings.job_names import JobNames, Member
+
+    members = [Member(one.pid, one.pid, one.hello, live=True) for one in job.here if one.hello is not None]
+    return JobNames().named(members)[members[0].key]
+
+
+def _named_here(job: SeenJob) -> tuple[set[int], dict[int, float]]:
+    """The ranks of this node that its rules name, and how long each of the others waits, seconds a step."""
+    from collectors.hub import live_hub
+    from llmtop.model.snapshot import Snapshot
+
+    pids = {target.pid for target in job.here}
+    found: set[int] = set()
+    waits: dict[int, float] = {}
+    named = threading.Event()
+
+    def look(snapshot: Snapshot) -> None:
+        for alert in snapshot.alerts:
+            rank = alert.evidence.get("rank")
+            if alert.id in _ACCUSING and isinstance(rank, int) and (alert.pid is None or alert.pid in pids):
+                found.add(rank)
+                named.set()
+        for one in snapshot.ranks:
+            if one.pid in pids and one.rank is not None and one.waits_seconds is not None:
+                waits[one.rank] = one.waits_seconds
+
+    hub = live_hub(interval=0.5)
+    hub.start(look)
+    try:
+        named.wait(ACCUSE_SECONDS)
+    finally:
+        hub.close()
+    return set(found), {rank: seconds for rank, seconds in waits.items() if rank not in found}

@@ -1,0 +1,109 @@
+"""llmtop captures: list what was captured, remove it, stop what a killed llmtop left recording."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from llmtop.cli.capture.options import json_option, out_option
+from llmtop.cli.output import say, say_json
+from llmtop.errors import EXIT_DONE, LlmtopError
+from llmtop.format import printable, size
+
+
+@click.command()
+@out_option
+@click.option(
+    "--remove", "names", multiple=True, metavar="NAME", help="Remove a capture by its folder; 'all' for all."
+)
+@click.option(
+    "--keep",
+    type=click.IntRange(0, 100_000),
+    metavar="N",
+    help="Remove all but the newest N; the baseline stays, and what is under way.",
+)
+@click.option("--stop", is_flag=True, help="Stop what a killed llmtop left recording.")
+@json_option
+def captures(*, out: Path | None, names: tuple[str, ...], keep: int | None, stop: bool, as_json: bool) -> int:
+    """List the captures of a folder, or remove some."""
+    from llmtop.capture.base import folder
+
+    parent = (out or Path(folder.PARENT)).absolute()
+    if stop:
+        _stop_leftovers(as_json)
+    elif keep is not None:
+        from llmtop.capture import capture_list as shelf
+
+        gone = shelf.beyond(shelf.shelf(parent), keep, shelf.baseline(parent))
+        _remove([one.path for one in gone], as_json)
+    elif names:
+        _remove(_named(parent, names), as_json)
+    else:
+        _list(parent, as_json)
+    return EXIT_DONE
+
+
+def _list(parent: Path, as_json: bool) -> None:
+    from llmtop.capture.base import folder
+    from llmtop.capture.nsys import orphans
+
+    found, refused = folder.looked_through(parent)
+    total = 0
+    for path, info in found:
+        taken = folder.bytes_in(path)
+        total += taken
+        state = orphans.state_of(path, info)
+        if as_json:
+            facts = {"folder": str(path), "bytes": taken, "capture": msgspec.to_builtins(info), "state": state}
+            say_json(facts)
+            continue
+        steps = "" if info.steps is None else f"{info.steps} steps"
+        ranks = [str(rank) for rank in info.ranks if rank is not None]
+        whom = f"rank {','.join(ranks)}" if ranks else f"pid {','.join(map(str, info.pids))}"
+        command = printable(info.command or "", 40)
+        name, state = printable(path.name), printable(state, 12)
+        say(f"{name:<36} {state:<12} {size(taken):>9}  {steps:<10} {whom}  {command}".rstrip())
+    if not as_json:
+        what = f"{len(found)} capture{'' if len(found) == 1 else 's'}, {size(total)}" if found else "no captures"
+        say(f"{what} in {printable(str(parent))}", err=True)
+    for sentence in refused:
+        say(f"left out: {printable(sentence)}", err=True)
+    for line in orphans.sentences():
+        say(line, err=True)
+
+
+def _named(parent: Path, names: tuple[str, ...]) -> list[Path]:
+    from llmtop.capture.base import folder
+
+    if "all" in names:
+        return [path for path, _ in folder.listed(parent)]
+    return [parent / name if Path(name).name == name else Path(name) for name in names]
+
+
+def _remove(paths: list[Path], as_json: bool) -> None:
+    from llmtop.capture.base import folder
+
+    for path in paths:
+        freed = folder.remove(path)
+        if as_json:
+            say_json({"removed": str(path), "bytes": freed})
+        else:
+            say(f"removed {printable(str(path))} ({size(freed)})")
+
+
+def _stop_leftovers(as_json: bool) -> None:
+    from llmtop.capture.nsys import orphans
+
+    failed: LlmtopError | None = None
+    for outcome in orphans.stop_all():
+        if isinstance(outcome, LlmtopError):
+            failed = outcome
+            say(f"llmtop: {outcome}", err=True)
+        elif as_json:
+            say_json({"stopped": outcome})
+        else:
+            say(outcome)
+    if failed is not None:
+        raise failed

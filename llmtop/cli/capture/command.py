@@ -1,0 +1,397 @@
+"""llmtop capture: a focused window of a running training, now or when a condition comes true."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+import msgspec
+from click.core import ParameterSource
+
+from llmtop.cli.capture.options import json_option, out_option
+from llmtop.cli.output import say, say_in_place, say_json
+from llmtop.errors import EXIT_DONE, UnusableInput
+from llmtop.format import duration, printable, size
+
+if TYPE_CHECKING:
+    from llmtop.capture.base.job import Plan, Progress, Target
+    from llmtop.capture.take import Result, TakeSnapshot
+    from llmtop.capture.trigger import Fired
+    from llmtop.model.snapshot import Snapshot
+
+
+class _EngineOption(click.Option):
+    """Names the engines in its help, for which alone they are loaded."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """See `click.Option`."""
+        from llmtop.capture.engines import ENGINES
+
+        *others, last = ENGINES
+        self.help = f"{', '.join(others)} or {last}.  [default: the first of these that can]"
+        return super().get_help_record(ctx)
+
+
+@click.command()
+@click.option(
+    "--pid", "pids", type=int, multiple=True, metavar="PID", help="A process to capture; may be repeated."
+)
+@click.option("--rank", "ranks", type=int, multiple=True, metavar="R", help="A rank to capture; may be repeated.")
+@click.option(
+    "--at-step",
+    metavar="+N|N",
+    help="Begin at that step in all of them, also on other nodes: +20 is 20 steps from now, and no fewer than "
+    "pass in 3 s.  [default with --ranks: +20]",
+)
+@click.option(
+    "--ranks",
+    "rank_words",
+    metavar="WHICH",
+    help="With --at-step, of the whole job: accused (with neighbours and one to compare; the default), 0,7, "
+    "node:NAME, here, all.",
+)
+@click.option(
+    "--engine",
+    "-e",
+    metavar="NAME",
+    cls=_EngineOption,
+)
+@click.option("--steps", type=click.IntRange(1, 1000), metavar="N", help="Whole steps to capture.  [default: 5]")
+@click.option("--seconds", type=click.FloatRange(0.1, 600), metavar="S", help="Capture by the clock instead.")
+@out_option
+@click.option(
+    "--option",
+    "-o",
+    "options",
+    multiple=True,
+    metavar="NAME",
+    help="Something more to record; 'help' lists what there is and what each costs.",
+)
+@click.option(
+    "--memory-limit",
+    type=click.FloatRange(0.0625, 1024),
+    default=0.5,
+    show_default=True,
+    metavar="GIB",
+    help="Stop torch.profiler, jax.profiler and memory when the recording needs about that much of the training's "
+    "memory.",
+)
+@click.option(
+    "--when",
+    multiple=True,
+    metavar="COND",
+    help="Arm it: capture when this comes true: 'step > 2x' (medians), 'step > 800ms', 'alert', 'alert:ID'.",
+)
+@click.option(
+    "--max", "most", type=click.IntRange(1, 1000), default=1, show_default=True, help="With --when: times to fire."
+)
+@click.option(
+    "--cooldown",
+    type=click.FloatRange(0, 86400),
+    default=60.0,
+    show_default=True,
+    metavar="S",
+    help="With --when: seconds between two captures.",
+)
+@click.option(
+    "--disk-limit",
+    type=click.FloatRange(0.01, 100000),
+    default=2.0,
+    show_default=True,
+    metavar="GIB",
+    help="With --when: fire no more when the captures in the folder take that much.",
+)
+@json_option
+def capture(
+    *,
+    pids: tuple[int, ...],
+    ranks: tuple[int, ...],
+    at_step: str | None,
+    rank_words: str | None,
+    engine: str | None,
+    steps: int | None,
+    seconds: float | None,
+    out: Path | None,
+    options: tuple[str, ...],
+    memory_limit: float,  # which _plan takes from the context
+    when: tuple[str, ...],
+    most: int,
+    cooldown: float,
+    disk_limit: float,
+    as_json: bool,
+) -> int:
+    """Capture a focused window of a running training, with the best tool that this process allows.
+
+    The training runs on; some versions of nsys make it wait for a moment (--option help). Ctrl+C gives up the
+    capture, not the training.
+    """
+    from llmtop.capture import targets, trigger
+
+    if "help" in options:
+        _print_options()
+        return EXIT_DONE
+    steps, seconds = _length(steps, seconds)
+    conditions = [trigger.parse(text) for text in when]
+    if at_step is not None or rank_words is not None:
+        if conditions or seconds is not None:
+            raise UnusableInput("--at-step goes with --steps, not with --when or --seconds")
+        asked = _AtStep(at_step, rank_words, ranks, pids)
+        name = engine or _beginning_at_a_step()
+        _at_step(asked, lambda chosen: _plan(chosen, name, (steps, None), out, options), as_json)
+        return EXIT_DONE
+    with _snapshots(alerts=any(isinstance(one, trigger.AlertCondition) for one in conditions)) as snapshot:
+        plan = _plan(targets.choose(pids, ranks), engine, (steps, seconds), out, options)
+        with _cancel_on_signals() as cancelled:
+            _say_before(plan)
+            if not conditions:
+                _one(plan, cancelled, snapshot, as_json)
+            else:
+                limits = trigger.TriggerLimits(most, cooldown, int(disk_limit * (1 << 30)))
+                _say(f"armed: {', '.join(when)}; ctrl+c disarms")
+                fired = trigger.armed(
+                    plan, conditions, limits, on_progress=_Stages(), cancelled=cancelled, snapshot=snapshot
+                )
+                for one in fired:
+                    _print_fired(one, as_json)
+    return EXIT_DONE
+
+
+def _length(steps: int | None, seconds: float | None) -> tuple[int | None, float | None]:
+    """Of a length on the command line and one in the configuration, the first."""
+    context = click.get_current_context()
+    asked = {
+        name: context.get_parameter_source(name) == ParameterSource.COMMANDLINE for name in ("steps", "seconds")
+    }
+    if asked["steps"] != asked["seconds"]:
+        return (steps, None) if asked["steps"] else (None, seconds)
+    return steps, seconds
+
+
+def _plan(
+    chosen: tuple[Target, ...],
+    name: str | None,
+    length: tuple[int | None, float | None],
+    out: Path | None,
+    options: tuple[str, ...],
+) -> Plan:
+    from llmtop.capture import capabilities, engines
+    from llmtop.capture.base import folder
+    from llmtop.capture.base.job import DEFAULT_STEPS, Plan
+
+    steps, seconds = length
+    if steps is not None and seconds is not None:
+        raise UnusableInput("give --steps or --seconds, not both")
+    engine = engines.named(capabilities.best_for(chosen) if name is None else name)
+    if name is not None:
+        for target in chosen:
+            capabilities.require(target, name)
+    engines.check_options(engine, options)
+    for warning in dict.fromkeys(engine.warning(target, options) for target in chosen):
+        if warning:
+            say(f"llmtop: {engine.name}: {warning}", err=True)
+    return Plan(
+        engine=engine.name,
+        targets=chosen,
+        parent=(out or Path(folder.PARENT)).absolute(),
+        steps=None if seconds is not None else steps or DEFAULT_STEPS,
+        seconds=seconds,
+        options=frozenset(options),
+        memory_bytes=int(click.get_current_context().params["memory_limit"] * (1 << 30)),
+    )
+
+
+class _AtStep(NamedTuple):
+    at_step: str | None
+    ranks: str | None
+    rank: tuple[int, ...]
+    pids: tuple[int, ...]
+
+
+def _beginning_at_a_step() -> str:
+    """The first engine that can."""
+    from llmtop.capture.engines import ENGINES
+
+    return next(engine.name for engine in ENGINES.values() if engine.begins_at_step)
+
+
+def _at_step(asked: _AtStep, plan: Callable[[tuple[Target, ...]], Plan], as_json: bool) -> None:
+    from llmtop.capture.take import take
+    from llmtop.cli.capture import at_step
+
+    words = at_step.AtStepOptions(asked.at_step or at_step.AHEAD, asked.ranks, asked.rank, asked.pids)
+    with _snapshots(alerts=False) as snapshot, _cancel_on_signals() as cancelled:
+        made, engine = at_step.ready(words, plan, _say)
+        _print_result(take(made, _Stages(), cancelled, snapshot, engine), as_json)
+
+
+def _one(plan: Plan, cancelled: threading.Event, snapshot: TakeSnapshot, as_json: bool) -> None:
+    from llmtop.capture.take import take
+
+    _print_result(take(plan, _Stages(), cancelled, snapshot), as_json)
+
+
+@contextmanager
+def _snapshots(alerts: bool) -> Iterator[TakeSnapshot]:
+    """What is known of this machine, sampled in the background: its GPUs, and all the rest if alerts count."""
+    if alerts:
+        with _whole_machine() as take:
+            yield take
+        return
+    from collectors.driver.all_gpus import AllGpus
+    from llmtop.model.snapshot import Host, Snapshot
+
+    source = AllGpus(1.0)
+    source.start()
+
+    def look() -> Snapshot:
+        reading = source.latest()
+        host = Host(name=platform.node(), driver_version=reading.driver_version, cuda_version=reading.cuda_version)
+        return Snapshot(time=time.time(), host=host, gpus=reading.gpus)
+
+    try:
+        yield look
+    finally:
+        source.close()
+
+
+@contextmanager
+def _whole_machine() -> Iterator[TakeSnapshot]:
+    from collectors.hub import live_hub
+
+    latest: list[Snapshot | None] = [None]
+    hub = live_hub(interval=1.0)
+
+    def keep(snapshot: Snapshot) -> None:
+        latest[0] = snapshot
+
+    hub.start(keep)
+    try:
+        yield lambda: latest[0]
+    finally:
+        hub.close()
+
+
+@contextmanager
+def _cancel_on_signals() -> Iterator[threading.Event]:
+    """Ctrl+C and SIGTERM call the capture off cleanly; a second one ends this program as ever."""
+    cancelled = threading.Event()
+    before: dict[signal.Signals, Any] = {}
+
+    def call_off(number: int, frame: FrameType | None) -> None:
+        cancelled.set()
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        before[number] = signal.signal(number, call_off)
+    try:
+        yield cancelled
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Stages:
+    """Progress on stderr: one line that changes on a terminal, a line a stage elsewhere."""
+
+    def __init__(self) -> None:
+        self._on_terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._stage = ""
+
+    def __call__(self, progress: Progress) -> None:
+        if progress.stage == "done":
+            if self._on_terminal:
+                say_in_place("")
+            return
+        steps = "" if progress.steps is None else f" {progress.steps}/{progress.wanted} steps"
+        text = f"{progress.elapsed:5.1f} s  {progress.stage}{steps}  {printable(progress.detail, 60)}".rstrip()
+        if self._on_terminal:
+            say_in_place(text)
+        elif progress.stage != self._stage:
+            say(text, err=True)
+        self._stage = progress.stage
+
+
+def _say(text: str) -> None:
+    say(text, err=True)
+
+
+def _say_before(plan: Plan) -> None:
+    from llmtop.capture import engines
+    from llmtop.capture.base.folder import check_disk
+
+    names = ", ".join(target.name for target in plan.targets)
+    length = f"{plan.steps} steps" if plan.steps else duration(plan.seconds)
+    free = check_disk(plan.parent)
+    _say(f"capturing {length} of {names} with {plan.engine}; a few MB to {plan.parent} ({size(free)} free)")
+    for option in engines.named(plan.engine).options:
+        if option.name in plan.options:
+            _say(f"{option.name}: {option.cost}")
+
+
+def _print_result(result: Result, as_json: bool) -> None:
+    from llmtop.capture.take import report_data
+
+    if as_json:
+        facts = {
+            "folder": str(result.folder),
+            "trace": str(result.trace) if result.trace else None,
+            "bytes": result.bytes,
+            "copy": result.copy,
+            "open": result.open,
+            "capture": msgspec.to_builtins(result.info),
+            "report": report_data(result),
+        }
+        say_json(facts)
+        return
+    if result.info.stopped_early:
+        say(printable(result.info.stopped_early, 400))
+    say(_report_text(result))
+    for note in result.info.notes:
+        say(f"note: {printable(note)}")
+    if result.slowest:
+        say(result.slowest)
+    say(result.summary)
+    say(f"copy: {result.copy}")
+    say(f"open: {result.open}")
+
+
+def _report_text(result: Result) -> str:
+    if result.report is not None:
+        from llmtop.report.render import text as render_text
+
+        return render_text.brief(result.report, shutil.get_terminal_size((100, 40)).columns)
+    written = result.folder / "report.md"
+    return written.read_text(errors="replace") if written.is_file() else ""
+
+
+def _print_fired(fired: Fired, as_json: bool) -> None:
+    _say(fired.reason)
+    if fired.result is not None:
+        _print_result(fired.result, as_json)
+    elif as_json:
+        say_json({"reason": fired.reason, "error": fired.error})
+    else:
+        _say(f"llmtop: {fired.error}")
+
+
+def _print_options() -> None:
+    from llmtop.capture.engines import ENGINES
+
+    for engine in ENGINES.values():
+        for option in engine.options:
+            refused = engine.option_refusal(option.name)
+            where = f"at launch: llmtop run {engine.launch_flag}" if option.at_launch else f"-e {engine.name}"
+            say(f"{option.name}  ({where})\n    {option.summary}\n    cost: {option.cost}")
+            if refused:
+                say(f"    not here: {refused.because}; to change that: {refused.command}")

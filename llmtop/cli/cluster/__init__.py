@@ -1,0 +1,1 @@
+"""llmtop cluster and llmtop export."""

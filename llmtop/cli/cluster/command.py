@@ -1,0 +1,180 @@
+"""llmtop cluster: all nodes, as the site's Prometheus tells them."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from llmtop.cli.live.command import between, need_terminal
+from llmtop.cli.output import write_json, write_text
+from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from collectors.prometheus.client import Access
+    from collectors.prometheus.cluster import Cluster
+    from collectors.prometheus.cluster_view import ClusterView
+    from collectors.prometheus.source import ClusterSource
+
+VARIABLE = "LLMTOP_PROMETHEUS"
+TOKEN_VARIABLE, PASSWORD_VARIABLE = "LLMTOP_PROMETHEUS_TOKEN", "LLMTOP_PROMETHEUS_PASSWORD"
+
+
+@click.command()
+@click.option("--prometheus", "url", metavar="URL", help=f"The server: http://node:9090; by default ${VARIABLE}.")
+@click.option("--run", metavar="NAME", help="This run alone, by the name that the header shows.")
+@click.option(
+    "--token-file", type=click.Path(path_type=Path), metavar="FILE", help=f"A bearer token; or ${TOKEN_VARIABLE}."
+)
+@click.option("--user", metavar="NAME", help=f"For basic authentication; the password is ${PASSWORD_VARIABLE}.")
+@click.option("--ca", metavar="FILE", help="Certificates by which the server is known.")
+@click.option("--org", metavar="ID", help="X-Scope-OrgID, as Mimir and Cortex want it.")
+@click.option(
+    "--interval",
+    "-i",
+    type=float,
+    callback=between(1.0, 3600.0),
+    default=5.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds between two looks, 1 to 3600; more where the server is slow.",
+)
+@click.option("--once", is_flag=True, help="Look once, print it as text and end; with --json, as one object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line and a look, without a screen.")
+@click.option("--ascii", is_flag=True, help="Draw with ASCII characters only.")
+@click.option("--theme", metavar="NAME", help="Colour theme, as of llmtop live.")
+def cluster(
+    *,
+    url: str | None,
+    run: str | None,
+    token_file: Path | None,
+    user: str | None,
+    ca: str | None,
+    org: str | None,
+    interval: float,
+    once: bool,
+    as_json: bool,
+    ascii: bool,
+    theme: str | None,
+) -> int:
+    """Watch a cluster whose nodes run llmtop export, through the Prometheus that fetches them."""
+    url = url or server()
+    if not url:
+        raise UnusableInput(
+            f"where is the Prometheus? Give --prometheus http://node:9090, set {VARIABLE}, or write prometheus = "
+            '"http://node:9090" below [cluster] in config.toml'
+        )
+    if not (once or as_json):
+        need_terminal("llmtop cluster --once or --json")
+    _need_client()
+    from collectors.prometheus.client import Client
+    from collectors.prometheus.cluster import Cluster
+
+    client = Client(url, _access(url, token_file, user, ca, org))
+    watched = Cluster(client, run)
+    if once:
+        return _print_once(watched, as_json)
+    if as_json:
+        return _stream(watched, interval)
+    from tui.cluster.show import show
+
+    return show(watched, interval, ascii=ascii, theme=theme)
+
+
+def server() -> str | None:
+    """The server's URL where the command line does not name one: of the environment, else of the configuration."""
+    from llmtop.config import current
+
+    return os.environ.get(VARIABLE) or current().cluster.prometheus
+
+
+def accused_ranks(url: str, run: str) -> set[int]:
+    """The ranks of a run that hang or are late, as a Prometheus tells it now.
+
+    Raises:
+        NotPossibleHere: it does not answer, or cannot be asked from here.
+        UnusableInput: that is no URL.
+    """
+    _need_client()
+    from collectors.prometheus.client import Client
+    from collectors.prometheus.cluster import LATE_SHARE, Cluster
+    from llmtop.config import current
+
+    said = current().cluster
+    token_file = None if said.token_file is None else Path(said.token_file).expanduser()
+    client = Client(url, _access(url, token_file, said.user, said.ca, said.org))
+    view = Cluster(client, run).look()
+    client.close()
+    if view.problems and view.nodes_up is None:
+        raise NotPossibleHere(view.problems[0])
+    late = [one.rank for one in view.late if one.run == run and (one.step_share or 0.0) >= LATE_SHARE]
+    hung = [one.rank or "" for one in view.hung if one.run == run]
+    return {int(rank) for rank in hung or late if rank.isdecimal()}
+
+
+def _access(url: str, token_file: Path | None, user: str | None, ca: str | None, org: str | None) -> Access:
+    from urllib.parse import unquote, urlsplit
+
+    from collectors.prometheus.client import Access, token_from
+
+    parts = urlsplit(url)
+    token = os.environ.get(TOKEN_VARIABLE) if token_file is None else token_from(token_file)
+    password = os.environ.get(PASSWORD_VARIABLE) or unquote(parts.password or "")
+    name = user or (None if parts.username is None else unquote(parts.username))
+    return Access(token=token or None, user=name, password=password, ca=ca, org=org)
+
+
+def _need_client() -> None:
+    """Say what to install where the extra is not.
+
+    Raises:
+        NotPossibleHere: httpx is missing.
+    """
+    try:
+        import_module("httpx")
+    except ImportError:
+        raise NotPossibleHere("llmtop cluster needs httpx: pip install 'llmtop-monitor[cluster]'") from None
+
+
+def _print_once(watched: Cluster, as_json: bool) -> int:
+    import msgspec
+
+    from llmtop.cli.cluster.text import render
+
+    view = watched.look()
+    if as_json:
+        write_json(msgspec.json.encode(view))
+    elif not (view.problems and view.nodes_up is None):
+        write_text(render(view))
+    if view.problems and view.nodes_up is None:
+        raise NotPossibleHere(view.problems[0])
+    return EXIT_DONE
+
+
+def _stream(watched: Cluster, interval: float) -> int:
+    import msgspec
+
+    from collectors.prometheus.source import ClusterSource
+    from llmtop.cli.live.stream import SnapshotStream
+
+    def write(view: ClusterView) -> None:
+        write_json(msgspec.json.encode(view))
+
+    SnapshotStream().run(_Views(ClusterSource(watched, interval)), write)
+    return EXIT_DONE
+
+
+class _Views:
+    """A source's views alone, without charts."""
+
+    def __init__(self, source: ClusterSource) -> None:
+        self._source = source
+        self.close = source.close
+
+    def start(self, on_view: Callable[[ClusterView], None]) -> None:
+        self._source.start(lambda view, _charts: on_view(view))

@@ -1,0 +1,211 @@
+"""llmtop export: what this node's GPUs and trainings do, for Prometheus."""
+
+from __future__ import annotations
+
+import os
+import platform
+from contextlib import ExitStack
+from functools import partial
+from importlib import import_module
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from llmtop.cli.live.command import MAX_INTERVAL, MIN_INTERVAL, between
+from llmtop.cli.output import say
+from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
+from llmtop.format import printable
+
+if TYPE_CHECKING:
+    from collectors.base.pipeline import Stage
+    from collectors.exporter.stage import ExportStage
+
+PORT = 9401
+LOOPBACK = "127.0.0.1"
+_RULES = "prometheus-rules.yml"
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help=f"Where to listen, {PORT} by default.")
+@click.option(
+    "--bind",
+    metavar="ADDRESS",
+    default=LOOPBACK,
+    show_default=True,
+    help="Of this machine; 0.0.0.0 is all of them.",
+)
+@click.option(
+    "--allow-host",
+    metavar="NAME",
+    multiple=True,
+    help="Answer to this Host as well as to IP addresses and this machine's names; .example.org: to all below it, "
+    "*: to any. Repeatable.",
+)
+@click.option("--certfile", metavar="FILE", help="Certificate, for TLS.")
+@click.option("--keyfile", metavar="FILE", help="Its key, where that is not in the same file.")
+@click.option(
+    "--textfile",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Write llmtop.prom there for node_exporter's textfile collector; without --port nothing listens then.",
+)
+@click.option(
+    "--file-sd",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write where this exporter is, for Prometheus' file_sd_configs: a file of its own, removed at the end.",
+)
+@click.option("--all-users", is_flag=True, help="As root: the trainings of all users, each in /tmp/llmtop-<uid>.")
+@click.option(
+    "--dcgm-exporter",
+    metavar="URL",
+    help="What it exports of GPUs is left to it; none: there is none. By default http://127.0.0.1:9400/metrics, "
+    "if root or this user listens there.",
+)
+@click.option(
+    "--interval",
+    "-i",
+    type=float,
+    callback=between(MIN_INTERVAL, MAX_INTERVAL),
+    default=3.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds between two looks, 0.1 to 3600.",
+)
+@click.option("--rules", is_flag=True, help="Print recording and alerting rules for Prometheus, and end.")
+def export(
+    *,
+    port: int | None,
+    bind: str,
+    allow_host: tuple[str, ...],
+    certfile: str | None,
+    keyfile: str | None,
+    textfile: Path | None,
+    file_sd: Path | None,
+    all_users: bool,
+    dcgm_exporter: str | None,
+    interval: float,
+    rules: bool,
+) -> int:
+    """Give what this node's GPUs and trainings do to Prometheus, without a screen, until ctrl+c or SIGTERM.
+
+    One a node, in the job and as its user.
+    """
+    if rules:
+        say((files("llmtop") / "data" / _RULES).read_text(encoding="utf-8"), nl=False)
+        return EXIT_DONE
+    listens = port is not None or textfile is None
+    _check(certfile, keyfile, file_sd, all_users, listens=listens)
+    _need_client()
+    from collectors.gpu.selection import GpuSelection
+    from collectors.hub import live_hub, live_sources
+    from llmtop.cli.live.stream import SnapshotStream
+
+    with ExitStack() as closing:
+        stage = _stage(interval, dcgm_exporter, closing)
+        taps: list[Stage] = [stage]
+        if textfile is not None:
+            taps.append(_textfile(textfile, stage, closing))
+        if listens:
+            where = _Where(bind, PORT if port is None else port, certfile, keyfile, allow_host)
+            _listen(stage, where, file_sd, closing)
+        hub = live_hub(
+            interval=interval,
+            selection=GpuSelection.parse("all") if all_users else None,
+            taps=taps,
+            make_sources=partial(live_sources, all_users=all_users, engines=False, turns=True, unseen=True),
+        )
+        SnapshotStream().run(hub, lambda _snapshot: None)
+    return EXIT_DONE
+
+
+def _check(
+    certfile: str | None, keyfile: str | None, file_sd: Path | None, all_users: bool, *, listens: bool
+) -> None:
+    """Refuse what cannot be meant.
+
+    Raises:
+        UnusableInput: options that contradict each other.
+        NotPossibleHere: --all-users, and this is not root.
+    """
+    if keyfile is not None and certfile is None:
+        raise UnusableInput("--keyfile is the key of a certificate: give --certfile as well")
+    if file_sd is not None and not listens:
+        raise UnusableInput(
+            "--file-sd says where to fetch, and with --textfile alone nothing listens: give --port"
+        )
+    if all_users and os.geteuid() != 0:
+        raise NotPossibleHere("--all-users looks into other users' folders: run it as root, sudo llmtop export …")
+
+
+def _need_client() -> None:
+    """Say what to install where the extra is not.
+
+    Raises:
+        NotPossibleHere: prometheus-client is missing.
+    """
+    try:
+        import_module("prometheus_client")
+    except ImportError:
+        raise NotPossibleHere(
+            "llmtop export needs prometheus-client: pip install 'llmtop-monitor[cluster]'"
+        ) from None
+
+
+def _stage(interval: float, dcgm_url: str | None, closing: ExitStack) -> ExportStage:
+    from collectors.exporter.stage import ExportStage
+
+    if dcgm_url == "none":
+        return ExportStage(interval=interval)
+    from collectors.exporter.dcgm import DcgmExporter
+
+    dcgm = DcgmExporter(dcgm_url, warn=lambda sentence: _tell(f"llmtop export: {sentence}"))
+    closing.callback(dcgm.close)
+    dcgm.start()
+    return ExportStage(interval=interval, others=dcgm.series, ignored=lambda: dcgm.ignored)
+
+
+def _textfile(folder: Path, stage: ExportStage, closing: ExitStack) -> Stage:
+    from collectors.exporter.files import Textfile
+
+    writer = Textfile(folder, stage)
+    closing.callback(writer.close)
+    _tell(f"llmtop export: {writer.path}")
+    return writer
+
+
+class _Where(NamedTuple):
+    """Where to listen, and behind which certificate."""
+
+    bind: str
+    port: int
+    certfile: str | None
+    keyfile: str | None
+    allowed: tuple[str, ...]
+
+
+def _listen(stage: ExportStage, where: _Where, file_sd: Path | None, closing: ExitStack) -> None:
+    from collectors.exporter.files import Discovery
+    from collectors.exporter.server import MetricsServer
+
+    server = MetricsServer(stage, where.bind, where.port, where.certfile, where.keyfile, allowed=where.allowed)
+    closing.callback(server.close)
+    _tell(f"llmtop export: {server.url}")
+    if not server.is_loopback:
+        _tell(
+            f"whoever reaches port {server.port} of this machine can read it: names of runs and phases, rates, "
+            "GPUs and users' numbers; a firewall, or a proxy that asks who it is, keeps others out"
+        )
+    if file_sd is None:
+        return
+    host = platform.node() if server.is_everywhere else where.bind
+    entry = Discovery(file_sd, f"[{host}]:{server.port}" if ":" in host else f"{host}:{server.port}")
+    closing.callback(entry.close)
+    if server.is_loopback:
+        _tell(f"{file_sd} names {where.bind}: only a Prometheus on this machine gets there; see --bind")
+
+
+def _tell(sentence: str) -> None:
+    say(printable(sentence), err=True)

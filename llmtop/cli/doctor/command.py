@@ -1,0 +1,237 @@
+"""llmtop doctor: what this machine allows, and the one command that would change each no."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from llmtop.capture.base.engine import Check
+from llmtop.cli.output import say, say_json
+from llmtop.errors import EXIT_DONE, LlmtopError
+from llmtop.format import printable, size
+from llmtop.model.snapshot import LoadingCost
+from llmtop.version import __version__
+
+if TYPE_CHECKING:
+    from llmtop.capture.base.job import Target
+
+
+class EngineAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What one engine says to one process."""
+
+    engine: str
+    can: bool
+    because: str
+    command: str = ""
+    warning: str = ""
+
+
+class TrainingAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """One process that can be captured, or could be."""
+
+    pid: int
+    rank: int | None
+    command: str | None
+    attached: bool
+    engines: list[EngineAnswer]
+
+
+class KernelAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """One question to the kernel, by bpftrace or BCC."""
+
+    name: str
+    command: str
+    says: str = ""
+    """Empty where it was not asked: that needs root."""
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it; what --json prints."""
+
+    schema: int = 1
+    llmtop: str = __version__
+    python: str
+    checks: list[Check]
+    trainings: list[TrainingAnswer]
+    notes: list[str]
+    loading: LoadingCost | None = None
+    """What the loader of the training that was asked for waits for."""
+    kernel: list[KernelAnswer] = []
+    """What to ask the kernel about that, and what it said where root may ask."""
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print it as one JSON object.")
+@click.option(
+    "--loader",
+    type=click.IntRange(min=1),
+    metavar="PID",
+    help="Look for some seconds at what the loader of this training waits for, and name what to ask the kernel "
+    "about it by bpftrace or BCC; root asks.",
+)
+def doctor(*, as_json: bool, loader: int | None) -> int:
+    """What this machine allows, and the command that would change it."""
+    diagnosis = examine()
+    if loader is not None:
+        diagnosis = _with_loader(diagnosis, loader)
+    if as_json:
+        say_json(diagnosis)
+        return EXIT_DONE
+    for check in diagnosis.checks:
+        mark = {True: "yes", False: "NO ", None: "   "}[check.ok]
+        say(f"{mark}  {check.name:<16} {check.says}")
+        if check.command:
+            say(f"{'':<22}to change that: {check.command}")
+    say()
+    for training in diagnosis.trainings:
+        _print_training(training)
+    if not diagnosis.trainings:
+        say("No training can be captured: start one with llmtop run -- COMMAND (--nsys for nsys as well).")
+    for note in diagnosis.notes:
+        say(f"note: {note}")
+    if loader is not None:
+        _print_loader(diagnosis, loader)
+    return EXIT_DONE
+
+
+def _with_loader(diagnosis: Diagnosis, pid: int) -> Diagnosis:
+    """Look at one training's loader.
+
+    Raises:
+        NotPossibleHere: its stacks cannot be read.
+    """
+    from llmtop.capture.perf import bpf
+    from llmtop.capture.py_spy.loading import burst
+
+    cost = burst(pid)
+    asked = [
+        KernelAnswer(name=question.name, command=shlex.join(words), says=bpf.ask(question, pid))
+        for question in (() if cost is None else bpf.fitting(cost.cause))
+        if (words := bpf.command(question, pid))
+    ]
+    return msgspec.structs.replace(diagnosis, loading=cost, kernel=asked)
+
+
+def _print_loader(diagnosis: Diagnosis, pid: int) -> None:
+    cost = diagnosis.loading
+    if cost is None:
+        say(f"\npid {pid} does not wait for its loader.")
+        return
+    say(f"\npid {pid}: {cost.summary}")
+    if cost.advice:
+        say(f"  to do: {cost.advice}")
+    for answer in diagnosis.kernel:
+        say(f"  {answer.name}: {'' if answer.says else 'sudo '}{answer.command}")
+        for line in answer.says.splitlines():
+            say(f"    {line}")
+    if not diagnosis.kernel:
+        say("  no tool for that is here: sudo apt-get install bpftrace")
+
+
+def _print_training(training: TrainingAnswer) -> None:
+    rank = "" if training.rank is None else f" rank {training.rank}"
+    how = "attached" if training.attached else "not attached"
+    say(f"pid {training.pid}{rank}, {how}: {printable(training.command or '?', 70)}")
+    for engine in training.engines:
+        say(f"  {'can' if engine.can else 'NO ':<4} {engine.engine:<15} {engine.because}")
+        if engine.command:
+            say(f"{'':<22}to change that: {engine.command}")
+        if engine.warning:
+            say(f"{'':<22}but: {engine.warning}")
+
+
+def examine() -> Diagnosis:
+    """Look at everything; takes up to a second, and some more where the drivers of GPUs are asked."""
+    from llmtop.capture import capabilities, targets
+    from llmtop.capture.engines import ENGINES
+    from llmtop.cli.doctor import gpu_checks
+    from llmtop.launch import uninstrumentable
+
+    checks = [
+        *gpu_checks.checks(),
+        *(check for engine in ENGINES.values() for check in engine.checks()),
+        *_kernels(),
+        _runtime_dir(),
+        _disk(),
+    ]
+    known = targets.attached()
+    others = targets.unattached(frozenset(target.pid for target in known))
+    trainings = [_training(target, capabilities.abilities(target)) for target in (*known, *others)]
+    return Diagnosis(
+        python=f"{sys.version.split()[0]} at {sys.executable}",
+        checks=checks,
+        trainings=trainings,
+        notes=[
+            *(sentence for engine in ENGINES.values() for sentence in engine.left_behind()),
+            *uninstrumentable.sentences(targets.own_pids()),
+        ],
+    )
+
+
+def _training(target: Target, found: tuple[object, ...]) -> TrainingAnswer:
+    return TrainingAnswer(
+        pid=target.pid,
+        rank=target.rank,
+        command=target.command,
+        attached=target.hello is not None,
+        engines=[msgspec.convert(one, EngineAnswer, from_attributes=True) for one in found],
+    )
+
+
+def _kernels() -> list[Check]:
+    """What llmtop kernel needs: ncu to measure, ncu-report to read, and the GPU's counters."""
+    from llmtop.ncu import read, tool
+
+    try:
+        ncu = tool.find()
+        found = [Check(name="ncu", ok=True, says=f"{ncu.version} at {ncu.path}")]
+    except LlmtopError as error:
+        found = [Check(name="ncu", ok=False, says=str(error).partition(": ")[0], command=tool.WHERE)]
+    where = read.found_at()
+    if where is None:
+        reads = Check(
+            name="ncu-report", ok=False, says="not installed: reads what ncu wrote", command=read.INSTALL
+        )
+    else:
+        reads = Check(
+            name="ncu-report", ok=True, says=f"Nsight Compute's own, in {where}" if where else "installed"
+        )
+    found.append(reads)
+    refused = tool.counters_refused()
+    if refused:
+        found.append(Check(name="ncu's counters", ok=False, says=refused, command=tool.REMEDY))
+    return found
+
+
+def _runtime_dir() -> Check:
+    from llmtop.protocol import socket_dir
+
+    try:
+        directory = socket_dir.runtime_dir()
+        socket_dir.check(directory)
+    except LlmtopError as error:
+        return Check(name="sockets", ok=False, says=str(error))
+    if not os.path.lexists(directory):
+        return Check(name="sockets", ok=None, says=f"{directory} is made by the first training that attaches")
+    return Check(name="sockets", ok=True, says=str(directory))
+
+
+def _disk() -> Check:
+    import shutil
+    from pathlib import Path
+
+    from llmtop.capture.base import folder
+
+    free = shutil.disk_usage(Path.cwd()).free
+    enough = free >= folder.MIN_FREE_BYTES
+    return Check(
+        name="disk",
+        ok=enough,
+        says=f"{size(free)} free for {Path(folder.PARENT).absolute()}",
+        command="" if enough else "llmtop captures --remove all",
+    )

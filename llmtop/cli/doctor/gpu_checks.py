@@ -1,0 +1,162 @@
+"""What llmtop doctor says of the accelerators here: which are shown, which are not, and what would change that."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from llmtop.capture.base.engine import Check
+from llmtop.system import procfs
+
+if TYPE_CHECKING:
+    from collectors.base.source import GpuReading
+    from llmtop.model.snapshot import Gpu
+
+_ASK_SECONDS = 3.0
+"""How long the drivers may take to have said what they have."""
+_UNTRIED: Final = "untried on hardware: made and tested on a stand-in for AMD's library"
+_TPU_UNTRIED: Final = (
+    "untried on hardware: made and tested on tpu-info over a stand-in for libtpu; no training there was captured"
+)
+_INTEL: Final = "0x8086"
+
+
+def checks() -> list[Check]:
+    """Each maker's in turn; takes up to five seconds where there are GPUs, and next to nothing elsewhere."""
+    from collectors.amd import presence
+    from collectors.tpu import presence as tpu_presence
+
+    nvidia = procfs.driver_version()
+    other = presence.worth_asking() or tpu_presence.chip_count() > 0
+    reading = _reading() if nvidia is not None or other else None
+    shown = () if reading is None else reading.gpus
+    found = [*_driver(nvidia, any_other=other)]
+    mine = [gpu for gpu in shown if gpu.vendor == "NVIDIA" and gpu.mig_parent_uuid is None]
+    if mine:
+        found.append(_activity(mine))
+    found.append(_amd([gpu for gpu in shown if gpu.vendor == "AMD"], reading))
+    found.append(_tpus([gpu for gpu in shown if gpu.vendor == "Google"], reading))
+    return [*found, *_others()]
+
+
+def _driver(version: str | None, *, any_other: bool) -> list[Check]:
+    if version is None:
+        return [Check(name="driver", ok=None if any_other else False, says="no NVIDIA driver is loaded")]
+    models = procfs.gpu_models()
+    names = ", ".join(f"{models.count(name)} x {name}" for name in dict.fromkeys(models)) or "none"
+    return [
+        Check(name="driver", ok=True, says=f"NVIDIA {version}"),
+        Check(name="GPUs", ok=bool(models), says=names),
+    ]
+
+
+def _reading() -> GpuReading:
+    from collectors.driver.all_gpus import AllGpus
+
+    source = AllGpus(0.2)
+    source.start()
+    try:
+        until = time.monotonic() + _ASK_SECONDS
+        while True:
+            reading = source.latest()
+            known = reading.settled and bool(reading.gpus or reading.notes)
+            if known or time.monotonic() > until:
+                return reading
+            time.sleep(0.05)
+    finally:
+        source.close()
+
+
+def _activity(gpus: list[Gpu]) -> Check:
+    """SM, tensor and memory activity: by the driver, else by the node's dcgm-exporter."""
+    name = "SM activity"
+    lacking = [gpu for gpu in gpus if gpu.sm_active_pct is None]
+    if not lacking:
+        return Check(name=name, ok=True, says="by the driver (GPM), of every GPU")
+    from collectors.dcgm.activity import NONE, VARIABLE, activity_in, named
+    from collectors.dcgm.page import URL, DcgmPage
+    from llmtop.errors import UnusableInput
+
+    url = named()
+    which = ", ".join(gpu.number for gpu in lacking)
+    if url == NONE:
+        return Check(name=name, ok=False, says=f"not of GPU {which}, and no dcgm-exporter is to be asked",
+                     command=f"unset {VARIABLE}, and leave dcgm out of the configuration")  # fmt: skip
+    try:
+        page = DcgmPage(url)
+        told = {place[0] for place in activity_in(page.ask(), time.time())}
+    except UnusableInput as error:
+        return Check(name=name, ok=False, says=str(error), command=f"set {VARIABLE}")
+    url = url or URL
+    if page.ignored is not None:
+        command = f"export {VARIABLE}={url}"
+        return Check(name=name, ok=False, says=page.ignored.sentence(f"set {VARIABLE}={url}"), command=command)
+    left = [gpu.number for gpu in lacking if gpu.uuid not in told]
+    if not left:
+        return Check(name=name, ok=True, says=f"of GPU {which} by DCGM ({url})")
+    return Check(
+        name=name,
+        ok=False,
+        says=f"not of GPU {', '.join(left)}: its driver has no GPM (from Hopper on), and no dcgm-exporter at "
+        f"{url} gives DCGM_FI_PROF_SM_ACTIVE of it",
+        command=f"run dcgm-exporter on this node with its profiling fields; {VARIABLE}=URL says where it is",
+    )
+
+
+def _amd(shown: list[Gpu], reading: GpuReading | None) -> Check:
+    from collectors.amd import presence
+
+    name, count, library = "AMD GPUs", presence.gpu_count(), presence.library()
+    if shown:
+        return Check(name=name, ok=True, says=f"{_names(shown)} ({_UNTRIED})")
+    if not count and library is None:
+        return Check(name=name, ok=None, says=f"none here; shown where there are, through amdsmi ({_UNTRIED})")
+    if not presence.has_binding():
+        says = "AMD's kernel driver or library is here, and the package amdsmi is not"
+        return Check(name=name, ok=False, says=says, command="pip install 'llmtop-monitor[amd]'")
+    return Check(name=name, ok=False, says=_note(reading, "AMD: ") or "amdsmi has not answered")
+
+
+def _tpus(shown: list[Gpu], reading: GpuReading | None) -> Check:
+    from collectors.tpu import presence
+
+    name, count = "TPUs", presence.chip_count()
+    if shown:
+        note = _note(reading, "TPU: ")
+        return Check(name=name, ok=True, says=f"{_names(shown)} ({_TPU_UNTRIED})" + (f"; {note}" if note else ""))
+    if not count:
+        return Check(
+            name=name, ok=None, says=f"none here; shown where there are, through tpu-info ({_TPU_UNTRIED})"
+        )
+    if not presence.has_binding():
+        says = f"{count} here, and the package tpu-info is not"
+        return Check(name=name, ok=False, says=says, command="pip install 'llmtop-monitor[tpu]'")
+    return Check(name=name, ok=False, says=_note(reading, "TPU: ") or "tpu-info has not answered")
+
+
+def _names(shown: list[Gpu]) -> str:
+    """As "8 x AMD Instinct MI300X"."""
+    names = [gpu.name for gpu in shown]
+    return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+
+
+def _note(reading: GpuReading | None, head: str) -> str:
+    """The first note of one driver's; "" where it has none."""
+    notes = () if reading is None else reading.notes
+    return next((note.removeprefix(head) for note in notes if note.startswith(head)), "")
+
+
+def _others() -> list[Check]:
+    """Accelerators of which nothing is shown."""
+    found = []
+    if any(_vendor(file) == _INTEL for file in Path("/sys/class/drm").glob("card[0-9]*/device/vendor")):
+        found.append("Intel's GPUs")
+    return [Check(name="accelerators", ok=None, says=f"{' and '.join(found)} here are not shown")] if found else []
+
+
+def _vendor(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,1 @@
+"""llmtop live, record, replay and demo."""

@@ -1,0 +1,113 @@
+"""Tell somebody who is not looking: run a command for each new alert (`--on-alert CMD`)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import threading
+
+import msgspec
+from msgspec.structs import replace
+
+from llmtop.format import escaped_json, printable
+from llmtop.model.alerts import Raised
+from llmtop.model.snapshot import Alert, Snapshot
+
+TIMEOUT_SECONDS = 30.0
+"""How long a command may run; then it and what it started are killed."""
+WAITING = 64
+"""How many alerts may wait for their turn; more are left out, and that is said."""
+
+
+class OnAlert:
+    """A stage behind the rules: hands every alert that was not there before to the command, as JSON on its stdin.
+
+    The commands run one after another in a thread of their own, in a session of their own, with nothing of the
+    screen's terminal. The snapshots pass at once; if a command fails they carry a note that says so until one
+    succeeds.
+    """
+
+    def __init__(self, command: str) -> None:
+        """Run `command` in a shell (sh -c)."""
+        self._command = command
+        self._raised = Raised()
+        self._queue: queue.Queue[bytes | None] = queue.Queue(WAITING)
+        self._note: str | None = None
+        self._left_out = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="llmtop-on-alert", daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return "--on-alert"
+
+    def __call__(self, snapshot: Snapshot) -> Snapshot:
+        """Pass the snapshot on; new alerts are queued."""
+        for alert in self._raised.new(snapshot.alerts):
+            self._enqueue(alert)
+        notes = [note for note in (self._note, self._overflow()) if note]
+        if not notes:
+            return snapshot
+        return replace(snapshot, host=replace(snapshot.host, notes=(*snapshot.host.notes, *notes)))
+
+    def close(self) -> None:
+        """Stop within a second; a command that still runs is killed, alerts that wait are dropped."""
+        self._closed.set()
+        with contextlib.suppress(queue.Full):
+            self._queue.put_nowait(None)
+        self._kill()
+        self._thread.join(1.0)
+
+    def _enqueue(self, alert: Alert) -> None:
+        try:
+            self._queue.put_nowait(escaped_json(msgspec.json.encode(alert)))
+        except queue.Full:
+            self._left_out += 1
+
+    def _overflow(self) -> str | None:
+        if not self._left_out:
+            return None
+        return f"--on-alert: {self._left_out} alerts were left out, since the command takes too long for so many"
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            told = self._queue.get()
+            if told is None or self._closed.is_set():
+                return
+            self._note = self._tell(told)
+
+    def _tell(self, told: bytes) -> str | None:
+        """Run the command once; returns what went wrong, in words."""
+        name = printable(self._command, 60)
+        try:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", self._command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return f"--on-alert: {name} cannot be started: {error.strerror}"
+        try:
+            self._process.communicate(told + b"\n", timeout=TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(TIMEOUT_SECONDS)
+            return f"--on-alert: {name} ran for over {TIMEOUT_SECONDS:.0f} s and was killed"
+        code = self._process.returncode
+        if code == 0:
+            return None
+        how = f"was ended by signal {-code}" if code < 0 else f"failed with exit code {code}"
+        return f"--on-alert: {name} {how}; alerts may not have reached anybody"
+
+    def _kill(self) -> None:
+        process = self._process
+        if process is not None and process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)

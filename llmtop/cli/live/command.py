@@ -1,0 +1,340 @@
+"""llmtop live, record, replay and demo: one way from a feed to a screen, a stream, a text or a file."""
+
+from __future__ import annotations
+
+import math
+import platform
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from llmtop.cli.output import say, say_json, write_json, write_text
+from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
+
+if TYPE_CHECKING:
+    from collectors.base.source import Feed
+    from collectors.record_stage import RecordStage
+    from collectors.replay import ReplayFeed
+    from llmtop.cli.live.alert_command import OnAlert
+
+MIN_INTERVAL, MAX_INTERVAL = 0.1, 3600.0
+"""Seconds. GPM wants its samples 100 ms apart; above an hour nothing is live any more."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+_DEMO_BEGINS = 15.0
+"""Seconds into its recording: half a minute is healthy, and who sees llmtop first need not sit through all."""
+
+
+def between(low: float, high: float) -> Callable[[click.Context, click.Parameter, float | None], float | None]:
+    """A check that click calls with the option's value. click.FloatRange lets NaN through."""
+
+    def check(_ctx: click.Context, _param: click.Parameter, value: float | None) -> float | None:
+        if value is not None and not low <= value <= high:
+            raise click.BadParameter(f"{value:g} is not between {low:g} and {high:g}")
+        return value
+
+    return check
+
+
+_interval = click.option(
+    "--interval",
+    "-i",
+    type=float,
+    callback=between(MIN_INTERVAL, MAX_INTERVAL),
+    default=1.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds between snapshots, 0.1 to 3600.",
+)
+_gpus = click.option(
+    "--gpus",
+    metavar="LIST",
+    help='GPUs to show: indices and UUIDs as nvidia-smi -L lists them ("0,2"), "all", or "attached": those that '
+    "attached trainings use.",
+)
+_force = click.option("--force", "-f", is_flag=True, help="Write over an existing recording.")
+_on_alert = click.option(
+    "--on-alert",
+    metavar="CMD",
+    help="Run CMD in a shell for each new alert, which it gets as a JSON object on stdin.",
+)
+_ascii = click.option("--ascii/--no-ascii", default=False, help="Draw with ASCII characters only.")
+_theme = click.option("--theme", metavar="NAME", help="Colour theme; t shows those there are.")
+
+
+@click.command()
+@_interval
+@_gpus
+@click.option("--once", is_flag=True, help="Print one snapshot as text and end; with --json, as one object.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object a line and a snapshot, without a screen."
+)
+@click.option("--record", "record_to", metavar="FILE", type=click.Path(path_type=Path), help="Record as well.")
+@_force
+@_on_alert
+@_ascii
+@_theme
+def live(
+    *,
+    interval: float,
+    gpus: str | None,
+    once: bool,
+    as_json: bool,
+    record_to: Path | None,
+    force: bool,
+    on_alert: str | None,
+    ascii: bool,
+    theme: str | None,
+) -> int:
+    """Watch the GPUs and the attached trainings of this machine."""
+    from collectors.gpu.selection import GpuSelection
+    from collectors.hub import live_hub
+
+    selection = GpuSelection.parse(gpus) if gpus is not None else None
+    if not (once or as_json):
+        need_terminal("llmtop --json or llmtop --once")
+    code = EXIT_DONE
+    with ExitStack() as closing:
+        recorder = _recorder(record_to, force) if record_to else None
+        if recorder:
+            closing.callback(recorder.close)
+        teller = _teller(on_alert, closing)
+        taps = [tap for tap in (teller, recorder) if tap is not None]
+        hub = live_hub(interval=interval, selection=selection, taps=taps, whole=as_json)
+        if once:
+            closing.callback(hub.close)
+            _print_once(hub.once(), as_json)
+        elif as_json:
+            _stream(hub)
+        else:
+            code = _show(hub, ascii=ascii, theme=theme)
+    return _recorded(recorder) or code
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@_interval
+@_gpus
+@click.option(
+    "--seconds",
+    "-s",
+    type=float,
+    callback=between(0.1, 366 * 86400.0),
+    metavar="S",
+    help="End after so many seconds.",
+)
+@_force
+@_on_alert
+@click.option("--json", "as_json", is_flag=True, help="Print what was recorded as a JSON object.")
+def record(
+    *,
+    file: Path,
+    interval: float,
+    gpus: str | None,
+    seconds: float | None,
+    force: bool,
+    on_alert: str | None,
+    as_json: bool,
+) -> int:
+    """Write a recording to FILE without a screen, until ctrl+c, SIGTERM or --seconds."""
+
+    from collectors.gpu.selection import GpuSelection
+    from collectors.hub import live_hub
+    from llmtop.cli.live.stream import SnapshotStream
+    from llmtop.recording.reader_writer import Reader
+
+    selection = GpuSelection.parse(gpus) if gpus is not None else None
+    recorder = _recorder(file, force)
+    stream = SnapshotStream()
+
+    def consume(_snapshot: object) -> None:
+        if recorder.error is not None:
+            stream.finish()
+
+    with ExitStack() as closing:
+        closing.callback(recorder.close)
+        teller = _teller(on_alert, closing)
+        taps = [tap for tap in (teller, recorder) if tap is not None]
+        hub = live_hub(interval=interval, selection=selection, taps=taps)
+        say(f"recording to {file}; ctrl+c ends it", err=True)
+        stream.run(hub, consume, seconds)
+    reader = Reader(file)
+    facts = {
+        "path": str(file.resolve()),
+        "snapshots": reader.count,
+        "seconds": reader.length,
+        "bytes": file.stat().st_size,
+    }
+    reader.close()
+    if as_json:
+        say_json(facts)
+    else:
+        say(f"{reader.count} snapshots over {reader.length:.1f} s, {facts['bytes']} bytes: {file}", err=True)
+    return _recorded(recorder)
+
+
+_speed = click.option(
+    "--speed",
+    type=float,
+    callback=between(0.25, 16.0),
+    metavar="X",
+    help="Times the speed at which it was recorded, 0.25 to 16. With --json, as fast as possible unless given.",
+)
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line and a snapshot, to the end.")
+@click.option(
+    "--no-limits",
+    is_flag=True,
+    help="Read a file whatever memory and time it takes: lift the limit on what each piece of it unpacks to.",
+)
+@_speed
+@_ascii
+@_theme
+def replay(
+    *, file: Path, as_json: bool, no_limits: bool, speed: float | None, ascii: bool, theme: str | None
+) -> int:
+    """Show the recording in FILE as if it were live; space pauses."""
+    return _replay(file, as_json=as_json, no_limits=no_limits, speed=speed, ascii=ascii, theme=theme)
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line and a snapshot, to the end.")
+@_speed
+@_ascii
+@_theme
+def demo(as_json: bool, speed: float | None, ascii: bool, theme: str | None) -> int:
+    """Show a recorded run of a real H200: healthy, input-starved, launch-bound and spinning minutes.
+
+    c opens captures that were recorded beforehand, of a training before and after a fix.
+    """
+    from importlib.resources import as_file, files
+
+    shipped = files("llmtop") / "data"
+    recording, captures = shipped / "demo.llmtop.gz", shipped / "demo-captures.tar.xz"
+    if not recording.is_file():
+        raise NotPossibleHere("this installation lacks the recording that llmtop demo shows; install llmtop anew")
+    with as_file(recording) as path, as_file(captures) as archive:
+        return _replay(
+            path, as_json=as_json, speed=speed, ascii=ascii, theme=theme, captures=archive, begin=_DEMO_BEGINS
+        )
+
+
+def _replay(
+    path: Path,
+    *,
+    as_json: bool,
+    speed: float | None,
+    ascii: bool,
+    theme: str | None,
+    no_limits: bool = False,
+    captures: Path | None = None,
+    begin: float = 0.0,
+) -> int:
+    from collectors.replay import ReplayFeed
+    from llmtop.recording.reader_writer import Reader
+    from llmtop.rules.engine import Rules
+    from llmtop.system.inputs import Limits
+
+    if not as_json:
+        need_terminal("--json")
+    unpaced = as_json and speed is None
+    reader = Reader(path, Limits(lifted=True) if no_limits else None)
+    feed = ReplayFeed(reader, lambda: Rules().apply, math.inf if unpaced else speed or 1.0)
+    if as_json:
+        _stream(feed)
+        return EXIT_DONE
+    if begin:
+        feed.seek(begin)
+    return _show(feed, ascii=ascii, theme=theme, captures=captures)
+
+
+def _teller(command: str | None, closing: ExitStack) -> OnAlert | None:
+    """The stage that runs `command` for each new alert, closed with the others."""
+    if not command:  # --on-alert '' takes back what the configuration says
+        return None
+    from llmtop.cli.live.alert_command import OnAlert
+
+    teller = OnAlert(command)
+    closing.callback(teller.close)
+    return teller
+
+
+def need_terminal(instead: str) -> None:
+    """Refuse to draw where nobody would see it.
+
+    Raises:
+        UnusableInput: one of the three standard streams is no terminal.
+    """
+    # Each is None when the caller closed it.
+    if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
+        raise UnusableInput(f"the screen needs a terminal, and this is none; use {instead} for a stream or a text")
+
+
+def _show(feed: Feed, *, ascii: bool, theme: str | None, captures: Path | None = None) -> int:
+    """Run the screen, the demo's with captures; 128 + the signal's number if that or a lost terminal ended it."""
+    _load_asyncio_without_tls()
+    from tui.show import show
+
+    if captures is None:
+        return show(feed, ascii=ascii, theme=theme, remember=True)
+    from llmtop.capture.prepared import PreparedCaptures
+
+    prepared = PreparedCaptures(captures)
+    try:
+        return show(feed, ascii=ascii, theme=theme, remember=True, prepared=prepared)
+    finally:
+        prepared.close()
+
+
+def _load_asyncio_without_tls() -> None:
+    """Have asyncio do without Python's ssl, as it can: OpenSSL is 2 MiB, and no screen speaks TLS."""
+    if "asyncio" in sys.modules or "ssl" in sys.modules:
+        return
+    sys.modules["ssl"] = None  # type: ignore[assignment]
+    try:
+        import asyncio  # noqa: F401
+    finally:
+        del sys.modules["ssl"]  # who asks for it later gets it
+
+
+def _stream(feed: Feed | ReplayFeed) -> None:
+    from collectors.replay import ReplayFeed
+    from llmtop.cli.live.stream import SnapshotStream
+    from llmtop.model.snapshot import to_json
+
+    stream = SnapshotStream()
+    if isinstance(feed, ReplayFeed):
+        feed.on_end(stream.finish)
+    stream.run(feed, lambda snapshot: write_json(to_json(snapshot)))
+
+
+def _print_once(snapshot: Any, as_json: bool) -> None:
+    from llmtop.cli.live.snapshot_text import render
+    from llmtop.model.snapshot import to_json
+
+    if as_json:
+        write_json(to_json(snapshot))
+    else:
+        write_text(render(snapshot))
+
+
+def _recorder(path: Path, force: bool) -> RecordStage:
+    from collectors.record_stage import RecordStage
+    from llmtop.environment.collect import of_machine
+
+    return RecordStage(path, host=platform.node(), overwrite=force, environment=of_machine())
+
+
+def _recorded(recorder: RecordStage | None) -> int:
+    """The exit code, once the recorder is closed; says why a recording ended early."""
+    if recorder is None or recorder.error is None:
+        return EXIT_DONE
+    say(f"llmtop: {recorder.error}", err=True)
+    return recorder.error.exit_code

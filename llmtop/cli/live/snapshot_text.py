@@ -1,0 +1,286 @@
+"""A snapshot as plain text: `llmtop --once`."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+import time
+from collections.abc import Iterable
+
+from llmtop import format as fmt
+from llmtop.model import gpu_busy, ownership
+from llmtop.model.snapshot import Alert, Gpu, Host, Job, Phase, Process, Rank, Snapshot, Window
+from llmtop.step_history.whole_steps import OUTSIDE
+
+MAX_PROCESSES = 20
+"""So many are listed; of more, only the number is said."""
+_NVIDIA_ALONE = ("SM active", "occupancy", "tensor", "DRAM", "NVLink")
+"""Figures that no driver but NVIDIA's gives, under these names."""
+_COLUMNS = (
+    ("PID", 8, True),
+    ("user", 9, False),
+    ("GPU", 3, True),
+    ("GPU mem", 9, True),
+    ("SM", 5, True),
+    ("CPU", 6, True),
+    ("RSS", 9, True),
+)
+"""Of the processes, before the command: title, cells, and whether it stands at the right end of them."""
+
+
+def render(snapshot: Snapshot, width: int = 80) -> str:
+    """Write everything that is known at this instant, no line longer than `width`; a dash is an absent value."""
+    blocks = [_host(snapshot, width)]
+    blocks += [_gpu(gpu, snapshot, width) for gpu in snapshot.gpus]
+    blocks += _trainings(snapshot, width)
+    if snapshot.processes:
+        blocks.append(_processes(snapshot))
+    if snapshot.alerts:
+        blocks.append(["Alerts", *(line for alert in snapshot.alerts for line in _alert(alert, snapshot, width))])
+    if snapshot.host.notes:
+        blocks.append(["Notes", *(line for note in snapshot.host.notes for line in _text(note, width))])
+    return "\n\n".join("\n".join(fmt.printable(line, width) for line in lines) for lines in blocks) + "\n"
+
+
+def _head(left: str, right: str, width: int) -> str:
+    """`left` and `right` at the two ends of a line; `right` goes if both do not fit."""
+    if len(left) + 2 + len(right) > width:
+        return left
+    return left + right.rjust(width - len(left))
+
+
+def _items(items: Iterable[str], width: int, indent: str = "  ") -> list[str]:
+    """Set items in lines, two spaces between them, breaking only between items where that is possible."""
+    lines: list[str] = []
+    for item in items:
+        if lines and len(lines[-1]) + 2 + len(item) <= width:
+            lines[-1] += "  " + item
+        else:
+            lines.append(indent + item)
+    return lines
+
+
+def _text(text: str, width: int, indent: str = "  ") -> list[str]:
+    return textwrap.wrap(fmt.printable(text), width, initial_indent=indent, subsequent_indent=indent)
+
+
+def _of(used: str, total: str) -> str:
+    return f"{used} of {total}"
+
+
+def _host(snapshot: Snapshot, width: int) -> list[str]:
+    host: Host = snapshot.host
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(snapshot.time))
+    name = "llmtop on " + fmt.printable(host.name) + ("  REPLAY" if snapshot.source == "replay" else "")
+    cores = f" of {len(host.cpu_per_core_pct)} cores" if host.cpu_per_core_pct else ""
+    if cores and host.cpus_allowed is not None:
+        cores += f", {host.cpus_allowed:.3g} allowed"
+    loads = " ".join(fmt.number(load, 2) for load in (host.load_1m, host.load_5m, host.load_15m))
+    items = [
+        f"CPU {fmt.percent(host.cpu_pct)}{cores}",
+        f"load {loads}",
+        f"memory {_of(fmt.size(host.memory_used_bytes), fmt.size(host.memory_total_bytes))}",
+        f"swap {_of(fmt.size(host.swap_used_bytes), fmt.size(host.swap_total_bytes))}",
+        f"disk read {fmt.rate(host.disk_read_bytes_per_s)} write {fmt.rate(host.disk_write_bytes_per_s)}",
+        f"network rx {fmt.rate(host.net_rx_bytes_per_s)} tx {fmt.rate(host.net_tx_bytes_per_s)}",
+        f"driver {fmt.printable(host.driver_version or fmt.DASH)}",
+        f"CUDA {fmt.printable(host.cuda_version or fmt.DASH)}",
+    ]
+    return [_head(name, stamp, width), *_items(items, width)]
+
+
+def _gpu(gpu: Gpu, snapshot: Snapshot, width: int) -> list[str]:
+    reasons = "" if not gpu.clock_event_reasons else f" ({', '.join(gpu.clock_event_reasons)})"
+    link = "" if gpu.pcie_gen is None or gpu.pcie_width is None else f" (gen {gpu.pcie_gen} x{gpu.pcie_width})"
+    items = [
+        f"util {fmt.percent(gpu.util_pct)}",
+        f"memory util {fmt.percent(gpu.mem_util_pct)}",
+        f"power {_of(fmt.watts(gpu.power_watts), fmt.watts(gpu.power_limit_watts))}",
+        f"memory {_of(fmt.size(gpu.mem_used_bytes), fmt.size(gpu.mem_total_bytes))}",
+        f"temperature {fmt.number(gpu.temperature_c, 0, ' °C')}",
+        f"SM clock {_of(fmt.number(gpu.sm_clock_mhz), fmt.number(gpu.sm_clock_max_mhz, 0, ' MHz'))}{reasons}",
+        f"SM active {fmt.percent(gpu.sm_active_pct)}{' (by DCGM)' if gpu.activity_source == 'dcgm' else ''}",
+        f"occupancy {fmt.percent(gpu.sm_occupancy_pct)}",
+        f"tensor {fmt.percent(gpu.tensor_active_pct)}",
+        f"DRAM {fmt.percent(gpu.dram_active_pct)}",
+        f"PCIe rx {fmt.rate(gpu.pcie_rx_bytes_per_s)} tx {fmt.rate(gpu.pcie_tx_bytes_per_s)}{link}",
+        f"NVLink rx {fmt.rate(gpu.nvlink_rx_bytes_per_s)} tx {fmt.rate(gpu.nvlink_tx_bytes_per_s)}",
+        f"energy {fmt.number(None if gpu.energy_joules is None else gpu.energy_joules / 3.6e6, 2, ' kWh')}",
+    ]
+    if gpu.vendor != "NVIDIA":
+        items = [item.replace("SM clock", "clock") for item in items if not item.startswith(_NVIDIA_ALONE)]
+    if gpu.vendor == "Google":
+        items = [
+            f"duty cycle {fmt.percent(gpu.util_pct)}",
+            f"memory {_of(fmt.size(gpu.mem_used_bytes), fmt.size(gpu.mem_total_bytes))}",
+            f"HBM bandwidth {fmt.percent(gpu.dram_active_pct)}",
+        ]
+    if gpu.vendor == "AMD":
+        items.append(f"XGMI rx {fmt.rate(gpu.xgmi_rx_bytes_per_s)} tx {fmt.rate(gpu.xgmi_tx_bytes_per_s)}")
+    kind = "MIG" if gpu.mig_parent_uuid else "GPU"
+    lines = [_head(f"{kind} {gpu.number}  {fmt.printable(gpu.name)}", fmt.printable(gpu.uuid), width)]
+    if gpu.error is not None:
+        lines += _text(f"error: {gpu.error}", width)
+    if whose := ownership.owners(gpu.uuid, snapshot):
+        lines += _text(whose, width)
+    return lines + _items(items, width)
+
+
+def _trainings(snapshot: Snapshot, width: int) -> list[list[str]]:
+    """Job by job, what it comes to and then its ranks; a process on its own is a block, too."""
+    blocks = []
+    for job in snapshot.jobs:
+        if job.ranks_seen > 1 or (job.world_size or 1) > 1:
+            blocks.append(_job(job, width))
+        blocks += [_rank(rank, snapshot, width) for rank in snapshot.ranks if rank.job == job.name]
+    named = {job.name for job in snapshot.jobs}
+    return blocks + [_rank(rank, snapshot, width) for rank in snapshot.ranks if rank.job not in named]
+
+
+def _job(job: Job, width: int) -> list[str]:
+    of = "" if job.world_size is None else f" of {job.world_size}"
+    items = [
+        f"ranks seen {job.ranks_seen}{of}",
+        f"{job.kind} {fmt.number(job.step)}",
+        f"{fmt.count(job.tokens_per_s)} tokens/s",
+        f"{fmt.count(job.samples_per_s)} samples/s",
+        f"{fmt.number(job.steps_per_s, 2)} {job.kind}s/s",
+    ]
+    items += [f"launcher {job.launcher}"] if job.launcher else []
+    items += [f"run id {fmt.printable(job.run_id, 40)}"] if job.run_id else []
+    items += [f"SLURM job {fmt.printable(job.slurm_job_id)}"] if job.slurm_job_id else []
+    hosts = fmt.printable(", ".join(job.hosts))
+    return [_head(f"Job {fmt.printable(job.name)}  {job.state}", hosts, width), *_items(items, width)]
+
+
+def _rank(rank: Rank, snapshot: Snapshot, width: int) -> list[str]:
+    name = "Inference" if rank.inference else "Training"
+    name = name if rank.rank is None else f"Rank {rank.rank} of {rank.world_size or fmt.DASH}"
+    gpu = next((gpu.number for gpu in snapshot.gpus if gpu.uuid == rank.gpu_uuid), fmt.DASH)
+    what = "request" if rank.kind == "request" else "step"
+    total = "" if rank.total_steps is None else f" of {rank.total_steps}"
+    items = [
+        f"{what} {fmt.number(rank.step)}{total}",
+        *([] if rank.inference else [f"left {fmt.duration(rank.eta_seconds)}"]),
+        f"last {fmt.duration(rank.step_seconds)}",
+        f"p50 {fmt.duration(rank.step_seconds_p50)}",
+        f"p95 {fmt.duration(rank.step_seconds_p95)}",
+        f"p99 {fmt.duration(rank.step_seconds_p99)}",
+        *_requests(rank),
+        f"{fmt.count(rank.tokens_per_s)} tokens/s",
+        f"{fmt.count(rank.samples_per_s)} samples/s",
+        f"{fmt.number(rank.steps_per_s, 2)} {what}s/s",
+        *([] if rank.inference else [f"MFU {'~' if rank.mfu_estimated else ''}{fmt.percent(rank.mfu_pct, 1)}"]),
+        f"GPU idle {_idle(rank)}",
+        f"memory allocated {fmt.size(rank.memory_allocated_bytes)}",
+        f"reserved {fmt.size(rank.memory_reserved_bytes)}",
+    ]
+    items += [f"{rank.accumulation_steps} batches a step"] if rank.accumulation_steps else []
+    items += [f"{fmt.printable(key, 40)} {_metric(value)}" for key, value in rank.metrics.items()]
+    items += [f"lost {rank.lost} {what}s"] if rank.lost else []
+    if rank.overhead_seconds is not None:
+        usual = rank.step_seconds_mean or rank.step_seconds_p50
+        items.append(f"llmtop costs {fmt.overhead(rank.overhead_seconds, usual)}")
+    lines = [_head(f"{name}  {rank.state}", f"pid {rank.pid}  GPU {gpu}", width), *_items(items, width)]
+    if rank.phases:
+        over = "" if rank.window_seconds is None else f" over the last {fmt.duration(rank.window_seconds)}"
+        lines.append(f"  phases, mean a step{over}: host's clock / {_gpus_clock(rank)}")
+        outside = rank.outside_seconds
+        rest = () if outside is None else (Phase(name=OUTSIDE, host_seconds=outside),)
+        lines += _items((_phase(phase) for phase in (*rank.phases, *rest)), width, "    ")
+        causes = (
+            f"{fmt.printable(cause.what, 60)} {fmt.duration(cause.seconds)}" for cause in rank.outside_causes
+        )
+        lines += _items(causes, width, "      ")
+    for window in rank.windows[1:]:
+        lines += _items(_window(window), width)
+    for note in (rank.mfu_note if rank.mfu_pct is None or rank.mfu_estimated else None, rank.note):
+        lines += _text(note, width) if note else []
+    return lines
+
+
+def _idle(rank: Rank) -> str:
+    """How idle its GPU is, and who says so."""
+    known = rank.gpu_busy_pct is not None
+    return gpu_busy.idle_text(rank) + (f" (by {gpu_busy.witness(rank.gpu_busy_source)})" if known else "")
+
+
+def _gpus_clock(rank: Rank) -> str:
+    """What the second figure of a phase is: with the pauses within it, where there may be any."""
+    return "GPU's clock, pauses within included" if gpu_busy.phases_are_bounds(rank) else "GPU's clock"
+
+
+def _requests(rank: Rank) -> Iterable[str]:
+    """What hooks see of requests to a language model; nothing of anything else."""
+    for name, values in (
+        ("TTFT", (rank.ttft_seconds_p50, rank.ttft_seconds_p95, rank.ttft_seconds_p99)),
+        ("TPOT", (rank.tpot_seconds_p50, rank.tpot_seconds_p95, rank.tpot_seconds_p99)),
+    ):
+        if values[0] is not None:
+            figures = zip(("p50", "p95", "p99"), values, strict=True)
+            yield f"{name} " + " ".join(f"{pct} {fmt.duration(value)}" for pct, value in figures)
+    if rank.tokens_in_per_s is not None:
+        yield f"{fmt.count(rank.tokens_in_per_s)} tokens/s in"
+    if rank.tokens_out_per_s is not None:
+        yield f"{fmt.count(rank.tokens_out_per_s)} tokens/s out"
+    if rank.inference and rank.batch is not None:
+        yield f"batch {fmt.figure(rank.batch)}"
+
+
+def _window(window: Window) -> Iterable[str]:
+    yield f"{'all of the run' if window.name == 'run' else 'last ' + fmt.duration(window.seconds)}:"
+    yield f"mean {fmt.duration(window.step_seconds)}"
+    yield f"p50 {fmt.duration(window.step_seconds_p50)}"
+    yield f"p95 {fmt.duration(window.step_seconds_p95)}"
+    if window.outside_seconds is not None:
+        yield f"outside {fmt.duration(window.outside_seconds)}"
+    if window.tokens_per_s is not None:
+        yield f"{fmt.count(window.tokens_per_s)} tokens/s"
+
+
+def _metric(value: float | None) -> str:
+    return "not finite" if value is None or not math.isfinite(value) else fmt.figure(value)
+
+
+def _phase(phase: Phase) -> str:
+    return (
+        f"{fmt.printable(phase.name, 40)} {fmt.duration(phase.host_seconds)} / {fmt.duration(phase.gpu_seconds)}"
+    )
+
+
+def _processes(snapshot: Snapshot) -> list[str]:
+    indices = {gpu.uuid: gpu.number for gpu in snapshot.gpus}
+    lines = [_cells([title for title, _, _ in _COLUMNS], "command")]
+    lines += [
+        _process(process, indices.get(process.gpu_uuid or "", fmt.DASH))
+        for process in snapshot.processes[:MAX_PROCESSES]
+    ]
+    more = len(snapshot.processes) - MAX_PROCESSES
+    return lines + ([f"  and {more} more"] if more > 0 else [])
+
+
+def _process(process: Process, gpu: str) -> str:
+    cells = [
+        str(process.pid),
+        fmt.printable(process.user or fmt.DASH, 9),
+        gpu,
+        fmt.size(process.gpu_mem_bytes),
+        fmt.percent(process.gpu_sm_pct),
+        fmt.percent(process.cpu_pct),
+        fmt.size(process.rss_bytes),
+    ]
+    program, _, arguments = (process.command or fmt.DASH).partition(" ")
+    return _cells(cells, f"{program.rsplit('/', 1)[-1]} {arguments}")
+
+
+def _cells(cells: list[str], command: str) -> str:
+    columns = zip(cells, _COLUMNS, strict=True)
+    return " ".join(fmt.padded(cell, width, right=right) for cell, (_, width, right) in columns) + f"  {command}"
+
+
+def _alert(alert: Alert, snapshot: Snapshot, width: int) -> list[str]:
+    where = [f"GPU {gpu.number}" for gpu in snapshot.gpus if gpu.uuid == alert.gpu]
+    where += [] if alert.pid is None else [f"pid {alert.pid}"]
+    since = fmt.duration(max(0.0, snapshot.time - alert.since))
+    lines = _text(f"{alert.severity}: {' '.join([alert.id, *where])}, for {since}: {alert.summary}", width)
+    return lines + (_text(f"next: {alert.next}", width, "    ") if alert.next else [])

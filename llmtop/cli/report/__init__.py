@@ -1,0 +1,1 @@
+"""llmtop report, compare and kernel."""

@@ -1,0 +1,264 @@
+"""llmtop kernel: the ncu command for the hot kernels of a capture, its run where asked for, and any .ncu-rep
+read."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from llmtop.cli.output import say, say_json
+from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
+from llmtop.format import count, counted, duration, percent, printable
+
+if TYPE_CHECKING:
+    from llmtop.ncu.judge import NcuReport
+    from llmtop.report.model import KernelTime, Report
+
+_SHOWN_IN_SHELL = {"title": {"bold": True}, "warning": {"fg": "yellow"}, "dim": {"dim": True}}
+
+
+@click.command()
+@click.argument("path", metavar="REPORT", type=click.Path(path_type=Path))
+@click.argument("command", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--top", type=click.IntRange(1, 10), default=1, metavar="N", help="The N kernels with the most time."
+)
+@click.option("--run", "run_it", is_flag=True, help="Run the command under ncu, once for each kernel; asks first.")
+@click.option("--yes", is_flag=True, help="With --run: do not ask.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(5.0, 86_400.0),
+    default=600.0,
+    show_default=True,
+    metavar="S",
+    help="End each run after so many seconds.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for what ncu writes; without, beside the capture.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print it as one JSON object.")
+def kernel(
+    *,
+    path: Path,
+    command: tuple[str, ...],
+    top: int,
+    run_it: bool,
+    yes: bool,
+    timeout: float,
+    out: Path | None,
+    as_json: bool,
+) -> int:
+    """The ncu command for the hottest kernels of a capture, and what ncu measured of them.
+
+    REPORT is a capture or a report of one: its command is printed, and with --run it runs once more under ncu,
+    from its beginning, writing where it writes. Or REPORT is an .ncu-rep: then what limits its kernels is said.
+    COMMAND is the training's, where the capture does not tell it or a shorter one does.
+    """
+    from llmtop.ncu.read import SUFFIX
+
+    if path.suffix == SUFFIX:
+        if run_it or command:
+            raise click.UsageError(f"{path} is what ncu wrote already: --run and a command are for a capture")
+        _print([_read(path)], as_json)
+        return EXIT_DONE
+    report, rows = _hot(path, top)
+    words = list(command) or _recorded(report)
+    if not run_it:
+        _print_commands(path, report, rows, words, as_json)
+        return EXIT_DONE
+    if not command and report.environment is not None and (report.environment.ranks or 1) > 1:
+        raise UnusableInput(
+            f"{path} is of {report.environment.ranks} ranks, and does not tell what started them: give that "
+            "command, as in llmtop kernel … --run -- torchrun … train.py"
+        )
+    if not words:
+        raise UnusableInput(
+            f"{path} does not tell the training's command: llmtop kernel {path} --run -- python train.py"
+        )
+    folder = (out or _beside(path)).absolute()
+    _print(_run(report, rows, words, timeout, folder, yes=yes), as_json)
+    return EXIT_DONE
+
+
+def _hot(path: Path, top: int) -> tuple[Report, list[KernelTime]]:
+    """The report and its hottest kernels, collectives left out: a rank that is replayed alone would wait for ever.
+
+    Raises:
+        UnusableInput: no capture with kernels, or not of a GPU of NVIDIA's.
+    """
+    from llmtop.analysis.load_report import load_report
+
+    report = load_report(path)
+    if report.makeup is not None and report.makeup.vendor == "AMD":
+        raise UnusableInput(
+            f"{path} is of a GPU of AMD's, which ncu does not know: rocprof-compute profile does it"
+        )
+    if report.makeup is not None and report.makeup.vendor == "Google":
+        raise UnusableInput(
+            f"{path} is of a TPU, which ncu does not know: xprof has its operations and their roofs"
+        )
+    rows = [row for row in report.kernels if row.kind != "NCCL"][:top]
+    if not rows:
+        raise UnusableInput(f"{path} has no kernels to look at: a capture of nsys or torch.profiler on a GPU has")
+    return report, rows
+
+
+def _recorded(report: Report) -> list[str]:
+    """The words of the training's command; its quotes are not recorded."""
+    told = report.environment.command if report.environment is not None else None
+    return told.split() if told else []
+
+
+def _print_commands(path: Path, report: Report, rows: list[KernelTime], words: list[str], as_json: bool) -> None:
+    from llmtop.ncu.command import command_line, file_stem, launches_of
+    from llmtop.ncu.read import SUFFIX
+
+    command = shlex.join(words) if words else "python train.py"
+    found: list[dict[str, Any]] = []
+    for row in rows:
+        launches = launches_of(row, report.kernels)
+        facts = {"kernel": row.name, "kind": row.kind, "kernel_time_pct": row.share_pct, "count": row.count}
+        facts |= {"mean_us": row.mean_us, "launches": launches.told, "skips_warm_up": launches.skip is not None}
+        found.append(facts | {"command": command_line(launches, file_stem(row), command)})
+    if as_json:
+        say_json({"schema": 1, "source": str(path), "kernels": found})
+        return
+    for number, (row, one) in enumerate(zip(rows, found, strict=True), 1):
+        say(
+            f"{number}. {printable(row.name)} ({printable(row.kind, 40)}): "
+            f"{percent(row.share_pct, 1)} of kernel time, {count(row.count)} x {duration(row.mean_us / 1e6)}"
+        )
+        unsure = "" if one["skips_warm_up"] else "; the capture has no steps, so warm-up is not skipped"
+        say(f"   profiled: {printable(one['launches'])}{unsure}")
+        say(f"   {printable(one['command'])}")
+    if not words:
+        say("The capture does not tell the training's command: put it in place of python train.py.")
+    say(f"--run runs {'it' if len(rows) == 1 else 'them'}; llmtop kernel FILE{SUFFIX} reads what ncu wrote.")
+    for old in sorted(_beside(path).glob(f"*{SUFFIX}")):
+        say(f"measured before: llmtop kernel {printable(str(old))}")
+
+
+def _beside(path: Path) -> Path:
+    return path if path.is_dir() else path.parent
+
+
+def _run(
+    report: Report,
+    rows: list[KernelTime],
+    words: list[str],
+    seconds: float,
+    folder: Path,
+    *,
+    yes: bool,
+) -> list[NcuReport]:
+    """Run the command under ncu for each kernel, one after the other.
+
+    Raises:
+        NotPossibleHere: ncu, ncu-report, the counters or a free GPU cannot be had.
+        UnusableInput: nobody is there to be asked.
+    """
+    from llmtop.cli.run.gpus_in_use import refuse_used_gpus
+    from llmtop.ncu import read, tool
+    from llmtop.ncu.command import file_stem, launches_of
+    from llmtop.ncu.run import run
+
+    ncu = tool.find()
+    refused = tool.counters_refused()
+    if refused:
+        raise NotPossibleHere(f"{refused}: {tool.REMEDY}")
+    if read.found_at() is None:
+        raise NotPossibleHere(f"what ncu writes is read with NVIDIA's ncu-report, not here: {read.INSTALL}")
+    refuse_used_gpus()
+    _announce(words, len(rows), seconds, folder)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UnusableInput("nobody is there to say yes: --run --yes does not ask")
+        click.confirm("Run it now?", abort=True, err=True)
+    _make(folder)
+    found: list[NcuReport] = []
+    for row in rows:
+        if found:
+            refuse_used_gpus()
+        launches = launches_of(row, report.kernels)
+        say(f"ncu: {printable(launches.told)} …", err=True)
+        written = run(ncu, launches, folder / file_stem(row), words, seconds)
+        say(f"written: {written}", err=True)
+        found.append(_read(written, row))
+    return found
+
+
+def _announce(words: list[str], runs: int, seconds: float, folder: Path) -> None:
+    """Say what is about to be done to the user's files and time."""
+    often = "once more" if runs == 1 else f"{runs} times more, once for each kernel"
+    say(
+        f"This runs the command {often}, from its beginning, in {printable(os.getcwd())}:\n"
+        f"  {printable(shlex.join(words))}\n"
+        "It writes what it always writes, to where it always does: checkpoints, logs, experiment trackers. "
+        "Launches that are measured run some forty times each; ncu ends the command after the last of them, "
+        f"at the latest after {duration(seconds)}.\n"
+        f"ncu writes into {printable(str(folder))}.",
+        err=True,
+    )
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NotPossibleHere(f"{folder} cannot be made: {error.strerror}; choose another with --out") from None
+    if not os.access(folder, os.W_OK):
+        raise NotPossibleHere(f"{folder} cannot be written: choose another folder with --out")
+
+
+def _read(path: Path, row: KernelTime | None = None) -> NcuReport:
+    """An .ncu-rep, judged; of a run for one kernel that kernel alone, if it is there.
+
+    Raises:
+        UnusableInput, NotPossibleHere: as `llmtop.ncu.read.read`.
+    """
+    from llmtop.ncu.judge import ncu_report, ncu_report_of_one
+    from llmtop.ncu.read import read
+    from llmtop.ncu.run import wanted_of
+
+    kernels, left_out = read(path)
+    if row is None:
+        return ncu_report(path, kernels, left_out)
+    wanted = wanted_of(row, kernels)
+    if wanted is None:
+        others = ", ".join(dict.fromkeys(printable(kernel.demangled or kernel.name, 80) for kernel in kernels[:3]))
+        note = (
+            f"None of the {counted(len(kernels), 'launch')} that ncu measured is {row.name}: the command launches "
+            f"others first ({others}); what follows is of those. With a larger --launch-count, by hand, it is "
+            "found."
+        )
+        return ncu_report_of_one(path, kernels, 0, note)
+    place = kernels.index(wanted)
+    note = (
+        f"{row.name}: measured launch {place + 1} of the {len(kernels)} in the file, {duration(wanted.seconds)} "
+        f"under ncu; in the capture {duration(row.mean_us / 1e6)} on average, {duration(row.min_us / 1e6)} to "
+        f"{duration(row.max_us / 1e6)}."
+    )
+    return ncu_report_of_one(path, kernels, place, note)
+
+
+def _print(reports: list[NcuReport], as_json: bool) -> None:
+    from llmtop.ncu.text import lines
+
+    if as_json:
+        whole: Any = reports[0] if len(reports) == 1 else {"schema": 1, "reports": reports}
+        say_json(whole)
+        return
+    colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    width = shutil.get_terminal_size((100, 40)).columns
+    for report in reports:
+        for text, role in lines(report, width):
+            style: Any = _SHOWN_IN_SHELL.get(role, {}) if colored else {}
+            say(click.style(printable(text), **style) if style else text, styled=True)

@@ -1,0 +1,1 @@
+"""Facts about GPU models, their error codes and their clock-event reasons."""

@@ -1,0 +1,1 @@
+"""Forward passes without a backward pass: requests to a model and generation."""

@@ -1,0 +1,168 @@
+"""Which modules a process for inference calls.
+
+A training shows its modules by its first backward pass (`modules`); here there is none. Most scripts call `eval()`
+on the module that they are going to call, so the classes of those are timed. Where nothing comes of that, the
+roots of all trees of modules are looked for when the script turns gradients off, and then what is below them: a
+few times, each later than the one before. `no_grad` and `inference_mode` are listened to only until a module has
+been found, or the process trains.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import weakref
+from collections.abc import Callable, Iterable
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import nn
+
+from llmtop.instrument.auto.patches.module_calls import TimedClass, Timer
+from llmtop.instrument.auto.patches.replacements import Replaced
+from llmtop.instrument.auto.training.timed_modules import MAX_CLASSES, MAX_LEVELS, MODULES
+from llmtop.instrument.guest.guard import met
+from llmtop.instrument.pytorch import dynamo, search
+
+if TYPE_CHECKING:
+    from llmtop.instrument.record.state import State
+
+MAX_LOOKS = 4
+FIRST_LOOK_NS = 200_000_000
+"""What is found by `eval()` is called soon after. Each look waits twice as long as the one before."""
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_DECORATOR = os.path.join(_TORCH, "utils", "_contextlib.py")
+_is_compiling = torch.compiler.is_compiling
+
+
+class Watcher(Timer, Protocol):
+    """Who is told of the calls of modules."""
+
+    over: bool
+    """Whether the process trains."""
+
+    @property
+    def recorder(self) -> State:
+        """What the process publishes with."""
+
+
+class Forwards:
+    """Chooses which classes of modules are timed while a process has not trained."""
+
+    def __init__(self, inference: Watcher) -> None:
+        self._inference = inference
+        self._timed: dict[type, TimedClass] = {}
+        self._called = False
+        self._looks = 0
+        self._look_at = 0
+        self._level = 0
+        self._roots: list[weakref.ref[nn.Module]] = []
+        self._without = Replaced()
+        if inference.over:
+            return
+        nn.Module.eval = self._listening(nn.Module.eval, self._evaluates, first=True)
+        for kind in (torch.no_grad, torch.inference_mode):
+            self._without.put(kind, "__enter__", self._listening(vars(kind)["__enter__"], self._turned_off))
+
+    def seen(self) -> None:
+        """An outermost module of a timed class is called."""
+        if not self._called:
+            self._called = True
+            self._without.give_back()
+
+    def found(self) -> None:
+        """What the process computes is known: look for nothing more than what `eval()` is called on."""
+        self.seen()
+
+    def hand_over(self) -> dict[type, TimedClass]:
+        """Listen no more; returns the timed classes that keep their call, which rest from now on.
+
+        Those are the ones that compiled code may have looked into, and else none: a class of which a training
+        calls many modules, as a layer's, would have each of them pay for that call. `Module.eval` stays as it is
+        in any case: it is called once an evaluation.
+        """
+        self._without.give_back()
+        timed, self._timed = self._timed, {}
+        kept = timed if dynamo.has_compiled() else {}
+        for kind, one in timed.items():
+            one.told.rest()
+            if kind not in kept:
+                self._restore(one)
+        self._roots.clear()
+        return kept
+
+    def _restore(self, timed: TimedClass) -> None:
+        try:
+            timed.restore()
+        except BaseException as error:  # noqa: BLE001 - a metaclass of the script's may forbid it
+            met(MODULES, error)
+
+    def _listening(self, run: Any, tell: Callable[[Any], None], *, first: bool = False) -> Any:
+        """A function that does what `run` does, and has `tell` called with its first argument before or after."""
+
+        @functools.wraps(run)
+        def told(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if _is_compiling():
+                return run(self, *args, **kwargs)
+            if not first:
+                result = run(self, *args, **kwargs)
+            try:
+                tell(self)
+            except BaseException as error:  # noqa: BLE001 - the door: see guard
+                met(MODULES, error)
+            return run(self, *args, **kwargs) if first else result
+
+        return told
+
+    def _evaluates(self, module: Any) -> None:
+        """The script calls `eval()` on a module, which it may be about to call."""
+        if not self._inference.over and issubclass(type(module), nn.Module):
+            self._time([type(module)])
+            if not self._look_at:
+                self._look_at = perf_counter_ns() + FIRST_LOOK_NS
+
+    def _turned_off(self, _: object) -> None:
+        """Gradients are turned off, be it by the script or by a library."""
+        if self._called or self._looks >= MAX_LOOKS or self._inference.over:
+            return
+        now = perf_counter_ns()
+        if now < self._look_at or self._inference.recorder.manual_used or _is_torchs_own():
+            return
+        self._looks += 1
+        self._look_at = now + (FIRST_LOOK_NS << self._looks)
+        with dynamo.Paused():
+            self._look()
+
+    def _look(self) -> None:
+        if self._level and self._level < MAX_LEVELS:
+            parents = [root for one in self._roots if (root := one()) is not None]
+            found = search.children(parents, trained=False)
+        else:
+            self._level = 0
+            found = search.look(trained=False).roots
+        self._level += 1
+        classes = {type(module) for module in found}
+        if not 0 < len(classes) <= MAX_CLASSES:
+            self._level, self._roots = 0, []
+            return
+        self._roots = [weakref.ref(module) for module in found]
+        self._time(classes)
+
+    def _time(self, classes: Iterable[type[nn.Module]]) -> None:
+        for kind in classes:
+            if kind in self._timed or len(self._timed) >= MAX_CLASSES:
+                continue
+            try:
+                self._timed[kind] = TimedClass(kind, self._inference)
+            except BaseException as error:  # noqa: BLE001 - a metaclass of the script's may forbid it
+                met(MODULES, error)
+
+
+def _is_torchs_own() -> bool:
+    """Whether torch itself turns gradients off, as it does to initialise parameters."""
+    frame: Any = sys._getframe(3)
+    if frame is not None and frame.f_code.co_filename == _DECORATOR:
+        frame = frame.f_back
+    return frame is None or frame.f_code.co_filename.startswith(_TORCH)

@@ -1,0 +1,1 @@
+"""Facts about the model in training: batch shape, dtype, FLOPs."""

@@ -1,0 +1,1 @@
+"""Functions of torch that are wrapped or replaced, and restored."""

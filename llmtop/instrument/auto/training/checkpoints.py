@@ -1,0 +1,87 @@
+"""Writing checkpoints, and the evaluations of frameworks: what they say of themselves by one public function.
+
+`torch.save` is replaced from the start. What others bring is looked for among the modules that are loaded, at the
+first backward pass and then some times a second between steps: nothing is loaded for it. A name that a script has
+imported from there before is not seen; a function that it calls may be.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from llmtop.instrument.auto.training.loop import Loop
+from llmtop.instrument.guest.guard import met
+
+CHECKPOINTS = "the checkpoints"
+_LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
+_LATER: Mapping[str, Mapping[str, str]] = {
+    # The inner ones are for those who have imported the outer by name.
+    "torch.distributed.checkpoint": {"save": "checkpoint", "async_save": "checkpoint"},
+    "torch.distributed.checkpoint.state_dict_saver": {
+        "save": "checkpoint",
+        "async_save": "checkpoint",
+        "_save_state_dict": "checkpoint",
+    },
+    "safetensors.torch": {"save_file": "checkpoint", "serialize_file": "checkpoint"},
+    "accelerate.accelerator": {"Accelerator.save_state": "checkpoint", "Accelerator.save_model": "checkpoint"},
+    "transformers.trainer": {
+        "Trainer._save_checkpoint": "checkpoint",
+        "Trainer.evaluate": "evaluation",
+        "Trainer.predict": "evaluation",
+    },
+    **{f"{name}.trainer.trainer": {"Trainer.save_checkpoint": "checkpoint"} for name in _LIGHTNING},
+    **{f"{name}.loops.evaluation_loop": {"_EvaluationLoop.run": "evaluation"} for name in _LIGHTNING},
+}
+"""By module, what is called there -> the phase that it is."""
+
+_is_compiling = torch.compiler.is_compiling
+_left = dict(_LATER)
+
+
+def listen(loop: Loop) -> None:
+    """Time `torch.save`, and what `look` finds from now on."""
+    save = torch.serialization.save
+    timed = _timed(save, loop, "checkpoint")
+    torch.serialization.save = timed
+    if torch.save is save:
+        torch.save = timed
+    loop.recorder.looks.append(lambda: look(loop))
+
+
+def look(loop: Loop) -> None:
+    """Time those functions whose modules have been loaded by now."""
+    for module_name in [name for name in _left if name in sys.modules]:
+        module = sys.modules[module_name]
+        if getattr(getattr(module, "__spec__", None), "_initializing", False):
+            continue  # another thread is in the middle of it
+        for path, phase in _left.pop(module_name).items():
+            kind, _, name = path.rpartition(".")
+            owner: Any = getattr(module, kind, None) if kind else module
+            try:
+                function = vars(owner).get(name) if owner is not None else None
+                if callable(function):
+                    setattr(owner, name, _timed(function, loop, phase))
+            except (AttributeError, TypeError) as error:  # one that cannot be changed is left alone
+                met(CHECKPOINTS, error)
+
+
+def _timed(function: Callable[..., Any], loop: Loop, name: str) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        phase = None
+        try:
+            if not _is_compiling():
+                phase = loop.aside(name)
+        except BaseException as error:  # noqa: BLE001
+            loop.lost(CHECKPOINTS, error)
+        if phase is None:
+            return function(*args, **kwargs)
+        with phase:
+            return function(*args, **kwargs)
+
+    return timed

@@ -1,0 +1,262 @@
+"""What is known of a training beside its steps, without a word in its script: how many, what it logs, its model.
+
+Three times something is done for it. `look`, in the training thread, some times a second at the end of a step:
+which library runs this, how many steps it will have, what its model is. `index`, at the end of each step that a
+library counts. And `refresh`, in the server thread while a monitor is there: the numbers of the moment, of which
+none is ever waited for. A number that is on a GPU is copied in `look`, as those given to log() are.
+
+What the script says itself is never overwritten: a name that it has given to log() is its own from then on.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from llmtop.instrument.auto.model.flops_estimate import ModelFacts
+from llmtop.instrument.auto.training import frameworks
+from llmtop.instrument.gpu.logged_tensors import GpuMetrics
+from llmtop.instrument.guest import sanitize
+from llmtop.instrument.guest.guard import met
+from llmtop.instrument.record.recorder import get
+
+if TYPE_CHECKING:
+    from llmtop.instrument.auto.training.frameworks import Framework
+    from llmtop.instrument.auto.training.step_end import Closer
+    from llmtop.instrument.record.recorder import Recorder
+
+MOST_NAMES = 32
+"""Metrics that are taken from a library; some log the norm of each parameter's gradient. The others are left for
+what the script logs."""
+REFRESH_S = 0.25
+GPU_EVERY_S = 1.0
+"""Copies of 16 numbers at once take some 0.4 ms of the training thread."""
+WHAT_IT_KNOWS = "what the training library knows"
+WHAT_IT_LOGS = "what the training library logs"
+_LEARNING_RATE = re.compile(r"(^|[^a-z])(lr|learning[ _-]?rate)([^a-z]|$)", re.IGNORECASE)
+
+
+class TrainingLoop(Protocol):
+    """What is asked of the loop that this belongs to."""
+
+    recorder: Recorder
+    closer: Closer
+
+    @property
+    def here(self) -> bool:
+        """Whether the calling thread is the one that trains."""
+
+    @property
+    def most_passes(self) -> int:
+        """How many backward passes a step has had at most."""
+
+
+class Known:
+    """Belongs to a loop, and ends with it in a forked child."""
+
+    __slots__ = (
+        "_accelerated",
+        "_arrived",
+        "_due",
+        "_failed",
+        "_gpu",
+        "_gpu_due",
+        "_last",
+        "_listens",
+        "_loop",
+        "_ours",
+        "_theirs",
+        "framework",
+        "model",
+        "numbers",
+    )
+
+    def __init__(self, loop: TrainingLoop) -> None:
+        self._loop = loop
+        self.model = ModelFacts(loop.recorder)
+        self.framework: Framework | None = None
+        """What runs the training; None for a loop of the script's own."""
+        self.numbers = False
+        """Whether it counts the steps, so that `index` is to be asked at the end of each."""
+        self._last: int | None = None
+        self._accelerated: dict[str, Any] = {}
+        self._listens = False
+        self._arrived: dict[str, float] = {}
+        """Numbers that were on a GPU."""
+        self._gpu: GpuMetrics | None = None
+        self._due = self._gpu_due = 0.0
+        self._failed = False
+        self._ours: dict[str, float] = {}
+        self._theirs: set[str] = set()
+        """Names of the script's own."""
+
+    # --- the training thread ----------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Find out what runs the training and what it knows; called within a step or at its end."""
+        try:
+            recorder = self._loop.recorder
+            if recorder.manual_used or recorder.off or not recorder.facts.auto:
+                return
+            self._find()
+            self._tell()
+            self._fetch()
+            self.model.look()
+        except BaseException as error:  # noqa: BLE001 - the door: see guard
+            self._give_up()
+            met(WHAT_IT_KNOWS, error)
+
+    def index(self) -> int | None:
+        """The library's number of the step that ends now; None where it does not say.
+
+        A library that has not counted on since the step before runs this one no more (another trainer does, or
+        the script itself), or counts something else.
+        """
+        try:
+            done = self.framework.steps_done()  # type: ignore[union-attr]  # there is one while it numbers
+            if done is None or done == self._last:
+                done = self._find_another()
+            self._last = done
+        except BaseException as error:  # noqa: BLE001 - the door
+            self._give_up()
+            met(WHAT_IT_KNOWS, error)
+            return None
+        return done
+
+    def _find_another(self) -> int | None:
+        """What numbers the steps now, as `index` says it; None for nothing."""
+        before = self.framework
+        self._find()
+        self.numbers = self.numbers and self.framework is not before
+        self._tell()
+        return self.framework.steps_done() if self.numbers and self.framework is not None else None
+
+    def _give_up(self) -> None:
+        self.framework, self.numbers = None, False
+
+    def _find(self) -> None:
+        """Look at what calls us. What is new is believed to count the steps until it shows otherwise."""
+        found = frameworks.running(self.framework, lambda: frameworks.Accelerated(self._accelerated))
+        if found is self.framework:
+            return
+        self.framework = found
+        self._last = None
+        self.numbers = found is not None and type(found.steps_done()) is int
+        if not self._listens and isinstance(found, frameworks.Accelerated):
+            self._listens = frameworks.listen_to_accelerate(self._passes)
+
+    def _tell(self) -> None:
+        """Have a monitor told of the number of steps, and of how many batches make one, where that is new."""
+        facts, framework = self._loop.recorder.facts, self.framework
+        total = framework.total_steps() if framework is not None and self.numbers else None
+        batches = None if framework is None else framework.accumulation(self._loop.most_passes)
+        if (total, batches) != (facts.seen_total_steps, facts.accumulation_steps):
+            facts.seen_total_steps, facts.accumulation_steps = total, batches
+            facts.changed()
+            self._loop.recorder.tell()
+
+    def _fetch(self) -> None:
+        """Begin to copy what is logged and still on a GPU, and take in what has arrived."""
+        recorder = self._loop.recorder
+        if recorder.gpu_metrics is None or self.framework is None:
+            return
+        if self._gpu is None:
+            self._gpu = recorder.gpu_metrics.beside()
+        self._gpu.collect(self._arrived)
+        now = time.monotonic()
+        if now >= self._gpu_due:
+            self._gpu_due = now + GPU_EVERY_S
+            for name, value in self.framework.logged().items():
+                if type(name) is str and sanitize.is_on_gpu(value):
+                    self._gpu.take(name, value)
+
+    def _passes(self, values: Any) -> None:
+        """Something was given to `Accelerator.log`: keep the numbers, and no tensor."""
+        try:
+            if not isinstance(values, dict) or not self._loop.here:
+                return
+            for name, value in dict.items(values):
+                if type(name) is not str:
+                    continue
+                if sanitize.is_on_gpu(value):
+                    if self._gpu is not None:
+                        self._gpu.take(name, value)
+                elif name in self._accelerated or len(self._accelerated) < MOST_NAMES:
+                    number = on_host(value)
+                    if number is not None:
+                        self._accelerated[name] = number
+            self._loop.recorder.tell()
+        except BaseException as error:  # noqa: BLE001 - the door
+            met(WHAT_IT_LOGS, error)
+
+    # --- the server thread ------------------------------------------------------------------------
+
+    def refresh(self, at_once: bool) -> None:
+        """Take in the numbers of the moment, some times a second or `at_once`."""
+        now = time.monotonic()
+        recorder = self._loop.recorder
+        if (now < self._due and not at_once) or self._failed or recorder.manual_used or recorder.off:
+            return
+        self._due = now + REFRESH_S
+        try:
+            self._take_in()
+        except Exception as error:  # noqa: BLE001 - the door of this thread, where nothing is the script's
+            self._failed = True
+            recorder.cannot_see(WHAT_IT_LOGS, f"{type(error).__name__}: {error}"[:200])
+
+    def _take_in(self) -> None:
+        framework = self.framework
+        values = {} if framework is None else framework.logged().copy()
+        values.update(self._arrived.copy())
+        for name, value in values.items():
+            number = on_host(value) if type(name) is str else None
+            if number is not None:
+                self._put(sanitize.metric_name(name), number)
+        lr_name = "lr" if framework is None else framework.lr_name
+        logged = (self._loop.recorder.metrics.copy().keys() - self._ours.keys()) | values.keys()
+        if not any(type(name) is str and _LEARNING_RATE.search(name) for name in logged):
+            rate = on_host(_learning_rate(self._loop.closer.optimizer()))
+            if rate is not None:
+                self._put(lr_name, rate)
+
+    def _put(self, name: str, number: float) -> None:
+        metrics, ours = self._loop.recorder.metrics, self._ours
+        if name in self._theirs:
+            return
+        if name in metrics and metrics[name] is not ours.get(name):
+            ours.pop(name, None)
+            self._theirs.add(name)
+        elif name in ours or (len(ours) < MOST_NAMES and len(metrics) < sanitize.MAX_METRICS):
+            ours[name] = metrics[name] = number
+
+
+def on_host(value: Any) -> float | None:
+    """A number that is here already; None for a tensor on whatever device, which one might have to wait for."""
+    kind = type(value)
+    if kind is float:
+        return float(value)
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    if tensor is not None and issubclass(kind, tensor):
+        if value.device.type != "cpu" or value.numel() != 1:
+            return None
+    elif kind is bool or not hasattr(kind, "__float__"):
+        return None
+    return sanitize.number(value)
+
+
+def _learning_rate(optimizer: Any) -> Any:
+    """Of the first group of parameters, without asking a class of the script's."""
+    groups = None if optimizer is None else object.__getattribute__(optimizer, "__dict__").get("param_groups")
+    first = groups[0] if type(groups) is list and groups else None
+    return first.get("lr") if type(first) is dict else None
+
+
+def make(loop: TrainingLoop) -> Known:
+    """What is known of that loop's training, which the recorder is to ask for from now on."""
+    known = Known(loop)
+    recorder = get()
+    recorder.looks.append(known.look)
+    recorder.refresh = known.refresh
+    return known

@@ -1,0 +1,220 @@
+"""Timing the calls of the outermost modules of a training.
+
+torch's own hooks are not used here, for what they do to a training: a hook for all modules slows down the call of
+each one (some 2 µs, a hundred times a step) and makes torch.compile warn; a hook on one module is pickled with it
+and forbids CUDA graphs of it. Instead the class of an outermost module gets a `__call__` that times it: instances,
+checkpoints and all other modules stay as they are.
+
+Which modules those are shows at the first backward pass: the roots of all trees that have something to train. When
+such a root is never called itself (a LightningModule), its children are tried, and theirs. Where gc.freeze() has
+hidden all modules, their classes are tried, and those that were called outermost in one step remain.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from llmtop.instrument.auto.model.batch_shape import guess
+from llmtop.instrument.auto.patches.module_calls import TimedClass
+from llmtop.instrument.auto.training.loop import Loop
+from llmtop.instrument.guest.guard import met
+from llmtop.instrument.pytorch import search
+
+MAX_LEVELS = 4
+"""How far below a root the outermost module is looked for."""
+MAX_CLASSES = 32
+"""More candidates than this are not outermost modules."""
+STEPS_WITHOUT = 2
+"""After so many steps without a forward pass another model may have taken over: the search begins again."""
+MAX_SEARCHES = 5
+MODULES = "the modules of this script"
+
+_gradients = torch.is_grad_enabled
+
+
+class Modules:
+    """Chooses which classes of modules are timed, and tells the loop of their calls."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+        self._level = 0
+        self._candidates: list[weakref.ref[nn.Module]] | None = None
+        self._timed: list[TimedClass] = []
+        self._before: dict[type, TimedClass] = {}
+        """Classes that were timed before this process trained; they keep their `__call__`."""
+        self._outermost: set[type] = set()
+        self._hidden = False
+        """Whether the classes were taken for want of instances, and are to be thinned out after a step."""
+        self.called = False
+        """Whether an outermost module has been called since they were looked for."""
+        self._searches = 0
+        self._roots: list[weakref.ref[nn.Module]] = []
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Whoever pickles a timed class by value gets one that is not timed."""
+        return type(None), ()
+
+    def take_over(self, timed: dict[type, TimedClass]) -> None:
+        """Use these timed classes, which rest, where it is their calls that are to be timed."""
+        self._before.update(timed)
+
+    @property
+    def unknown(self) -> bool:
+        """Whether `look()` is to be called at this backward pass."""
+        if self._hidden and self._outermost:
+            return True
+        if self.called or self._level > MAX_LEVELS:
+            return self.loop.steps_without_forward >= STEPS_WITHOUT and self._searches < MAX_SEARCHES
+        return True
+
+    def roots(self) -> list[Any]:
+        """The outermost modules with something to train, the one that was called last for the first time first."""
+        return [root for reference in reversed(self._roots) if (root := reference()) is not None]
+
+    def look(self) -> None:
+        """Time the outermost modules; when none of those is called until the next time, look one level deeper."""
+        try:
+            if self._hidden and self._outermost:
+                self._thin_out()
+            else:
+                self._look()
+        except BaseException as error:  # noqa: BLE001
+            self._level = MAX_LEVELS + 1
+            self._candidates = None
+            self._hidden = False
+            met(MODULES, error)
+
+    def _look(self) -> None:
+        if self.called or self._level > MAX_LEVELS:
+            self.called, self._level, self._candidates = False, 0, None
+            self.loop.steps_without_forward = 0
+        self._searches += self._level == 0
+        if self._candidates is None:
+            found, optimizers = search.look()
+            self._roots = [weakref.ref(module) for module in found]
+            self.loop.closer.found(optimizers)
+        else:
+            parents = [parent for candidate in self._candidates if (parent := candidate()) is not None]
+            found = search.children(parents)
+        self._level += 1
+        self._restore()
+        if not found and self._level == 1 and gc.get_freeze_count():
+            self._look_at_classes()
+            return
+        classes = {type(module) for module in found}
+        few = 0 < len(classes) <= MAX_CLASSES and self._level <= MAX_LEVELS
+        self._candidates = [weakref.ref(module) for module in found] if few else None
+        if self._candidates is None:
+            if self._level == 1 and len(classes) > MAX_CLASSES:
+                self.loop.recorder.cannot_see(MODULES, f"{len(classes)} classes of them are in no other module")
+            self._level = MAX_LEVELS + 1
+            return
+        if self._level == 1:  # of the roots, which hold all there is to train
+            self._watch(search.watchable(found))
+        self._time(classes)
+
+    def _look_at_classes(self) -> None:
+        self._level = MAX_LEVELS + 1
+        classes = search.unseen_classes()
+        self._hidden = bool(classes)
+        self._outermost = set()
+        if not classes:
+            self.loop.recorder.cannot_see(MODULES, "gc.freeze() hides them, and there are too many classes to try")
+        self._time(classes)
+
+    def _thin_out(self) -> None:
+        """Leave those classes alone of which no instance was outermost in the step that has passed."""
+        self._hidden = False
+        self.called = True
+        self._restore(but=self._outermost)
+
+    def _watch(self, parameter: Callable[[], Any] | None) -> None:
+        if parameter is not None:
+            self.loop.watched = parameter
+
+    def _time(self, classes: Iterable[type[nn.Module]]) -> None:
+        for kind in classes:
+            try:
+                timed = self._before.get(kind)
+                if timed is None:
+                    timed = TimedClass(kind, self)
+                else:
+                    timed.told.give_to(self)
+                self._timed.append(timed)
+            except BaseException as error:  # noqa: BLE001, PERF203 - a metaclass of the script's may forbid it
+                met(MODULES, error)
+
+    def _restore(self, but: Iterable[type] = ()) -> None:
+        kept = [timed for timed in self._timed if timed.kind in but]
+        given_back = [timed for timed in self._timed if timed.kind not in but]
+        self._timed = kept
+        for timed in given_back:
+            try:
+                if timed.kind in self._before:
+                    timed.told.rest()
+                else:
+                    timed.restore()
+            except BaseException as error:  # noqa: BLE001, PERF203 - as above
+                met(MODULES, error)
+
+    def failed(self, error: BaseException) -> None:
+        """Called within `except` where seeing a call has failed: note that it cannot be seen, and why."""
+        self.loop.lost(MODULES, error)
+
+    def recovers(self) -> bool:
+        """Whether it was a failed optimizer's step that had left the loop busy (`Loop.recovers`)."""
+        try:
+            return self.loop.recovers()
+        except BaseException as error:  # noqa: BLE001 - the door: see guard
+            self.failed(error)
+            return False
+
+    def begins(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Callable[[], None] | None:
+        """An outermost module is called.
+
+        Returns:
+            What is to be called when it has returned or raised; None if this is no forward pass of the training.
+        """
+        loop = self.loop
+        if not _gradients():
+            return loop.forward_without(module)
+        recorder = loop.recorder
+        if recorder.manual_used or not recorder.attached or recorder.off:
+            loop.stands_down()
+            return None
+        training = module.training
+        if self._hidden:
+            self._outermost.add(type(module))
+            if loop.watched() is None:
+                self._watch(search.watchable([module]))
+        if training:
+            loop.trained = True
+        elif loop.trained:
+            batch = loop.tentative_begins()
+            guess(batch, args, kwargs, first=True)
+            return loop.tentative_ends
+        if not self.called:
+            self.called = not self._hidden
+            self._candidates = None
+        step = loop.forward_begins()
+        if step is not None:
+            called = id(module)
+            if called not in loop.known.model.seen:  # which is emptied some times a second
+                loop.known.model.sees(module)
+                if called not in loop.trains:
+                    loop.trains_module(called)
+                    self._roots = [*self._roots[-MAX_CLASSES:], weakref.ref(module)]
+            if not loop.batch_of:
+                loop.batch_of = called
+                guess(step, args, kwargs, first=True)
+            elif loop.batch_of == called:
+                guess(step, args, kwargs, first=False)
+        return loop.forward_ends

@@ -1,0 +1,248 @@
+"""One request out of the job's store, as a node carries it out: asks its ranks, hears them, says how they are."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+from llmtop.errors import NotPossibleHere
+from llmtop.instrument.control.peer_rank import Gone, Sibling
+from llmtop.protocol import client, job_store, socket_dir, wire
+from llmtop.protocol.job_store import Ask, NodeTold, RankTold
+from llmtop.protocol.tcp_store import TcpStore
+
+GREET_SECONDS = 1.5
+"""How long ranks may take to say who they are; one that is stopped says nothing."""
+ENDED = ("done", "failed", "cancelled")
+_PARENT = "llmtop-captures"
+"""As llmtop.capture.base.folder has it, which a training does not load."""
+_LONGEST = 300
+
+
+class AskedHere:
+    """One request on this node. Belongs to the thread that listens."""
+
+    def __init__(self, number: int, ask: Ask, store: wire.JobStore, names: list[str]) -> None:
+        """Take it in; nothing is done yet.
+
+        Args:
+            number: of the request.
+            ask: what is asked.
+            store: of the job: ranks of other jobs are left alone.
+            names: of this node.
+        """
+        self.number = number
+        self.over = False
+        self._ask = ask
+        self._store = store
+        self._told = NodeTold(host=names[0])
+        self._siblings: dict[int, Sibling] = {}
+        self._greeting: list[Sibling] = []
+        """By rank."""
+        self._ranks: dict[int, RankTold] = {}
+        self._folder: Path | None = None
+        self._made: list[Path] = []
+        self._changed = True
+        self._told_at = self._beat_at = time.monotonic()
+        self._beat = b""
+        if ask.node is not None and ask.node not in (*names, *(name.partition(".")[0] for name in names)):
+            self.over = True
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a rank is at it."""
+        return any(told.state not in ENDED for told in self._ranks.values())
+
+    def forget(self) -> None:
+        """In a forked child: close its copies of the connections, and say nothing on them."""
+        for sibling in (*self._greeting, *self._siblings.values()):
+            sibling.channel.close()
+
+    def begin(self) -> None:
+        """Ask the ranks that are meant."""
+        greeting = self._greeted()
+        wanted = None if self._ask.ranks is None else set(self._ask.ranks)
+        mine = {}
+        for sibling in greeting:
+            hello = sibling.hello
+            if hello is None or hello.rank is None or not self._is_meant(hello, wanted):
+                sibling.close()
+            else:
+                mine[hello.rank] = sibling
+        if not mine:
+            self.over = True
+            return
+        self._ranks = {rank: RankTold(rank=rank, pid=mine[rank].pid) for rank in sorted(mine)}
+        self._siblings = mine
+        refused = self._find_folder()
+        for rank in sorted(mine):
+            if refused:
+                self._set(rank, state="failed", detail=refused)
+            else:
+                self._ask_rank(rank)
+
+    def drain(self) -> None:
+        """Hear what the ranks have said since."""
+        for rank, sibling in list(self._siblings.items()):
+            self._hear(rank, sibling)
+
+    def _hear(self, rank: int, sibling: Sibling) -> None:
+        try:
+            for state in sibling.states():
+                if state.id == self._id(rank):
+                    self._take(rank, state)
+        except Gone as error:
+            del self._siblings[rank]
+            sibling.close()
+            if self._ranks[rank].state not in ENDED:
+                self._set(rank, state="failed", detail=f"it has ended: {error}"[:_LONGEST])
+
+    def tell(self, store: TcpStore, keys: job_store.Keys, node: int) -> None:
+        """Write how it stands, where that is new; ends it when who asked has gone, or has had what was asked for.
+
+        Raises:
+            StoreError: the store has gone.
+        """
+        now = time.monotonic()
+        key = keys.told(self.number, node)
+        beat = store.get(keys.beat(self.number)) or b""
+        if beat != self._beat:
+            self._beat, self._beat_at = beat, now
+        lost = now - self._beat_at > job_store.LOST_SECONDS
+        if beat == job_store.END or lost:
+            self.end(remove=lost)
+            store.delete(key)
+        elif self._changed or now - self._told_at > job_store.TOLD_EVERY_SECONDS:
+            self._changed, self._told_at = False, now
+            self._told.beat += 1
+            self._told.ranks = list(self._ranks.values())
+            store.set(key, job_store.encode(self._told))
+
+    def end(self, *, remove: bool = False) -> None:
+        """Call off what has not ended, and hang up.
+
+        Args:
+            remove: whether what has been written is for nobody.
+        """
+        self.over = True
+        for rank, sibling in self._siblings.items():
+            with contextlib.suppress(Gone):
+                if self._ranks[rank].state not in ENDED:
+                    sibling.cancel(self._id(rank))
+            sibling.close()
+        self._siblings = {}
+        if not remove:
+            return
+        for told in self._ranks.values():
+            if told.path:
+                with contextlib.suppress(OSError):
+                    os.unlink(told.path)
+        for folder in self._made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+    def _greeted(self) -> list[Sibling]:
+        """Those of this node's trainings that say who they are."""
+        found = []
+        try:
+            files = client.discover(socket_dir.runtime_dir())
+        except NotPossibleHere:
+            return []
+        for file in files:
+            with contextlib.suppress(Gone):
+                found.append(Sibling(file.path))
+        self._greeting = found
+        until = time.monotonic() + GREET_SECONDS
+        while any(one.hello is None for one in found) and time.monotonic() < until:
+            found = [one for one in found if _is_there(one)]
+            time.sleep(0.02)
+        return found
+
+    def _is_meant(self, hello: wire.Hello, wanted: set[int] | None) -> bool:
+        return hello.store == self._store and (wanted is None or hello.rank in wanted)
+
+    def _ask_rank(self, rank: int) -> None:
+        assert self._folder is not None
+        ask = self._ask
+        path = self._folder / ask.file.replace("{rank}", str(rank))
+        request = wire.CaptureRequest(
+            id=self._id(rank),
+            engine=ask.engine,
+            path=os.fspath(path),
+            steps=ask.steps,
+            options=ask.options,
+            memory_bytes=ask.memory_bytes,
+            at_step=ask.at_step,
+        )
+        try:
+            self._siblings[rank].ask(request)
+        except Gone as error:
+            self._set(rank, state="failed", detail=f"it cannot be reached: {error}"[:_LONGEST])
+
+    def _take(self, rank: int, state: wire.CaptureState) -> None:
+        self._set(
+            rank,
+            state=state.state,
+            detail=state.detail[:_LONGEST],
+            path=state.path,
+            first_step=state.first_step,
+            last_step=state.last_step,
+            seconds=state.seconds,
+            stopped_early=state.stopped_early[:_LONGEST],
+        )
+
+    def _set(self, rank: int, **fields: object) -> None:
+        for name, value in fields.items():
+            setattr(self._ranks[rank], name, value)
+        self._changed = True
+
+    def _id(self, rank: int) -> str:
+        return f"{self._ask.id}-{rank}"
+
+    def _find_folder(self) -> str:
+        """Find or make where the files go; returns why there is no place, or "".
+
+        The folder that was named is taken only if it is the asker's own: a file in it says what only that could
+        have been told. Else one of the same name is made where this training stands.
+        """
+        given, file = Path(self._ask.folder), Path(self._ask.file)
+        if file.is_absolute() or ".." in file.parts or given.name in ("", ".", ".."):
+            return "the request names no file"
+        try:
+            if _is_the_askers(given, self._ask.token):
+                self._folder, self._told.shared = given, True
+                return ""
+            here = Path.cwd() / _PARENT / given.name
+            for folder in (here.parent, here, (here / file).parent):
+                if not folder.exists():
+                    folder.mkdir(mode=0o700)
+                    self._made.insert(0, folder)
+        except (OSError, ValueError) as error:
+            said = error.strerror if isinstance(error, OSError) else error
+            return f"no folder can be made on {self._told.host}: {said}"
+        self._folder = here
+        return ""
+
+
+def _is_there(sibling: Sibling) -> bool:
+    """Whether it still speaks; takes in its Hello."""
+    try:
+        sibling.states()
+    except Gone:
+        sibling.close()
+        return False
+    return True
+
+
+def _is_the_askers(folder: Path, token: str) -> bool:
+    """Whether that folder is this user's, and has that token in it."""
+    if not token or not folder.is_absolute():
+        return False
+    try:
+        number = os.open(folder / job_store.TOKEN, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError):  # ValueError: a name with a zero in it
+        return False
+    with open(number, "rb") as file:
+        return os.fstat(number).st_uid == os.geteuid() and file.read(200) == token.encode()

@@ -1,0 +1,99 @@
+"""Another rank of the same node, or this one, asked for a capture over its own socket as a monitor would."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import msgspec
+
+from llmtop.errors import UnusableInput
+from llmtop.instrument.guest.descriptors import Channel
+from llmtop.protocol import wire
+from llmtop.version import __version__
+
+_CHUNK = 1 << 16
+_HEARD = frozenset({"hello", "capture_state", "refused"})
+"""All else that it sends is passed over undecoded."""
+
+
+class Gone(Exception):
+    """It has hung up, or is no training of this user."""
+
+
+class Sibling:
+    """One connection. Nothing of it blocks."""
+
+    def __init__(self, path: Path) -> None:
+        """Connect.
+
+        Raises:
+            Gone: nobody listens there, or it is another user.
+        """
+        self.hello: wire.Hello | None = None
+        self.channel = Channel(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK).remember()
+        self.channel.setblocking(False)
+        self._framer = wire.Framer()
+        try:
+            self.channel.connect(os.fspath(path))
+            self.pid, uid = wire.peer_credentials(self.channel)
+        except OSError as error:
+            self.channel.close()
+            raise Gone(str(error)) from None
+        if not wire.peer_allowed(uid):
+            self.channel.close()
+            raise Gone(f"it belongs to uid {uid}")
+
+    def ask(self, request: wire.CaptureRequest) -> None:
+        """Subscribe to what it says, and ask.
+
+        Raises:
+            Gone: it takes nothing more.
+        """
+        self._send(wire.encode(wire.Subscribe(version=__version__, history=0)) + wire.encode(request))
+
+    def cancel(self, number: str) -> None:
+        """Call the capture of that id off.
+
+        Raises:
+            Gone: it takes nothing more.
+        """
+        self._send(wire.encode(wire.CaptureCancel(id=number)))
+
+    def states(self) -> list[wire.CaptureState]:
+        """What it has said of captures since; takes in its Hello.
+
+        Raises:
+            Gone: it has hung up.
+        """
+        found: list[wire.CaptureState] = []
+        try:
+            while data := self.channel.recv(_CHUNK):
+                for body in self._framer.feed(data):
+                    if wire.opening(body)[0] not in _HEARD:
+                        continue
+                    message = wire.decode_from_training(body)
+                    if isinstance(message, wire.Hello):
+                        self.hello = message
+                    elif isinstance(message, wire.CaptureState):
+                        found.append(message)
+                    elif isinstance(message, wire.Refused):
+                        raise Gone(message.reason)
+        except BlockingIOError:
+            return found
+        except (OSError, UnusableInput, msgspec.DecodeError) as error:
+            raise Gone(str(error)) from None
+        if found:
+            return found  # that it has hung up is met the next time
+        raise Gone("it has hung up")
+
+    def close(self) -> None:
+        """Hang up: what was asked for to begin at a step is called off then."""
+        self.channel.close()
+
+    def _send(self, data: bytes) -> None:
+        try:
+            self.channel.send(data)  # a few hundred bytes into an empty buffer
+        except OSError as error:
+            raise Gone(str(error)) from None

@@ -1,0 +1,1 @@
+"""Who this process is: launcher, rank, process group, run, declared facts."""

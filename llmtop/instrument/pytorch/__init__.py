@@ -1,0 +1,1 @@
+"""Facts read from PyTorch's own modules, if the training has loaded them."""

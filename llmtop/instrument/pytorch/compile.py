@@ -1,0 +1,58 @@
+"""torch.compile and this package: its functions are not to be traced into a compiled function.
+
+A phase in a function that torch.compile compiles would break the graph, or be an error with ``fullgraph=True``. So
+the compiler is told what to take for step(), phase() and log() when it meets them: things that do nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from llmtop.instrument.guest.guard import is_the_scripts, met
+
+_replaced: list[tuple[Callable[..., Any], Callable[..., Any]]] = []
+_told = False
+_asks: Callable[[], bool] | None = None
+
+
+def untraced(stand_in: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Have the compiler take `stand_in`, of the same signature, for the decorated function."""
+
+    def register(function: Any) -> Any:
+        _replaced.append((function, stand_in))
+        return function
+
+    return register
+
+
+def keep_untraced() -> None:
+    """Tell the compiler, once it is loaded; cheap, and to be called again while it is not.
+
+    Until then, a script's first use of a name asks `is_compiling`.
+    """
+    global _asks, _told
+    if _asks is None:
+        _asks = getattr(getattr(sys.modules.get("torch"), "compiler", None), "is_dynamo_compiling", None)
+    if _told or "torch._dynamo" not in sys.modules:
+        return
+    _told = True
+    try:
+        from llmtop.instrument.pytorch.dynamo import keep_out
+
+        keep_out()
+        # New in torch 2.6; with an older one, a phase within a compiled function breaks its graph.
+        substitute: Any = getattr(sys.modules["torch"].compiler, "substitute_in_graph", None)
+        if substitute is not None:
+            for function, stand_in in _replaced:
+                substitute(function)(stand_in)
+    except Exception as error:  # noqa: BLE001 - the door: see guard; graphs break, and that is all
+        if is_the_scripts(error):
+            _told = False
+        met("how to keep torch.compile from compiling llmtop", error)
+
+
+def is_compiling() -> bool:
+    """Whether torch.compile is tracing the caller, which it answers itself while it does."""
+    return _asks is not None and _asks()

@@ -1,0 +1,124 @@
+"""What a recorder knows of its parts: as little as it uses of them.
+
+The parts know the recorder (a server reads it, a pause takes its hook), so the recorder must not know them: it
+sees these protocols, and is given the parts by whoever makes them.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from llmtop.instrument.steps.phase_tree import PhaseNode
+
+Kind = Literal["step", "request"]
+
+
+class OpenStep(Protocol):
+    """A step that is open, as a context."""
+
+    tokens: float | None
+    samples: float | None
+    kind: Kind
+    index: int | None
+    track: Any
+    """Where overlapping steps keep what they have of it."""
+
+    def __enter__(self) -> Any:
+        """Begin it, unless it is the step that has just begun."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the step; one that an exception leaves is not counted."""
+
+
+class BoundaryObserver(Protocol):
+    """Told when phases and steps begin and end, in the training thread."""
+
+    def begin(self, node: PhaseNode) -> None:
+        """Called when a phase begins."""
+
+    def end(self, node: PhaseNode) -> None:
+        """Called when a phase ends."""
+
+    def give_up(self, node: PhaseNode) -> None:
+        """Called when an open phase ends and is not counted."""
+
+    def move(self, slot: int, target: int) -> None:
+        """Count what was recorded in the open step for one slot to another."""
+
+    def begin_step(self) -> None:
+        """Called when a step begins."""
+
+    def end_step(self) -> None:
+        """Called when a step ends."""
+
+
+class PhaseObserver(Protocol):
+    """Told of phases alone."""
+
+    def begins(self, node: PhaseNode) -> None:
+        """Called when a phase, or the step, begins."""
+
+    def ends(self, node: PhaseNode) -> None:
+        """Called when a phase, or the step, ends."""
+
+
+class MeasuredCosts(Protocol):
+    """What llmtop takes from the training thread, in nanoseconds."""
+
+    chores_ns: int
+    """Of processor time between steps so far, in all."""
+
+    @property
+    def known(self) -> bool:
+        """Whether anything has been measured yet."""
+
+    def step_ns(self) -> float:
+        """Of a step without phases."""
+
+    def phase_ns(self) -> float:
+        """Of one entry of a phase."""
+
+    def sample(self, recorder: Any, now: int, ending_ns: int) -> None:
+        """Measure again, if it is time to; `recorder` is the state that holds this."""
+
+
+class Overlapping(Protocol):
+    """Steps and phases that are told by their thread and task; each call is of whoever makes it."""
+
+    thread: int | None
+    """That of the first step; None before."""
+
+    def open_step(self) -> OpenStep | None:
+        """The step that the calling thread and task has open."""
+
+    def enter(self, name: str) -> None:
+        """A phase begins in the calling thread or task."""
+
+    def exit(self, name: str, now: int) -> None:
+        """A phase ends in the calling thread or task, at `now` (perf_counter ns)."""
+
+    def cancel(self, name: str) -> None:
+        """End the innermost phase of the calling thread or task without counting it."""
+
+    def enter_step(self, step: OpenStep) -> None:
+        """A step begins in the calling thread or task."""
+
+    def exit_step(self, step: OpenStep, now: int, failed: bool) -> None:
+        """A step ends at `now` (perf_counter ns), in whatever thread or task."""
+
+
+class PublishingServer(Protocol):
+    """The thread that serves monitors."""
+
+    def start(self) -> None:
+        """Start the thread, and wait a moment until it listens."""
+
+    def stop(self) -> None:
+        """Send what is left, and wait a moment for the thread to end."""
+
+    def forget_after_fork(self) -> None:
+        """In a forked child: let go of the sockets, which are the parent's as the thread is."""

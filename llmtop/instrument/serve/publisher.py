@@ -1,0 +1,202 @@
+"""What a monitor has not been told yet: who the training is, steps, metrics, GPU times, memory, signs of life."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from llmtop.instrument.gpu.times import gpu_time
+from llmtop.instrument.identity.clock_name import clock_name
+from llmtop.instrument.serve import signs_of_life
+from llmtop.instrument.serve.hello import hello
+from llmtop.instrument.serve.overhead import OverheadEstimate
+from llmtop.instrument.serve.stack_sampling import Looks
+from llmtop.instrument.serve.step_messages import Batch, Shared, StepReader, encoded, encoded_steps, message_of
+from llmtop.protocol import wire
+
+if TYPE_CHECKING:
+    from llmtop.instrument.arrival.samples import Sample
+    from llmtop.instrument.record.state import State
+    from llmtop.instrument.serve.connection import Monitor
+
+Write = Callable[["Monitor", bytes], None]
+
+
+class News:
+    """Finds out what is new for each monitor, and sends it. Used by the server thread alone."""
+
+    def __init__(self, recorder: State, write: Write) -> None:
+        """Prepare; nothing is read or sent yet.
+
+        Args:
+            recorder: what is told of.
+            write: sends bytes to a monitor, or drops it.
+        """
+        self._recorder = recorder
+        self._reader = StepReader(recorder)
+        self._shared = Shared()
+        self._overhead = OverheadEstimate(recorder)
+        self._write = write
+        self.looks = Looks(recorder, self._reader.pauses)
+
+    def waits_for(self, monitor: Monitor) -> bool:
+        """Whether there is something for this monitor that is worth to wake for.
+
+        Figures of the GPU come after steps and are no reason of their own.
+        """
+        return self.has_steps(monitor) or self._has_facts(monitor) or self._has_looked(monitor)
+
+    def _has_looked(self, monitor: Monitor) -> bool:
+        return monitor.ready and monitor.standstill != self.looks.waits_for
+
+    def has_steps(self, monitor: Monitor) -> bool:
+        """Whether there is what `send_steps` sends."""
+        recorder = self._recorder
+        return monitor.ready and (monitor.cursor < recorder.ring.count or monitor.metrics != recorder.metrics)
+
+    def _has_facts(self, monitor: Monitor) -> bool:
+        return monitor.ready and monitor.facts_version != self._recorder.facts.version
+
+    def greet(self, monitor: Monitor) -> None:
+        """Say who the training is."""
+        monitor.facts_version = self._recorder.facts.version
+        self._write(monitor, self.encoded(hello(self._recorder)) or self.encoded(wire.Hello(pid=os.getpid())))
+
+    def greet_again(self, monitor: Monitor) -> None:
+        """Say who the training is, if that has changed since this monitor was told."""
+        if self._has_facts(monitor):
+            self.greet(monitor)
+
+    def send_steps(self, monitor: Monitor) -> None:
+        """Send the next few steps, and the metrics if they changed."""
+        metrics = self._recorder.metrics
+        fresh = monitor.metrics != metrics
+        if fresh:
+            monitor.metrics = metrics.copy()
+        told = monitor.metrics if fresh else {}
+        cursor, lost, until = monitor.cursor, monitor.lost, max(monitor.history_until - monitor.cursor, 0)
+        key = ("steps", cursor, lost, until, *told.items())
+        batch = self._shared.get(key, lambda: self._batch(cursor, lost, cursor + until, told))
+        monitor.lost += batch.first - cursor + (0 if batch.data else batch.length)
+        monitor.cursor = batch.first + batch.length
+        self._write(monitor, batch.data)
+
+    def _batch(self, cursor: int, lost: int, history_until: int, metrics: dict[str, float]) -> Batch:
+        """The steps from number `cursor` on for a monitor that has lost so many before."""
+        first, steps = self._reader.read(cursor)
+        history = first < history_until
+        if history:
+            steps = steps[: history_until - first]
+        message = message_of(
+            steps,
+            lost=lost + first - cursor,
+            metrics=metrics,
+            history=history,
+            first_ordinal=first,
+            unix_offset_ns=self._reader.unix_offset_ns,
+        )
+        return Batch(first, len(steps), encoded_steps(message, self._recorder.count_left_out))
+
+    def send_gpu(self, monitor: Monitor) -> None:
+        """Send what the training thread read of the GPU. It comes after the steps that it is about."""
+        recorder = self._recorder
+        if not monitor.ready:
+            return
+        memory = recorder.memory
+        if monitor.memory_version != recorder.memory_version and memory is not None:
+            monitor.memory_version = version = recorder.memory_version
+            told = self._shared.get(("memory", version), lambda: self.encoded(wire.Memory(**memory._asdict())))
+            self._write(monitor, told)
+        clock = recorder.clock
+        if clock is not None and monitor.gpu_cursor < clock.timed.count and monitor.ready:
+            cursor, ring = monitor.gpu_cursor, clock.timed
+            monitor.gpu_cursor, data = self._shared.get(
+                ("gpu", cursor), lambda: self._gpu_times(ring.read(cursor))
+            )
+            self._write(monitor, data)
+
+    def _gpu_times(self, read: tuple[int, list[Any]]) -> tuple[int, bytes]:
+        """How far was read, and the message with what was."""
+        following, timed = read
+        names = self._recorder.paths.names
+        return following, self.encoded(wire.GpuTimes(times=[gpu_time(step, names) for step in timed]))
+
+    def send_arrivals(self, monitor: Monitor) -> None:
+        """Send when this rank came to the collectives of the steps that were sampled meanwhile."""
+        sampler = self._recorder.arrivals
+        if sampler is None or not monitor.ready:
+            return
+        if monitor.arrivals_of is not sampler:
+            monitor.arrivals_of, monitor.arrivals_cursor = sampler, 0
+        samples = sampler.samples
+        if monitor.arrivals_cursor < samples.count:
+            key = ("arrivals", monitor.arrivals_cursor)
+            monitor.arrivals_cursor, data = self._shared.get(
+                key, lambda: self._arrivals(sampler.replica.group, samples.read(key[1]))
+            )
+            self._write(monitor, data)
+
+    def _arrivals(self, group: str, read: tuple[int, list[Sample]]) -> tuple[int, bytes]:
+        """How far was read, and the message with what was."""
+        following, samples = read
+        told = [
+            wire.Arrival(
+                index=sample.step,
+                stamps=[
+                    wire.ArrivalStamp(name, host_ns, sample.gpu_ns.get(name))
+                    for name, host_ns in sample.host_ns.items()
+                ],
+                on_host_clock=sample.on_host_clock,
+                waited_host_ns=sample.waited_host_ns,
+                waited_gpu_ns=sample.waited_gpu_ns,
+            )
+            for sample in samples
+        ]
+        return following, self.encoded(wire.Arrivals(arrivals=told, group=group, clock=clock_name()))
+
+    def send_sign_of_life(self, monitor: Monitor) -> None:
+        """Tell that the training works, if it does and no step has ended for a while."""
+        if monitor.ready and (alive := signs_of_life.news(monitor, self._recorder)) is not None:
+            self._write(monitor, wire.encode(alive))
+
+    def send_collectives(self, monitor: Monitor) -> None:
+        """Tell how far the training is in its collectives, if it does not go on."""
+        if monitor.ready and (counts := monitor.collectives.news(self._recorder)) is not None:
+            self._write(monitor, self.encoded(counts))
+
+    def send_overhead(self, monitor: Monitor) -> None:
+        """Tell what llmtop costs a step, when that was estimated anew."""
+        if not monitor.ready:
+            return
+        overhead = self._overhead
+        overhead.look()
+        if monitor.overhead_version != overhead.version:
+            monitor.overhead_version = overhead.version
+            self._write(monitor, self.encoded(wire.Overhead(step_ns=overhead.step_ns)))
+
+    def look(self, monitors: Iterable[Monitor]) -> None:
+        """Look at the training thread if it is time and somebody is there to be told."""
+        if any(monitor.subscribed for monitor in monitors):
+            self.looks.look()
+        else:
+            self.looks.forget()
+
+    def send_looks(self, monitor: Monitor) -> None:
+        """Tell what the training does in no phase, and that it stands still or goes on."""
+        looks = self.looks
+        if monitor.ready and monitor.standstill != looks.waits_for:
+            monitor.standstill = looks.waits_for
+            self._write(monitor, self.encoded(wire.Standstill(where=looks.waits_for)))
+        outside = looks.outside
+        if monitor.ready and outside is not None and monitor.outside_number != looks.number:
+            monitor.outside_number = looks.number
+            self._write(monitor, self._shared.get(("outside", looks.number), lambda: self.encoded(outside)))
+
+    def end_round(self) -> None:
+        """Forget what was encoded for all monitors of this round of sending."""
+        self._shared.forget()
+
+    def encoded(self, message: wire.FromTraining) -> bytes:
+        """A message as bytes; none, counted as left out, where it holds what no message can."""
+        return encoded(message, self._recorder.count_left_out)

@@ -1,0 +1,180 @@
+"""What the training thread does in no phase, and whether it stands still: the server thread looks now and then.
+
+The training thread does nothing for it. While somebody watches, its stack is looked at ten times a second at most
+(twenty cost the server thread 0.2 % of a core more), and less often the longer ago the last step ended; each look
+stands for the time since the one before. Only looks at which no phase is open are told in words.
+
+A collection of garbage holds Python's lock, so that a look comes late; that and the number of full collections
+tells it. `gc.callbacks` would be exact, but what a signal's handler raises within a callback is lost there.
+
+Whether it waits for its GPU is looked at in phases as well. Such a wait holds no lock of Python's; so a look that
+does not get the lock at once has met a thread that ran Python. Where that thread is found once it gives the lock
+up says nothing of the moment meant: it would mostly be the next wait, however short that is.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections import deque
+from time import sleep
+from typing import TYPE_CHECKING, Final
+
+from llmtop.instrument.serve.stacks.stack_words import AT_A_PROMPT, Sight
+from llmtop.instrument.serve.step_messages import NoStepStretch
+from llmtop.protocol import wire
+
+if TYPE_CHECKING:
+    from llmtop.instrument.record.state import State
+
+LOOK_NS: Final = 100_000_000
+"""The least that passes between two looks; twice as much is the most while steps go on."""
+FEWER_BY: Final = 4
+"""Between two looks passes this part of the time since the last step ended."""
+REST_NS: Final = 1_000_000_000
+"""The most that passes between two looks, and how long no step must have ended to look who is waited for."""
+TELL_NS: Final = 1_000_000_000
+MAX_CAUSES: Final = 32
+COLLECTS: Final = "garbage collection"
+APART_NS: Final = 1_000_000, 3_000_000
+"""The least, and how much more at most, from when this thread runs to when it asks for Python's lock again: it may
+run just because the training has come to a wait."""
+AT_ONCE_NS: Final = 200_000
+"""How late it has the lock if nobody holds it: the kernel's slack of 50 µs, and a thread's waking up."""
+LATE_NS: Final = 8_000_000
+"""So late a look comes that had to wait for more than Python's switch interval."""
+
+
+class Looks:
+    """What was seen of the training thread since somebody watches. Used by the server thread alone."""
+
+    def __init__(self, recorder: State, pauses: deque[NoStepStretch]) -> None:
+        """Prepare.
+
+        Args:
+            recorder: whose thread is looked at.
+            pauses: takes the stretches in which it stands still.
+        """
+        self._recorder = recorder
+        self._pauses = pauses
+        self._sight = Sight()
+        self._looked = 0
+        """When, as perf_counter ns; 0 for not lately."""
+        self._next = 0
+        self._collections = 0
+        self._found: dict[str, int] = {}
+        self._found_since = 0
+        self._waited: dict[str, int] = {}
+        self._judged = 0
+        """Of the time since `_found_since` in ns: for which looks told whether it waits for the GPU."""
+        self.number = 0
+        """Of the message in `outside`."""
+        self.outside: wire.Outside | None = None
+        self.waits_for = ""
+        """Whom or what the training stands still for, in words; "" while it does not."""
+
+    def rest_s(self) -> float:
+        """Seconds until the next look."""
+        return max(0.0, (self._next - time.perf_counter_ns()) / 1e9)
+
+    def forget(self) -> None:
+        """Nobody watches any more."""
+        self._looked = self._next = 0
+        self._sight.forget()
+        self._found.clear()
+        self._forget_waits()
+        self.outside = None
+        self._note_pause("", 0)
+
+    def look(self) -> None:
+        """Look at the training thread, if it is time."""
+        now = time.perf_counter_ns()
+        if now < self._next:
+            return
+        recorder, late = self._recorder, now - self._next
+        since_step = now - recorder.ring.last_end()
+        if not self._looked:
+            self._looked = self._found_since = now
+        # What passed while it stood still is nothing that it did.
+        between, self._looked = 0 if self.waits_for else now - self._looked, now
+        self._next = now + min(max(LOOK_NS + _odd(now) % LOOK_NS, since_step // FEWER_BY), REST_NS)
+        tracks = recorder.tracks
+        thread = recorder.thread if tracks is None else tracks.thread
+        if not thread or recorder.facts.kind != "step":
+            return
+        collections, self._collections = self._collections, gc.get_stats()[2]["collections"]
+        in_no_phase = tracks is None and recorder.node is recorder.root and not recorder.evaluates
+        may_wait = since_step >= REST_NS
+        if may_wait or (between and in_no_phase):
+            seen = self._sight.look(thread, recorder.ring.count)
+            if seen is not None:
+                waits_for = seen.waits_for
+            else:  # without a frame is Python's own prompt; another thread than the first may have ended
+                waits_for = AT_A_PROMPT if thread == threading.main_thread().ident else ""
+            self._note_pause(waits_for if may_wait else "", now)
+            if seen is not None and between and in_no_phase and not self.waits_for and recorder.ring.count:
+                collected = late > LATE_NS and 0 < collections < self._collections
+                # A collection begins at whatever line it happens to.
+                _add(self._found, COLLECTS if collected and "collect(" not in seen.words else seen.words, between)
+        elif self.waits_for:
+            self._note_pause("", now)
+        if between and not self.waits_for and tracks is None and recorder.ring.count:
+            self._look_for_wait(thread, between)
+        if now - self._found_since >= TELL_NS:
+            self._tell(now)
+
+    def _look_for_wait(self, thread: int, between: int) -> None:
+        """Whether the training waits for its GPU now; the look stands for the time since the one before."""
+        least, more = APART_NS
+        asked = time.perf_counter_ns()
+        apart = least + _odd(asked) % more
+        sleep(apart / 1e9)
+        self._judged += between
+        if time.perf_counter_ns() - asked - apart > AT_ONCE_NS:
+            return
+        words = self._sight.waits_for_gpu(thread, self._recorder.ring.count)
+        if words:
+            _add(self._waited, words, between)
+
+    def _forget_waits(self) -> None:
+        self._waited = {}
+        self._judged = 0
+
+    def _note_pause(self, waits_for: str, now: int) -> None:
+        if waits_for and self.waits_for:
+            self._pauses[-1] = self._pauses[-1]._replace(ended=now)
+        elif waits_for:
+            self._pauses.append(NoStepStretch(now, now + 1))
+            self._found.clear()  # it has stood still for the second that it was watched
+            self._forget_waits()
+        self.waits_for = waits_for
+
+    def _tell(self, now: int) -> None:
+        over, self._found_since = now - self._found_since, now
+        if self._found or self._judged:
+            self.number += 1
+            self.outside = wire.Outside(
+                over_ns=min(over, 60 * TELL_NS),
+                found=self._found,
+                judged_ns=min(self._judged, 60 * TELL_NS) or None,
+                waited=self._waited,
+            )
+            self._found = {}
+            self._forget_waits()
+
+
+def _add(found: dict[str, int], words: str, ns: int) -> None:
+    """Count in what a look has found; what was seen least makes room."""
+    if not words:
+        return
+    if words not in found and len(found) >= MAX_CAUSES:
+        words = min(found, key=lambda one: found[one])
+        ns += found.pop(words)
+        words = "elsewhere"
+    found[words] = found.get(words, 0) + ns
+
+
+def _odd(now: int) -> int:
+    """A number that is as good as any: looks at even distances see steps of that length at one place only."""
+    return (now >> 4) * 2_654_435_761 >> 7

@@ -1,0 +1,233 @@
+"""What a thread does, told from its Python frames: in words, and whether it waits for a person.
+
+No frame is kept past a look: it would keep alive all that its function holds, tensors too. For the same reason
+none is kept while a file is read, when the script runs on: on a file system that hangs that may take minutes.
+Nothing of the script's is asked or changed, and no file is read into Python's own caches.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import CodeType, FrameType
+from typing import Final, NamedTuple
+
+from llmtop.format import printable
+from llmtop.instrument.serve.stacks.source_lines import columns, source
+from llmtop.instrument.serve.stacks.waiting_calls import WaitingCalls
+
+MAX_FRAMES: Final = 128
+"""Of a stack, from the innermost on."""
+MAX_WORDS: Final = 120
+"""Characters."""
+_MAX_FUNCTIONS: Final = 2048
+_MAX_LINES: Final = 256
+"""Lines of source that are remembered."""
+COMPILES: Final = "torch.compile"
+AT_A_PROMPT: Final = "at a prompt"
+_LIBRARIES: Final = ("/site-packages/", "/dist-packages/")
+_STANDARD_LIBRARY: Final = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
+_NEVER_NAMED: Final = frozenset({"torch", "llmtop", "numpy"})
+"""Beside the standard library: what they do, they do for the line that called them."""
+_PROMPTS: Final = frozenset(
+    {
+        ("pdb", "interaction"),
+        ("cmd", "cmdloop"),
+        ("code", "interact"),
+        ("_pyrepl", "multiline_input"),
+        ("_pyrepl", "run_multiline_interactive_console"),
+        ("IPython", "interaction"),
+        ("IPython", "cmdloop"),
+        ("IPython", "interact"),
+        ("IPython", "mainloop"),
+        ("ipykernel", "_input_request"),
+        ("ipykernel", "start"),
+        ("ipykernel", "launch_instance"),
+        ("pudb", "interaction"),
+        ("pydevd", "do_wait_suspend"),
+        ("pydevd", "_do_wait_suspend"),
+    }
+)
+"""Package and function within which somebody is asked what to do next."""
+_BREAKPOINTS: Final = frozenset({"pdb", "cmd", "pudb", "pydevd"})
+_WAITS_WITHIN: Final = frozenset(
+    {
+        *(
+            "pdb",
+            "cmd",
+            "bdb",
+            "code",
+            "codeop",
+            "_pyrepl",
+            "rlcompleter",
+            "IPython",
+            "ipykernel",
+            "pudb",
+            "urwid",
+        ),
+        *("pydevd", "_pydevd_bundle", "_pydev_bundle", "debugpy", "prompt_toolkit", "traitlets", "zmq", "tornado"),
+        *("asyncio", "selectors", "threading", "queue", "concurrent", "anyio", "nest_asyncio", "jupyter_client"),
+        *("contextlib", "functools", "codecs", "encodings", "runpy", "contextvars", "getpass", "socket"),
+    }
+)
+"""Packages of which frames may lie within such a function while it waits."""
+
+
+class _Function(NamedTuple):
+    """What is to be known of the code of a frame; found out once."""
+
+    package: str
+    """The outermost one that it is part of."""
+    name: str
+    file: str
+    is_library: bool
+    """Whether its file was installed, rather than written by whoever trains."""
+    is_named: bool
+    """Whether what it does is its own affair, and not that of whoever called it."""
+    compiles: bool
+    """Whether it runs torch.compile's compiler."""
+
+
+class _Place(NamedTuple):
+    """Where a frame was, without the frame."""
+
+    function: _Function
+    code: CodeType
+    instruction: int
+    line: int
+
+
+class StackLook(NamedTuple):
+    """What one look at a thread has found."""
+
+    words: str
+    """The line that says best what it does: "train.py:57 print(loss.item())"; "" where none does."""
+    waits_for: str
+    """Where it waits for a person to say what comes next: "at a breakpoint"; "" where it does not."""
+
+
+class Sight:
+    """Looks at a thread now and then, and tells in words what it does."""
+
+    def __init__(self) -> None:
+        self._functions: dict[CodeType, _Function] = {}
+        self._lines: dict[tuple[CodeType, int], str] = {}
+        self._waiting = WaitingCalls()
+        self._before: dict[int, CodeType] = {}
+        """The calls of an earlier step; those that still run hold the loop."""
+        self._of_step = -1
+
+    def forget(self) -> None:
+        """Let go of all that was remembered."""
+        self.__init__()  # type: ignore[misc]
+
+    def look(self, thread: int, step: int) -> StackLook | None:
+        """Look at a thread that is alive; None where it runs no Python now.
+
+        Args:
+            thread: as `threading.get_ident()` numbers it.
+            step: how many steps had ended.
+        """
+        # Never the whole dictionary in a variable: it has this very frame too, and would keep itself alive.
+        frame: FrameType | None = sys._current_frames().get(thread)
+        if frame is None:
+            return None
+        frames: list[FrameType] = []
+        try:
+            while frame is not None and len(frames) < MAX_FRAMES:
+                frames.append(frame)
+                frame = frame.f_back
+            place, waits_for = self._told(frames, step)
+        finally:
+            frames.clear()
+            del frame
+        return StackLook(self._shown(place) if isinstance(place, _Place) else place, waits_for)
+
+    def waits_for_gpu(self, thread: int, step: int) -> str:
+        """The line at which a thread waits for its GPU; "" where it does not. Arguments as of `look`.
+
+        To be asked just when the thread gave up Python's lock, which all that waits does at once.
+        """
+        frame: FrameType | None = sys._current_frames().get(thread)
+        if frame is None:
+            return ""
+        code, instruction, line = frame.f_code, frame.f_lasti, frame.f_lineno or 0
+        del frame
+        if not self._waiting.waits(code, instruction, line):
+            return ""
+        seen = self.look(thread, step)
+        return "" if seen is None else seen.words or "a call of a library"
+
+    def _told(self, frames: list[FrameType], step: int) -> tuple[_Place | str, str]:
+        """What to say in words, or where to read it, and what the thread waits for. Reads no file."""
+        known = self._functions
+        functions = [known.get(frame.f_code) or self._meet(frame) for frame in frames]
+        # An id() may be that of another call by now, seldom of one of the same function.
+        calls = {id(frame): frame.f_code for frame in frames}
+        runs_on = (
+            function
+            for function, (number, code) in zip(functions, calls.items(), strict=True)
+            if function.is_named and self._before.get(number) is code
+        )
+        loop = next(runs_on, None)
+        if step != self._of_step:
+            self._of_step = step
+            self._before = calls
+        waits_for = _waits_for(functions)
+        if any(function.compiles for function in functions):
+            return COMPILES, waits_for
+        library = loop.package if loop is not None and loop.is_library else None
+        named = _named(functions, library)
+        if named is None:
+            return "", waits_for
+        frame = frames[named]
+        return _Place(functions[named], frame.f_code, frame.f_lasti, frame.f_lineno or 0), waits_for
+
+    def _meet(self, frame: FrameType) -> _Function:
+        if len(self._functions) >= _MAX_FUNCTIONS:
+            self._functions.clear()
+        code, module = frame.f_code, frame.f_globals.get("__name__")
+        module = module if type(module) is str else ""
+        package, file = module.partition(".")[0], code.co_filename
+        is_library = any(part in file for part in _LIBRARIES)
+        is_named = package not in _NEVER_NAMED and (is_library or not file.startswith(_STANDARD_LIBRARY))
+        compiles = module.startswith("torch._dynamo.convert_frame")
+        found = _Function(package, code.co_name, file, is_library, is_named, compiles)
+        self._functions[code] = found
+        return found
+
+    def _shown(self, place: _Place) -> str:
+        function, code, instruction, line = place
+        key = code, instruction
+        if key not in self._lines:
+            if len(self._lines) >= _MAX_LINES:
+                self._lines.clear()
+            said = source(function.file, line, columns(code, instruction, line)) or f"{function.name}()"
+            in_cell = "ipykernel_" in function.file or function.file.startswith("<ipython-input")
+            name = "cell" if in_cell else os.path.basename(function.file)
+            self._lines[key] = printable(f"{name}:{line} {said}")[:MAX_WORDS]
+        return self._lines[key]
+
+
+def _named(functions: list[_Function], library: str | None) -> int | None:
+    """Which frame to name: the innermost of the script's own, or of the library that runs the loop."""
+    first = None
+    for place, function in enumerate(functions):
+        if function.is_named:
+            if not function.is_library or function.package == library:
+                return place
+            first = place if first is None else first
+    return first
+
+
+def _waits_for(functions: list[_Function]) -> str:
+    for function in functions:
+        if (function.package, function.name) in _PROMPTS:
+            asks = function.name == "_input_request"  # of a cell that is under way, or of its debugger
+            if function.package in _BREAKPOINTS or (asks and any(one.name == "interaction" for one in functions)):
+                return "at a breakpoint"
+            in_notebook = function.package == "ipykernel" and not asks
+            return "between the cells of a notebook" if in_notebook else AT_A_PROMPT
+        if function.package not in _WAITS_WITHIN:
+            return ""
+    return ""

@@ -1,0 +1,49 @@
+"""What attach() starts: who this process is, and the server. Imported only then."""
+
+from __future__ import annotations
+
+import atexit
+import time
+from typing import TYPE_CHECKING
+
+from llmtop.errors import NotPossibleHere
+from llmtop.instrument import ending
+from llmtop.instrument.guest import threads
+from llmtop.instrument.identity import launcher_env, process_group
+from llmtop.instrument.pytorch.compile import keep_untraced
+from llmtop.instrument.record.boundary_observers import Nvtx, Watch, tool_listens
+from llmtop.instrument.record.costs import Costs
+from llmtop.instrument.record.periodic import Chores
+
+if TYPE_CHECKING:
+    from llmtop.instrument.record.state import State
+
+
+def start(recorder: State, watch: Watch) -> None:
+    """Fill in the facts and begin to listen. May be called again when a signal's handler has cut it short.
+
+    Raises:
+        NotPossibleHere: this process has no threads to listen in.
+        Exception: whatever else makes it impossible: no msgspec, no thread. The caller stays off.
+    """
+    library = threads.replaced_by()
+    if library is not None:
+        raise NotPossibleHere(f"{library} has replaced this process's threads and sockets, which llmtop needs")
+    facts = recorder.facts
+    facts.started_at = time.time()
+    facts.rank, facts.local_rank, facts.world_size = launcher_env.from_environment()
+    facts.launch = launcher_env.launch()
+    process_group.learn(facts)
+    recorder.costs = Costs()
+    recorder.run_chores = Chores(recorder)
+    watch.step_is_hooked = facts.auto
+    if tool_listens():
+        watch.nvtx = Nvtx()
+    keep_untraced()
+    # msgspec first comes in here: a script that only imports llmtop never pays for it.
+    from llmtop.instrument.serve.server import Server
+
+    if recorder.server is None:
+        recorder.server = Server(recorder)
+        atexit.register(ending.end, recorder)
+    recorder.server.start()

@@ -1,0 +1,212 @@
+"""Which cost of loading makes a training wait: a cause with its evidence, or "unknown".
+
+`decide` is pure: stacks, states and rates in, one `LoadingCost` out; the report, the alert, the screen of stacks
+and every `--json` say what it says. What it asks, in this order:
+
+1. Does the training wait? Under `LEAST_WAIT_PCT` of its own thread's looks in the loader there is no finding. It
+   is the alert input_bound's threshold (10 %; others warn from 5 % on).
+2. Does one worker hold the others up ("slow_worker")? It is busy most of the time and each other less than half as
+   long, while the training waits: a DataLoader gives batches in order, so all wait for the last. If it only
+   waits for a disk, the network or a lock, that is the word, for it may be any worker's turn. Where all together
+   could make twice the batches, what they do is not what the training waits for: then it is the one that has most
+   of their work, or nothing is named.
+3. Would the loader keep up if nobody took its CPUs ("cpu")? A worker that is busy for b of the time, and for c of
+   it ready but without a CPU, would need b - c; the training that waits for w of the time needs the batches in
+   1 - w, less what it stands without a CPU itself. What CPUs it used must be within that part of those that it
+   may use: else it has too few whoever else is there. That is arithmetic, not a threshold; and the word is said
+   only if c is most of b.
+4. Else the kind of work or waiting that takes most of the time in which batches are prepared: a word is said only
+   if it takes more than half, by the lower end of Wilson's 95 % interval of that share (E. B. Wilson, JASA 22,
+   1927) over the looks, so that few looks name nothing. Of several that are near, none is named.
+
+Code that belongs to no known library is "too_few_workers" where more workers would run: it can be done in more
+processes whatever it is. Where the training leaves less than half of the CPU that a worker takes, one more would
+take it from the others: that is "own_code". Where they wait for CPUs that others have, nothing is named. A sleep,
+and what is moved between processes, is told and names nothing.
+
+Workers that would suffice: N workers busy for b of the time make one batch a step; without waiting a step takes
+1 - w of what it takes now, so N b / (1 - w) are needed, if a worker of more is not slower. That is a lower
+bound; it is capped by the CPUs, and absent where more workers wait for the same thing (a lock, Python's own
+lock). What is saved is at most the wait.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from llmtop.loading.frames import Calls, IsGenerator
+from llmtop.loading.seen import LoadSeen
+from llmtop.loading.shares import Found, Loading, Part, shares
+from llmtop.loading.words import advice_of, sentence
+from llmtop.model.snapshot import LoadingCost
+
+LEAST_WAIT_PCT = 10.0
+_Z95 = 1.96
+_ROOM, _QUEUES = 0.5, 0.25
+"""Of the CPU that a worker takes: what must be free for one more, and what those that there are may wait for."""
+_CAUSES: dict[Part, str] = {
+    "decode": "decode",
+    "tokenize": "tokenize",
+    "collate": "collate",
+    "disk": "disk",
+    "network": "network",
+    "lock": "lock",
+    "gil": "gil",
+    "own": "too_few_workers",
+}
+_SHARED: tuple[Part, ...] = ("disk", "network", "lock")
+"""What one worker may be made to wait for while the others have theirs: the next time it is another one."""
+_NOT_MORE = ("own_code", "lock", "gil", "slow_worker", "cpu", "unknown")
+_ON_CPU: tuple[Part, ...] = ("decode", "tokenize", "collate", "own", "file", "transfer", "unseen")
+
+
+def decide(
+    seen: LoadSeen, calls: Calls = lambda frame: (), is_generator: IsGenerator = lambda frame: False
+) -> LoadingCost | None:
+    """What the loader's time goes into; None where the training does not wait for it, or was not seen.
+
+    Args:
+        seen: what was looked at.
+        calls: what the line of a frame calls (`llmtop.loading.source.SourceFiles.calls`).
+        is_generator: whether the function of a frame has a yield.
+    """
+    found = shares(seen, calls, is_generator)
+    if found is None or (not found.threads and found.wait_looks == 0):
+        return None
+    if 100 * found.wait < LEAST_WAIT_PCT:
+        return None
+    pooled: Counter[Part] = Counter()
+    for one in found.threads:
+        pooled.update(one.parts)
+    busy = sum(pooled.values())
+    parts = {part: 100 * share / busy for part, share in pooled.most_common() if share > 0} if busy > 0 else {}
+    cause, slow = _cause(seen, found, pooled, busy)
+    part = _part_of(cause, parts)
+    library, place = _where(found.threads if slow is None else [slow], part)
+    told = LoadingCost(
+        cause=cause,
+        summary="",
+        share_pct=_rounded(parts.get(part)) if part is not None and cause not in ("slow_worker", "cpu") else None,
+        shares={name: _rounded(share) or 0.0 for name, share in parts.items()},
+        library=library or None,
+        place=place or None,
+        workers=_number([one for one in found.threads if one.worker]),
+        workers_needed=None if cause in _NOT_MORE else _needed(found),
+        cores=seen.cores,
+        wait_pct=_rounded(100 * found.wait),
+        save_seconds=None if seen.step_seconds is None else found.wait * seen.step_seconds,
+        read_bytes_per_s=seen.read_bytes_per_s,
+        looks=sum(one.looks for one in found.threads),
+    )
+    return _said(told, found, slow)
+
+
+def _said(told: LoadingCost, found: Found, slow: Loading | None) -> LoadingCost:
+    from msgspec.structs import replace
+
+    waiting = sum(one.cpu_wait for one in found.threads)
+    told = replace(told, summary=sentence(told, None if slow is None else slow.pid, 100 * waiting))
+    return replace(told, advice=advice_of(told))
+
+
+def _cause(seen: LoadSeen, found: Found, pooled: Counter[Part], busy: float) -> tuple[str, Loading | None]:
+    """The word, and the worker that it is about where it is about one."""
+    if busy <= 0:
+        return "unknown", None
+    workers = [one for one in found.threads if one.worker]
+    within = 1.0 - found.wait
+    spare = bool(workers) and busy / sum(one.present for one in found.threads) <= within / 2
+    slow = _slow(workers, within, spare=spare)
+    judged = found.threads if slow is None else [slow]
+    held, contended = sum(one.busy for one in judged), sum(one.cpu_wait for one in judged)
+    itself = seen.cpu.get(seen.pid)
+    alone = max(within - itself.wait_pct / 100, 0.0) if itself is not None else within
+    has_them = seen.cores is None or found.cpus <= seen.cores * alone
+    number = sum(one.present for one in judged)
+    would = (held - contended) / number <= alone
+    # One that is woken up for a batch and gets no CPU stands in no code of a batch yet.
+    does_not = within < held / number or 2 * contended > number
+    if has_them and would and does_not:
+        return ("cpu" if 2 * contended > held else "unknown"), None
+    if slow is not None and max(slow.parts, key=lambda part: slow.parts[part]) not in _SHARED:
+        return "slow_worker", slow
+    part, share = max(pooled.items(), key=lambda item: item[1])
+    looks = sum(one.looks for one in found.threads)
+    if (spare and slow is None) or _wilson(round(share / busy * looks), looks)[0] <= 0.5 or part not in _CAUSES:
+        return "unknown", None
+    if part == "own" and workers and busy / number <= max(within, 0.5):
+        return "unknown", None  # they have time left, and the training waits all the same
+    return _own_code(seen, found) if part == "own" else _CAUSES[part], None
+
+
+def _own_code(seen: LoadSeen, found: Found) -> str:
+    """The word for code of the script's own: whether one more worker would find half of the CPU that it takes."""
+    takes = [one.cpu + one.cpu_wait for one in found.threads if one.cpu is not None]
+    if seen.cores is None or not takes:
+        return "too_few_workers"
+    if seen.cores - found.cpus < _ROOM * sum(takes) / len(takes):
+        return "own_code"
+    waits = sum(one.cpu_wait for one in found.threads)
+    return "too_few_workers" if waits < _QUEUES * sum(takes) else "unknown"
+
+
+def _number(workers: Sequence[Loading]) -> int:
+    """How many there are at a time."""
+    return max(round(sum(one.present for one in workers)), 1) if workers else 0
+
+
+def _slow(workers: Sequence[Loading], within: float, *, spare: bool) -> Loading | None:
+    """The worker that holds the others up: it is busy, and each of them waits for more than half as long."""
+    if len(workers) < 2 or any(one.present < 1 for one in workers):
+        return None
+    slowest = max(workers, key=lambda one: one.busy)
+    others = [one for one in workers if one is not slowest]
+    looks = sum(one.looks for one in workers)
+    most = _wilson(slowest.looks, looks)[0] > 0.5 if spare else slowest.busy > max(within, 0.5)
+    return slowest if most and all(2 * one.busy < slowest.busy for one in others) else None
+
+
+def _part_of(cause: str, parts: dict[Part, float]) -> Part | None:
+    named = next((part for part, word in _CAUSES.items() if word == cause), "own" if cause == "own_code" else None)
+    return named if named is not None else next(iter(parts), None)
+
+
+def _where(threads: Sequence[Loading], part: Part | None) -> tuple[str, str]:
+    """The library and the line of the script under which most of a part was seen."""
+    libraries: Counter[str] = Counter()
+    places: Counter[str] = Counter()
+    stood: Counter[str] = Counter()
+    for one in threads:
+        for (seen_as, library, place), number in one.places.items():
+            stood[place] += number
+            if seen_as == part:
+                libraries[library] += number
+                places[place] += number
+    found = places or stood  # for a disk that a stack knows nothing of: where the thread stood most
+    library = libraries.most_common(1)[0][0] if libraries else ""
+    return library, found.most_common(1)[0][0] if found else ""
+
+
+def _needed(found: Found) -> int | None:
+    # Where hardly anything but waiting was seen, what it does besides is known by its upper bound alone.
+    within = 1.0 - _wilson(found.wait_looks, found.looks)[0]
+    busy = sum(one.busy for one in found.threads)
+    if busy <= 0:
+        return None
+    return max(math.ceil(busy / within), 1)
+
+
+def _wilson(part: int, whole: int) -> tuple[float, float]:
+    """The 95 % interval of a share, by how many of how many looks had it."""
+    if whole <= 0:
+        return 0.0, 1.0
+    share, z2 = part / whole, _Z95 * _Z95
+    middle = share + z2 / (2 * whole)
+    spread = _Z95 * math.sqrt(share * (1 - share) / whole + z2 / (4 * whole * whole))
+    return (middle - spread) / (1 + z2 / whole), (middle + spread) / (1 + z2 / whole)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)

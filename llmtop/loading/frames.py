@@ -1,0 +1,253 @@
+"""What one sampled stack of a loader's thread is about: decoding, tokenizing, collating, reading, waiting.
+
+Told by the library of the deepest frame that says anything: going outwards from the innermost frame, the first
+that belongs to a library of the table, to a part of the standard library that does one thing, or to a line of the
+script that calls such a library (`llmtop.loading.source` reads that), names the stack. A frame of C has no
+line of Python: there the line that calls it is all that is seen, so it is read. Where none says anything it is
+the script's own code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Literal, TypeAlias, cast
+
+from llmtop.naming.phase_names import role_of
+from llmtop.stacks.fold import waits_for_work
+from llmtop.stacks.samples import Frame
+
+Work: TypeAlias = Literal[
+    "idle", "decode", "tokenize", "collate", "file", "network", "lock", "sleep", "transfer", "own", "start"
+]
+"""What a loader's thread does: "idle" waits to be given work; "file" reads one, from storage or from memory;
+"transfer" hands batches from process to process; "own" is code that no table knows."""
+
+_LIBRARIES: dict[str, Work] = {
+    name: work
+    for work, names in cast(
+        "dict[Work, str]",
+        {
+            "decode": "PIL cv2 torchvision torchaudio torchcodec av decord soundfile librosa audioread imageio "
+            "skimage turbojpeg simplejpeg jpeg4py pydicom rawpy tifffile albumentations kornia imgaug",
+            "tokenize": "tokenizers transformers sentencepiece tiktoken youtokentome fastBPE spacy nltk "
+            "sacremoses",
+            "network": "requests urllib3 httpx httpcore aiohttp s3fs fsspec gcsfs adlfs boto3 botocore s3transfer "
+            "aiobotocore smart_open minio huggingface_hub paramiko redis pymongo psycopg2 s3torchconnector "
+            "obstore",
+            "lock": "filelock fasteners portalocker",
+        },
+    ).items()
+    for name in names.split()
+}
+"""By the name of the package. numpy, scipy and torch do anything, so they say nothing."""
+_STANDARD: dict[str, Work] = {
+    "gzip.py": "decode",
+    "bz2.py": "decode",
+    "lzma.py": "decode",
+    "_compression.py": "decode",
+    "tarfile.py": "file",
+    "zipfile.py": "file",
+    "socket.py": "network",
+    "ssl.py": "network",
+    "ftplib.py": "network",
+}
+_SAYS_NETWORK = re.compile(r"/(?:http|urllib)/[^/]+\.py$")
+_LOCKS = {
+    "synchronize.py": {"acquire", "__enter__", "wait"},
+    "threading.py": {"acquire"},
+    "managers.py": {"acquire", "__enter__"},
+}
+_CALLS: dict[str, Work] = {
+    name: work
+    for work, names in cast(
+        "dict[Work, str]",
+        {
+            "file": "open io.open os.read os.pread os.preadv os.readv mmap.mmap numpy.load numpy.memmap "
+            "numpy.fromfile torch.load safetensors",
+            "network": "socket ssl",
+            "decode": "zlib gzip bz2 lzma zstandard lz4",
+            "lock": "fcntl.flock fcntl.lockf multiprocessing.Lock multiprocessing.RLock threading.Lock "
+            "threading.RLock",
+            "sleep": "time.sleep",
+        },
+    ).items()
+    for name in names.split()
+}
+"""What a line of the script calls, by its full name or the first parts of it."""
+_WORKER = "torch/utils/data/_utils/worker.py"
+_FETCH = "torch/utils/data/_utils/fetch.py"
+_COLLATE = ("torch/utils/data/_utils/collate.py", "torch/utils/data/_utils/pin_memory.py")
+_BEGINS = ("multiprocessing/process.py", "threading.py")
+_LOADER = "torch/utils/data/dataloader.py"
+_TRANSFER = re.compile(r"/multiprocessing/(?:reductions?|reduction|resource_sharer|connection|queues|pool)\.py$")
+_LOADING_PACKAGES = re.compile(
+    r"/(?:datasets|webdataset|torchdata|streaming|litdata|wids|grain|ffcv|nvidia/dali)/"
+)
+_DECODES = re.compile(
+    r"/(?:webdataset/autodecode|datasets/features/(?:image|audio|video)|litdata/streaming/serializers"
+    r"|streaming/base/format/mds/encodings)\.py$"
+)
+"""Where packages that load turn bytes into samples, often by a library in C of which no frame is seen."""
+_PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/]+)/")
+_ITERATES = {"__getitem__", "__getitems__", "__next__", "__iter__", "<listcomp>", "<genexpr>"}
+
+Calls: TypeAlias = Callable[[Frame], "tuple[str, ...]"]
+"""What the line of a frame calls, by full names as far as the file tells them; () where it cannot be read."""
+IsGenerator: TypeAlias = Callable[[Frame], bool]
+
+
+@dataclass(frozen=True)
+class Doing:
+    """What one stack is about."""
+
+    work: Work
+    library: str = ""
+    """Whose name said so; of "own" work the package that it was seen in, which says nothing of its kind. "" where
+    it was no library's."""
+    place: str = ""
+    """The innermost line of the script: "__getitem__ (data.py:12)"."""
+
+
+def function(frame: Frame) -> str:
+    """Its name without its class."""
+    return frame.name.rpartition(".")[2]
+
+
+def loads(frames: Sequence[Frame], is_generator: IsGenerator) -> int | None:
+    """From which frame on a stack of the training's own thread prepares or awaits a batch; None: it does not.
+
+    Args:
+        frames: outermost first.
+        is_generator: whether the function of a frame has a yield.
+    """
+    for index, frame in enumerate(frames):
+        name = function(frame)
+        if frame.file.endswith(_LOADER):
+            if "_next" in name or name.startswith(("_try_get", "_get_data")) or "__init__" in name:
+                return index
+        elif frame.own:
+            if name in ("__next__", "__iter__", "__getitem__") or role_of(name) == "input" or is_generator(frame):
+                return index
+        elif _LOADING_PACKAGES.search(frame.file) and name in _ITERATES:
+            return index
+    return None
+
+
+def doing(frames: Sequence[Frame], calls: Calls) -> Doing:
+    """What a stack of a thread that prepares batches is about.
+
+    Args:
+        frames: outermost first; of the training's own thread from where `loads` says.
+        calls: what the line of a frame calls.
+    """
+    inner = _of_worker(frames)
+    place = next((frame.text for frame in reversed(inner) if frame.own), "")
+    if not inner:
+        return Doing("idle")
+    python = [frame for frame in inner if not frame.native]
+    fetched = next((index for index, frame in enumerate(python) if frame.file.endswith(_FETCH)), None)
+    collating = fetched is not None and _collates(python[fetched:], calls)
+    for index in range(len(python) - 1, -1, -1):
+        told = _told(python[index], calls)
+        if told is not None:
+            work = told[0]
+            if work == "lock" and any(_of_queue(frame) for frame in python[max(index - 2, 0) : index]):
+                work = "idle"  # it is the lock of a queue that has nothing for it
+            return Doing(work, told[1], place)
+    work = _by_position(python, collating, fetched is None)
+    package = _PACKAGE.search(python[-1].file) if work == "own" and python else None
+    return Doing(work, "" if package is None else package[1], place)
+
+
+def _by_position(python: Sequence[Frame], collating: bool, starts: bool) -> Work:
+    """What a stack is about in which no frame by itself says it."""
+    if collating or any(frame.file.endswith(_COLLATE) for frame in python):
+        return "collate"
+    if waits_for_work(tuple(python)):
+        return "idle"
+    if python and _TRANSFER.search(python[-1].file):
+        return "transfer"
+    if starts and any(frame.file.endswith(_LOADER) and "__init__" in frame.name for frame in python):
+        return "start"
+    return "own"
+
+
+def _of_queue(frame: Frame) -> bool:
+    return PurePath(frame.file).name in ("queue.py", "queues.py", "pool.py") and not frame.own
+
+
+def _of_worker(frames: Sequence[Frame]) -> list[Frame]:
+    """What of a stack is its process's own: a fork has its parent's frames too.
+
+    Of a DataLoader's worker what is below its loop; nothing while that waits for an index.
+    """
+    at = next((index for index, frame in enumerate(frames) if frame.file.endswith(_WORKER)), None)
+    if at is None:
+        begun = [
+            index
+            for index, frame in enumerate(frames)
+            if frame.file.endswith(_BEGINS) and function(frame) in ("run", "_bootstrap")
+        ]
+        return list(frames[begun[-1] + 1 :] if begun else frames)
+    inner = list(frames[at + 1 :])
+    if any(frame.file.endswith(_FETCH) for frame in inner):
+        return inner
+    return [] if any(function(frame) in ("get", "poll", "wait") for frame in inner) else inner
+
+
+def _collates(below: Sequence[Frame], calls: Calls) -> bool:
+    """Whether what `fetch` called is the function that makes a batch of samples, whatever its name."""
+    if len(below) < 2:
+        return False
+    told = calls(below[0])
+    if told:
+        return any("collate" in name for name in told)
+    return "collate" in below[1].name.lower()
+
+
+def _told(frame: Frame, calls: Calls) -> tuple[Work, str] | None:
+    """What a frame says of its stack; None: nothing."""
+    if frame.own:
+        return _of_line(frame, calls)
+    name, file = function(frame), PurePath(frame.file).name
+    package = _PACKAGE.search(frame.file)
+    if package is not None:
+        if _DECODES.search(frame.file):
+            return "decode", package[1]
+        work = _of_transformers(frame) if package[1] == "transformers" else _LIBRARIES.get(package[1])
+        if package[1] == "fsspec" and file == "local.py":
+            work = "file"
+        return None if work is None else (work, package[1])
+    if file in _STANDARD:
+        return None if name == "accept" else (_STANDARD[file], file.removesuffix(".py"))
+    if _SAYS_NETWORK.search(frame.file):
+        return "network", "http"
+    return ("lock", "") if name in _LOCKS.get(file, ()) else None
+
+
+def _of_transformers(frame: Frame) -> Work | None:
+    file = PurePath(frame.file).name
+    if "collator" in file or function(frame) in ("pad", "_pad"):
+        return "collate"
+    if "tokeniz" in file:
+        return "tokenize"
+    return "decode" if "_processing" in file or "feature_extraction" in file or "_transforms" in file else None
+
+
+def _of_line(frame: Frame, calls: Calls) -> tuple[Work, str] | None:
+    """What the line calls; None where that is nothing of the tables, or several things."""
+    found = {told for called in calls(frame) if (told := _called(called)) is not None}
+    return next(iter(found)) if len({work for work, _ in found}) == 1 else None
+
+
+def _called(name: str) -> tuple[Work, str] | None:
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        known = _CALLS.get(".".join(parts[:length]))
+        if known is not None:
+            return known, parts[0]
+    work = _LIBRARIES.get(parts[0])
+    return None if work is None else (work, parts[0])

@@ -1,0 +1,256 @@
+"""What each thread that prepares batches spends its time on: stacks and the kernel's states put together.
+
+A stack says in which code a thread is, the kernel whether it runs there or what it waits for. What it waits for
+wins: a thread within PIL whose pages come from a slow disk waits for the disk. States and stacks are counted
+beside each other and not at the same instants, so a share is taken from the kinds of code that such a wait can
+stand in, first from those that it mostly does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from llmtop.loading.frames import Calls, Doing, IsGenerator, doing, loads
+from llmtop.loading.seen import LoadSeen, Waits
+from llmtop.stacks.samples import MAIN, Stack
+
+Part: TypeAlias = Literal[
+    "decode",
+    "tokenize",
+    "collate",
+    "disk",
+    "network",
+    "lock",
+    "gil",
+    "file",
+    "sleep",
+    "transfer",
+    "start",
+    "own",
+    "unseen",
+]
+"""What time goes into. "unseen": it runs, and its stacks could not be read."""
+
+_FROM: tuple[Part, ...] = ("file", "own", "decode", "collate", "tokenize", "transfer", "start")
+_IDLE: tuple[Waits, ...] = ("pipe", "poll", "asleep")
+
+
+@dataclass
+class Loading:
+    """One thread that prepares batches, as shares of the window."""
+
+    pid: int
+    worker: bool
+    """Whether its process was started for it."""
+    present: float = 1.0
+    """How much of the window it was there: workers come and go with each epoch."""
+    idle: float = 0.0
+    parts: dict[Part, float] = field(default_factory=dict)
+    cpu: float | None = None
+    """On a CPU."""
+    cpu_wait: float = 0.0
+    """Ready, and waiting for one."""
+    looks: int = 0
+    places: Counter[tuple[Part, str, str]] = field(default_factory=Counter)
+    """(part, library, place) by how often it was seen."""
+
+    @property
+    def busy(self) -> float:
+        """The share of the window in which it was at a batch, waiting for disks and locks included."""
+        return sum(self.parts.values())
+
+
+@dataclass
+class Found:
+    """All of them, and how the training's own thread waits for them."""
+
+    wait: float
+    """Share of the training's own thread in which it awaits or makes a batch."""
+    wait_looks: int
+    looks: int
+    threads: list[Loading]
+    cpus: float
+    """How many CPUs all threads of the training and of those that it started had."""
+
+
+def shares(seen: LoadSeen, calls: Calls, is_generator: IsGenerator) -> Found | None:
+    """What the threads that load do; None where the training's own thread was not seen.
+
+    Args:
+        seen: what was looked at.
+        calls: what the line of a frame calls (`llmtop.loading.source`).
+        is_generator: whether a frame's function has a yield.
+    """
+    main = [stack for stack in seen.stacks if _own(stack, seen) and _is_main(stack, seen)]
+    looks = sum(stack.samples for stack in main)
+    if not looks:
+        return None
+    at = [(stack, index) for stack in main if (index := loads(stack.frames, is_generator)) is not None]
+    told = [(doing(stack.frames[index:], calls), stack.samples) for stack, index in at]
+    waiting = sum(number for _, number in told)
+    moving = sum(number for one, number in told if one.work == "transfer")
+    itself = sum(number for one, number in told if one.work != "idle") - moving
+    threads = [] if 2 * moving > waiting else _workers(seen, calls, looks)
+    if not threads or 2 * itself > waiting:
+        own = _thread(seen.pid, seen.pid, told, looks, seen, worker=False)
+        # Between its batches it trains: that is no time in which it could load.
+        if own.busy > 0:
+            threads.append(own)
+    if not any(one.worker for one in threads) and 2 * itself <= waiting:
+        threads += _others(seen, calls, looks)
+    _off_disk(threads, seen)
+    return Found(waiting / looks, waiting, looks, threads, sum(one.pct for one in seen.cpu.values()) / 100)
+
+
+_PAGE_BYTES = 4096
+
+
+def _off_disk(threads: Sequence[Loading], seen: LoadSeen) -> None:
+    """What waits for pages of files while nothing comes from storage waits for a filesystem of another machine.
+
+    Each such wait is for a page at least, and on a disk of this machine takes no second.
+    """
+    moved = (seen.read_bytes_per_s, seen.written_bytes_per_s)
+    waited = sum(one.parts.get("disk", 0.0) for one in threads)
+    if None in moved or sum(filter(None, moved)) >= _PAGE_BYTES * waited:
+        return
+    for one in threads:
+        share = one.parts.pop("disk", 0.0)
+        if share > 0:
+            one.parts["network"] = one.parts.get("network", 0.0) + share
+
+
+def _own(stack: Stack, seen: LoadSeen) -> bool:
+    return stack.process is None or stack.process.pid == seen.pid
+
+
+def _is_main(stack: Stack, seen: LoadSeen) -> bool:
+    return stack.thread.name == MAIN or stack.thread.os_id == seen.pid
+
+
+def _workers(seen: LoadSeen, calls: Calls, looks: int) -> list[Loading]:
+    """The first threads of the processes that load; where no stack of any could be read, what their states say."""
+    by: dict[int, list[Stack]] = {}
+    for stack in seen.stacks:
+        if stack.process is None or _own(stack, seen):
+            continue
+        if stack.thread.name == MAIN or stack.thread.os_id == stack.process.pid:
+            by.setdefault(stack.process.pid, []).append(stack)
+    torch = {
+        pid
+        for pid, stacks in by.items()
+        if any(_has(stack, "torch/utils/data/_utils/worker.py") for stack in stacks)
+    }
+    chosen = torch or {
+        pid for pid, stacks in by.items() if all(_has(stack, "multiprocessing/process.py") for stack in stacks)
+    }
+    found = []
+    for pid in sorted(chosen):
+        told = [(doing(stack.frames, calls), stack.samples) for stack in by[pid]]
+        own = sum(number for _, number in told)
+        passing = bool(seen.cpu) and pid not in seen.cpu  # it has begun or ended meanwhile
+        one = _thread(pid, pid, told, max(looks, own) if passing else own, seen, worker=True)
+        one.present = min(own / looks, 1.0) if passing else 1.0
+        found.append(one)
+    if by:
+        return [one for one in found if torch or one.busy > 0]
+    return [_by_states(pid, seen) for pid in seen.workers if pid in seen.states]
+
+
+def _has(stack: Stack, file: str) -> bool:
+    return any(frame.file.endswith(file) for frame in stack.frames)
+
+
+def _others(seen: LoadSeen, calls: Calls, looks: int) -> list[Loading]:
+    """The training's other threads that do something: one that prefetches, a pool."""
+    by: dict[int, list[Stack]] = {}
+    for stack in seen.stacks:
+        if _own(stack, seen) and not _is_main(stack, seen) and stack.thread.os_id is not None:
+            by.setdefault(stack.thread.os_id, []).append(stack)
+    found = []
+    for thread, stacks in by.items():
+        if stacks[0].thread.name.startswith("llmtop-") or any(
+            "llmtop/instrument/" in s.frames[0].file for s in stacks if s.frames
+        ):
+            continue
+        told = [(doing(stack.frames, calls), stack.samples) for stack in stacks]
+        one = _thread(seen.pid, thread, told, max(looks, sum(number for _, number in told)), seen, worker=False)
+        if one.busy > 0:
+            found.append(one)
+    return found
+
+
+def _thread(
+    pid: int, thread: int, told: Iterable[tuple[Doing, int]], looks: int, seen: LoadSeen, *, worker: bool
+) -> Loading:
+    one = Loading(pid, worker)
+    for doing_, number in told:
+        if doing_.work == "idle":
+            one.idle += number / looks
+        else:
+            one.parts[doing_.work] = one.parts.get(doing_.work, 0.0) + number / looks
+            one.places[doing_.work, doing_.library, doing_.place] += number
+            one.looks += number
+    known = seen.cpu.get(thread)
+    if known is not None:
+        one.cpu, one.cpu_wait = known.pct / 100, known.wait_pct / 100
+    states = seen.states.get(thread)
+    if states:
+        trains = not worker and thread == pid
+        _take_waits(one, states, _others_cpu(seen, pid, thread), trains=trains)
+    return one
+
+
+def _take_waits(one: Loading, states: Counter[Waits], others_cpu: float, *, trains: bool) -> None:
+    """Give to what the kernel says a thread waits for what its stacks gave to the code that it stands in."""
+    total = sum(states.values())
+    part = {name: number / total for name, number in states.items()}
+    _take(one, "disk", part.get("disk", 0.0))
+    # A thread that trains waits at sockets for other ranks too.
+    _take(one, "network", part.get("network", 0.0) + (0.0 if trains else part.get("socket", 0.0)))
+    _take(one, "sleep", part.get("sleep", 0.0), ("own",))
+    _take(one, "lock", part.get("lock", 0.0))
+    if trains:
+        return  # for what a thread that trains waits in a futex is mostly not its loader's
+    # A library's own threads are waited for in a futex as well, and then have the CPU meanwhile.
+    futex = part.get("futex", 0.0) - one.idle
+    if futex > 2 * others_cpu:
+        _take(one, "lock", futex, ("own", "file"))
+    if others_cpu >= part.get("gil", 0.0):
+        _take(one, "gil", part.get("gil", 0.0), ("own", "collate", "tokenize", "decode"))
+
+
+def _take(one: Loading, kind: Part, share: float, takes: Sequence[Part] = _FROM) -> None:
+    """Bring a kind to that share, at the cost of others; what it has by its stacks already is a part of it."""
+    wanted = share - one.parts.get(kind, 0.0)
+    for other in takes:
+        if wanted <= 0:
+            return
+        given = min(wanted, one.parts.get(other, 0.0))
+        if given > 0:
+            one.parts[other] -= given
+            one.parts[kind] = one.parts.get(kind, 0.0) + given
+            wanted -= given
+
+
+def _others_cpu(seen: LoadSeen, pid: int, thread: int) -> float:
+    """How many CPUs the other threads of a process had."""
+    return sum(one.pct for number, one in seen.cpu.items() if one.pid == pid and number != thread) / 100
+
+
+def _by_states(pid: int, seen: LoadSeen) -> Loading:
+    states = seen.states[pid]
+    total = sum(states.values())
+    one = Loading(pid, True, looks=total)
+    one.idle = sum(states[name] for name in _IDLE) / total
+    one.parts["unseen"] = 1.0 - one.idle
+    _take(one, "disk", states["disk"] / total, ("unseen",))
+    _take(one, "network", (states["network"] + states["socket"]) / total, ("unseen",))
+    _take(one, "lock", states["lock"] / total, ("unseen",))
+    known = seen.cpu.get(pid)
+    if known is not None:
+        one.cpu, one.cpu_wait = known.pct / 100, known.wait_pct / 100
+    return one

@@ -1,0 +1,1 @@
+"""Snapshots of PyTorch's CUDA allocator: read, analyzed, compared, rendered."""

@@ -1,0 +1,209 @@
+"""What a memory report finds, and what would free how much."""
+
+from __future__ import annotations
+
+from llmtop.format import counted, percent, size
+from llmtop.memory.model import Held, Holder, MemoryDevice, MemoryFinding, MemoryReport
+
+WORTH_PCT = 10.0
+"""Of the peak: less is not worth changing a training for; the border that verdicts have."""
+SEGMENT_BYTES = 20 << 20
+"""What PyTorch's allocator asks CUDA for at once for allocations below 10 MiB: less lies idle in any process."""
+_STATE: tuple[Holder, ...] = ("parameters", "gradients", "optimizer")
+_GPUS = 8
+"""Of a node, where it is not known how many there are."""
+
+
+def fullest(devices: tuple[MemoryDevice, ...]) -> MemoryDevice | None:
+    """The device that holds most; the one that findings are about."""
+    return max(devices, key=_most, default=None)
+
+
+def _most(device: MemoryDevice) -> int:
+    return device.peak.bytes if device.peak is not None else device.requested_bytes
+
+
+def summary_of(report: MemoryReport) -> str:
+    """How much is held by whom, in a sentence or two."""
+    device = fullest(report.devices)
+    if device is None:
+        return "No device memory is reserved."
+    where = f"GPU {device.device}" if len({one.device for one in report.devices}) > 1 else "The process"
+    text = (
+        f"{where} holds {size(device.allocated_bytes)} in tensors and has {size(device.reserved_bytes)} reserved"
+    )
+    if device.peak is not None:
+        during = f" in {device.peak.phase}" if device.peak.phase else ""
+        text += f"; at the peak{during} it held {size(device.peak.bytes)}"
+    known = [held for held in device.holders if held.name not in ("unknown", "other")]
+    largest = sorted(known, key=lambda held: -_at_peak(held))[:3]
+    if largest:
+        text += ", of it " + ", ".join(f"{held.name} {size(_at_peak(held))}" for held in largest)
+    return text + "."
+
+
+def findings_of(report: MemoryReport) -> tuple[MemoryFinding, ...]:
+    """What went wrong first, then what would free memory, most first."""
+    device = fullest(report.devices)
+    if device is None:
+        return ()
+    wrong = [*_out_of_memory(report.devices), *_leak(report.devices), *_fragmented(device)]
+    worth = WORTH_PCT / 100 * _most(device)
+    advice = [one for one in _advice(device, report) if (one.saves_at_most_bytes or 0) >= max(worth, 1)]
+    return (*wrong, *sorted(advice, key=lambda one: -(one.saves_at_most_bytes or 0)))
+
+
+def _out_of_memory(devices: tuple[MemoryDevice, ...]) -> list[MemoryFinding]:
+    """The last error on each device: those before it may have been caught, and answered by a smaller batch."""
+    return [_of_error(device) for device in devices if device.out_of_memory]
+
+
+def _of_error(device: MemoryDevice) -> MemoryFinding:
+    error, spare = device.out_of_memory[-1], device.fragmentation
+    unused = spare.free_bytes
+    scattered = unused >= error.wanted_bytes > spare.largest_free_bytes
+    at = f" at {error.line}" if error.line else ""
+    had = f", CUDA had {size(error.device_free_bytes)} left" if error.device_free_bytes is not None else ""
+    largest = max(device.holders, key=lambda held: held.bytes, default=None)
+    who = f"; {largest.name} hold most, {size(largest.bytes)}" if largest is not None else ""
+    # What is free in the snapshot was free at the error only if that came last.
+    why = (
+        f": {size(unused)} were reserved and free, but in pieces of {size(spare.largest_free_bytes)} at most"
+        if scattered
+        else f": tensors held {size(device.allocated_bytes)} of {size(device.reserved_bytes)} reserved{who}"
+    )
+    return MemoryFinding(
+        id="out_of_memory",
+        severity="critical",
+        summary=f"GPU {device.device} could not give {size(error.wanted_bytes)}{at}{had}{why}.",
+        evidence={
+            "wanted_bytes": error.wanted_bytes,
+            "device_free_bytes": error.device_free_bytes,
+            "free_reserved_bytes": unused,
+            "largest_free_bytes": spare.largest_free_bytes,
+            "allocated_bytes": device.allocated_bytes,
+            "fragmented": scattered,
+            "errors": len(device.out_of_memory),
+        },
+        fix=_EXPANDABLE if scattered else "free what is named below, largest first",
+        next=_EXPANDABLE_NEXT if scattered else "see what would free how much",
+        saves_at_most_bytes=spare.split_bytes if scattered else None,
+    )
+
+
+_EXPANDABLE = (
+    "let segments grow in place instead of lying apart: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; or keep "
+    "the shapes of batches alike"
+)
+_EXPANDABLE_NEXT = "start it with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True and compare: llmtop compare"
+
+
+def _leak(devices: tuple[MemoryDevice, ...]) -> list[MemoryFinding]:
+    found = []
+    for device in devices:
+        if not device.growing:
+            continue
+        worst = device.growing[0]
+        rest = len(device.growing) - 1
+        more = f", and so do {counted(rest, 'other line')}" if rest else ""
+        found.append(
+            MemoryFinding(
+                id="memory_leak",
+                severity="warning",
+                summary=f"Each of {worst.steps} steps left {size(worst.bytes_per_step)} allocated at {worst.line} "
+                f"on GPU {device.device}, and nothing as old was freed for it{more}.",
+                evidence={
+                    "line": worst.line,
+                    "bytes_per_step": worst.bytes_per_step,
+                    "blocks": worst.blocks,
+                    "steps": worst.steps,
+                    "lines": len(device.growing),
+                },
+                fix="find what keeps it: a list of losses or outputs (append loss.item(), or .detach().cpu()), a "
+                "cache, a closure; a window of few steps cannot tell a cache that is still filling up",
+                next="take another capture later and set them side by side: llmtop compare FIRST SECOND",
+            )
+        )
+    return found
+
+
+def _fragmented(device: MemoryDevice) -> list[MemoryFinding]:
+    """Reserved beyond the most that was ever allocated. At the end of a step much is free in any training."""
+    if device.peak is None or device.expandable_segments or device.out_of_memory:
+        return []
+    beyond = min(device.peak.reserved_bytes - device.peak.bytes, device.fragmentation.split_bytes)
+    share = 100 * beyond / device.peak.reserved_bytes if device.peak.reserved_bytes else 0.0
+    if share < WORTH_PCT or beyond <= SEGMENT_BYTES:
+        return []
+    return [
+        MemoryFinding(
+            id="fragmentation",
+            severity="warning",
+            summary=f"{size(beyond)} ({percent(share)} of what is reserved) are in no tensor even at the peak of "
+            f"this window, in pieces beside used ones; the largest free piece is "
+            f"{size(device.fragmentation.largest_free_bytes)}.",
+            evidence={
+                "reserved_peak_bytes": device.peak.reserved_bytes,
+                "allocated_peak_bytes": device.peak.bytes,
+                "split_bytes": device.fragmentation.split_bytes,
+                "largest_free_bytes": device.fragmentation.largest_free_bytes,
+            },
+            fix=_EXPANDABLE,
+            next=_EXPANDABLE_NEXT,
+            saves_at_most_bytes=beyond,
+        )
+    ]
+
+
+def _advice(device: MemoryDevice, report: MemoryReport) -> list[MemoryFinding]:
+    holds = {held.name: _at_peak(held) for held in device.holders}
+    activations, short = holds.get("activations", 0), holds.get("temporaries", 0)
+    state, optimizer = sum(holds.get(name, 0) for name in _STATE), holds.get("optimizer", 0)
+    loss = min(device.loss_peak_bytes or 0, activations + holds.get("other", 0))
+    ranks = report.environment.ranks if report.environment is not None else None
+    gpus = ranks if ranks is not None and ranks > 1 else _GPUS
+    return [
+        _saves(
+            "checkpointing",
+            activations,
+            f"Activations hold {size(activations)}: checkpointing the layers keeps only their inputs.",
+            "torch.utils.checkpoint on each layer (model.gradient_checkpointing_enable() in transformers); the "
+            "backward pass computes a layer again, a third more compute at most",
+        ),
+        _saves(
+            "sharding",
+            state - state // gpus,
+            f"Parameters, gradients and optimizer state hold {size(state)}: sharded over 2 GPUs each holds "
+            f"{size(state // 2)}, over {gpus} {size(state // gpus)}.",
+            "torch.distributed.fsdp.fully_shard, or DeepSpeed's ZeRO 3; ZeRO 1 shards the optimizer's state alone",
+        ),
+        _saves(
+            "offload",
+            optimizer,
+            f"The optimizer's state holds {size(optimizer)}: it can lie in the host's memory.",
+            "DeepSpeed's optimizer offload or torchao's CPUOffloadOptimizer; each step copies it over PCIe. An "
+            "8-bit optimizer keeps a quarter of it instead",
+        ),
+        _saves(
+            "fused_loss",
+            loss,
+            f"The loss over the vocabulary holds {size(loss)} at the peak: a fused one never makes these tensors "
+            "whole.",
+            "a fused linear and cross entropy (Liger Kernel's, or chunk the logits by tokens)",
+        ),
+        _saves(
+            "micro_batch",
+            (activations + short) // 2,
+            f"A micro-batch of half the size needs about {size((activations + short) // 2)} less; accumulate "
+            "gradients over two.",
+            "halve the batch and step the optimizer every second one, with the loss divided by two",
+        ),
+    ]
+
+
+def _saves(name: str, saved: int, summary: str, fix: str) -> MemoryFinding:
+    return MemoryFinding(id=name, severity="info", summary=summary, fix=fix, saves_at_most_bytes=saved)
+
+
+def _at_peak(held: Held) -> int:
+    return held.peak_bytes if held.peak_bytes is not None else held.bytes

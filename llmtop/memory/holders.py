@@ -1,0 +1,125 @@
+"""Whose memory an allocation is: by the frames that made it, the phase it was made in, and how long it lived.
+
+Three facts of PyTorch decide most of it. The optimizer makes its state in `_init_group`. Modules are called
+through `_call_impl`. The backward pass of CUDA tensors runs in a thread of autograd's own, where there is no
+Python: what is allocated there has no Python frame at all, although a history is being recorded.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+from llmtop.memory.model import Holder
+from llmtop.memory.snapshot import Stack, StackLine
+
+Maker: TypeAlias = Literal["parameters", "optimizer", "optimizer step", "backward", "forward", "communication"]
+"""What part of PyTorch made an allocation."""
+
+_OPTIMIZERS: Final = (
+    "/torch/optim/",
+    "/torch/distributed/optim/",
+    "/bitsandbytes/optim/",
+    "/apex/optimizers/",
+    "/deepspeed/ops/adam/",
+    "/deepspeed/runtime/zero/",
+    "/transformers/optimization.py",
+)
+_STATE_MAKERS: Final = ("_init_group", "init_state", "init_states", "initialize_optimizer_states", "state_dict")
+_MODULE_MAKERS: Final = (
+    "__init__", "reset_parameters", "_apply", "convert", "_load_from_state_dict", "to_empty"
+)  # fmt: skip
+_LIBRARIES: Final = (
+    "/site-packages/",
+    "/dist-packages/",
+    "/lib/python3",
+    "<frozen ",
+    "<eval_with_key>",
+    "<string>",
+)
+
+
+def maker_of(stack: Stack) -> Maker | None:
+    """What made it, by the innermost frame that tells; None where no frame does."""
+    return next((maker for frame in stack if (maker := _maker(frame)) is not None), None)
+
+
+def _maker(frame: StackLine) -> Maker | None:
+    file, function = frame.file, frame.function
+    if any(part in file for part in _OPTIMIZERS):
+        return "optimizer" if function in _STATE_MAKERS else "optimizer step"
+    if _makes_parameters(file, function):
+        return "parameters"
+    if function in ("_engine_run_backward", "unpack_hook") and "/torch/" in file:
+        return "backward"
+    if "/torch/distributed/" in file or file.endswith("/torch/nn/parallel/distributed.py"):
+        return "communication"
+    of_nn = "/torch/nn/" in file and (file.endswith("functional.py") or function == "_call_impl")
+    return "forward" if of_nn or function == "forward" else None
+
+
+def _makes_parameters(file: str, function: str) -> bool:
+    if file.endswith(("/torch/nn/parameter.py", "/torch/nn/init.py")) or "/safetensors/" in file:
+        return True
+    if file.endswith("/transformers/modeling_utils.py"):
+        return function != "forward"
+    return "/torch/nn/" in file and function in _MODULE_MAKERS
+
+
+def clears_gradients(stack: Stack) -> bool:
+    """Whether this frees gradients."""
+    return any(frame.function == "zero_grad" for frame in stack)
+
+
+_LOSSES: Final = ("cross_entropy", "log_softmax", "nll_loss")
+
+
+def is_of_loss(stack: Stack) -> bool:
+    """Whether a loss over classes made it: for a large vocabulary these tensors are the largest of a step."""
+    return any(frame.function in _LOSSES for frame in stack)
+
+
+def line_of(stack: Stack) -> str:
+    """The innermost line of the script's own code; of a library where there is none, "" without a stack."""
+    if not stack:
+        return ""
+    own = next((frame for frame in stack if not any(part in frame.file for part in _LIBRARIES)), None)
+    return told(own or next((frame for frame in stack if "/torch/" not in frame.file), stack[0]))
+
+
+def module_of(stack: Stack) -> str:
+    """The innermost `forward` of a module that is none of torch's, with its line; else of torch's; "" outside."""
+    passes = [frame for frame in stack if frame.function == "forward"]
+    own = next((frame for frame in passes if "/torch/nn/" not in frame.file), None)
+    inner = next((frame for frame in passes if "/torch/nn/modules/" in frame.file), None)
+    words = [told(own)] if own is not None else []
+    if inner is not None:
+        words.append(inner.file.rpartition("/")[2].removesuffix(".py"))
+    return " > ".join(words)
+
+
+def told(frame: StackLine) -> str:
+    """A frame in a line: "train.py:42 step"."""
+    return f"{frame.file.rpartition('/')[2]}:{frame.line} {frame.function}"
+
+
+def holder_of(maker: Maker | None, role: str, *, stackless: bool, kept: bool | None) -> Holder:
+    """Whose memory an allocation of the recorded window is.
+
+    Args:
+        maker: by its frames.
+        role: what the phase does in which it was made (`llmtop.naming.phase_names`); "other" where none is known.
+        stackless: whether it has no Python frame, as all of autograd's own thread.
+        kept: whether it outlived the backward pass that made it; None while that has not ended. Then it is told as
+            temporary, gradients among it.
+    """
+    if maker in ("parameters", "optimizer", "communication"):
+        return maker
+    if maker == "optimizer step" or (maker is None and role == "optimizer"):
+        return "temporaries"
+    if maker == "forward":
+        return "activations"
+    if maker == "backward" or role == "backward" or (stackless and role == "other"):
+        return "gradients" if kept else "temporaries"
+    if role == "comm":
+        return "communication"
+    return "activations" if role in ("compute", "step") else "other"

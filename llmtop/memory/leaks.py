@@ -1,0 +1,184 @@
+"""What grew between two snapshots of one program, by line where there are stacks, else by size."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from llmtop.errors import UnusableInput
+from llmtop.format import size
+from llmtop.memory.analyze import living_of
+from llmtop.memory.findings import WORTH_PCT
+from llmtop.memory.growth import growing_of
+from llmtop.memory.live_blocks import Living, Piece, size_name
+from llmtop.memory.model import DeviceGrowth, Growing, Growth, Holder, LeakReport
+from llmtop.memory.snapshot import MemorySnapshot, load
+from llmtop.system.inputs import DEFAULT, Limits
+
+_MOST = 50
+"""Lines of each device that are told."""
+_HALF = 0.5
+"""Of the growth: so much of it must be of a line that is named, or the verdict is "unknown"."""
+
+
+class _Key(NamedTuple):
+    """What allocations of both snapshots are set side by side by: their stack, else their size."""
+
+    stack: tuple[str, ...]
+    bytes: int
+
+
+class _Sum(NamedTuple):
+    bytes: int
+    blocks: int
+    holder: Holder
+    line: str
+
+
+def compare_memory(before: list[Path], after: list[Path], limits: Limits = DEFAULT) -> LeakReport:
+    """What the second holds that the first did not.
+
+    Args:
+        before: snapshots, one a rank.
+        after: later ones of the same program, in the same order.
+        limits: how large each may be.
+
+    Raises:
+        UnusableInput: one cannot be read, or they are not of the same number of ranks.
+    """
+    if len(before) != len(after):
+        raise UnusableInput(
+            f"{len(before)} and {len(after)} memory snapshots cannot be set side by side: name one file of each"
+        )
+    pairs = [(load(one, limits), load(two, limits)) for one, two in zip(before, after, strict=True)]
+    return leaks_of(pairs)
+
+
+def leaks_of(pairs: list[tuple[MemorySnapshot, MemorySnapshot]]) -> LeakReport:
+    """What grew, over pairs of snapshots of the same process."""
+    devices: list[DeviceGrowth] = []
+    steady: list[list[Growing]] = []
+    for one, two in pairs:
+        first = {living.device.device: living for living in living_of(one)}
+        second = {living.device.device: living for living in living_of(two)}
+        for number in sorted({*first, *second}):
+            goes_on = list(growing_of(two, second[number])) if number in second else []
+            steady.append(goes_on)
+            devices.append(_device(number, two.source, first.get(number), second.get(number), goes_on))
+    verdict, summary = _judged(devices, steady)
+    return LeakReport(
+        before=", ".join(one.source for one, _ in pairs),
+        after=", ".join(two.source for _, two in pairs),
+        verdict=verdict,
+        summary=summary,
+        devices=tuple(devices),
+        notes=(
+            "two snapshots taken at different points of a step differ by what that step holds: take both by "
+            "llmtop capture, which begins and ends at a step's end",
+        ),
+    )
+
+
+def _device(
+    number: int, source: str, before: Living | None, after: Living | None, goes_on: list[Growing]
+) -> DeviceGrowth:
+    old, new = _sums(before), _sums(after)
+    by_size = _lines_by_size(after, goes_on)
+    changes = []
+    for key in {*old, *new}:
+        was, now = old.get(key), new.get(key)
+        some = now or was
+        assert some is not None
+        line = some.line or by_size.get(key.bytes, "")
+        changes.append(
+            Growth(
+                name=line or size_name(key.bytes),
+                bytes=(now.bytes if now else 0) - (was.bytes if was else 0),
+                blocks=(now.blocks if now else 0) - (was.blocks if was else 0),
+                before_bytes=was.bytes if was else 0,
+                after_bytes=now.bytes if now else 0,
+                holder=some.holder,
+                stack=key.stack,
+                by_size=not some.line and bool(line),
+            )
+        )
+    grown = sorted((one for one in changes if one.bytes > 0), key=lambda one: (-one.bytes, one.name))
+    shrunk = sorted((one for one in changes if one.bytes < 0), key=lambda one: (one.bytes, one.name))
+    return DeviceGrowth(
+        device=number,
+        source=source,
+        allocated_before_bytes=before.requested if before else 0,
+        allocated_after_bytes=after.requested if after else 0,
+        reserved_before_bytes=int(before.device.segment_bytes.sum()) if before else 0,
+        reserved_after_bytes=int(after.device.segment_bytes.sum()) if after else 0,
+        grown=tuple(grown[:_MOST]),
+        shrunk=tuple(shrunk[:_MOST]),
+    )
+
+
+def _sums(living: Living | None) -> dict[_Key, _Sum]:
+    pieces: dict[_Key, list[Piece]] = defaultdict(list)
+    if living is None:
+        return {}
+    for piece in living.pieces:
+        if piece.at_end:
+            key = _Key(living.stacks.told(piece.stack), 0) if piece.stack else _Key((), piece.bytes)
+            pieces[key].append(piece)
+    return {
+        key: _Sum(sum(one.bytes for one in of), len(of), of[0].holder, living.stacks.line(of[0].stack))
+        for key, of in pieces.items()
+    }
+
+
+def _lines_by_size(after: Living | None, goes_on: list[Growing]) -> dict[int, str]:
+    """By size: the one line that keeps blocks of this size from step to step; where there are two, none."""
+    if after is None:
+        return {}
+    lines = {one.line for one in goes_on}
+    found: dict[int, set[str]] = defaultdict(set)
+    for piece in after.pieces:
+        if piece.at_end and piece.stack and after.stacks.line(piece.stack) in lines:
+            found[piece.bytes].add(after.stacks.line(piece.stack))
+    return {asked: next(iter(of)) for asked, of in found.items() if len(of) == 1}
+
+
+def _judged(
+    devices: list[DeviceGrowth], steady: list[list[Growing]]
+) -> tuple[Literal["leak", "grown", "unknown", "same"], str]:
+    """The word for it, and a sentence, about the device that grew most."""
+    place = max(
+        range(len(devices)),
+        key=lambda number: devices[number].allocated_after_bytes - devices[number].allocated_before_bytes,
+        default=None,
+    )
+    if place is None:
+        return "same", "Neither snapshot has memory reserved on any device."
+    device = devices[place]
+    rise = device.allocated_after_bytes - device.allocated_before_bytes
+    held = f"{size(device.allocated_before_bytes)} before, {size(device.allocated_after_bytes)} after"
+    if rise <= 0 or not device.grown:
+        return "same", f"Nothing grew: GPU {device.device} holds {held}."
+    goes_on = {one.line: one for one in steady[place]}
+    by_line: dict[str, int] = defaultdict(int)
+    for one in device.grown:
+        if one.stack or one.by_size:
+            by_line[one.name] += one.bytes
+    leaking = {line: rise_of for line, rise_of in by_line.items() if line in goes_on}
+    words = f"GPU {device.device} holds {size(rise)} more than before ({held})"
+    if leaking and sum(leaking.values()) >= _HALF * rise:
+        line = max(leaking, key=lambda name: leaking[name])
+        return "leak", (
+            f"{words}: {size(leaking[line])} of it at {line}, which keeps {size(goes_on[line].bytes_per_step)} "
+            "with every step."
+        )
+    if by_line and sum(by_line.values()) >= _HALF * rise:
+        line = max(by_line, key=lambda name: by_line[name])
+        return "grown", f"{words}, most at {line} ({size(by_line[line])}); whether it goes on is not known."
+    largest = device.grown[0]
+    share = (
+        f"; the largest part are {largest.name} (+{size(largest.bytes)})"
+        if 100 * largest.bytes >= WORTH_PCT * rise
+        else ""
+    )
+    return "unknown", f"{words}; most of it has no stack that names a line{share}."

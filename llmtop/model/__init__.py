@@ -1,0 +1,1 @@
+"""The monitor's data model: snapshots, jobs, alerts, bottlenecks and severities."""

@@ -1,0 +1,112 @@
+"""How busy a training's GPU is, by the witness that can be believed, and whether that is a bound.
+
+Three witnesses see different things, and each lies in its own way (docs/measurements.md):
+
+* GPU-Util, over some seconds, is within some eight points of the share of time in which a kernel ran. It sees no
+  copies, blurs gaps shorter than its window upward, and is of the whole GPU: with two processes on it, nobody's.
+* CUDA events at phase boundaries see when the training's stream was empty from one boundary to the next, and
+  nothing of the gaps within a phase: what they say is the least that the GPU was idle.
+* SM activity says how many SMs worked on average, so no GPU is busy for less of the time than that. How idle it is
+  at least, it cannot say: a kernel may use one SM.
+
+So GPU-Util is the estimate, events move it down to where the GPU is known to have been idle, SM activity up to
+where it is known to have worked. Without GPU-Util only the bound by events is left. Where small kernels come one
+by one, GPU-Util said up to twice the truth; it is a bound then, unless twice is within what it errs by anyway.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+from llmtop.format import percent
+from llmtop.model.snapshot import Rank
+
+AGREE_POINTS: Final = 2.0
+"""Two witnesses so near to each other say the same."""
+UTIL_ERROR_POINTS: Final = 8.0
+"""How far the mean of GPU-Util was from the truth at most, on six programs."""
+
+BLURRED_UTIL: Final = 20.0
+"""Below it, half of GPU-Util is hardly more than that: 16.2 was said of 8.6 %, and 17.2 of 11.8."""
+SMALL_KERNELS: Final = 0.35
+"""SM activity over GPU-Util: 0.06 and 0.23 there, 0.66 where 42 was said of 37 %."""
+HOST_PACED_PCT: Final = 25.0
+"""Of the time: those two were above 90. An LSTM, of whose 33.6 % 44 was said, had 43 in one run, 57 in another."""
+
+Source = Literal["events", "util", "sm"]
+_WITNESSES: Final[dict[str, str]] = {"events": "CUDA events", "util": "GPU-Util", "sm": "SM activity"}
+
+
+class Busy(NamedTuple):
+    """How busy a GPU was with one training."""
+
+    pct: float
+    """Share of the time in which it ran anything."""
+    source: Source
+    """The witness that is believed."""
+    bound: bool
+    """Whether it may have been less busy than that: it was idle for at least the rest."""
+
+
+def believed(
+    *,
+    util_pct: float | None,
+    sm_pct: float | None,
+    events_pct: float | None,
+    host_paced_pct: float | None = None,
+) -> Busy | None:
+    """What the witnesses come to; None where they cannot tell.
+
+    Args:
+        util_pct: mean of GPU-Util; None where it is absent, or not this training's alone.
+        sm_pct: mean SM activity over the same time, on the same condition.
+        events_pct: share of the time in which the training's stream may have had work, by CUDA events: the most
+            that the GPU can have been busy with it.
+        host_paced_pct: share of the time in which the GPU waited for the host again and again, by CUDA events.
+    """
+    if util_pct is None:
+        return _without_util(sm_pct, events_pct)
+    small = sm_pct is None or sm_pct < SMALL_KERNELS * util_pct
+    blurred = small and util_pct >= BLURRED_UTIL and (host_paced_pct or 0.0) >= HOST_PACED_PCT
+    found = Busy(min(util_pct, 100.0), "util", bound=blurred)
+    if events_pct is not None and events_pct <= found.pct + AGREE_POINTS:
+        found = Busy(events_pct, "events", bound=False)
+    if sm_pct is not None and sm_pct > found.pct:
+        found = Busy(min(sm_pct, 100.0), "sm", bound=False)
+    return found
+
+
+def _without_util(sm_pct: float | None, events_pct: float | None) -> Busy | None:
+    if sm_pct is not None and sm_pct >= (100.0 if events_pct is None else events_pct) - UTIL_ERROR_POINTS:
+        # Between what is known to have worked and what can have is no more room than GPU-Util errs by.
+        return Busy(min(sm_pct, 100.0), "sm", bound=False)
+    return None if events_pct is None else Busy(events_pct, "events", bound=True)
+
+
+def witness(source: str | None) -> str:
+    """What a person calls the source of how busy a GPU is; that of a newer version by its own word."""
+    return _WITNESSES.get(source or "", source or "")
+
+
+def idle_pct(rank: Rank) -> float | None:
+    """How idle the rank's GPU is, in percent; None where nobody can tell.
+
+    Where `rank.gpu_busy_bound` is set, it is idle for at least so much.
+    """
+    return None if rank.gpu_busy_pct is None else max(0.0, 100.0 - rank.gpu_busy_pct)
+
+
+def idle_text(rank: Rank) -> str:
+    """How idle the rank's GPU is, for a person.
+
+    "14%"; "≥ 12%" where it is a bound; a dash where nobody can tell.
+    """
+    return ("≥ " if rank.gpu_busy_bound else "") + percent(idle_pct(rank))
+
+
+def phases_are_bounds(rank: Rank) -> bool:
+    """Whether what the GPU did in a phase, by CUDA events, is the most that it can have been.
+
+    Between the events at its boundaries the GPU may pause; only where they explain all idle time it did not.
+    """
+    return rank.gpu_busy_source != "events" or rank.gpu_busy_bound

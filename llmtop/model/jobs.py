@@ -1,0 +1,62 @@
+"""Which ranks are one run, and what they come to together: the one place where jobs are made of ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from statistics import median
+from typing import Final, TypeVar
+
+from llmtop.model.snapshot import Job, Rank, RankState
+
+_URGENT: Final[tuple[RankState, ...]] = ("stalled", "stopped", "running", "paused", "gone")
+"""The first of these that any rank is in is the state of the job."""
+
+Known = TypeVar("Known")
+
+
+def totals(ranks: Iterable[Rank]) -> tuple[Job, ...]:
+    """What the ranks of each job come to, in the order in which jobs began.
+
+    Args:
+        ranks: of a snapshot; those without the name of a job (schema 1) are in none.
+    """
+    members: dict[str, list[Rank]] = {}
+    for rank in ranks:
+        if rank.job:
+            members.setdefault(rank.job, []).append(rank)
+    jobs = [_job(name, of_it) for name, of_it in members.items()]
+    return tuple(sorted(jobs, key=lambda job: (job.attached_at or math.inf, job.name)))
+
+
+def _job(name: str, known: list[Rank]) -> Job:
+    # Those that have ended are in no total; they stand for the job once there are no others.
+    seen = [rank for rank in known if rank.state != "gone"]
+    ranks = sorted(seen or known, key=lambda rank: (rank.rank is None, rank.rank or 0, rank.host, rank.pid))
+    first = ranks[0]
+    steps = [rank.step for rank in ranks]
+    return Job(
+        name=name,
+        kind=first.kind,
+        state=min((rank.state for rank in ranks), key=_URGENT.index),
+        launcher=first.launcher,
+        run_id=first.run_id,
+        slurm_job_id=first.slurm_job_id,
+        world_size=max((rank.world_size for rank in ranks if rank.world_size is not None), default=None),
+        ranks_seen=len(seen),
+        ranks=tuple(rank.rank for rank in seen if rank.rank is not None),
+        hosts=tuple(dict.fromkeys(rank.host for rank in ranks)),
+        pids=tuple(rank.pid for rank in ranks),
+        step=_of_all(steps, min),
+        steps_per_s=_of_all([rank.steps_per_s for rank in seen], sum if first.kind == "request" else median),
+        tokens_per_s=_of_all([rank.tokens_per_s for rank in seen], sum),
+        samples_per_s=_of_all([rank.samples_per_s for rank in seen], sum),
+        overhead_seconds=max((r.overhead_seconds for r in seen if r.overhead_seconds is not None), default=None),
+        attached_at=min((rank.attached_at for rank in ranks if rank.attached_at is not None), default=None),
+    )
+
+
+def _of_all(values: Sequence[Known | None], together: Callable[[list[Known]], Known]) -> Known | None:
+    """What values come to together; None as long as one of them is not known."""
+    known = [value for value in values if value is not None]
+    return together(known) if known and len(known) == len(values) else None

@@ -1,0 +1,641 @@
+"""Snapshot: everything known at one instant. Every output (screen, JSON, recording, rules) is made from it alone.
+
+All types are frozen. A value that the driver, the system or the training did not give is None, never 0: the
+screen shows a dash for it, JSON shows null. Units are in the names; `_pct` is percent. What ends in `_at`, `time`
+and `since` are unix seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from llmtop.model.severity import Severity
+
+SCHEMA = 2
+"""Grows when a field changes its meaning or goes; a new field does not change it.
+
+1: what a rank's steps came to was over its last 200, and a step ended where its last known phase did.
+2: a step is from its start to the next one's start, and a rank's figures are over the last seconds.
+"""
+
+Source = Literal["live", "replay"]
+RankState = Literal["running", "paused", "stopped", "stalled", "gone"]
+StepKind = Literal["step", "request"]
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One GPU, or one MIG instance of a GPU, as its driver described it within the last sampling round."""
+
+    index: int
+    """The driver's index (PCI order), for people; programs key by `uuid`."""
+    uuid: str
+    """The driver's UUID: "GPU-…", of a MIG instance "MIG-…"."""
+    name: str
+    vendor: Literal["NVIDIA", "AMD", "Google"] = "NVIDIA"
+    """Whose driver says all this; older recordings are NVIDIA's. Google's are devices of TPUs."""
+    util_pct: float | None = None
+    """GPU-Util: share of time in which at least one kernel ran. 100 does not mean busy. Of a TPU: its duty
+    cycle."""
+    util_sampled_pct: float | None = None
+    """Mean of the samples of GPU-Util that the driver took by itself since it was last asked for them (some 2 s):
+    many more than the readings of `util_pct`."""
+    mem_util_pct: float | None = None
+    """NVML's memory utilisation: share of time in which device memory was read or written."""
+    mem_used_bytes: int | None = None
+    mem_total_bytes: int | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    energy_joules: float | None = None
+    """Used in all since the driver was loaded."""
+    temperature_c: float | None = None
+    mem_temperature_c: float | None = None
+    sm_clock_mhz: float | None = None
+    sm_clock_max_mhz: float | None = None
+    clock_event_reasons: tuple[str, ...] | None = None
+    """Names of the reasons for which clocks are not at their maximum now; None when the driver does not say."""
+    pcie_rx_bytes_per_s: float | None = None
+    pcie_tx_bytes_per_s: float | None = None
+    pcie_source: Literal["gpm", "nvml", "dcgm"] | None = None
+    """Which counter the PCIe rates come from: GPM over the whole interval, NVML's 20 ms window, or DCGM as of the
+    last collection of the node's dcgm-exporter."""
+    pcie_gen: int | None = None
+    pcie_width: int | None = None
+    nvlink_rx_bytes_per_s: float | None = None
+    nvlink_tx_bytes_per_s: float | None = None
+    xgmi_rx_bytes_per_s: float | None = None
+    xgmi_tx_bytes_per_s: float | None = None
+    """AMD's links between GPUs, all of this GPU's together, over the time since the round before."""
+    sm_active_pct: float | None = None
+    sm_occupancy_pct: float | None = None
+    tensor_active_pct: float | None = None
+    dram_active_pct: float | None = None
+    activity_source: Literal["gpm", "dcgm"] | None = None
+    """Which counters SM, tensor and DRAM activity come from: GPM over the whole interval, or DCGM as of the last
+    collection of the node's dcgm-exporter (every 30 s, unless that was told otherwise)."""
+    mig_parent_uuid: str | None = None
+    """Set on a MIG instance: the GPU that it is a part of."""
+    mig_index: int | None = None
+    """Of a MIG instance: its number on that GPU, as nvidia-smi lists it (MIG Dev)."""
+    mig_gpu_instance: int | None = None
+    mig_compute_instance: int | None = None
+    """Of a MIG instance: the ids by which nvidia-smi mig manages it."""
+    sampled_at: float | None = None
+    """Unix time of the sample that these values come from."""
+    error: str | None = None
+    """What the driver last refused or reported (lost, reset required, Xid, ECC), in words."""
+
+    @property
+    def number(self) -> str:
+        """How a person calls it: "3", and "3:1" the MIG instance 1 of GPU 3."""
+        return str(self.index) if self.mig_index is None else f"{self.index}:{self.mig_index}"
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A process that uses a GPU or is attached; one row a (process, GPU)."""
+
+    pid: int
+    """The pid on this host."""
+    container_pid: int | None = None
+    """The pid inside the innermost pid namespace, where it differs."""
+    gpu_uuid: str | None = None
+    gpu_mem_bytes: int | None = None
+    gpu_sm_pct: float | None = None
+    gpu_computes: bool = True
+    """Whether the driver lists it among those that compute on that GPU; a desktop only draws."""
+    user: str | None = None
+    command: str | None = None
+    cpu_pct: float | None = None
+    """Of one core: 250 means two and a half cores."""
+    rss_bytes: int | None = None
+    threads: int | None = None
+    io_read_bytes_per_s: float | None = None
+    io_write_bytes_per_s: float | None = None
+    state: str | None = None
+    """psutil's word: running, sleeping, disk-sleep, stopped, zombie, …"""
+    started_at: float | None = None
+    """Unix time; with the pid it names one process for good."""
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine that the monitor runs on."""
+
+    name: str
+    user: str | None = None
+    """Who runs the monitor, by the same names as `Process.user`: all other users' processes are not his."""
+    cpu_pct: float | None = None
+    """Of all cores together, 0 to 100."""
+    cpu_per_core_pct: tuple[float, ...] | None = None
+    cpus_allowed: float | None = None
+    """How many of the machine's CPUs a program may use that is started where the monitor was, by affinity, cpuset
+    (SLURM, a static CPU manager) or the quota of its cgroup; None where it may use all."""
+    load_1m: float | None = None
+    load_5m: float | None = None
+    load_15m: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    swap_used_bytes: int | None = None
+    swap_total_bytes: int | None = None
+    disk_read_bytes_per_s: float | None = None
+    disk_write_bytes_per_s: float | None = None
+    net_rx_bytes_per_s: float | None = None
+    net_tx_bytes_per_s: float | None = None
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    notes: tuple[str, ...] = ()
+    """What the person at the screen must know: no driver, no permission, which GPUs are shown and why."""
+
+
+class Phase(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One phase of a step. Nested phases have the parent's path in the name: ``forward/attention``.
+
+    In `Rank.phases` the seconds are means over the rank's recent steps (the same that p50 is taken over), in the
+    order in which phases follow each other in a step; in `Step.phases` they are that step's.
+    A phase entered several times in a step counts once, with the sum.
+    """
+
+    name: str
+    host_seconds: float
+    """By the host's clock, inclusive of nested phases. CUDA is asynchronous: this may be time spent waiting."""
+    gpu_seconds: float | None = None
+    """Between CUDA events at the phase's boundaries on the current stream; None when not measured."""
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One finished step (or request) of one rank."""
+
+    index: int
+    """As the training counts: the first is 0 unless the script says otherwise."""
+    started_at: float
+    """Unix time, from the training's monotonic clock and the wall clock when it was sent."""
+    seconds: float
+    """By the host's monotonic clock, from the start of this step to the end of its last known phase. What follows
+    until the next step starts is part of this step, too, and known when that has come (`llmtop.step_history.whole_steps`)."""
+    interval_seconds: float | None = None
+    """From the start of the previous step to the start of this one: what the previous step cost in all. None for a
+    first step, and where the training was paused between the two."""
+    gpu_seconds: float | None = None
+    """From the training's stream arriving at the begin of this step to its arriving at the end, by CUDA events."""
+    gpu_idle_seconds: float | None = None
+    """Time within the step in which the training's stream had nothing to do, by CUDA events."""
+    gpu_host_paced_seconds: float | None = None
+    """Time within the step in which the GPU kept up with the host from boundary to boundary: busy for some of it
+    and idle between kernels, in shares that events cannot tell. Large when launch-bound."""
+    tokens: float | None = None
+    samples: float | None = None
+    phases: tuple[Phase, ...] = ()
+    warmup: bool = False
+    """Left out of rates and percentiles (first steps: compilation, allocator, autotuning)."""
+    kind: StepKind = "step"
+    tokens_in: float | None = None
+    """Of a request to a language model: tokens that it came with; `tokens` are those that it was answered with."""
+    ttft_seconds: float | None = None
+    """Time to first token: from the request's beginning until its first token was there, by the later of the two
+    clocks. None where that is not known."""
+    tpot_seconds: float | None = None
+    """Time per output token after the first, of each sequence; None of a request for a single token."""
+
+
+class CollectiveCount(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How far a process is in the collectives of one process group, as torch counts them in it."""
+
+    group: str
+    """The process group's name, the same in all its ranks: "0 default_pg"."""
+    enqueued: int
+    """The number of the last one that the process has called."""
+    completed: int | None = None
+    """The number of the last one that has ended; None where nobody knows."""
+    operation: str | None = None
+    """What the last one that was called is: "nccl:all_reduce"."""
+
+
+GRADIENT_POINTS: Final = ("first_gradient", "last_gradient")
+"""Of `Arrival.point`: those that tell directly when a rank comes to the exchange of gradients."""
+
+
+class Arrival(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How a rank comes to one point of its steps, beside those that train with it: over the last steps that all of
+    them have stamped."""
+
+    point: str
+    """"forward", "backward": where that begins; "first_gradient", "last_gradient": where that is ready; "waits":
+    over the whole step, in which who waits least is last."""
+    clock: Literal["host", "GPU"]
+    steps: int
+    """How many steps were compared."""
+    ranks: int
+    """How many ranks were, this one included."""
+    last_pct: float
+    """Share of those steps in which this rank came last."""
+    late_seconds: float
+    """Median of how much later it came than the last of the others; negative where it came before that."""
+    error_seconds: float
+    """Standard error of that, told by how much it differs from one stamped step to the next."""
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a training's whole steps came to over a stretch of time, by the host's clock."""
+
+    name: str
+    """"recent": what the figures of `Rank` are over; "5 min"; or "run": all since this monitor came, with the
+    history that the training kept."""
+    seconds: float
+    """From the start of its first step to the end of its last; a mean step is this over `steps`, but where steps
+    in between were lost."""
+    steps: int
+    step_seconds: float
+    """Mean, from start to start."""
+    step_seconds_p50: float
+    step_seconds_p95: float
+    outside_seconds: float | None = None
+    """Mean a step in no phase; None where the training names no phases."""
+    tokens_per_s: float | None = None
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """Since when a training's steps are of another length than before, and which part of them it is."""
+
+    since_step: int
+    """Index of the first step of the new length."""
+    since: float
+    """Unix time at which that step started."""
+    before_seconds: float
+    """Median whole step before, from start to start."""
+    after_seconds: float
+    """Median whole step since."""
+    part: str | None = None
+    """The phase, or "outside", that changed most; None where none explains half of the difference."""
+    part_before_seconds: float | None = None
+    part_after_seconds: float | None = None
+    """Medians a step of that part."""
+
+
+class RareSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps that come now and then and take much longer than the others: an evaluation, a checkpoint."""
+
+    every: float | None = None
+    """How many steps lie between them, where that is regular; None where it is not."""
+    seconds: float
+    """Their median, from start to start."""
+    usual_seconds: float
+    """The median of the others."""
+    seconds_per_hour: float
+    """What they take beyond the usual step, an hour of training."""
+    part: str | None = None
+    """The phase, or "outside", in which most of the excess is."""
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What the host did in the time that no phase covers."""
+
+    what: str
+    """In words: "garbage collection", "torch.compile", "train.py:57 loss.item()"."""
+    seconds: float
+    """Mean a step, over the same steps as `Rank.outside_seconds`: of that, the share of samples that found it."""
+
+
+class LoadingCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What the preparing of a training's batches goes into, told by stacks and the states of threads over some
+    seconds (`llmtop.loading.cost`)."""
+
+    cause: str
+    """"decode", "tokenize", "collate", "disk", "network", "lock", "gil", "cpu" (others have the cores),
+    "slow_worker", "too_few_workers", "own_code" (that fills the CPUs); "unknown" where none covers most of it. A
+    newer version may have others."""
+    summary: str
+    """One sentence, with the numbers."""
+    advice: str = ""
+    """What to do about it."""
+    share_pct: float | None = None
+    """Of the time in which batches were prepared, what the cause covers."""
+    shares: dict[str, float] = {}
+    """The same of all kinds of work and waiting that were told apart, in percent."""
+    library: str | None = None
+    place: str | None = None
+    """Where most of it was seen: "__getitem__ (data.py:12)"."""
+    workers: int = 0
+    """Processes that prepare batches; 0: the training's own threads do."""
+    workers_needed: int | None = None
+    """How many would keep up, at least; None where more would not help, or it cannot be told."""
+    cores: float | None = None
+    """CPUs that the training may use, by its affinity and its cgroup's quota."""
+    wait_pct: float | None = None
+    """Share of the training's time that goes into waiting for, or making, its next batch: what can be saved at
+    most."""
+    save_seconds: float | None = None
+    """That a step, where steps are known: at most so much is saved."""
+    read_bytes_per_s: float | None = None
+    """What came from storage for all of its processes."""
+    looks: int = 0
+    """How many stacks it rests on."""
+
+
+class Rank(msgspec.Struct, frozen=True, kw_only=True):
+    """One attached training process: who it is, what its last steps took, what it logged."""
+
+    pid: int
+    """On this host."""
+    host: str
+    uid: int | None = None
+    """Whose process it is, as this host's kernel says; None in what older versions recorded."""
+    job: str = ""
+    """The name of the run that this process is a rank of, the same on all its nodes; a process without a launcher
+    is a job of its own. Empty in what schema 1 recorded."""
+    launcher: str | None = None
+    """Who started it as a rank: "torchrun", "srun", "mpirun", "mpiexec"; "env": the variables of torchrun, set by
+    something else. None where nobody did, and of an old version."""
+    run_id: str | None = None
+    """What the launcher calls the run: torchrun's --rdzv-id."""
+    slurm_job_id: str | None = None
+    """As squeue shows it: "4711", or "4711_3" of an array."""
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    gpu_uuid: str | None = None
+    command: str | None = None
+    kind: StepKind = "step"
+    inference: bool = False
+    """Whether hooks see that it computes without training: requests to a model (then `kind` is "request"), or a
+    loop of forward passes, each of which is a step."""
+    step: int | None = None
+    """Index of the last finished step."""
+    step_seconds: float | None = None
+    """Of the last whole step, by the host's clock from its start to the start of the next."""
+    step_seconds_mean: float | None = None
+    step_seconds_p50: float | None = None
+    step_seconds_p95: float | None = None
+    step_seconds_p99: float | None = None
+    """These, rates, phases and `outside_seconds` are over the same whole steps: those of the last
+    `window_seconds`."""
+    window_seconds: float | None = None
+    """What the recent steps' figures are over: 15 s and at least five steps, less where steps changed their length
+    since; None before the first whole step after warm-up."""
+    window_steps: int | None = None
+    windows: tuple[Window, ...] = ()
+    """The same and longer windows beside each other, the shortest first."""
+    change: Change | None = None
+    """The last change of the steps' length, for as long as steps stay so; it cuts the recent window."""
+    rare: RareSteps | None = None
+    tokens_per_s: float | None = None
+    samples_per_s: float | None = None
+    steps_per_s: float | None = None
+    """One over the mean step."""
+    ttft_seconds_p50: float | None = None
+    ttft_seconds_p95: float | None = None
+    ttft_seconds_p99: float | None = None
+    """Time to first token of the recent requests (`Step.ttft_seconds`)."""
+    tpot_seconds_p50: float | None = None
+    tpot_seconds_p95: float | None = None
+    tpot_seconds_p99: float | None = None
+    """Time per output token after the first (`Step.tpot_seconds`); a percentile of requests, not of tokens."""
+    tokens_in_per_s: float | None = None
+    tokens_out_per_s: float | None = None
+    """Of requests that hooks see: the tokens that they came with, and those that they were answered with. Loops of
+    forward passes have `tokens_per_s` alone."""
+    batch: float | None = None
+    """Mean sequences, or samples, that a request or a forward pass has."""
+    outside_seconds: float | None = None
+    """Mean a step in no phase, by the host's clock. Together with the phases that are in no other it is the mean
+    step. None where the training names no phases at all."""
+    loading: LoadingCost | None = None
+    """What its loader's time goes into; None before somebody looked: that is done while it waits for data."""
+    outside_causes: tuple[Cause, ...] = ()
+    """What the host did in that time as far as it is known, the largest first."""
+    phases: tuple[Phase, ...] = ()
+    gpu_idle_pct: float | None = None
+    """Share of the recent steps' time in which the training's stream was empty, by CUDA events; a lower bound.
+    None where that cannot be told for most steps because the host set the pace (`gpu_host_paced_pct`)."""
+    gpu_host_paced_pct: float | None = None
+    """Share of the recent steps' GPU time in which the GPU waited for the host again and again; for how long in
+    all, events cannot tell (see `Step.gpu_host_paced_seconds`)."""
+    gpu_busy_pct: float | None = None
+    """Share of `gpu_busy_seconds` in which this rank's GPU ran anything, by the witness that is believed
+    (`llmtop.model.gpu_busy`); 100 minus it is how idle the GPU is. None where no witness can tell, or where util is the
+    only one and other processes compute on that GPU too."""
+    gpu_busy_source: str | None = None
+    """Which witness is believed: "events", CUDA events of the training's stream; "util", the driver's GPU-Util; or
+    "sm", SM activity. A newer version may have others."""
+    gpu_busy_bound: bool = False
+    """True: `gpu_busy_pct` is the most that it can have been, so the GPU was idle for at least the rest."""
+    gpu_busy_seconds: float | None = None
+    """Over how many of the last seconds that was seen: `window_seconds` or a little less."""
+    gpu_wait_pct: float | None = None
+    """Share of the last seconds in which the host stood in a call that waits for its GPU (`.item()`, a copy to the
+    host), by looks at its stack. None before there were enough looks, and of an old version."""
+    gpu_waits: tuple[Cause, ...] = ()
+    """In which calls, the largest first; seconds a step."""
+    memory_allocated_bytes: int | None = None
+    memory_reserved_bytes: int | None = None
+    memory_peak_bytes: int | None = None
+    alloc_retries: int | None = None
+    ooms: int | None = None
+    memory_snapshot: str | None = None
+    """The file that it left when an out-of-memory error ended it, for ``llmtop report``."""
+    mfu_pct: float | None = None
+    mfu_note: str | None = None
+    """Why there is no MFU, or which peak it was divided by, and whether its operations are an estimate."""
+    mfu_estimated: bool = False
+    """Whether the operations are an estimate from the number of parameters; else the script told them."""
+    overhead_seconds: float | None = None
+    """What llmtop costs this process a step, estimated from how often it is called and what a call was measured to
+    cost; None before that is known, and of an old version."""
+    total_steps: int | None = None
+    accumulation_steps: int | None = None
+    """How many batches make a step, by the training library's own setting."""
+    eta_seconds: float | None = None
+    metrics: dict[str, float | None] = {}
+    """What the script passed to log(); None for what is not finite, which JSON cannot say."""
+    lost: int = 0
+    """Steps that this monitor did not receive: the ring had turned over, or the monitor was too slow."""
+    warmup_steps: int = 0
+    """How many first steps are left out of rates and percentiles."""
+    capturable: tuple[str, ...] = ()
+    """Engines by which this process can be captured now, best first."""
+    state: RankState = "running"
+    last_step_at: float | None = None
+    """Unix time at which the last step ended, by the wall clock as it is now."""
+    last_work_at: float | None = None
+    """Unix time at which it was last seen at work that ends no step, such as a batch of a validation; told only
+    after some seconds without a step. None where there was none, or an old version trains."""
+    attached_at: float | None = None
+    """Unix time at which the process began to publish."""
+    new_steps: tuple[Step, ...] = ()
+    """Steps that finished since the previous snapshot of this stream, oldest first; the first snapshot after an
+    attach carries the history that the process kept. Each step comes once; GPU times may follow in
+    `gpu_updates`."""
+    gpu_updates: tuple[Step, ...] = ()
+    """Earlier steps again, now with their GPU times, which are read after the GPU has got there."""
+    arrivals: tuple[Arrival, ...] | None = None
+    """How it comes to the collectives of its steps, beside the others; empty as long as that cannot be compared.
+    None where it does not stamp that: an old version, a training of one rank or of stages."""
+    waits_seconds: float | None = None
+    """Median, a step, of how long it waits for the rank that comes last: from its own last gradient to that one's,
+    or where gradients are not stamped, by how much longer it waits in all than the one that waits least. None
+    where that cannot be compared."""
+    exposed_seconds: float | None = None
+    """Median, a step, of how long even the rank that comes last waits from its last gradient to the end of the
+    backward pass: communication that nothing hides."""
+    new_waits: tuple[StampedWait, ...] = ()
+    """Of stamped steps that were told since the last snapshot, oldest first."""
+    collectives: tuple[CollectiveCount, ...] = ()
+    """Told only while no step ends and these counts stand still: where it hangs, if it does."""
+    phases_left_out: int = 0
+    """Names of phases beside those in `phases`: a monitor takes 128 of a process. A lower bound if very many."""
+    metrics_left_out: int = 0
+    """Names of logged values beside those in `metrics`, counted as `phases_left_out` is."""
+    note: str | None = None
+    """A word about this process that is not an alert: an old version, auto instrumentation off, …"""
+
+
+class CommunicatorRank(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank of an NCCL communicator, on whatever node."""
+
+    rank: int
+    host: str
+    pid: int
+    """As its own process knows it."""
+    called: int | None = None
+    """How many of the operation it has called; None where it does not answer."""
+
+
+class StampedWait(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a rank waited for the others in one step, by the stamps of when it came to their collectives."""
+
+    index: int
+    """The script's own count."""
+    seconds: float
+    """From its last gradient to the end of the backward pass, or in all where gradients do not tell (FSDP); by
+    CUDA events where the training has a GPU, else by the host's clock."""
+
+
+class StuckCommunicator(msgspec.Struct, frozen=True, kw_only=True):
+    """An NCCL communicator in which no rank has called anything between two looks, as NCCL's RAS told it."""
+
+    id: str
+    """NCCL's hash of it."""
+    size: int
+    operation: str | None = None
+    """What not all have called equally often: "AllReduce"; None where they are level."""
+    number: int | None = None
+    """How often the others have."""
+    waiting_count: int
+    behind_count: int = 0
+    behind: tuple[CommunicatorRank, ...] = ()
+    """The first of those that have called it less often, the furthest behind first."""
+    missing_count: int = 0
+    missing: tuple[CommunicatorRank, ...] = ()
+    """The first of those whose process does not answer NCCL."""
+    pids: tuple[int, ...] = ()
+    """This host's processes of it that do not go on."""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One run: the ranks of it that this monitor sees, and what they do together (`llmtop.model.jobs.totals`)."""
+
+    name: str
+    """`Rank.job` of its ranks."""
+    kind: StepKind = "step"
+    state: RankState = "running"
+    """Of its ranks that have not ended, the one that most needs a look; "gone" once all have."""
+    launcher: str | None = None
+    run_id: str | None = None
+    slurm_job_id: str | None = None
+    world_size: int | None = None
+    """How many ranks it has on all machines, as its launcher says."""
+    ranks_seen: int = 0
+    """How many of them are attached here and have not ended."""
+    ranks: tuple[int, ...] = ()
+    """Their numbers, where they have any."""
+    hosts: tuple[str, ...] = ()
+    pids: tuple[int, ...] = ()
+    """Of the processes seen, in the order of their ranks; once all have ended, of those that were."""
+    step: int | None = None
+    """Index of the last step that all of them have finished."""
+    steps_per_s: float | None = None
+    """Of a training the median of its ranks, which step together; of servers the sum of their requests."""
+    tokens_per_s: float | None = None
+    samples_per_s: float | None = None
+    """Sums over the ranks seen; None as long as not all of them tell, so that no part is taken for the whole."""
+    overhead_seconds: float | None = None
+    """What llmtop costs a step: the most that it costs any of the ranks, for which the others wait."""
+    attached_at: float | None = None
+    """Unix time at which the first of them began to publish."""
+
+
+class Alert(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule that holds now. The ids are part of the contract (docs/design.md)."""
+
+    id: str
+    severity: Severity
+    gpu: str | None = None
+    """UUID of the GPU that it is about, if it is about one."""
+    pid: int | None = None
+    """This host's pid of the training that it is about, if it is about one."""
+    since: float
+    """Unix time since when the rule holds."""
+    summary: str
+    evidence: dict[str, Any] = {}
+    """The numbers that made it hold, with their unit in the key."""
+    next: str = ""
+    """What to do: a key, a command, or a fix."""
+    points: tuple[str, ...] = ()
+    """The reason in clauses, the one that matters most first, for where there is no room for `summary`: as many
+    as fit, each of them whole. Empty in recordings of older versions."""
+
+    def continues(self, other: Alert) -> bool:
+        """Whether it is `other` of another snapshot: what is not known in one of them (the GPU of a training, the
+        training on a GPU, which may end) tells no difference."""
+        here, there = (self.gpu, self.pid), (other.gpu, other.pid)
+        return self.id == other.id and (
+            here == there
+            or (
+                all(None in pair or pair[0] == pair[1] for pair in zip(here, there, strict=True))
+                and any(None not in pair for pair in zip(here, there, strict=True))
+            )
+        )
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything known at one instant."""
+
+    schema: int = SCHEMA
+    time: float
+    """Unix time, to be shown. The wall clock may be set between two snapshots, also back."""
+    monotonic: float | None = None
+    """Seconds of a clock that nobody sets (CLOCK_MONOTONIC of the monitor's machine), for what lies between two
+    snapshots of one monitor. None in what older versions recorded."""
+    source: Source = "live"
+    host: Host
+    gpus: tuple[Gpu, ...] = ()
+    processes: tuple[Process, ...] = ()
+    ranks: tuple[Rank, ...] = ()
+    jobs: tuple[Job, ...] = ()
+    """What `ranks` come to together, the job that attached first coming first. Empty in what older versions
+    recorded."""
+    stuck_communicators: tuple[StuckCommunicator, ...] = ()
+    """Asked for only while a training does not go on."""
+    alerts: tuple[Alert, ...] = ()
+
+
+_encoder = msgspec.json.Encoder(decimal_format="number")
+_decoder = msgspec.json.Decoder(Snapshot)
+
+
+def to_json(snapshot: Snapshot) -> bytes:
+    """Encode as one line of JSON without the newline. A float that is not finite becomes null."""
+    return _encoder.encode(snapshot)
+
+
+def from_json(line: bytes | str) -> Snapshot:
+    """Decode one line of JSON; fields that this version does not know are ignored.
+
+    Raises:
+        msgspec.DecodeError: not JSON, or not a snapshot (`msgspec.ValidationError`, a subclass).
+    """
+    try:
+        return _decoder.decode(line)
+    except RecursionError:
+        raise msgspec.DecodeError("it is nested too deeply") from None
+    except UnicodeDecodeError:
+        raise msgspec.DecodeError("a text in it is not UTF-8") from None

@@ -1,0 +1,1 @@
+"""Meaning of kernel names and phase names."""

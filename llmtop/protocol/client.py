@@ -1,0 +1,366 @@
+"""A monitor's end of the connection to one training process: blocking, for use in a thread of its own.
+
+    for file in discover(socket_dir.runtime_dir()):
+        connection = Connection.open(file.path)
+        while True:
+            for message in connection.receive(1.0):
+                ...
+
+Nothing that a training sends, or fails to send, can do more here than raise one of the errors named below.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+import msgspec
+
+from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.protocol import socket_dir, wire
+from llmtop.system import procfs
+from llmtop.system.procfs import is_alive
+from llmtop.version import __version__
+
+_CHUNK = 1 << 18
+_SEND_TIMEOUT_S = 5.0
+_STALE_AFTER_S = 2.0
+_QUEUE_POLL_S = 0.02
+
+
+class SocketFile(NamedTuple):
+    """The socket of a training, by its name: whether anybody listens there is not known yet."""
+
+    path: Path
+    pid: int
+    """As the process that made it knows itself: inside a container another than this host's."""
+
+
+class Closed(ConnectionError):
+    """The training hung up, has ended, or nothing listens at that path any more."""
+
+
+class NoAnswer(NotPossibleHere):
+    """Somebody listens but says nothing: a stopped process, or one that has just been asked too often."""
+
+    def __init__(self, sentence: str, host_pid: int) -> None:
+        super().__init__(sentence)
+        self.host_pid = host_pid
+        """From SO_PEERCRED; 0 when it is not known."""
+
+
+def discover(directory: Path, owner: int | None = None) -> list[SocketFile]:
+    """The sockets of training processes, stale ones included, by pid.
+
+    Args:
+        directory: usually `socket_dir.runtime_dir()`.
+        owner: uid to whom it must belong; by default this user or root.
+
+    Raises:
+        NotPossibleHere: the directory is missing (no training has attached) or not to be trusted.
+    """
+    socket_dir.check_dir(directory, owner)
+    found = []
+    try:
+        for entry in os.scandir(directory):
+            match = wire.SOCKET_NAME.match(entry.name)
+            if match:
+                found.append(SocketFile(Path(entry.path), int(match["pid"])))
+    except OSError as error:
+        raise NotPossibleHere(f"{directory} cannot be read: {error.strerror}") from None
+    return sorted(found, key=lambda file: (file.pid, file.path.name))
+
+
+def remove_stale(path: Path) -> bool:
+    """Remove a socket that nobody listens on; returns whether it was stale.
+
+    A killed process cannot remove its own. Refused means that no process has it open for listening; the pid or,
+    where pids of another namespace mean nothing, the age keeps clear of a process between bind() and listen().
+    """
+    match = wire.SOCKET_NAME.match(path.name) or wire.HALF_MADE_NAME.match(path.name)
+    if match is None:
+        return False
+    try:
+        age_s = time.time() - os.lstat(path).st_mtime
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.setblocking(False)
+            refused = probe.connect_ex(os.fspath(path)) == errno.ECONNREFUSED
+        if not refused or (is_alive(int(match["pid"])) and age_s < _STALE_AFTER_S):
+            return False
+        os.unlink(path)
+    except OSError:
+        return False
+    return True
+
+
+def remove_half_made(directory: Path) -> None:
+    """Remove what processes that have ended left behind and no monitor sees.
+
+    These are sockets that never listened, and files that say that a run has said its line.
+
+    Raises:
+        NotPossibleHere: as `discover`.
+    """
+    socket_dir.check_dir(directory)
+    try:
+        names = [name for name in os.listdir(directory) if _is_left_behind(name)]
+    except OSError as error:
+        raise NotPossibleHere(f"{directory} cannot be read: {error.strerror}") from None
+    for name in names:
+        if is_alive(int(name.partition("-")[0])):
+            continue
+        if wire.TOLD_NAME.match(name):
+            with contextlib.suppress(OSError):
+                os.unlink(directory / name)
+        else:
+            remove_stale(directory / name)
+
+
+def _is_left_behind(name: str) -> bool:
+    return bool(wire.HALF_MADE_NAME.match(name) or wire.TOLD_NAME.match(name))
+
+
+class Connection:
+    """One subscribed connection. `receive` and `send` may be called from two threads, each from one."""
+
+    hello: wire.Hello
+    """The latest that the training said about itself."""
+    host_pid: int
+    """The training's pid as this process sees it, from SO_PEERCRED; 0 when it is in a namespace out of sight."""
+    uid: int | None
+    """Whose process it is, from there as well."""
+
+    def __init__(self, channel: socket.socket, path: Path, host_pid: int, uid: int | None = None) -> None:
+        self._socket = channel
+        self._framer = wire.Framer()
+        self._early: list[wire.FromTraining] = []
+        self._broken: Exception | None = None
+        self._poll = select.poll()
+        self._poll.register(channel, select.POLLIN)
+        self.path = path
+        self.host_pid = host_pid
+        self.uid = uid
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        history: int = 512,
+        timeout_s: float = 2.0,
+        owner: int | None = None,
+        every_ms: int = 0,
+    ) -> Connection:
+        """Connect, check who is there, read its Hello and subscribe.
+
+        Args:
+            path: the socket.
+            history: how many finished steps to be sent at once.
+            timeout_s: seconds that all of it may take, by the monotonic clock.
+            owner: uid to whom the socket, its folder and the process must belong, no link being followed, for
+                root who looks at another user's; by default a process of this user or of root answers.
+            every_ms: how long what is new may wait for what comes after it; 0: it comes within 20 ms.
+
+        Raises:
+            Closed: nothing listens there, or it hung up.
+            NoAnswer: it listens but says nothing within `timeout_s`.
+            NotPossibleHere: no permission, or the process belongs to another user.
+            UnusableInput: what answers is no training, or speaks another protocol.
+        """
+        deadline = time.monotonic() + timeout_s
+        channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            channel.settimeout(timeout_s)
+            with contextlib.ExitStack() as opened:
+                held = path if owner is None else opened.enter_context(_held(path, owner))
+                _connect(channel, held, path.name, deadline)
+            pid, uid = wire.peer_credentials(channel)
+            if not (wire.peer_allowed(uid) if owner is None else uid == owner):
+                raise NotPossibleHere(f"{path} belongs to a process of uid {uid}: run llmtop as that user")
+            if owner is not None and pid == 0:
+                raise NotPossibleHere(f"{path} belongs to a process that cannot be seen from here")
+            connection = cls(channel, path, pid, uid)
+            connection._greet(deadline)
+            channel.settimeout(_SEND_TIMEOUT_S)
+            connection.send(wire.Subscribe(version=__version__, history=history, every_ms=every_ms))
+        except BaseException:
+            channel.close()
+            raise
+        return connection
+
+    def receive(self, timeout_s: float) -> list[wire.FromTraining]:
+        """Wait for messages and return those that are whole, oldest first; [] when none came in time.
+
+        A Hello that comes later replaces `hello` and is returned as well.
+
+        Args:
+            timeout_s: seconds to wait at most, by the monotonic clock.
+
+        Raises:
+            Closed: the training hung up or has gone. All that came before has been returned.
+            UnusableInput: it sent garbage, too large a frame, or why it refuses; the connection is of no more use.
+        """
+        if self._early:
+            early, self._early = self._early, []
+            return early
+        if self._broken is not None:
+            raise self._broken
+        if not self._poll.poll(max(0.0, timeout_s) * 1000):
+            return []
+        try:
+            data = self._socket.recv(_CHUNK)
+        except (BlockingIOError, TimeoutError, InterruptedError):
+            return []
+        except OSError as error:
+            raise Closed(f"the training at {self.path.name} has gone: {error.strerror}") from None
+        if not data:
+            raise Closed(f"the training at {self.path.name} has hung up")
+        return self._take(data)
+
+    def send(self, message: wire.FromMonitor) -> None:
+        """Send one message.
+
+        Raises:
+            Closed: the training hung up, has gone, or takes nothing for five seconds.
+            UnusableInput: larger than a frame may be.
+        """
+        frame = wire.encode(message)
+        try:
+            self._socket.sendall(frame)
+        except (OSError, TimeoutError) as error:
+            raise Closed(f"the training at {self.path.name} takes no more messages: {error}") from None
+
+    def fileno(self) -> int:
+        """The descriptor for select() and poll(): readable when `receive` has something to do."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Close the connection; the training only notices that a monitor has gone."""
+        self._socket.close()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _greet(self, deadline: float) -> None:
+        """Read the Hello, which comes first and alone: nothing else is sent before Subscribe."""
+        while True:
+            messages = self.receive(deadline - time.monotonic())
+            if messages:
+                break
+            if time.monotonic() >= deadline:
+                raise NoAnswer(
+                    f"process {self.host_pid} does not answer at {self.path.name}: is it stopped?", self.host_pid
+                )
+        if not isinstance(messages[0], wire.Hello):
+            raise UnusableInput(f"what listens at {self.path.name} is not an attached training")
+        self._early = messages[1:]
+
+    def _take(self, data: bytes) -> list[wire.FromTraining]:
+        """Decode what came; what is wrong is raised only after the messages before it were handed over."""
+        messages: list[wire.FromTraining] = []
+        try:
+            for body in self._framer.feed(data):
+                message = self._decode(body)
+                if message is not None:
+                    messages.append(message)
+        except UnusableInput as error:
+            self._broken = UnusableInput(f"{self.path.name}: {error}")
+            if not messages:
+                raise self._broken from None
+        return messages
+
+    def _decode(self, body: bytes) -> wire.FromTraining | None:
+        try:
+            kind, protocol, version = wire.opening(body)
+            if kind == "hello" and protocol != wire.PROTOCOL:
+                raise UnusableInput(_other_protocol(protocol, version))
+            message = wire.decode_from_training(body)
+        except msgspec.DecodeError:
+            if wire.is_newer_type(body):
+                return None
+            raise UnusableInput("what came is not a message of llmtop; is another program listening?") from None
+        if isinstance(message, wire.Refused):
+            raise UnusableInput(f"the training refused: {message.reason}")
+        if isinstance(message, wire.Hello):
+            message.command = self._command(message.command)
+            self.hello = message
+        return message
+
+    def _command(self, told: str) -> str:
+        """The training's command line without secrets, which monitors show and write to files.
+
+        By its words where this machine's /proc has them: in what it told, blanks within a word are lost.
+        """
+        from llmtop.redaction.secret_filter import without_secrets  # trainings load this file too, and never ask
+
+        words = procfs.command(self.host_pid) if self.host_pid and told else None
+        return (words or without_secrets(told))[: len(told)]
+
+
+@contextlib.contextmanager
+def _held(path: Path, owner: int) -> Iterator[Path]:
+    """Another name of a socket, by which no link is followed, nor another file put in its place meanwhile.
+
+    Raises:
+        Closed: there is no such file any more.
+        NotPossibleHere: it or its folder is a link or belongs to somebody else, or it is no socket.
+    """
+    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+    with contextlib.ExitStack() as opened:
+        try:
+            folder = os.open(path.parent, flags | os.O_DIRECTORY)
+            opened.callback(os.close, folder)
+            file = os.open(path.name, flags, dir_fd=folder)
+            opened.callback(os.close, file)
+        except FileNotFoundError:
+            raise Closed(f"nothing listens at {path.name}") from None
+        except OSError as error:
+            raise NotPossibleHere(f"{path} is left alone: {error.strerror}") from None
+        info = os.fstat(file)
+        if not stat.S_ISSOCK(info.st_mode) or (info.st_uid, os.fstat(folder).st_uid) != (owner, owner):
+            raise NotPossibleHere(
+                f"{path} is left alone: it is no socket that uid {owner} made in a folder of his"
+            )
+        yield Path(f"/proc/self/fd/{file}")
+
+
+def _other_protocol(protocol: int, version: str) -> str:
+    named = f" (llmtop {version})" if version else ""
+    if protocol > wire.PROTOCOL:
+        return f"the training speaks protocol {protocol}{named}, this monitor {wire.PROTOCOL}: upgrade this llmtop"
+    return (
+        f"the training speaks protocol {protocol}{named}, this monitor {wire.PROTOCOL}: "
+        "restart the training with this llmtop"
+    )
+
+
+def _connect(channel: socket.socket, path: Path, name: str, deadline: float) -> None:
+    try:
+        while True:
+            try:
+                channel.connect(os.fspath(path))
+                return
+            except BlockingIOError:  # noqa: PERF203 - what takes time here is the wait
+                # The queue of connections is full: a flood of them, or nobody has accepted for a long time.
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_QUEUE_POLL_S)
+    except (BlockingIOError, TimeoutError):
+        raise NoAnswer(f"nobody accepts connections at {name}: is the process stopped?", 0) from None
+    except (ConnectionRefusedError, FileNotFoundError, ConnectionResetError):
+        raise Closed(f"nothing listens at {name}") from None
+    except OSError as error:
+        raise NotPossibleHere(f"cannot connect to {name}: {error.strerror or error}") from None

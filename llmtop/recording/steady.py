@@ -1,0 +1,33 @@
+"""The time of snapshots by a clock that nobody sets.
+
+A snapshot has two: `time`, the wall clock's, which is shown, and `monotonic`, by which everything that lasts is
+measured. A recording of an older version has the first alone, and so has to trust it.
+"""
+
+from __future__ import annotations
+
+from llmtop.model.snapshot import Snapshot
+
+_ANOTHER_BOOT_SECONDS = 1.0
+
+
+class SteadyTime:
+    """Unix time of the snapshots of one stream as it would be had nobody set the wall clock since the first."""
+
+    def __init__(self) -> None:
+        self._first: Snapshot | None = None
+        self._newest: float | None = None
+
+    def of(self, snapshot: Snapshot) -> float:
+        """The time of the next snapshot of the stream.
+
+        Where its monotonic clock begins anew (another machine's recording is joined on) so does this.
+        """
+        now, newest = snapshot.monotonic, self._newest
+        if now is None:
+            return snapshot.time
+        if self._first is None or newest is None or now < newest - _ANOTHER_BOOT_SECONDS:
+            self._first, self._newest = snapshot, now
+            return snapshot.time
+        self._newest = max(now, newest)
+        return self._first.time + now - (self._first.monotonic or 0.0)

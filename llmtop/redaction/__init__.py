@@ -1,0 +1,1 @@
+"""Secrets and random words, removed from what is stored."""

@@ -1,0 +1,1 @@
+"""Sampled Python stacks: read, folded, rendered."""

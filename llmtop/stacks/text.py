@@ -1,0 +1,366 @@
+"""A report on Python stacks as text: a terminal's sixty lines, or all of it; and as Markdown."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec import structs
+
+from llmtop.format import counted, duration, middled, percent, printable
+from llmtop.stacks.model import Counters, HotFrame, ProcessStacks, StackNode, StackReport, ThreadStacks
+
+Style = Callable[[str, str], str]
+
+BRIEF_LINES = 60
+OWN = "▸"
+"""Before the script's own code; never colour alone."""
+_BRIEF_PCT, _FULL_PCT = 3.0, 0.5
+"""Frames with a smaller share of their thread's samples are left out of its tree."""
+_BRIEF_THREADS, _BRIEF_HOTTEST = 3, 5
+_DEEPEST_INDENT = 24
+_WORTH_PCT = 5.0
+"""Less waiting for a CPU is the usual neighbours'."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One tree to be shown: of one thread, or of the same thread in several workers."""
+
+    title: str
+    tree: StackNode
+    hottest: tuple[HotFrame, ...]
+
+
+def render(report: StackReport, width: int = 100, style: Style | None = None) -> str:
+    """All of it: every tree with frames down to half a percent."""
+    paint = style or _plain
+    width = max(60, min(width, 160))
+    lines = _head(report, width, paint)
+    for one in shown(report):
+        lines += ["", *_thread(one, width, paint, _FULL_PCT, len(one.hottest))]
+    for text in (*_apart(report), *report.notes):
+        lines += ["", *_wrapped(text, width)]
+    return "\n".join(lines) + "\n"
+
+
+def brief(report: StackReport, width: int = 100, style: Style | None = None) -> str:
+    """What is to be read first, in `BRIEF_LINES` lines at most."""
+    paint = style or _plain
+    width = max(60, min(width, 160))
+    lines = _head(report, width, paint)
+    every = shown(report)
+    trees = every[:_BRIEF_THREADS]
+    left_out = len(every) - len(trees)
+    told = (*_apart(report)[:2], *report.notes[:2])
+    last = [line for text in told for line in _wrapped(printable(text, 3 * width), width)]
+    more = f", and {counted(left_out, 'more thread')}" if left_out else ""
+    last += [f"llmtop report --full has every frame{more}."]
+    tails = [_hot_lines(one, width, paint, _BRIEF_HOTTEST) for one in trees]
+    bodies = [list(tree_lines(one.tree, width, _BRIEF_PCT, whole=False)) for one in trees]
+    kept = [len(body) for body in bodies]
+    # A blank, a title and the sign of what was cut a tree; a blank before the last lines.
+    room = BRIEF_LINES - len(lines) - len(last) - 1 - sum(3 + len(tail) for tail in tails)
+    while sum(kept) > max(room, len(kept)):
+        kept[kept.index(max(kept))] -= 1
+    for one, body, tail, number in zip(trees, bodies, tails, kept, strict=True):
+        lines += ["", paint(printable(one.title, width), "title"), *body[:number]]
+        if number < len(body):
+            lines.append(paint(f"        … {counted(len(body) - number, 'frame')} more", "dim"))
+        lines += tail
+    return "\n".join([*lines, "", *(paint(line, "dim") for line in last)]) + "\n"
+
+
+def markdown(report: StackReport) -> str:
+    """The report for a file beside the capture."""
+    lines = [f"# {title(report)}", "", summary(report), "", how(report), ""]
+    lines += [line for text in (*loading(report), *counters(report)) for line in (text, "")]
+    for one in shown(report):
+        lines += [f"## {one.title}", "", "```", *tree_lines(one.tree, 100, 1.0), "```", ""]
+        lines += ["| innermost | anywhere | frame |", "| ---: | ---: | --- |"]
+        lines += [f"| {own} | {total} | `{text}` |" for own, total, text in _hot_cells(one, 10)]
+        lines += [""]
+    return "\n".join([*lines, *(f"{text}\n" for text in (*_apart(report), *report.notes))])
+
+
+def title(report: StackReport) -> str:
+    """Whose stacks they are: "Python stacks of rank 0 (pid 812) and 4 workers"."""
+    asked = [process for process in report.processes if process.started_by is None]
+    workers = len(report.processes) - len(asked)
+    whose = ", ".join(process.name for process in asked[:4]) + (", …" if len(asked) > 4 else "")
+    what = "Stacks" if report.taken_by == "linux-perf" else "Python stacks"
+    return f"{what} of {whose or 'no process'}" + (f" and {_workers(workers)}" if workers else "")
+
+
+def _workers(number: int) -> str:
+    return "a process that it started" if number == 1 else f"{number} processes that it started"
+
+
+def how(report: StackReport) -> str:
+    """How they were taken, in one sentence."""
+    by = {
+        "py-spy": "py-spy from outside",
+        "training": "the training itself",
+        "file": "an unknown program",
+    }
+    parts = [f"Sampled by {by.get(report.taken_by, report.taken_by)}"]
+    if report.window_seconds is not None:
+        parts.append(f"for {duration(report.window_seconds)}")
+    if report.rate_hz is not None:
+        parts.append(f"at {report.rate_hz:g} Hz")
+    native = ", with frames of native libraries" if report.native else ""
+    return " ".join(parts) + f"{native}; percent of a thread's samples, waiting ones included; {OWN} own code."
+
+
+def summary(report: StackReport) -> str:
+    """Where the first thread stands most often, in one sentence."""
+    first = next((one for one in shown(report)), None)
+    if first is None or not first.tree.samples:
+        return "No thread of it did anything while it was sampled."
+    own = _deepest_own(first.tree)
+    text = f"{first.title.partition(':')[0]}: "
+    if own is not None:
+        text += f"{percent(100 * own.samples / first.tree.samples)} of samples are in or below {_place(own)}"
+    if first.hottest:
+        hot = first.hottest[0]
+        share = percent(100 * hot.self_samples / first.tree.samples)
+        text += f"{', and ' if own is not None else ''}{share} have {hot.frame} innermost"
+    return text + "."
+
+
+def _deepest_own(tree: StackNode) -> StackNode | None:
+    """The innermost frame of the script that the most samples of its like go through."""
+    found, node = None, tree
+    while node.children:
+        node = node.children[0]
+        if 2 * node.samples < tree.samples and found is not None:
+            break
+        if node.own:
+            found = node
+    return found
+
+
+def shown(report: StackReport) -> list[Shown]:
+    """The trees of threads that work, the same thread of several workers as one."""
+    found: list[Shown] = []
+    groups: dict[tuple[int, str], list[ThreadStacks]] = {}
+    workers: dict[int, int] = {}
+    for process in report.processes:
+        if process.started_by is None:
+            found += (_alone(process, thread) for thread in _working(process))
+        else:
+            workers[process.started_by] = workers.get(process.started_by, 0) + 1
+            for thread in _working(process):
+                groups.setdefault((process.started_by, thread.thread), []).append(thread)
+    names = {process.pid: process.name for process in report.processes}
+    for (by, name), threads in groups.items():
+        found.append(_together(f"{names.get(by, f'pid {by}')}", workers[by], name, threads))
+    return found
+
+
+def _working(process: ProcessStacks) -> list[ThreadStacks]:
+    return [thread for thread in process.threads if thread.kind == "working" and thread.tree is not None]
+
+
+def _alone(process: ProcessStacks, thread: ThreadStacks) -> Shown:
+    assert thread.tree is not None
+    return Shown(_titled(f"{process.name}, {thread.thread}", [thread]), thread.tree, thread.hottest)
+
+
+def _titled(name: str, threads: list[ThreadStacks]) -> str:
+    number = sum(thread.samples for thread in threads)
+    if threads[0].unit == "microseconds":
+        return f"{name}: {duration(number / 1e6)}" + (" together" if len(threads) > 1 else "")
+    said = f"{name}: {counted(number, 'sample')}"
+    known = [(t.cpu_pct, t.cpu_wait_pct) for t in threads if t.cpu_pct is not None and t.cpu_wait_pct is not None]
+    if len(known) < len(threads):
+        return said
+    on_cpu, waiting = (sum(each) / len(known) for each in zip(*known, strict=True))
+    said += f", {percent(on_cpu)} of the time on a CPU"
+    if waiting >= _WORTH_PCT:
+        said += f" and {percent(waiting)} waiting for one"
+    return said + (" each" if len(threads) > 1 else "")
+
+
+def _together(parent: str, workers: int, name: str, threads: list[ThreadStacks]) -> Shown:
+    hot: dict[str, HotFrame] = {}
+    for seen in (frame for thread in threads for frame in thread.hottest):
+        had = hot.get(seen.frame)
+        hot[seen.frame] = (
+            seen
+            if had is None
+            else structs.replace(
+                had,
+                self_samples=had.self_samples + seen.self_samples,
+                total_samples=had.total_samples + seen.total_samples,
+            )
+        )
+    which = f"{len(threads)} of {workers} workers" if len(threads) < workers else counted(workers, "worker")
+    return Shown(
+        _titled(f"{which} of {parent}, {name}", threads),
+        merged([thread.tree for thread in threads if thread.tree is not None]),
+        tuple(sorted(hot.values(), key=lambda frame: -frame.self_samples)),
+    )
+
+
+def merged(trees: list[StackNode]) -> StackNode:
+    """Several trees as one; the name is the first one's."""
+    if len(trees) == 1:
+        return trees[0]
+    children: dict[tuple[str, str, int | None], list[StackNode]] = {}
+    for tree in trees:
+        for child in tree.children:
+            children.setdefault((child.name, child.file, child.line), []).append(child)
+    return StackNode(
+        name=trees[0].name,
+        file=trees[0].file,
+        line=trees[0].line,
+        samples=sum(tree.samples for tree in trees),
+        self_samples=sum(tree.self_samples for tree in trees),
+        own=trees[0].own,
+        children=tuple(sorted((merged(same) for same in children.values()), key=lambda node: -node.samples)),
+    )
+
+
+def tree_lines(root: StackNode, width: int = 100, least_pct: float = 1.0, whole: bool = True) -> Iterator[str]:
+    """The tree as lines of text with the share of each frame.
+
+    Args:
+        root: the thread.
+        width: characters of a line.
+        least_pct: what has a smaller share is left out.
+        whole: whether every frame has its line; else a run of library frames that call nothing else is cut short.
+    """
+    total = max(root.samples, 1)
+
+    def walk(node: StackNode, depth: int) -> Iterator[str]:
+        passed = 0
+        while not whole and not node.own and (only := _only_child(node)) is not None:
+            node, passed = only, passed + 1
+        share = 100.0 * node.samples / total
+        if share < least_pct:
+            return
+        through = f"… {passed} calls … " if passed > 1 else ""
+        mark = OWN if node.own else " "
+        indent = "  " * min(depth, _DEEPEST_INDENT)
+        yield printable(f"{share:5.1f}% {mark} {indent}{through}{_place(node)}", width)
+        for child in node.children:
+            yield from walk(child, depth + 1)
+
+    for child in root.children:
+        yield from walk(child, 0)
+
+
+def _only_child(node: StackNode) -> StackNode | None:
+    """The one frame that all samples of this one go on to."""
+    one = len(node.children) == 1 and not node.self_samples
+    return node.children[0] if one else None
+
+
+def _place(node: StackNode) -> str:
+    if not node.file:
+        return printable(node.name)
+    file = Path(node.file).name
+    for part in ("site-packages/", "dist-packages/"):
+        if part in node.file:
+            file = node.file.rpartition(part)[2]
+    return printable(f"{node.name} ({file}{'' if node.line is None else f':{node.line}'})")
+
+
+def _head(report: StackReport, width: int, paint: Style) -> list[str]:
+    lines = [paint(line, "dim") for line in _wrapped(title(report), width)[:2]]
+    lines += ["", *(paint(line, "title") for line in _wrapped(summary(report), width)[:3])]
+    for text in (*loading(report), *counters(report)):
+        lines += ["", *_wrapped(text, width)]
+    return [*lines, *(paint(line, "dim") for line in _wrapped(how(report), width))]
+
+
+def counters(report: StackReport) -> list[str]:
+    """What was counted, a sentence a training."""
+    return [f"{name}: {counted_text(one)}." for name, one in report.counters.items()]
+
+
+def counted_text(one: Counters) -> str:
+    """What was counted of one training and its workers, and what that says."""
+    told = []
+    if one.cpus is not None:
+        told.append(f"{one.cpus:.2f} CPUs used")
+    for what, value in (
+        ("context switches", one.context_switches_per_s),
+        ("moves to another CPU", one.migrations_per_s),
+        ("page faults", one.page_faults_per_s),
+    ):
+        if value is not None:
+            told.append(f"{value:.0f} {what} a second")
+    if one.ipc is not None:
+        meaning = {"memory": ": the cores mostly wait, as a rule for memory", "compute": ": the cores compute"}
+        told.append(f"{one.ipc:.2f} instructions a cycle{meaning.get(one.bound or '', '')}")
+    for what, value in (("cache", one.cache_miss_pct), ("branch", one.branch_miss_pct)):
+        if value is not None:
+            told.append(f"{percent(value, 1)} {what} misses")
+    if one.absent:
+        told.append(f"this machine does not count {', '.join(one.absent)}")
+    return "; ".join(told) or "nothing could be counted"
+
+
+def loading(report: StackReport) -> list[str]:
+    """What the loaders' time goes into and what to do, a paragraph a training."""
+    several = len(report.loading) > 1
+    return [
+        f"{f'{name}: ' if several else ''}{cost.summary}" + (f" To do: {cost.advice}." if cost.advice else "")
+        for name, cost in report.loading.items()
+    ]
+
+
+def _thread(one: Shown, width: int, paint: Style, least_pct: float, hottest: int) -> list[str]:
+    tree = tree_lines(one.tree, width, least_pct)
+    return [paint(printable(one.title, width), "title"), *tree, *_hot_lines(one, width, paint, hottest)]
+
+
+def _hot_lines(one: Shown, width: int, paint: Style, most: int) -> list[str]:
+    cells = _hot_cells(one, most)
+    rows = [f"  {own:>9}  {total:>8}  {middled(text, width - 24)}" for own, total, text in cells]
+    return [paint("  innermost  anywhere  frame", "dim"), *rows]
+
+
+def _hot_cells(one: Shown, most: int) -> list[tuple[str, str, str]]:
+    total = max(one.tree.samples, 1)
+    return [
+        (
+            percent(100 * frame.self_samples / total, 1),
+            percent(100 * frame.total_samples / total, 1),
+            f"{OWN if frame.own else ' '} {frame.frame}",
+        )
+        for frame in one.hottest[:most]
+    ]
+
+
+def _apart(report: StackReport) -> list[str]:
+    """The threads that only wait, and llmtop's own, in a sentence each."""
+    waiting: dict[str, int] = {}
+    ours = 0
+    for process in report.processes:
+        for thread in process.threads:
+            if thread.kind == "waiting":
+                where = f" in {thread.hottest[0].frame}" if thread.hottest else ""
+                whose = "" if process.started_by is None else "a worker's "
+                said = f"{whose}{thread.thread}{where}"
+                waiting[said] = waiting.get(said, 0) + 1
+            ours += thread.kind == "llmtop"
+    told = []
+    if waiting:
+        names = (name if number == 1 else f"{name} ({number} of them)" for name, number in waiting.items())
+        told.append(f"Only waiting for work, in no tree above: {', '.join(names)}.")
+    if ours:
+        told.append(f"Left out: {counted(ours, 'thread')} of llmtop's own.")
+    return told
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(printable(text, 4000), width, break_long_words=True) or [""]
+
+
+def _plain(text: str, _role: str) -> str:
+    return text

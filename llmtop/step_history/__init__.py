@@ -1,0 +1,1 @@
+"""A training's steps over minutes and hours: whole steps, changes, rare steps."""

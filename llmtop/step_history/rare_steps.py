@@ -1,0 +1,160 @@
+"""Steps that come now and then and take much longer than the others, and what they cost."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from itertools import pairwise
+from typing import NamedTuple
+
+from llmtop import format as fmt
+from llmtop.model.snapshot import RareSteps
+from llmtop.step_history.whole_steps import OUTSIDE, WholeStep
+
+LONG = 2.0
+"""Times the usual step, and longer than what one step in eight exceeds by half: a long step."""
+SPREAD = 1.5
+KEPT = 256
+"""Long steps that are remembered."""
+PAID_BACK_STEPS = 4
+PAID_BACK = 0.8
+"""A step that waits for the GPU is followed by short ones, whose work the GPU had done already: those of the next
+steps that are under this share of the usual one are taken off what it cost."""
+IN_A_ROW = 3
+"""More long steps in a row are no rare ones."""
+MOST_SHARE = 0.25
+"""If more of the steps are long, they are not rare."""
+LEAST_SHARE = 0.005
+"""Of the time that they cost, to be spoken of."""
+ALIKE = math.log(2.5)
+"""Long steps of one part whose lengths lie further apart than this are of two kinds."""
+REGULAR_SHARE = 0.75
+REGULAR_WITHIN = 0.05
+"""They come regularly if so many of the distances are within this share of the median one."""
+
+
+def words(rare: RareSteps) -> str:
+    """What they cost: "every 20 steps one takes 1.2 s (outside), 3 min an hour"."""
+    often = "now and then a step" if rare.every is None else f"every {fmt.number(rare.every)} steps one"
+    where = f" ({fmt.printable(rare.part, 40)})" if rare.part else ""
+    return f"{often} takes {fmt.duration(rare.seconds)}{where}, {fmt.duration(rare.seconds_per_hour)} an hour"
+
+
+class _Long(NamedTuple):
+    ordinal: int
+    at: float
+    """Seconds of training before it."""
+    seconds: float
+    part: str | None
+
+
+class RareStepFinder:
+    """Remembers a training's long steps. Bounded memory."""
+
+    def __init__(self) -> None:
+        self._long: deque[_Long] = deque(maxlen=KEPT)
+        self._costs: deque[float] = deque(maxlen=KEPT)
+        self._limit = math.inf
+        self._usual = 0.0
+        self._usual_parts: dict[str, float] = {}
+        self._elapsed = 0.0
+        self._began = 0.0
+        self._count = 0
+        self._began_count = 0
+        self._paying = 0
+
+    def set_usual(self, usual_seconds: float, high_seconds: float, parts: dict[str, float]) -> None:
+        """Say what steps take now.
+
+        Args:
+            usual_seconds: the median step.
+            high_seconds: what one step in eight exceeds.
+            parts: the median seconds of each part.
+        """
+        self._usual = usual_seconds
+        self._limit = max(LONG * usual_seconds, SPREAD * high_seconds)
+        self._usual_parts = parts
+
+    def add(self, whole: WholeStep, ordinal: int) -> None:
+        """Take the next step; `ordinal` counts them."""
+        seconds = whole.seconds
+        self._count = ordinal
+        self._elapsed += seconds
+        if seconds > self._limit:
+            self._take(whole, ordinal)
+        elif self._paying:
+            self._paying -= 1
+            if seconds < PAID_BACK * self._usual:
+                self._costs[-1] -= self._usual - seconds
+
+    def _take(self, whole: WholeStep, ordinal: int) -> None:
+        if len(self._long) == KEPT:
+            self._began, self._began_count = self._long[0].at, self._long[0].ordinal
+        self._long.append(_Long(ordinal, self._elapsed, whole.seconds, self._part(whole)))
+        self._costs.append(whole.seconds - self._usual)
+        self._paying = PAID_BACK_STEPS
+
+    def _part(self, whole: WholeStep) -> str | None:
+        usual, excess = self._usual_parts, whole.seconds - self._usual
+        parts = {phase.name: phase.host_seconds for phase in whole.step.phases if "/" not in phase.name}
+        parts.setdefault(OUTSIDE, whole.outside)
+        name = max(parts, key=lambda one: parts[one] - usual.get(one, 0.0))
+        return name if parts[name] - usual.get(name, 0.0) >= excess / 2 else None
+
+    def forget_since(self, ordinal: int) -> None:
+        """Those from there on are how steps are now."""
+        while self._long and self._long[-1].ordinal >= ordinal:
+            self._long.pop()
+            self._costs.pop()
+        self._limit = math.inf
+        self._paying = 0
+
+    def found(self) -> RareSteps | None:
+        """The kind that costs most, if there is one that costs anything to speak of."""
+        kinds = [kind for kind in self._kinds() if len(kind) > 1]
+        elapsed, count = self._elapsed - self._began, self._count - self._began_count
+        if not kinds or elapsed <= 0:
+            return None
+        kind = max(kinds, key=lambda one: sum(cost for _, cost in one))
+        cost = max(0.0, sum(cost for _, cost in kind))
+        if cost < LEAST_SHARE * elapsed or len(kind) > MOST_SHARE * count:
+            return None
+        ordered = sorted(long.seconds for long, _ in kind)
+        return RareSteps(
+            every=_every([long.ordinal for long, _ in kind]),
+            seconds=ordered[len(ordered) // 2],
+            usual_seconds=self._usual,
+            seconds_per_hour=3600.0 * cost / elapsed,
+            part=kind[0][0].part,
+        )
+
+    def _kinds(self) -> list[list[tuple[_Long, float]]]:
+        """Long steps of one part and of like length."""
+        by_part: dict[str | None, list[tuple[_Long, float]]] = {}
+        for long, cost in zip(self._long, self._costs, strict=True):
+            if long.seconds <= LONG * self._usual:
+                continue  # steps have become as long as that since
+            by_part.setdefault(long.part, []).append((long, cost))
+        kinds = []
+        for members in by_part.values():
+            members.sort(key=lambda one: one[0].seconds)
+            kind = [members[0]]
+            for one in members[1:]:
+                if math.log(one[0].seconds / kind[-1][0].seconds) > ALIKE:
+                    kinds.append(kind)
+                    kind = []
+                kind.append(one)
+            kinds.append(kind)
+        for kind in kinds:
+            kind.sort(key=lambda one: one[0].ordinal)
+        return kinds
+
+
+def _every(ordinals: list[int]) -> float | None:
+    """The steps from one to the next where that is regular."""
+    gaps = sorted(b - a for a, b in pairwise(ordinals))
+    if len(gaps) < 2:
+        return None
+    usual = gaps[len(gaps) // 2]
+    near = sum(abs(gap - usual) <= max(REGULAR_WITHIN * usual, 0.5) for gap in gaps)
+    return float(usual) if near >= REGULAR_SHARE * len(gaps) else None

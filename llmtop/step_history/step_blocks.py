@@ -1,0 +1,139 @@
+"""A training's steps in blocks of a few, as `llmtop.step_history.step_changes` compares them."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from llmtop.step_history.whole_steps import OUTSIDE, WholeStep
+
+SPREAD = 5.0
+"""Times the spread of a test's earlier values: were they normal, one in 1.7 million is beyond."""
+WORST_MARGIN = 1.3
+"""Times the largest of them."""
+KEPT_VALUES = 128
+
+
+class Block(NamedTuple):
+    """Some steps that follow each other."""
+
+    ordinal: int
+    """Of its first step, counted here."""
+    steps: int
+    step: int
+    started_at: float
+    seconds: float
+    level: float
+    """Logarithm of the median step."""
+    low: float
+    high: float
+    """Logarithms of what one step in eight is below, and above."""
+    parts: dict[str, float]
+    """Median seconds of each phase, and outside."""
+
+
+class PastValues:
+    """What a test came to in the past, and when, in blocks."""
+
+    def __init__(self) -> None:
+        self._values: deque[tuple[int, float]] = deque(maxlen=KEPT_VALUES)
+
+    def add(self, now: int, shift: float) -> None:
+        self._values.append((now, abs(shift)))
+
+    def take_back(self, since: int) -> None:
+        """Those are a change's."""
+        while self._values and self._values[-1][0] > since:
+            self._values.pop()
+
+    def usual(self, until: int) -> tuple[int, float]:
+        """How many there were until then, and what none of them exceeds, nor would by their spread."""
+        ordered = sorted([value for at, value in self._values if at <= until])
+        if not ordered:
+            return 0, 0.0
+        return len(ordered), max(SPREAD * 1.4826 * ordered[len(ordered) // 2], WORST_MARGIN * ordered[-1])
+
+
+def block_of(steps: Sequence[WholeStep], count: int) -> Block:
+    ordered = sorted([whole.seconds for whole in steps])
+    number = len(ordered)
+    first = steps[0].step
+    columns: dict[str, list[float]] = {}
+    outside: list[float] = []
+    for whole in steps:
+        rest = whole.seconds
+        for phase in whole.step.phases:
+            name = phase.name
+            if "/" not in name:
+                seconds = phase.host_seconds
+                rest -= seconds
+                column = columns.get(name)
+                if column is None:
+                    column = columns[name] = []
+                column.append(seconds)
+        outside.append(rest if rest > 0 else 0.0)
+    parts = {name: _upper_median(column, number) for name, column in columns.items()}
+    if OUTSIDE not in parts:
+        parts[OUTSIDE] = _upper_median(outside, number)
+    return Block(
+        count - number + 1,
+        number,
+        first.index,
+        first.started_at,
+        sum(ordered),
+        math.log(ordered[number // 2]),
+        math.log(ordered[number // 8]),
+        math.log(ordered[-1 - number // 8]),
+        parts,
+    )
+
+
+def _upper_median(values: list[float], number: int) -> float:
+    """The upper median of values, of which those that are missing are 0."""
+    place = number // 2 - (number - len(values))
+    if place < 0:
+        return 0.0
+    values.sort()
+    return values[place]
+
+
+def level_of(blocks: Sequence[Block]) -> float:
+    levels = sorted([block.level for block in blocks])
+    return levels[len(levels) // 2]
+
+
+def spread_of(blocks: Sequence[Block]) -> float:
+    spreads = sorted([block.high - block.low for block in blocks])
+    return spreads[len(spreads) // 2]
+
+
+def parts_of(blocks: Sequence[Block]) -> dict[str, float]:
+    names = {name for block in blocks for name in block.parts}
+    number = len(blocks)
+    return {name: sorted([block.parts.get(name, 0.0) for block in blocks])[number // 2] for name in names}
+
+
+def series_of(blocks: Sequence[Block], name: str | None, usual: float) -> list[float]:
+    """Of each block the logarithm of its median step; of a part, that of a step which is longer by the part."""
+    if name is None:
+        return [block.level for block in blocks]
+    return [math.log1p(block.parts.get(name, 0.0) / usual) for block in blocks]
+
+
+def median_of(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def split_of(levels: list[float]) -> int:
+    """The place at which two means describe the values best (least squares)."""
+    number, total = len(levels), sum(levels)
+    best, place, head = -1.0, 0, 0.0
+    for at, level in enumerate(levels[:-1], 1):
+        head += level
+        apart = head / at - (total - head) / (number - at)
+        gain = apart * apart * at * (number - at)
+        if gain > best:
+            best, place = gain, at
+    return place

@@ -1,0 +1,358 @@
+"""When a training's steps became slower or faster for good, told from noise and from rare long steps.
+
+Two tests of logarithms of whole steps (a factor is a difference there), each against what this very training did:
+
+- A Bernoulli CUSUM (Reynolds and Stoumbos, 1999; CUSUM: Page, 1954) for large changes: one up for a step above a
+  level, three down for any other, told at eight. One long step counts no more than another, however long it is, so
+  an evaluation is none; eight in a row above what one in six exceeds are.
+- Moving medians (MOSUM over several windows: Eichinger and Kirch, 2018) for small ones: the last 2, 4, … 64 blocks
+  of eight steps against the four times as many before them.
+
+The second looks at each part of a step, too (a phase, or what is in none): where batches differ in length a step
+says little, and the wait for data that has come to it much. It counts only if the step is longer with it.
+
+Steps are not independent: other programs take the CPUs for seconds, and batches come sorted by length. A threshold
+for independent noise would be passed all the time. So each test's own values of the past, which hold such
+stretches, set its threshold, and theory only the least one. tests/step_history/test_step_changes.py measures how often either
+is wrong, and how late.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from itertools import islice
+
+from llmtop.model.snapshot import Change, RareSteps
+from llmtop.step_history.change_point import NORMAL_AFTER_SECONDS, ChangePoint
+from llmtop.step_history.rare_steps import RareStepFinder
+from llmtop.step_history.step_blocks import (
+    KEPT_VALUES,
+    Block,
+    PastValues,
+    block_of,
+    level_of,
+    median_of,
+    parts_of,
+    series_of,
+    split_of,
+    spread_of,
+)
+from llmtop.step_history.whole_steps import WholeStep
+
+BLOCK_STEPS = 8
+BLOCK_SECONDS = 0.5
+"""A block is so many steps and lasts so long at least: a training of a thousand steps a second is looked at no
+more often than one of sixteen."""
+BASE_BLOCKS = 32
+"""Blocks that say what is usual now."""
+SINCE_BLOCKS = 64
+"""Blocks that say what steps came to since a change."""
+FIRST_BLOCKS = 3
+"""Blocks without which nothing is usual yet."""
+
+RUN_STEPS = 8
+RUN_SECONDS = 1.0
+"""A run above the level is told when it has both: 50 ms that become 250 are told after eight steps."""
+RUN_PENALTY = 3
+RUN_LEAST = math.log(2.0)
+RUN_LEAST_AT_FIRST = math.log(2.5)
+"""The least level over the usual one, and while few blocks are known."""
+RUN_MOST = math.log(4.0)
+"""Bursts of the past raise the level up to here: what is five times as long is always told within ten steps."""
+BURST_MARGIN = 1.25
+
+SCALES = ((2, 2.0, 2.0), (4, 1.5, 4.0), (8, 1.3, 8.0), (16, 1.15, 15.0), (32, 1.12, 20.0), (64, 1.10, 30.0))
+"""Blocks in a window, the least factor told of it, and the seconds that slower steps must last at least."""
+BEFORE = 4
+"""So many windows before are compared with."""
+ENOUGH = 16
+"""Values of a test by which its noise is known; before, the noise of shorter windows counts too."""
+FEW = 2.0
+"""How much more a change must be at first: three times as much as a logarithm, twice after 32 blocks."""
+MOST_PARTS = 16
+"""Parts of a step that are looked at one by one."""
+WITH_THE_STEP = 0.5
+"""What the step must be longer by, of what a part is: CUDA is asynchronous, and a wait moves between phases."""
+HELD_SHARE = 0.6
+"""Of the change that was held back, that must still be there."""
+LASTING_SHARE = 0.8
+"""Of the blocks on either side that must lie on theirs."""
+ABRUPT_SHARE = 0.6
+"""Of the change, that must lie between the blocks next to the change point: a drift has far less."""
+
+
+class StepChanges:
+    """Follows one training's whole steps, oldest first, without warm-up. Memory is bounded; for one thread."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget everything: the training begins anew."""
+        self._change: Change | None = None
+        self._count = 0
+        self._index: int | None = None
+        self._elapsed = 0.0
+        self._open: list[WholeStep] = []
+        self._open_seconds = 0.0
+        self._blocks: deque[Block] = deque(maxlen=64 + BEFORE * 64)
+        self._closed = 0
+        self._usual = math.inf
+        self._level = math.inf
+        self._bursts: deque[float] = deque(maxlen=2 * KEPT_VALUES)
+        self._run: list[WholeStep] = []
+        self._run_seconds = 0.0
+        self._score = 0
+        self._values: dict[str | None, tuple[PastValues, ...]] = {}
+        self._held: tuple[ChangePoint, float] | None = None
+        self._found: ChangePoint | None = None
+        self._slow_since: ChangePoint | None = None
+        self._told: ChangePoint | None = None
+        self._rare = RareStepFinder()
+
+    @property
+    def change(self) -> Change | None:
+        """The last change, with what steps have come to since."""
+        return self._change
+
+    @property
+    def rare(self) -> RareSteps | None:
+        """The long steps that come now and then and cost most, if they cost anything to speak of."""
+        return self._rare.found()
+
+    @property
+    def level_since(self) -> int | None:
+        """Index of the first step of the present length; None before the first change."""
+        return None if self._found is None else self._found.step
+
+    def add(self, whole: WholeStep) -> bool:
+        """Take the next step.
+
+        Returns:
+            Whether the steps' length was just found to have changed: steps before `level_since` are of another.
+        """
+        index, seconds = whole.step.index, whole.seconds
+        if self._index is not None and index <= self._index:
+            self.restart()
+        self._index = index
+        self._count += 1
+        self._elapsed += seconds
+        self._rare.add(whole, self._count)
+        self._open.append(whole)
+        self._open_seconds += seconds
+        if seconds > self._level:
+            self._score = min(self._score + 1, RUN_STEPS + RUN_PENALTY)
+            self._run.append(whole)
+            self._run_seconds += seconds
+            if self._score >= RUN_STEPS and self._run_seconds >= RUN_SECONDS and self._run_told():
+                return True
+        elif self._score:
+            self._score -= RUN_PENALTY
+            self._run.append(whole)
+            self._run_seconds += seconds
+            if self._score <= 0:
+                self._end_run()
+        if len(self._open) >= BLOCK_STEPS and self._open_seconds >= BLOCK_SECONDS:
+            return self._close()
+        return False
+
+    def _end_run(self) -> None:
+        self._score = 0
+        self._run.clear()
+        self._run_seconds = 0.0
+
+    # ---- many steps in a row above the level ----
+
+    def _run_told(self) -> bool:
+        run = self._run
+        if len(run) > RUN_STEPS and len(run) % RUN_STEPS:
+            return False  # not told before: looked at again, but not at each step
+        first = self._count - len(run) + 1
+        before = [block for block in self._blocks if block.ordinal + block.steps <= first][-BASE_BLOCKS:]
+        if len(before) < FIRST_BLOCKS:
+            return False
+        if len(run) >= 64 * RUN_STEPS:
+            self._end_run()  # the other test has had enough
+            return False
+        if sorted([whole.seconds for whole in run])[len(run) // 2] <= self._level:
+            return False  # many of them are no longer than before
+        found = ChangePoint(
+            first, run[0].step.index, run[0].step.started_at, level_of(before), parts_of(before), spread_of(before)
+        )
+        return self._weigh(found, run)
+
+    # ---- blocks ----
+
+    def _close(self) -> bool:
+        block = block_of(self._open, self._count)
+        self._open = []
+        self._open_seconds = 0.0
+        self._blocks.append(block)
+        self._closed += 1
+        told = self._hold_on() or self._look()
+        self._set_level(block)
+        if not told:
+            self._bring_up_to_date()
+        return told
+
+    def _set_level(self, block: Block) -> None:
+        """What a step is usually, and what many in a row do not exceed."""
+        if self._score > 1 or len(self._blocks) < FIRST_BLOCKS:
+            return
+        if self._usual < math.inf:
+            self._bursts.append(block.low - self._usual)
+        recent = list(islice(reversed(self._blocks), BASE_BLOCKS))
+        self._usual = usual_level = level_of(recent)
+        highs = sorted(block.high for block in recent)
+        least = RUN_LEAST if len(self._bursts) >= BASE_BLOCKS else RUN_LEAST_AT_FIRST
+        over = max(least, min(RUN_MOST, BURST_MARGIN * max(self._bursts, default=0.0)))
+        self._level = math.exp(max(usual_level + over, highs[len(highs) * 3 // 4] + math.log(1.1)))
+        self._rare.set_usual(math.exp(usual_level), math.exp(highs[len(highs) // 2]), parts_of(recent))
+
+    def _look(self) -> bool:
+        """Compare the last blocks with those before them, in windows of several lengths."""
+        blocks, now = self._blocks, self._closed
+        unknown = 1 + FEW / (1 + now / BASE_BLOCKS)
+        for scale, (width, factor, seconds) in enumerate(SCALES):
+            if len(blocks) < width + max(width, 4) or now % max(1, width // 4):
+                break
+            after = list(islice(blocks, len(blocks) - width, None))
+            before = list(islice(blocks, max(0, len(blocks) - (1 + BEFORE) * width), len(blocks) - width))
+            usual, least = math.exp(level_of(before)), math.log(factor) * unknown
+            short = sum([block.seconds for block in after]) < seconds
+            for name in (None, *islice(after[-1].parts, MOST_PARTS)):
+                values = series_of([*before, *after], name, usual)
+                shift = median_of(values[-width:]) - median_of(values[:-width])
+                if now % width == 0:
+                    self._past(name)[scale].add(now, shift)
+                if abs(shift) < least or (short and shift > 0):
+                    continue
+                if self._changed([*before, *after], values, name, scale, least):
+                    return True
+        return False
+
+    def _past(self, name: str | None) -> tuple[PastValues, ...]:
+        past = self._values.get(name)
+        if past is None:
+            if len(self._values) > 2 * MOST_PARTS:
+                del self._values[next(reversed(self._values))]
+            past = self._values[name] = tuple(PastValues() for _ in SCALES)
+        return past
+
+    def _usual_shift(self, name: str | None, scale: int, until: int) -> float:
+        """What windows of that length do; of long ones there are few at first, but shorter ones do more."""
+        past = self._past(name)
+        known, usual = past[scale].usual(until)
+        while known < ENOUGH and scale:
+            scale -= 1
+            known, shorter = past[scale].usual(until)
+            usual = max(usual, shorter)
+        return usual
+
+    def _changed(
+        self, blocks: list[Block], values: list[float], name: str | None, scale: int, least: float
+    ) -> bool:
+        """Whether the shift stands up to a closer look, and is told."""
+        place, width = split_of(values), SCALES[scale][0]
+        before, after = values[:place], values[place:]
+        if len(before) < max(4, width // 2) or len(after) < max(2, width * 3 // 4):
+            return False
+        shift = median_of(after) - median_of(before)
+        usual = self._usual_shift(name, scale, self._closed - len(after))
+        if abs(shift) < max(least, usual) or not _is_step(before, after, max(min(4, width), width // 4)):
+            return False
+        earlier, first = blocks[:place], blocks[place]
+        if (level_of(blocks[place:]) - level_of(earlier)) / shift < WITH_THE_STEP:
+            return False  # time that moved from one part to another
+        level, parts, spread = level_of(earlier), parts_of(earlier), spread_of(earlier)
+        return self._weigh(ChangePoint(first.ordinal, first.step, first.started_at, level, parts, spread), None)
+
+    # ---- what was found ----
+
+    def _weigh(self, found: ChangePoint, run: list[WholeStep] | None) -> bool:
+        """Tell it now, or hold it back until it has lasted."""
+        since = self._since(found)
+        after = block_of(run, 0) if run else None
+        level = after.level if after else level_of(since)
+        parts = after.parts if after else parts_of(since)
+        spread = after.high - after.low if after else spread_of(since)
+        if self._elapsed_since(found) < found.seconds_to_last(level, parts, spread):
+            self._held = self._held or (found, level - found.before)
+            return False
+        self._establish(found, level, parts)
+        return True
+
+    def _since(self, found: ChangePoint) -> list[Block]:
+        return [block for block in self._blocks if block.ordinal >= found.ordinal]
+
+    def _elapsed_since(self, found: ChangePoint) -> float:
+        return sum(block.seconds for block in self._since(found)) + self._open_seconds
+
+    def _hold_on(self) -> bool:
+        """Whether what was held back has lasted; it is dropped when steps are back."""
+        if self._held is None:
+            return False
+        held, first_shift = self._held
+        since = self._since(held)
+        if len(since) < 2:
+            return False
+        level = level_of(since)
+        shift = level - held.before
+        recent = level_of(since[-4:]) - held.before
+        if min(shift, recent) < HELD_SHARE * first_shift:
+            self._held = None
+            return False
+        parts = parts_of(since)
+        if self._elapsed_since(held) < held.seconds_to_last(level, parts, spread_of(since)):
+            return False
+        lasting = sum(block.level > held.before + shift / 2 for block in since)
+        if lasting < LASTING_SHARE * len(since):
+            self._held = None
+            return False
+        self._establish(held, level, parts)
+        return True
+
+    def _establish(self, found: ChangePoint, level: float, parts: dict[str, float]) -> None:
+        slow = self._slow_since
+        if slow is not None and found.started_at - slow.started_at > NORMAL_AFTER_SECONDS:
+            slow = None
+        if level > found.before:
+            told = found
+            if slow is None:
+                slow = found
+        elif slow is not None and level - slow.before > max(math.log(1.1), 0.25 * (found.before - slow.before)):
+            told = slow  # better, not well
+        else:
+            told, slow = found, None
+        self._slow_since = slow
+        self._told = told
+        self._found = found
+        self._change = told.change(level, parts)
+        blocks = self._since(found)
+        self._blocks.clear()
+        self._blocks.extend(blocks)
+        self._held = None
+        for past in self._values.values():
+            for values in past:
+                values.take_back(self._closed - len(blocks))
+        self._rare.forget_since(found.ordinal)
+        self._end_run()
+        self._level = math.inf
+        self._usual = math.inf
+
+    def _bring_up_to_date(self) -> None:
+        since = list(islice(reversed(self._blocks), SINCE_BLOCKS))
+        if self._told is not None and self._closed % 4 == 0 and since:
+            self._change = self._told.change(level_of(since), parts_of(since))
+
+
+def _is_step(before: list[float], after: list[float], near: int) -> bool:
+    """Whether nearly all values lie on their side, and the change is between those next to each other."""
+    low, high = median_of(before), median_of(after)
+    shift, middle = high - low, (low + high) / 2
+    if sum((value > middle) == (shift > 0) for value in after) < LASTING_SHARE * len(after):
+        return False
+    if sum((value < middle) == (shift > 0) for value in before) < LASTING_SHARE * len(before):
+        return False
+    return (median_of(after[:near]) - median_of(before[-near:])) / shift >= ABRUPT_SHARE

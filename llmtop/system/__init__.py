@@ -1,0 +1,1 @@
+"""The operating system: /proc, input files, clocks, crashes, BLAS threads."""

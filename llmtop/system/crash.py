@@ -1,0 +1,76 @@
+"""An error of llmtop's own: one sentence for the person, and all that is known of it in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+from llmtop.errors import OwnError
+from llmtop.version import __version__
+
+KEPT_LOGS = 20
+"""So many are kept; older ones go when a new one is written."""
+
+
+def log_dir() -> Path:
+    """Where the logs are: ``$XDG_STATE_HOME/llmtop``, else ``~/.local/state/llmtop``."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    # A relative path is to be ignored (XDG Base Directory Specification).
+    return (Path(state) if state.startswith("/") else Path("~/.local/state").expanduser()) / "llmtop"
+
+
+def new_log() -> Path | None:
+    """A name for the log of this process, in a folder that is there; None if that cannot be written."""
+    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: a user without a home
+        directory = log_dir()
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.access(directory, os.W_OK | os.X_OK):
+            return directory / f"error-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+    return None
+
+
+def _log_elsewhere() -> Path | None:
+    """A log in a new folder where temporary files are: anyone may write there, so the folder must be ours."""
+    with contextlib.suppress(OSError):
+        return Path(tempfile.mkdtemp(prefix="llmtop-")) / "error.log"
+    return None
+
+
+def own_error(error: BaseException) -> OwnError:
+    """Write the log of an error that nobody expected.
+
+    Returns:
+        The sentence for the person, with the log's place.
+    """
+    what = f"an error of llmtop's own ended it ({type(error).__name__}: {error})".replace("\n", " ")
+    log = new_log() or _log_elsewhere()
+    if log is not None:
+        _forget_old(log.parent)
+        from llmtop.redaction.secret_filter import (  # an error alone asks for this
+            without_secrets,
+            words_without_secrets,
+        )
+
+        command = " ".join(words_without_secrets(sys.argv))
+        lines = [f"llmtop {__version__}, Python {sys.version}\n{command}\n\n", *traceback.format_exception(error)]
+        try:
+            log.write_text(without_secrets("".join(lines)), encoding="utf-8", errors="backslashreplace")
+        except OSError:
+            log = None
+    if log is None:
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+        return OwnError(f"{what[:300]}{place}; no log of it could be written")
+    return OwnError(f"{what[:300]}; please report it with {log}")
+
+
+def _forget_old(directory: Path) -> None:
+    logs = sorted(directory.glob("error-*.log"))
+    for old in logs[: max(0, len(logs) - KEPT_LOGS + 1)]:
+        with contextlib.suppress(OSError):
+            old.unlink()

@@ -1,0 +1,1 @@
+"""Chrome trace events as columns of the trace model."""

@@ -1,0 +1,1 @@
+"""From a path to a trace: file kinds, compression, loaders, several ranks merged."""

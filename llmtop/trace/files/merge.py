@@ -1,0 +1,90 @@
+"""Several captures of one run (one file a rank) as one trace."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from llmtop.format import duration
+from llmtop.trace import model
+from llmtop.trace.files import align
+from llmtop.trace.intervals import Ns
+
+APART = 10_000_000
+"""Above any pid: what separates processes of different files that have the same one (containers)."""
+_WITH_PROCESSES = ("ops", "calls", "ranges", "host")
+_OF_XLA = ("hlo", "hlo_module", "hlo_category", "hlo_source")
+_NAMED = ("name", "full_name", "domain", "inputs", "collective", *_OF_XLA)
+"""Columns whose values are numbers of names."""
+
+
+def merge(traces: list[model.Trace], source: str) -> model.Trace:
+    """All events on one time line.
+
+    Where every file says when its times begin (or none does, as in old Chrome traces, which count from one clock)
+    they are aligned by that; the clocks of one machine agree. Those of several are aligned by the ends of the
+    collectives that their ranks were in together, where that is more than chance (`llmtop.trace.files.align`).
+    """
+    if len(traces) == 1:
+        traces[0].source = source
+        return traces[0]
+    merged = model.Trace(source=source, engine=traces[0].engine, version=traces[0].version)
+    names = model.Names()
+    origins = [trace.origin_unix_ns for trace in traces]
+    known = [origin for origin in origins if origin is not None]
+    merged.origin_unix_ns = min(known) if len(known) == len(traces) else None
+    if 0 < len(known) < len(traces):
+        merged.notes.append("some files do not say when they were recorded: their times may not match the others'")
+    taken: set[int] = set()
+    parts: dict[str, list[model.Table]] = {}
+    for index, trace in enumerate(traces):
+        shift = (trace.origin_unix_ns or 0) - (merged.origin_unix_ns or 0) if merged.origin_unix_ns else 0
+        ahead = _ahead(traces[0], trace, shift, merged) if index else 0
+        shift -= ahead
+        number = np.array([names.number(name) for name in trace.names], dtype=np.int64)
+        own = set(np.unique(np.concatenate([getattr(trace, table).process for table in _WITH_PROCESSES])).tolist())
+        apart = index * APART if own & taken else 0
+        taken |= {process + apart for process in own}
+        for field in ("ops", "calls", "ranges", "host", "overhead"):
+            parts.setdefault(field, []).append(_moved(getattr(trace, field), shift, number, apart))
+        merged.gpus |= trace.gpus
+        merged.file_of |= {process + apart: index for process in own}
+        pairs = model.pairs(trace.ops.process, trace.ops.device).tolist()
+        known_gpus = {(process, device): trace.gpu(process, device) for process, device in pairs}
+        merged.gpu_of |= {
+            (pid + apart, device): gpu for (pid, device), gpu in known_gpus.items() if gpu is not None
+        }
+        merged.metrics += [dataclasses.replace(metric, start=metric.start + shift) for metric in trace.metrics]
+        merged.ranks += [dataclasses.replace(rank, process=rank.process + apart) for rank in trace.ranks]
+        merged.process_names |= {pid + apart: name for pid, name in trace.process_names.items()}
+        merged.notes += [f"{trace.source}: {note}" for note in trace.notes]
+    for field, tables in parts.items():
+        setattr(merged, field, model.joined(tables))
+    merged.names = names.all
+    return merged
+
+
+def _ahead(first: model.Trace, trace: model.Trace, shift: int, merged: model.Trace) -> int:
+    """How far a file's clock is ahead of the first file's, which is noted; 0 where they agree."""
+    of_first = (first.origin_unix_ns or 0) - merged.origin_unix_ns if merged.origin_unix_ns else 0
+    found = align.offset(first, trace, shift - of_first)
+    if found is None:
+        return 0
+    how = "ahead of" if found.ns > 0 else "behind"
+    merged.notes.append(
+        f"{trace.source}: its clock is {duration(abs(found.ns) / 1e9)} {how} that of {first.source}, by the ends "
+        f"of {found.collectives} collectives; its times were moved by that"
+    )
+    return found.ns
+
+
+def _moved(table: model.Table, shift: int, number: Ns, apart: int) -> model.Table:
+    changed: dict[str, Ns] = {"start": table.start + shift}
+    changed["end"] = np.where(table.end == model.OPEN, model.OPEN, table.end + shift)
+    for field in _NAMED:
+        if hasattr(table, field):
+            changed[field] = number[getattr(table, field)].astype(getattr(table, field).dtype)
+    if hasattr(table, "process"):
+        changed["process"] = table.process + apart
+    return dataclasses.replace(table, **changed)

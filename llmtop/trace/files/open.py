@@ -1,0 +1,159 @@
+"""From a path to a trace: unpacked or exported first where it must be, the files of several ranks as one."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.system.inputs import DEFAULT, Limits, bytes_of, open_input
+from llmtop.trace import model
+from llmtop.trace.files import chrome_json, xspace
+from llmtop.trace.files.file_kind import TRACES, Examined, examine
+from llmtop.trace.files.gunzip import Gunzip
+from llmtop.trace.files.merge import merge
+from llmtop.trace.nsys import load as nsys_sqlite
+from llmtop.trace.sanitize import clean
+from llmtop.trace.xla.viewer import ENDING
+
+_NOT_TRACES = ("capture.json", "report.json", "perfetto_trace.json.gz")
+"""JAX writes the last one on request, from the trace that lies beside it."""
+_RUNS = Path("plugins", "profile")
+"""Where jax.profiler puts a folder for each trace, by its time, within the one that it is given."""
+
+
+def open_traces(paths: Sequence[Path | Examined], limits: Limits = DEFAULT) -> model.Trace:
+    """Read the captures of several ranks of one run as one.
+
+    Args:
+        paths: files or folders; those that were examined already are not looked into again.
+        limits: how much of memory and time each may ask for.
+
+    Raises:
+        UnusableInput: one of them is not usable.
+        NotPossibleHere: as `open_trace`.
+    """
+    given = [path if isinstance(path, Examined) else examine(path) for path in paths]
+    files = [file for one in given for file in (_traces_in(one.path) if one.kind == "folder" else [one])]
+    return clean(merge([_open_file(file, limits) for file in files], ", ".join(str(one.path) for one in given)))
+
+
+def open_trace(path: Path | Examined, limits: Limits = DEFAULT) -> model.Trace:
+    """Read a capture: a file, or a folder that holds one (or one a rank).
+
+    Raises:
+        UnusableInput: nothing usable is there; the sentence says what was found.
+        NotPossibleHere: a .nsys-rep, and no nsys that can export it.
+    """
+    return open_traces([path], limits)
+
+
+def _traces_in(folder: Path) -> list[Examined]:
+    """The captures in a folder, of one kind: exports before reports before Chrome traces.
+
+    Raises:
+        UnusableInput: there are none.
+    """
+    try:
+        files = sorted(path for path in folder.iterdir() if path.is_file())
+    except OSError as error:
+        raise UnusableInput(f"{folder} cannot be read: {error.strerror}") from None
+    for endings in ((".sqlite", ".sqlite.gz"), (".nsys-rep",)):
+        found = [path for path in files if path.name.endswith(endings)]
+        if found:
+            return [examine(path) for path in found]
+    named = [path for path in files if path.name.endswith((".json", ".json.gz")) and path.name not in _NOT_TRACES]
+    traces = [one for one in map(_examined, named) if one is not None and one.kind == "chrome-json"]
+    if traces:
+        return traces
+    spaces = [path for path in files if path.name.endswith(ENDING)]
+    if spaces:
+        return [examine(path) for path in spaces]
+    if (folder / TRACES).is_dir():
+        return _traces_in(folder / TRACES)
+    if runs := _runs_in(folder):
+        return _traces_in(runs[-1])
+    snapshot = next((path for path in files if path.name.endswith(".pickle")), None)
+    if snapshot is not None:
+        raise UnusableInput(f"{snapshot} is a memory snapshot, which has no steps: llmtop report {snapshot}")
+    raise UnusableInput(f"{folder} holds no capture: no .sqlite, .nsys-rep or trace .json is in it")
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    """The folders of the traces that jax.profiler has put there, oldest first."""
+    try:
+        runs = sorted(path for path in (folder / _RUNS).iterdir() if path.is_dir())
+    except OSError:
+        return []
+    return [run for run in runs if any(run.glob("*.json.gz")) or any(run.glob(f"*{ENDING}"))]
+
+
+def _examined(path: Path) -> Examined | None:
+    """What it is; None for what cannot be used."""
+    try:
+        return examine(path)
+    except UnusableInput:
+        return None
+
+
+def _open_file(file: Examined, limits: Limits) -> model.Trace:
+    path = file.path
+    if file.kind == "nsys-report":
+        return _through_nsys(path, limits)
+    if file.kind == "nsys-sqlite":
+        return _unpacked(path, limits) if file.packed else nsys_sqlite.load(path, str(path), limits)
+    if file.kind == "chrome-json":
+        return _open_chrome(file, limits)
+    if file.kind == "xspace":
+        return xspace.load(path, limits)
+    if file.kind == "memory-snapshot":
+        raise UnusableInput(f"{path} is a memory snapshot, which has no steps: llmtop report {path}")
+    raise UnusableInput(f"{path} is no capture but a {file.kind}")
+
+
+def _open_chrome(file: Examined, limits: Limits) -> model.Trace:
+    path, on_disk = file.path, bytes_of(file.path)
+
+    def check(read: chrome_json.Collects) -> None:
+        limits.check_events(path, read.seen, on_disk)
+        limits.check_number(path, "threads", read.threads)
+        limits.check_number(path, "name_characters", read.names.characters)
+        limits.check_number(path, "depth", read.deepest)
+
+    with open_input(path) as raw:
+        try:
+            stream = (
+                Gunzip(raw, lambda unpacked: limits.check_unpacked(path, unpacked, on_disk))
+                if file.packed
+                else raw
+            )
+            return chrome_json.load(stream, str(path), check)
+        except OSError as error:
+            raise UnusableInput(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _unpacked(path: Path, limits: Limits) -> model.Trace:
+    """Unpack a gzipped export beside nothing of the user's, load it, and remove it."""
+    on_disk = bytes_of(path)
+    with tempfile.TemporaryDirectory(prefix="llmtop-") as folder:
+        target = Path(folder) / path.name.removesuffix(".gz")
+        try:
+            with open_input(path) as packed, target.open("wb") as plain:
+                stream = Gunzip(packed, lambda unpacked: limits.check_unpacked(path, unpacked, on_disk))
+                while piece := stream.read(1 << 20):
+                    plain.write(piece)
+        except OSError as error:
+            raise NotPossibleHere(f"{path} cannot be unpacked into {folder}: {error.strerror}") from None
+        trace = nsys_sqlite.load(target, str(path), limits)
+        if stream.cut:
+            trace.notes.insert(0, f"{path} is cut or damaged: only a part of it could be unpacked")
+        return trace
+
+
+def _through_nsys(path: Path, limits: Limits) -> model.Trace:
+    """Have nsys export a report to SQLite, in a temporary folder."""
+    from llmtop.nsys_cli.export import export_into
+
+    with tempfile.TemporaryDirectory(prefix="llmtop-") as folder:
+        return nsys_sqlite.load(export_into(path, Path(folder)), str(path), limits)

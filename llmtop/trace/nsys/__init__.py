@@ -1,0 +1,1 @@
+"""nsys SQLite exports as columns of the trace model."""

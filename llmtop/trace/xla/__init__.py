@@ -1,0 +1,1 @@
+"""XLA profiler output as columns of the trace model."""

@@ -1,0 +1,91 @@
+"""What intervals decide, and how it is told."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from llmtop.bench.statistics.blocks import BlockLength
+from llmtop.bench.statistics.decide import Decision, decide, runs_for, told
+from llmtop.bench.statistics.intervals import ChangeInterval
+from llmtop.bench.statistics.step_statistics import metric_named
+from tests.support.resampled_runs import LEFT_WHOLE, outcome, plain_bootstrap, pools
+
+
+def _change(worse: float, half: float) -> ChangeInterval:
+    """An interval in percent of longer steps."""
+    middle = math.log1p(worse / 100.0)
+    half = math.log1p(half / 100.0)
+    return ChangeInterval(middle, middle - half, middle + half, half / 2.3, 8.0, BlockLength(1, ""), False)
+
+
+@pytest.mark.parametrize(
+    ("worse", "half", "decision", "code"),
+    [
+        (0.2, 1.0, Decision.OK, 0),
+        (3.0, 1.5, Decision.OK, 0),
+        (-4.0, 1.0, Decision.IMPROVEMENT, 0),
+        (6.0, 1.0, Decision.REGRESSION, 1),
+        (5.5, 2.0, Decision.REGRESSION, 1),
+        (6.0, 7.0, Decision.UNDECIDABLE, 3),
+        (0.0, 9.0, Decision.UNDECIDABLE, 3),
+        (4.5, 1.0, Decision.UNDECIDABLE, 3),
+    ],
+)
+def test_a_change_is_held_to_the_limit_and_to_the_noise(
+    worse: float, half: float, decision: Decision, code: int
+) -> None:
+    found = decide(_change(worse, half), metric_named("mean"), 5.0)
+    assert found.decision is decision
+    assert found.decision.exit_code == code
+    assert "5%" in found.reason or decision is Decision.IMPROVEMENT
+
+
+def test_the_same_change_of_a_rate_is_decided_the_same_way() -> None:
+    slower = _change(6.0, 1.0)
+    rate = ChangeInterval(-slower.log_ratio, -slower.high, -slower.low, slower.error, 8.0, slower.blocks, False)
+    longer, fewer = decide(slower, metric_named("mean"), 5.0), decide(rate, metric_named("tokens_per_s"), 5.0)
+    assert (longer.decision, longer.worse) == (fewer.decision, pytest.approx(fewer.worse))
+    assert (longer.worse_low, longer.worse_high) == pytest.approx((fewer.worse_low, fewer.worse_high))
+
+
+@pytest.mark.parametrize(
+    ("worse", "words"),
+    [(6.12, "6.1% worse"), (-0.44, "0.44% better"), (0.001, "the same"), (148.2, "148% worse")],
+)
+def test_a_change_is_told_in_words(worse: float, words: str) -> None:
+    assert told(worse) == words
+
+
+def test_more_runs_are_proposed_where_they_would_do() -> None:
+    assert runs_for(_change(0.0, 4.0), 5.0, 5) == 13
+    assert runs_for(_change(0.0, 60.0), 5.0, 5) is None
+    assert runs_for(_change(0.0, 4.0), 0.0, 5) is None
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("pool", ["h100", "typical", "waiting", "mixed", "compute"])
+def test_equal_benches_raise_no_alarm_and_a_planted_slowdown_is_found(pool: str, interleaved: bool) -> None:
+    """400 pairs drawn from runs of real trainings; `python -m benchmarks decisions` says more of it."""
+    runs = pools()[pool]
+    whole = pool == LEFT_WHOLE
+    equal = outcome(runs, 400, interleaved=interleaved, whole=whole)
+    planted = outcome(runs, 400, interleaved=interleaved, slower=0.06, whole=whole)
+    assert equal.decisions["regression"] <= 20
+    assert min(equal.covered, planted.covered) >= 0.93
+    if pool in ("h100", "typical"):
+        assert planted.decisions["regression"] >= 380
+        assert equal.decisions["ok"] >= 320
+
+
+def test_a_few_equal_benches_raise_no_alarm_and_a_planted_slowdown_is_found() -> None:
+    runs = pools()["typical"]
+    assert outcome(runs, 20).decisions["ok"] >= 18
+    assert outcome(runs, 20, slower=0.06).decisions["regression"] >= 18
+
+
+def test_the_plain_bootstrap_is_too_narrow_for_five_runs() -> None:
+    runs = pools()["mixed"]
+    plain, corrected = outcome(runs, 100, compare=plain_bootstrap), outcome(runs, 100)
+    assert plain.covered < 0.93 <= corrected.covered

@@ -1,0 +1,302 @@
+"""Which cost of loading is named, by made-up looks: the word, or none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from llmtop.loading.cost import decide
+from llmtop.loading.seen import LoadSeen, Waits
+from llmtop.loading.source import SourceFiles
+from llmtop.model.snapshot import LoadingCost
+from llmtop.stacks.fold import CpuTime
+from llmtop.stacks.samples import Frame, SampledProcess, Stack, ThreadId
+
+TORCH = "/env/lib/python3.11/site-packages/torch/utils/data/"
+PIL = Frame("resize", "/env/lib/python3.11/site-packages/PIL/Image.py", 3)
+CUT = Frame("encode", "/env/lib/python3.11/site-packages/tiktoken/core.py", 3)
+OWN = Frame("Set.__getitem__", "/home/me/data.py", 7)
+LOOP = Frame("_worker_loop", f"{TORCH}_utils/worker.py", 374)
+FETCH = Frame("_MapDatasetFetcher.fetch", f"{TORCH}_utils/fetch.py", 54)
+QUEUES = "/usr/lib/python3.11/multiprocessing/queues.py"
+IDLE = (Frame("_worker_loop", f"{TORCH}_utils/worker.py", 334), Frame("Queue.get", QUEUES, 1))
+AWAITS = (
+    Frame("main", "/home/me/train.py", 3),
+    Frame("_BaseDataLoaderIter.__next__", f"{TORCH}dataloader.py", 1),
+    Frame("Queue.get", "/usr/lib/python3.11/multiprocessing/queues.py", 1),
+    Frame("wait", "/usr/lib/python3.11/multiprocessing/connection.py", 1),
+)
+TRAINS = (Frame("main", "/home/me/train.py", 4),)
+
+
+def worker(pid: int, doing: dict[tuple[Frame, ...], int], idle: int = 0) -> list[Stack]:
+    process = SampledProcess(pid, started_by=1)
+    made = [Stack(process, ThreadId(pid), (LOOP, FETCH, *frames), number) for frames, number in doing.items()]
+    return [*made, Stack(process, ThreadId(pid), IDLE, idle)] if idle else made
+
+
+def trains(waits: int, works: int) -> list[Stack]:
+    return [
+        Stack(SampledProcess(1), ThreadId(1), AWAITS, waits),
+        Stack(SampledProcess(1), ThreadId(1), TRAINS, works),
+    ]
+
+
+def seen(*stacks: list[Stack], states: dict[int, dict[Waits, int]] | None = None, **more: object) -> LoadSeen:
+    counted = {thread: Counter(one) for thread, one in (states or {}).items()}
+    return LoadSeen(pid=1, stacks=tuple(one for each in stacks for one in each), states=counted, **more)  # type: ignore[arg-type]
+
+
+def test_most_of_the_time_names_it_and_the_workers_that_suffice_are_counted() -> None:
+    cost = decide(
+        seen(trains(50, 50), *(worker(pid, {(OWN, PIL): 100}) for pid in (2, 3)), cores=16.0, step_seconds=0.4)
+    )
+    assert cost is not None
+    assert (cost.cause, cost.library, cost.share_pct) == ("decode", "PIL", 100.0)
+    assert cost.save_seconds == pytest.approx(0.2)
+    # two that are always busy make one batch a step; half of the step is waited for
+    assert cost.workers_needed in (3, 4)
+    assert "at most 200 ms" in cost.advice
+
+
+def test_two_that_are_near_name_none() -> None:
+    cost = decide(seen(trains(80, 20), worker(2, {(OWN, PIL): 52, (OWN, CUT): 48})))
+    assert cost is not None
+    assert cost.cause == "unknown"
+    assert "decoding 52%" in cost.summary
+    assert "tokenizing 48%" in cost.summary
+
+
+def test_few_looks_name_none() -> None:
+    cost = decide(seen(trains(3, 0), worker(2, {(OWN, PIL): 3})))
+    assert cost is not None
+    assert cost.cause == "unknown"
+
+
+def test_a_training_that_does_not_wait_has_no_finding() -> None:
+    assert decide(seen(trains(5, 95), worker(2, {(OWN, PIL): 100}))) is None
+
+
+def test_where_the_kernel_says_disk_the_library_is_not_blamed() -> None:
+    cost = decide(
+        seen(
+            trains(90, 10),
+            worker(2, {(OWN, PIL): 100}),
+            states={2: {"disk": 80, "runs": 20}},
+            read_bytes_per_s=3e6,
+        )
+    )
+    assert cost is not None
+    assert cost.cause == "disk"
+    assert "come from storage" in cost.summary
+
+
+def test_a_wait_for_another_thread_of_the_library_is_no_lock() -> None:
+    busy = {9: CpuTime(95.0, 0.0, "rayon", 2), 2: CpuTime(2.0, 0.0, "python", 2)}
+    stacks = worker(2, {(OWN,): 100})
+    cost = decide(seen(trains(90, 10), stacks, states={2: {"futex": 95, "runs": 5}}, cpu=busy))
+    assert cost is not None
+    assert cost.cause != "lock"
+    alone = decide(seen(trains(90, 10), stacks, states={2: {"futex": 95, "runs": 5}}, cpu={2: busy[2]}))
+    assert alone is not None
+    assert alone.cause == "lock"
+
+
+def test_cpus_that_others_take_are_named_only_where_it_would_keep_up_with_them() -> None:
+    starved = {pid: CpuTime(15.0, 85.0, "python", pid) for pid in (2, 3)}
+    cost = decide(
+        seen(trains(60, 40), *(worker(pid, {(OWN, PIL): 100}) for pid in (2, 3)), cpu=starved, cores=2.0)
+    )
+    assert cost is not None
+    assert cost.cause == "cpu"
+    assert cost.workers_needed is None
+    hopeless = decide(
+        seen(trains(95, 5), *(worker(pid, {(OWN, PIL): 100}) for pid in (2, 3)), cpu=starved, cores=2.0)
+    )
+    assert hopeless is not None
+    assert hopeless.cause == "decode", "even with its CPUs it would not keep up"
+
+
+def test_a_training_that_lacks_cpus_itself_would_want_its_batches_sooner() -> None:
+    cpu = {pid: CpuTime(15.0, 85.0, "python", pid) for pid in (2, 3)}
+    looks = (trains(60, 40), *(worker(pid, {(OWN, PIL): 100}) for pid in (2, 3)))
+    slowed = cpu | {1: CpuTime(10.0, 30.0, "python", 1)}
+    cost = decide(seen(*looks, cpu=slowed, cores=2.0))
+    assert cost is not None
+    assert cost.cause == "decode", "with its CPUs it would train in 10 of 100, and two workers take 15"
+
+
+def test_a_worker_that_is_woken_and_gets_no_cpu_lacks_cpus() -> None:
+    woken = {2: CpuTime(2.0, 66.0, "python", 2)}
+    cost = decide(seen(trains(41, 59), worker(2, {(OWN,): 47}, idle=53), cpu=woken, cores=2.0))
+    assert cost is not None
+    assert cost.cause == "cpu", cost.summary
+
+
+def test_one_slow_worker_is_not_too_few_of_them() -> None:
+    others = [worker(pid, {(OWN,): 5}, idle=95) for pid in range(3, 10)]
+    cost = decide(seen(trains(90, 10), worker(2, {(OWN,): 100}), *others))
+    assert cost is not None
+    assert (cost.cause, cost.workers, cost.workers_needed) == ("slow_worker", 8, None)
+    assert "pid 2" in cost.summary
+
+
+def test_a_worker_whose_turn_it_is_to_wait_for_a_disk_is_not_called_slow() -> None:
+    others = [worker(pid, {(OWN,): 5}, idle=95) for pid in (3, 4, 5)]
+    states: dict[int, dict[Waits, int]] = {2: {"disk": 97, "runs": 3}}
+    cost = decide(seen(trains(90, 10), worker(2, {(OWN,): 100}), *others, states=states, read_bytes_per_s=3e6))
+    assert cost is not None
+    assert cost.cause == "disk"
+
+
+def test_workers_with_half_their_time_left_are_not_what_is_waited_for() -> None:
+    """One of them is, where most of the work is its; else nothing is named."""
+    others = [worker(pid, {(OWN,): 2}, idle=98) for pid in range(3, 10)]
+    cost = decide(seen(trains(20, 80), worker(2, {(OWN, PIL): 55}, idle=45), *others))
+    assert cost is not None
+    assert cost.cause == "slow_worker"
+    cost = decide(seen(trains(20, 80), *(worker(pid, {(OWN, PIL): 30}, idle=70) for pid in (2, 3, 4))))
+    assert cost is not None
+    assert cost.cause == "unknown", cost.summary
+    cost = decide(seen(trains(20, 80), *(worker(pid, {(OWN, PIL): 60}, idle=40) for pid in (2, 3, 4))))
+    assert cost is not None
+    assert cost.cause == "decode"
+
+
+def test_more_workers_are_advised_only_where_there_is_a_cpu_for_one() -> None:
+    def of(number: int, cores: float, queues_pct: float = 0.0) -> LoadingCost:
+        pids = range(2, 2 + number)
+        cpu = {
+            pid: CpuTime(100.0 * min(1.0, cores / number) - queues_pct, queues_pct, "python", pid) for pid in pids
+        }
+        cost = decide(seen(trains(90, 10), *(worker(pid, {(OWN,): 100}) for pid in pids), cpu=cpu, cores=cores))
+        assert cost is not None
+        return cost
+
+    assert of(4, cores=2.0).cause == "own_code"
+    assert of(4, cores=2.0).workers_needed is None
+    assert "the 2 CPUs are full" in of(4, cores=2.0).summary
+    assert "data.py:7" in of(4, cores=2.0).summary
+    assert of(4, cores=16.0).cause == "too_few_workers"
+    assert of(4, cores=16.0, queues_pct=50.0).cause == "unknown", "others have the CPUs"
+    assert "its worker is busy" in of(1, cores=2.0).summary
+
+
+def test_workers_of_several_epochs_are_counted_as_many_as_there_are_at_a_time() -> None:
+    epochs = [worker(pid, {(OWN, PIL): 32}) for pid in range(2, 8)]  # two at a time, three times
+    cost = decide(seen(trains(90, 10), *epochs, cpu={1: CpuTime(10.0, 0.0, "python", 1)}, cores=16.0))
+    assert cost is not None
+    assert cost.cause == "decode"
+    assert cost.workers == 2
+    assert cost.workers_needed in range(10, 33), "two that are always busy, over the tenth that is not waited"
+
+
+def test_pages_that_come_from_no_disk_come_over_the_network() -> None:
+    states: dict[int, dict[Waits, int]] = {2: {"disk": 80, "runs": 20}}
+    stacks = worker(2, {(OWN,): 100})
+    cost = decide(seen(trains(90, 10), stacks, states=states, read_bytes_per_s=0.0, written_bytes_per_s=0.0))
+    assert cost is not None
+    assert cost.cause == "network"
+    written = decide(seen(trains(90, 10), stacks, states=states, read_bytes_per_s=0.0, written_bytes_per_s=1e6))
+    assert written is not None
+    assert written.cause == "disk", "it waits until what it writes is on the disk"
+
+
+@pytest.mark.parametrize(
+    ("package", "module"), [("webdataset", "autodecode.py"), ("datasets", "features/image.py")]
+)
+def test_decoders_of_packages_that_load_are_no_code_of_the_script(package: str, module: str) -> None:
+    place = f"/env/lib/python3.11/site-packages/{package}"
+    decoder = Frame("decode", f"{place}/{module}", 7)
+    cost = decide(seen(trains(90, 10), worker(2, {(decoder,): 100})))
+    assert cost is not None
+    assert cost.cause == "decode"
+    other = Frame("shuffle", f"{place}/filters.py", 7)
+    cost = decide(seen(trains(90, 10), worker(2, {(other,): 100})))
+    assert cost is not None
+    assert f"code of {package}" in cost.summary
+
+
+def test_workers_that_have_time_left_are_not_called_too_few() -> None:
+    cost = decide(seen(trains(90, 10), *(worker(pid, {(OWN,): 30}, idle=70) for pid in (2, 3, 4))))
+    assert cost is not None
+    assert cost.cause == "unknown"
+
+
+def test_stacks_that_could_not_be_read_leave_what_the_kernel_says() -> None:
+    states: dict[int, dict[Waits, int]] = {2: {"disk": 70, "runs": 5, "poll": 25}}
+    cost = decide(seen(trains(90, 10), states=states, workers=(2,)))
+    assert cost is not None
+    assert cost.cause == "disk"
+    running = decide(seen(trains(90, 10), states={2: {"runs": 100}}, workers=(2,)))
+    assert running is not None
+    assert running.cause == "unknown"
+
+
+@pytest.mark.parametrize(("rate", "words"), [(None, "files 1"), (0.0, "(from memory)"), (9e8, "from storage)")])
+def test_files_are_said_to_come_from_memory_only_where_the_kernel_says_so(rate: float | None, words: str) -> None:
+    read = Frame("_getitem", "/usr/lib/python3.11/tarfile.py", 7)
+    cost = decide(seen(trains(90, 10), worker(2, {(OWN, read): 100}), read_bytes_per_s=rate))
+    assert cost is not None
+    assert cost.cause == "unknown"
+    assert words in cost.summary
+
+
+def test_a_sleep_names_nothing() -> None:
+    cost = decide(seen(trains(90, 10), worker(2, {(OWN,): 100}), states={2: {"sleep": 98, "runs": 2}}))
+    assert cost is not None
+    assert cost.cause == "unknown"
+    assert "sleeping" in cost.summary
+
+
+SCRIPT = """import cv2
+import multiprocessing as mp
+from tokenizers import Tokenizer
+lock = mp.Lock()
+class Set:
+    def __init__(self):
+        self.tok = Tokenizer.from_file("t.json")
+    def __getitem__(self, index):
+        image = cv2.imread("a")
+        ids = self.tok.encode("x").ids
+        both = self.tok.encode(open("a").read())
+        with lock:
+            pass
+        with open("f") as file:
+            return file.read()
+def batches():
+    yield 1
+"""
+
+
+def test_the_line_that_calls_a_library_in_c_is_read(tmp_path: Path) -> None:
+    script = tmp_path / "data.py"
+    script.write_text(SCRIPT)
+    sources = SourceFiles()
+
+    def calls(line: int) -> tuple[str, ...]:
+        return sources.calls(Frame("Set.__getitem__", str(script), line))
+
+    assert calls(9) == ("cv2.imread",)
+    assert "tokenizers.Tokenizer.from_file.encode" in calls(10)
+    assert "multiprocessing.Lock" in calls(12)
+    assert "open.read" in calls(15)
+    assert sources.is_generator(Frame("batches", str(script), 17))
+    assert not sources.is_generator(Frame("Set.__getitem__", str(script), 9))
+    lines = {9: "decode", 10: "tokenize", 11: "too_few_workers", 12: "lock"}
+    for line, cause in lines.items():
+        stacks = worker(2, {(Frame("Set.__getitem__", str(script), line),): 100})
+        cost = decide(seen(trains(90, 10), stacks), sources.calls, sources.is_generator)
+        assert cost is not None
+        assert cost.cause == cause, line
+
+
+def test_a_file_that_is_gone_or_no_python_says_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "data.py"
+    script.write_text("def (")
+    sources = SourceFiles()
+    assert sources.calls(Frame("f", str(script), 1)) == ()
+    assert sources.calls(Frame("f", str(tmp_path / "gone.py"), 1)) == ()
+    assert not sources.is_generator(Frame("f", "relative.py", 1))

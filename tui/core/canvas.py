@@ -1,0 +1,151 @@
+"""The widget that shows painted rows: one a screen, so a frame costs one pass and nothing is laid out again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.segment import Segment
+from rich.style import Style
+from textual._compositor import CompositorUpdate
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+from tui.core.layout import Rect
+from tui.paint.rows import Look, Row
+
+
+class Placed(NamedTuple):
+    """A painted part and where it goes; there are as many rows as the rectangle is high."""
+
+    rect: Rect
+    rows: Sequence[Row]
+
+
+class Board(Widget):
+    """Shows painted parts and repaints only the rows that differ from those shown before."""
+
+    ALLOW_SELECT = False
+
+    def __init__(self, on_size: Callable[[], None]) -> None:
+        """Make an empty board.
+
+        Args:
+            on_size: called when the size has changed, to paint anew.
+        """
+        super().__init__()
+        self._on_size = on_size
+        self._rects: list[Rect] = []
+        self._rows: list[list[list[Segment]]] = []
+        self._strips: list[Strip] = []
+        self._drawn_with: Look | None = None
+
+    def show(self, parts: Iterable[Placed], look: Look) -> None:
+        """Replace what is shown by these parts."""
+        placed = list(parts)
+        rects = [part.rect for part in placed]
+        rows = [[row.segments for row in part.rows] for part in placed]
+        width, height = self.size
+        if rects == self._rects and look is self._drawn_with and len(self._strips) == height:
+            lines = _changed_lines(rects, self._rows, rows)
+        else:
+            lines = set(range(height))
+            self._strips = [Strip.blank(width)] * height
+        self._rects, self._rows, self._drawn_with = rects, rows, look
+        for y, strip in _strips(placed, lines, width, look):
+            if y < height:
+                self._strips[y] = strip
+        if not lines:
+            return
+        if self._is_all_there_is():
+            changed = _Lines([(y, self._strips[y]) for y in sorted(lines) if y < height])
+            self.app._display(self.screen, changed)  # type: ignore[arg-type]  # as Textual's own updates
+        else:
+            self.refresh(*_regions(lines, width))
+
+    def _is_all_there_is(self) -> bool:
+        """Whether nothing else is on the terminal, nor about to be: then lines may go there at once.
+
+        Textual would wait for up to 16 ms, wake up three times and put them together with what lies below and
+        above them: a sixth of what a frame took, and keys are answered later by as much.
+        """
+        app, screen = self.app, self.screen
+        if not self._is_mounted or screen is not app.screen or app._background_screens or app.is_inline:
+            return False
+        if app._batch_count or screen._layout_required or screen._dirty_widgets or not self.size:
+            return False
+        shown = screen._compositor.visible_widgets
+        return shown.keys() == {screen, self} and shown[self][0] == app.size.region
+
+    def on_resize(self) -> None:
+        """Have everything painted for the new size."""
+        self._on_size()
+
+    def render_line(self, y: int) -> Strip:
+        """One line, as it was painted; until it is painted for a new size, cut or filled to that."""
+        return self._line(y, self.size.width)
+
+    def _line(self, y: int, width: int) -> Strip:
+        return self._strips[y].adjust_cell_length(width) if y < len(self._strips) else Strip.blank(width)
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The lines as they were painted: they have all their styles, so none of Textual's is laid over them."""
+        width = self.size.width  # which Textual works out anew each time
+        lines = [self._line(y, width) for y in crop.line_range]
+        if crop.column_span == (0, width):
+            return lines
+        return [line.crop(*crop.column_span) for line in lines]
+
+
+class _Lines(CompositorUpdate):
+    """Whole lines of the terminal, with their places."""
+
+    def __init__(self, lines: list[tuple[int, Strip]]) -> None:
+        self._lines = lines
+
+    def render_segments(self, console: Console) -> str:
+        """What is written to the terminal for them."""
+        return "".join([f"\x1b[{y + 1};1H{strip.render(console)}" for y, strip in self._lines])
+
+
+def _changed_lines(
+    rects: list[Rect], before: list[list[list[Segment]]], after: list[list[list[Segment]]]
+) -> set[int]:
+    """The lines of the screen on which something differs."""
+    return {
+        rect.y + index
+        for rect, old, new in zip(rects, before, after, strict=True)
+        for index, (one, other) in enumerate(zip(old, new, strict=True))
+        if one is not other and one != other
+    }
+
+
+def _regions(lines: set[int], width: int) -> list[Region]:
+    """The lines as regions over the whole width, neighbours put together."""
+    regions: list[Region] = []
+    for y in sorted(lines):
+        if regions and regions[-1].bottom == y:
+            last = regions.pop()
+            regions.append(Region(0, last.y, width, last.height + 1))
+        else:
+            regions.append(Region(0, y, width, 1))
+    return regions
+
+
+def _strips(placed: list[Placed], lines: set[int], width: int, look: Look) -> Iterable[tuple[int, Strip]]:
+    """The lines asked for, each put together from the parts that lie on it."""
+    across: dict[int, list[tuple[int, Row]]] = {y: [] for y in lines}
+    for rect, rows in placed:
+        for index, row in enumerate(rows):
+            if rect.y + index in across:
+                across[rect.y + index].append((rect.x, row))
+    ground: Style = look.palette.text
+    for y, parts in across.items():
+        line = Row(width)
+        for x, row in sorted(parts, key=lambda part: part[0]):
+            line.to(x, ground)
+            line.segments += row.segments
+            line.used += row.used
+        yield y, line.end(ground).strip(ascii_only=look.glyphs.ascii)

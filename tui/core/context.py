@@ -1,0 +1,46 @@
+"""What a screen may ask of the app: the view, how to draw, and to open or leave a screen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tui.core.base_app import TerminalApp
+from tui.state.view import View
+
+if TYPE_CHECKING:
+    from llmtop.capture.prepared import PreparedCaptures
+
+
+class ScreenContext(TerminalApp):
+    """The app as its screens know it; `tui.app.LlmtopApp` is the one there is."""
+
+    view: View
+    """Newest snapshot, history, and what the person chose."""
+    prepared: PreparedCaptures | None = None
+    """In the demo, the captures that are opened in place of taking some."""
+
+    @property
+    def replaying(self) -> bool:
+        """Whether a recording is shown."""
+        raise NotImplementedError
+
+    def open_screen(self, name: str, *arguments: Any) -> None:
+        """Put a screen on top.
+
+        Args:
+            name: "module:Class" below `tui.screens`, as tui/core/keys.py has it.
+            arguments: for the class.
+        """
+        raise NotImplementedError
+
+    def action_span(self, step: int) -> None:
+        """Have all charts cover the next longer span of time, or the next shorter one where `step` is negative."""
+        raise NotImplementedError
+
+    def action_first(self) -> None:
+        """Show the oldest that is known; in a replay the beginning of the recording."""
+        raise NotImplementedError
+
+    async def action_back(self) -> None:
+        """Leave the screen on top."""
+        raise NotImplementedError

@@ -1,0 +1,1 @@
+"""Time series of the last two hours in fixed memory."""

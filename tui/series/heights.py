@@ -1,0 +1,62 @@
+"""How high values are drawn: in eighths of a row, and how what stands out in a cell is told from its mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from tui.series.series_store import Spread
+
+SPIKE = 128
+"""Added to a height that is not the mean's but an extreme's, which lies far from it."""
+_CALM = 0.12
+"""Of the axis: less than an eighth and its rounding."""
+_FAR = 2
+
+
+def level(value: float | None, limit: float | None, rows: int = 1) -> int:
+    """How high to draw a value in eighths of a row, 8 for each row: 0 absent, 1 the lowest, all at 97 %."""
+    if value is None or limit is None or not math.isfinite(value) or not 0 < limit < math.inf:
+        return 0
+    eighths = value / limit * 8.0 * rows + 0.25
+    return 1 if eighths < 2.0 else 8 * rows if eighths >= 8 * rows else int(eighths)
+
+
+def height(spread: Spread | None, low: float, limit: float, rows: int = 1) -> int:
+    """How high a cell is drawn: its mean, or where an extreme lies far from that, the extreme and `SPIKE`."""
+    if spread is None or not limit > low:
+        return 0
+    mean_value, low_value, high_value = spread
+    mean = level(mean_value - low, limit - low, rows)
+    if high_value - low_value < (limit - low) * _CALM:
+        return mean
+    least, most = level(low_value - low, limit - low, rows), level(high_value - low, limit - low, rows)
+    far = most if most - mean >= mean - least else least
+    return far + SPIKE if abs(far - mean) >= max(_FAR, rows) else mean
+
+
+def heights(spreads: Iterable[Spread | None], low: float, limit: float, rows: int = 1) -> bytearray:
+    """How high each of these cells is drawn, as `height` gives it; most of them hold nothing that stands out."""
+    span, found = limit - low, bytearray()
+    calm = span * _CALM
+    for spread in spreads:
+        if spread is not None and spread[2] - spread[1] < calm:
+            found.append(level(spread[0] - low, span, rows))
+        else:
+            found.append(height(spread, low, limit, rows))
+    return found
+
+
+class FigureHistory(Struct, frozen=True):
+    """One figure over the cells of a row: what is drawn, and the ends of its axis."""
+
+    heights: bytes
+    """By cell, as `height` gives them; 0 where nothing is known."""
+    low: float
+    high: float
+    """The ends of the axis."""
+    least: float | None
+    most: float | None
+    """The extremes of all values in the span; None without any."""

@@ -1,0 +1,61 @@
+"""How a training's step was made up over the last two hours: seconds of each phase, by quarter minutes."""
+
+from __future__ import annotations
+
+import math
+from array import array
+
+from llmtop.model.snapshot import Rank
+from llmtop.step_history.whole_steps import OUTSIDE
+
+BUCKET_SECONDS = 15.0
+_BUCKETS = 480
+MOST_NAMES = 10
+"""The top-level phases of which there is a history, `outside` among them."""
+
+
+class PhaseHistory:
+    """One training process; all the room is taken at once."""
+
+    __slots__ = ("_seconds", "_stamps", "kept", "names", "newest")
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        """In the order in which they run, as far as it is known."""
+        self.newest = 0.0
+        self.kept: tuple[object, object] | None = None
+        """What was drawn of it last, and for what."""
+        self._seconds = array("f", [0.0]) * (_BUCKETS * MOST_NAMES)
+        self._stamps = array("q", [-1]) * _BUCKETS
+
+    def add(self, rank: Rank, now: float) -> None:
+        """Take in the means that hold now; the last of a quarter minute stays."""
+        self.newest = now
+        bucket = math.floor(now / BUCKET_SECONDS)
+        place = bucket % _BUCKETS
+        base = place * MOST_NAMES
+        self._seconds[base : base + MOST_NAMES] = array("f", [0.0]) * MOST_NAMES
+        self._stamps[place] = bucket
+        parts = [(phase.name, phase.host_seconds) for phase in rank.phases if "/" not in phase.name]
+        if rank.outside_seconds is not None:
+            parts.append((OUTSIDE, rank.outside_seconds))
+        for name, seconds in parts:
+            if name not in self.names:
+                if len(self.names) >= MOST_NAMES:
+                    continue
+                self.names.append(name)
+            if 0.0 <= seconds < math.inf:
+                self._seconds[base + self.names.index(name)] = seconds
+
+    def between(self, start: float, end: float) -> dict[str, float] | None:
+        """Mean seconds of each phase from one instant to another; None where nothing is known."""
+        found, number = [0.0] * len(self.names), 0
+        for bucket in range(math.floor(start / BUCKET_SECONDS), math.floor(end / BUCKET_SECONDS) + 1):
+            place = bucket % _BUCKETS
+            if self._stamps[place] == bucket:
+                number += 1
+                for index in range(len(found)):
+                    found[index] += self._seconds[place * MOST_NAMES + index]
+        if not number:
+            return None
+        return {name: seconds / number for name, seconds in zip(self.names, found, strict=True)}

@@ -1,0 +1,1 @@
+"""What the screen knows besides the newest snapshot: history, alerts, selection."""

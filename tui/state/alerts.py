@@ -1,0 +1,149 @@
+"""The alerts as a person meets them: those that hold and those that did, which one is shown, which are muted."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from llmtop.model.alerts import followed, joined
+from llmtop.model.snapshot import Alert, Snapshot
+from tui.paint import alert_style
+
+KEPT = 1000
+"""Alerts that are remembered: of a bad night, not only of its last hour."""
+
+
+class Episode(Struct, eq=False):
+    """One alert from when it came to when it went."""
+
+    alert: Alert
+    """As it was told last, with its GPU and pid if they were ever known."""
+    until: float | None = None
+    """Unix time of the first snapshot without it; None while it holds."""
+    muted: bool = False
+
+
+class AlertLog:
+    """Every alert that was seen. The app tells it each snapshot; keys choose one, or mute it."""
+
+    def __init__(self) -> None:
+        self._episodes: deque[Episode] = deque(maxlen=KEPT)
+        self._gone: deque[Episode] = deque(maxlen=KEPT)
+        self._up: list[Episode] = []
+        self._chosen: Episode | None = None
+        self._ever_muted = False
+        self.since: float | None = None
+        """Unix time of the first snapshot that was seen."""
+        self.changes = 0
+        """How often anything of it may have changed."""
+
+    def take(self, snapshot: Snapshot) -> None:
+        """Remember what holds now. A graver alert than the one chosen is shown in its place."""
+        self.changes += 1
+        if self.since is None:
+            self.since = snapshot.time
+        present = alert_style.ordered(snapshot.alerts)
+        places = followed([one.alert for one in self._up], present)
+        going_on = {place for place in places if place is not None}
+        for index, episode in enumerate(self._up):
+            if index not in going_on:
+                episode.until = snapshot.time
+                self._gone.append(episode)
+        now, new = [], []
+        for alert, place in zip(present, places, strict=True):
+            if place is None:
+                new.append(Episode(alert))
+                now.append(new[-1])
+            else:
+                episode = self._up[place]
+                episode.alert = joined(alert, episode.alert)
+                now.append(episode)
+        self._up = now
+        self._episodes.extend(new)
+        chosen = self._chosen
+        if chosen is not None and (chosen not in now or any(_graver(one, chosen) for one in new)):
+            self._chosen = None
+
+    def replace(self, snapshots: Iterable[Snapshot]) -> None:
+        """Forget all and take in these, as after a jump in a recording; what was muted stays so."""
+        muted = [one.alert for one in self._episodes if one.muted]
+        self.changes += 1
+        self._episodes.clear()
+        self._gone.clear()
+        self.since = None
+        self._up, self._chosen = [], None
+        for snapshot in snapshots:
+            self.take(snapshot)
+        for episode in self._episodes:
+            episode.muted = any(_named_alike(episode.alert, alert) for alert in muted)
+
+    def episode(self, alert: Alert) -> Episode | None:
+        """What is remembered of an alert of any snapshot."""
+        found = [one for one in reversed(self._episodes) if _named_alike(one.alert, alert)]
+        return min(found, key=lambda one: abs(one.alert.since - alert.since), default=None)
+
+    def is_muted(self, alert: Alert) -> bool:
+        """Whether the person has muted it; for as long as it holds."""
+        if not self._ever_muted:
+            return False  # asked for each alert of each frame
+        episode = self.episode(alert)
+        return episode is not None and episode.muted
+
+    def heard(self, snapshot: Snapshot | None) -> list[Alert]:
+        """The alerts of a snapshot that are not muted, the gravest first."""
+        found = () if snapshot is None else snapshot.alerts
+        return [alert for alert in alert_style.ordered(found) if not self.is_muted(alert)]
+
+    def all(self, snapshot: Snapshot | None) -> list[Alert]:
+        """All alerts of a snapshot, the gravest first, those that are muted last."""
+        found = alert_style.ordered(() if snapshot is None else snapshot.alerts)
+        return sorted(found, key=self.is_muted)
+
+    def shown(self, among: list[Alert]) -> Alert | None:
+        """The one that is shown of these: the chosen one, else the first."""
+        if self._chosen is not None:
+            for alert in among:
+                if self.episode(alert) is self._chosen:
+                    return alert
+        return among[0] if among else None
+
+    def advance(self, among: list[Alert]) -> None:
+        """Show the next one of these; after the last, the first."""
+        shown = self.shown(among)
+        self.changes += 1
+        if shown is not None:
+            self._chosen = self.episode(among[(among.index(shown) + 1) % len(among)])
+
+    def mute(self, alert: Alert) -> bool:
+        """Mute it for as long as it holds, or hear it again; returns whether it is muted now."""
+        episode = self.episode(alert)
+        if episode is None:
+            return False
+        self.changes += 1
+        episode.muted = not episode.muted
+        self._ever_muted = True
+        return episode.muted
+
+    def past(self) -> list[Episode]:
+        """Those that have gone, the last to go first."""
+        return list(reversed(self._gone))
+
+    def last_gone(self) -> Episode | None:
+        """The one that went last, if any did."""
+        return self._gone[-1] if self._gone else None
+
+    def gone_count(self) -> int:
+        """How many that have gone are remembered."""
+        return len(self._gone)
+
+
+def _graver(one: Episode, other: Episode) -> bool:
+    return alert_style.weight(one.alert) > alert_style.weight(other.alert)
+
+
+def _named_alike(one: Alert, other: Alert) -> bool:
+    """Whether both may be about the same GPU and process, as far as either knows them."""
+    pairs = ((one.gpu, other.gpu), (one.pid, other.pid))
+    return one.id == other.id and all(None in pair or pair[0] == pair[1] for pair in pairs)

@@ -1,0 +1,425 @@
+"""What the screen remembers of the past: figures by time, phases as shares, alerts from when to when.
+
+All that is drawn of it covers the same span up to the same instant (`History.end`), so that what stands above each
+other on any screen happened at the same time. Moving the instant back is rewinding; what came after it stays.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import deque
+from collections.abc import Iterable
+from statistics import median
+
+from msgspec import Struct
+
+from llmtop.model.snapshot import Alert, Gpu, Rank, Snapshot
+from llmtop.recording.steady import SteadyTime
+from llmtop.step_history.whole_steps import latency
+from tui.paint.charts import nice_limit
+from tui.paint.gpu_metrics import BY_KEY, METRICS
+from tui.series.heights import SPIKE, FigureHistory, heights
+from tui.series.phase_history import PhaseHistory
+from tui.series.series_store import Cells, SeriesStore, Spread
+from tui.state import stalled as silence
+
+SPANS: tuple[float | None, ...] = (60.0, 300.0, 1200.0, 7200.0, None)
+"""Seconds that the keys choose among; None is all that is known."""
+_ALL_SPANS = (60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 5400.0, 7200.0)
+"""What all is rounded up to, so that the picture does not move with every second."""
+GPU_SERIES = 144
+"""Of the series, how many are for GPUs: all figures of eight, the first ones of each where there are more."""
+METRICS_OF_A_RANK = 4
+"""A training may log any number of names; only the first ones get a history."""
+MOST_RANKS = 32
+MOST_ALERTS = 200
+_HOLE_SECONDS, _HOLE_TIMES = 90.0, 5.0
+"""A pause between snapshots that is longer than both (so many times the usual one) is a hole: nobody looked."""
+_IDLE_SECONDS = 600.0
+"""A series that was not written for so long may make room for another."""
+_MOST_CACHED = 160
+REFRESH_SECONDS = 2.0
+"""A row whose newest cell goes on is drawn anew no oftener."""
+_GAP_SECONDS = 30.0
+"""An alert that comes back within so long went on, on the time line."""
+NAN = math.nan
+
+Name = tuple[object, ...]
+
+
+class AlertSpan(Struct):
+    """An alert from when to when."""
+
+    alert: Alert
+    """As it was told last."""
+    since: float
+    until: float
+    """Unix times; the second is that of the last snapshot that had it."""
+
+
+class _Drawn(Struct):
+    """What was worked out for a row, so that the next time only its newest cells are."""
+
+    cells: Cells
+    until: float
+    rewritten: int
+    spreads: list[Spread | None]
+    changed_from: int = 0
+    """The first cell that was worked out anew this time."""
+    since: float = 0.0
+    """The `until` of the time before."""
+    moved: int = 0
+    """By how many cells all others moved to the left; -1: nothing was kept."""
+
+
+class _Heights(Struct):
+    """How the cells of a row were drawn."""
+
+    drawn: _Drawn
+    axis: tuple[float, float, int]
+    heights: bytearray
+    past: FigureHistory
+
+
+_Key = tuple[str, int, float]
+
+
+def key_of(rank: Rank) -> _Key:
+    """What names a training process for good: its pid is given to another once it has ended."""
+    return rank.host, rank.pid, rank.attached_at or 0.0
+
+
+class History:
+    """Everything remembered of the past, and which part of it is shown."""
+
+    def __init__(self) -> None:
+        self._span: float | None = SPANS[1]
+        self.chosen = False
+        """Whether a person chose the span; else it is shorter while less is known: no chart is nearly empty."""
+        self.instant: float | None = None
+        """Unix time that is shown; None: the newest."""
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.store = SeriesStore()
+        self.first: float | None = None
+        """Unix time of the oldest that is known."""
+        self.newest: float | None = None
+        """Unix time of the newest snapshot."""
+        self.alerts: deque[AlertSpan] = deque(maxlen=MOST_ALERTS)
+        self.phases: dict[_Key, PhaseHistory] = {}
+        self._gpus: dict[str, Gpu] = {}
+        self._clock = SteadyTime()
+        self._usual = 1.0
+        self._known = 0.0
+        """Seconds that were known when the newest instant was shown last."""
+        self._drawn: dict[tuple[int, int], _Drawn] = {}
+        self._heights: dict[tuple[Name, int], _Heights] = {}
+        self._cells_of: tuple[object, ...] = ()
+        """What end and length of the span that was cut last follow from."""
+        self._cells: dict[int, Cells] = {}
+        """Into how many cells, and which."""
+        self._gpu_series = 0
+        self._wanting: set[Name] = set()
+
+    # --- what is shown ------------------------------------------------------------------------------------------
+
+    @property
+    def end(self) -> float:
+        """Unix time at which every chart ends."""
+        if self.instant is not None:
+            return self.instant
+        return 0.0 if self.newest is None else self.newest
+
+    @property
+    def span(self) -> float | None:
+        """Seconds that every strip and chart covers once so much is known; one of `SPANS`."""
+        return self._span
+
+    @span.setter
+    def span(self, seconds: float | None) -> None:
+        self._span, self.chosen = seconds, True
+
+    @property
+    def seconds(self) -> float:
+        """How much time every chart covers."""
+        if self.span is not None:
+            return self.span if self.chosen else self._filled(self.span)
+        known = self.end - (self.end if self.first is None else self.first)
+        return next((one for one in _ALL_SPANS if known <= one), _ALL_SPANS[-1])
+
+    def _filled(self, usual: float) -> float:
+        """A span that what is known fills, at most the usual one; the same while an earlier instant is shown."""
+        if self.newest is not None and self.first is not None and self.end >= self.newest:
+            self._known = self.newest - self.first
+        return next((one for one in _ALL_SPANS if self._known <= one < usual), usual)
+
+    def cells(self, count: int) -> Cells:
+        """The span cut into so many cells."""
+        of = self.newest, self.first, self.instant, self._span, self.chosen
+        if of != self._cells_of:
+            self._cells_of, self._cells = of, {}
+        found = self._cells.get(count)
+        if found is None:
+            found = self._cells[count] = Cells.until(self.end, self.seconds, count)
+        return found
+
+    # --- taking in ----------------------------------------------------------------------------------------------
+
+    def join(self, snapshots: Iterable[Snapshot]) -> None:
+        """Take in what lies before the place that a recording has jumped to; what is known already stays."""
+        self._clock = SteadyTime()
+        for snapshot in snapshots:
+            self.add(snapshot)
+
+    def add(self, snapshot: Snapshot) -> float:
+        """Take in one snapshot, unless it is older than what is known, as after a jump back in a recording.
+
+        Returns:
+            Its unix time, had nobody set the clock.
+        """
+        now = self._clock.of(snapshot)
+        before = self.newest
+        if before is not None and now <= before:
+            return now
+        gap = self._usual if before is None else now - before
+        if before is not None and gap <= max(_HOLE_SECONDS, _HOLE_TIMES * self._usual):
+            self._usual += 0.2 * (gap - self._usual)
+            since = before
+        else:
+            since = now - self._usual
+        self.newest = now
+        self.store.advance(now)
+        self._add_samples(snapshot, since, now)
+        late = now - snapshot.time
+        for rank in snapshot.ranks:
+            self._add_steps(rank, late)
+            if silence.seconds(rank, snapshot.time) is None:
+                self._add_phases(rank, now)
+        self._add_alerts(snapshot, now)
+        self.first = since if self.first is None else min(self.first, since)
+        return now
+
+    def _add_samples(self, snapshot: Snapshot, since: float, now: float) -> None:
+        slots: list[int] = []
+        values: list[float] = []
+
+        def take(name: Name, value: float | None) -> None:
+            if value is not None:
+                slot = self._slot(name)
+                if slot is not None:
+                    slots.append(slot)
+                    values.append(value)
+
+        silent = {key_of(rank) for rank in snapshot.ranks if silence.seconds(rank, snapshot.time) is not None}
+        for rank in snapshot.ranks:
+            key = key_of(rank)
+            if key not in silent:
+                take((key, "tokens"), rank.tokens_per_s)
+            for logged in list(rank.metrics)[:METRICS_OF_A_RANK]:
+                take((key, "metric", logged), rank.metrics[logged])
+        stopped = {rank.job for rank in snapshot.ranks if key_of(rank) in silent}
+        for job in snapshot.jobs:
+            if job.name in stopped:
+                continue
+            take(("job", job.name), job.tokens_per_s)
+        host = snapshot.host
+        take(("host", "cpu"), host.cpu_pct)
+        take(("host", "disk_read"), host.disk_read_bytes_per_s)
+        take(("host", "disk_write"), host.disk_write_bytes_per_s)
+        take(("host", "net_rx"), host.net_rx_bytes_per_s)
+        gpus, slot_of = snapshot.gpus, self.store.slots.get
+        self._gpus |= {gpu.uuid: gpu for gpu in gpus}
+        for metric in METRICS:
+            figure, read = metric.key, metric.value
+            for gpu in gpus:
+                value = read(gpu)
+                if value is not None:  # the same as `take`, without its calls: all figures of all GPUs go through
+                    slot = slot_of((gpu.uuid, figure))
+                    if slot is None:
+                        slot = self._slot((gpu.uuid, figure))
+                    if slot is not None:
+                        slots.append(slot)
+                        values.append(value)
+        self.store.put(slots, values, since, now)
+
+    def _slot(self, name: Name) -> int | None:
+        slot = self.store.slot(name)
+        if slot is not None or name in self._wanting:
+            return slot
+        of_gpu = isinstance(name[0], str) and name[0] not in ("host", "job")
+        if not of_gpu or self._gpu_series < GPU_SERIES:
+            slot = self.store.make(name, (self.newest or 0.0) - _IDLE_SECONDS)
+            self._gpu_series += of_gpu
+        if slot is None and len(self._wanting) < 4096:
+            self._wanting.add(name)
+        return slot
+
+    def _add_steps(self, rank: Rank, late: float) -> None:
+        found: list[tuple[float, float, float]] = []
+        for step in rank.new_steps:
+            start, took = step.started_at + late, step.interval_seconds
+            if rank.kind == "request":
+                found.append((start, start + step.seconds, latency(step)))
+            elif took is not None:
+                found.append((start - took, start, took))
+        if not found:
+            return
+        slot = self._slot((key_of(rank), "step"))
+        if slot is not None:
+            self.store.put_one(slot, found)
+            earliest = min(start for start, _, _ in found)
+            self.first = earliest if self.first is None else min(self.first, earliest)
+
+    def _add_phases(self, rank: Rank, now: float) -> None:
+        if not rank.phases:
+            return
+        key = key_of(rank)
+        known = self.phases.get(key)
+        if known is None:
+            if len(self.phases) >= MOST_RANKS:
+                self.phases.pop(min(self.phases, key=lambda other: self.phases[other].newest))
+            known = self.phases[key] = PhaseHistory()
+        known.add(rank, now)
+
+    def _add_alerts(self, snapshot: Snapshot, now: float) -> None:
+        late = now - snapshot.time
+        for alert in snapshot.alerts:
+            known = next(
+                (one for one in reversed(self.alerts) if one.until >= (now - 30.0) and alert.continues(one.alert)),
+                None,
+            )
+            if known is None:
+                self.alerts.append(AlertSpan(alert, min(alert.since + late, now), now))
+            else:
+                known.alert, known.until = alert, now
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def spreads(self, name: Name, count: int) -> list[Spread | None]:
+        """One figure over so many cells; None where nothing is known."""
+        drawn = self._brought_up(name, count)
+        return [None] * max(count, 0) if drawn is None else drawn.spreads
+
+    def _brought_up(self, name: Name, count: int) -> _Drawn | None:
+        slot = self.store.slot(name)
+        if slot is None or count <= 0:
+            return None
+        cells, until = self.cells(count), self.end
+        known = self._drawn.get((slot, count))
+        rewritten = self.store.rewritten[slot]
+        moved = -1 if known is None else cells.first - known.cells.first
+        if (
+            known is None
+            or known.cells.seconds != cells.seconds
+            or known.rewritten != rewritten
+            or until < known.until
+            or not 0 <= moved < count
+        ):
+            drawn = _Drawn(cells, until, rewritten, self.store.spreads(slot, cells, 0, until), moved=-1)
+        elif moved == 0 and until - known.until < REFRESH_SECONDS:
+            known.changed_from, known.since, known.moved = count, known.until, 0
+            return known
+        else:
+            unsettled = known.until - self.store.unsettled_seconds(slot, cells)
+            start = max(min(cells.of(unsettled), count - 1), 0)
+            spreads = known.spreads[moved : moved + start] + self.store.spreads(slot, cells, start, until)
+            drawn = _Drawn(cells, until, rewritten, spreads, start, known.until, moved)
+        if len(self._drawn) >= _MOST_CACHED:
+            self._drawn.clear()
+        self._drawn[slot, count] = drawn
+        return drawn
+
+    def past(self, name: Name, count: int, limit: float | None, rows: int = 1) -> FigureHistory:
+        """One figure over so many cells on an axis from 0 to `limit`; None or 0: no axis, nothing is drawn."""
+        drawn = self._brought_up(name, count)
+        if drawn is None:
+            return FigureHistory(bytes(max(count, 0)), 0.0, 0.0, None, None)
+        known = self._heights.get((name, count))
+        axis = (0.0, 0.0 if limit is None else limit, rows)
+        return self._past(name, drawn, known, axis, None, None)
+
+    def past_from_zero(self, name: Name, count: int, rows: int = 1) -> FigureHistory:
+        """The same on an axis from 0 to what the values need; what stands out far above the others is cut."""
+        drawn = self._brought_up(name, count)
+        if drawn is None:
+            return FigureHistory(bytes(max(count, 0)), 0.0, 0.0, None, None)
+        known = self._heights.get((name, count))
+        if known is not None and drawn.moved == 0 and known.axis[2] == rows and known.axis[1] > 0:
+            least, most = _extremes(drawn.spreads[drawn.changed_from :], known.past.least, known.past.most)
+            return self._past(name, drawn, known, known.axis, least, most)
+        means = [one.mean for one in drawn.spreads if one is not None]
+        least, most = _extremes(drawn.spreads, None, None)
+        limit = 0.0
+        if means and most is not None:
+            usual = median(means)
+            limit = nice_limit(max(1.25 * usual, min(most, 2.0 * usual)))
+        return self._past(name, drawn, known, (0.0, limit, rows), least, most)
+
+    def past_between(self, name: Name, count: int, rows: int = 1) -> FigureHistory:
+        """The same on an axis from the lowest to the highest value in the span."""
+        drawn = self._brought_up(name, count)
+        if drawn is None:
+            return FigureHistory(bytes(max(count, 0)), 0.0, 0.0, None, None)
+        known = self._heights.get((name, count))
+        if known is not None and drawn.moved == 0:
+            least, most = _extremes(drawn.spreads[drawn.changed_from :], known.past.least, known.past.most)
+        else:
+            least, most = _extremes(drawn.spreads, None, None)
+        low, high = least or 0.0, most or 0.0
+        if high <= low:  # flat: a low line
+            low, high = low - (abs(low) or 1.0) / 8, low + (abs(low) or 1.0)
+        return self._past(name, drawn, known, (low, high, rows), least, most)
+
+    def _past(
+        self,
+        name: Name,
+        drawn: _Drawn,
+        known: _Heights | None,
+        axis: tuple[float, float, int],
+        least: float | None,
+        most: float | None,
+    ) -> FigureHistory:
+        """The heights of all cells, of which those stay that were drawn on the same axis before."""
+        low, limit, rows = axis
+        if known is not None and known.axis == axis and known.drawn is drawn:
+            return known.past
+        start = 0
+        kept = bytearray()
+        if known is not None and known.axis == axis and drawn.moved >= 0 and self._before(drawn, known.drawn):
+            start = drawn.changed_from
+            kept = known.heights[drawn.moved : drawn.moved + start]
+        drawn_heights = kept + heights(drawn.spreads[start:], low, limit, rows)
+        if len(self._heights) >= _MOST_CACHED:
+            self._heights.clear()
+        past = FigureHistory(bytes(drawn_heights), low, limit, least, most)
+        self._heights[name, drawn.cells.number] = _Heights(drawn, axis, drawn_heights, past)
+        return past
+
+    @staticmethod
+    def _before(drawn: _Drawn, known: _Drawn) -> bool:
+        """Whether nothing was worked out between these two."""
+        return known.cells.first + drawn.moved == drawn.cells.first and known.until == drawn.since
+
+    def levels(self, uuid: str, key: str, count: int) -> bytes:
+        """How high the cells of one figure of one GPU are drawn, 0 to 8, on the figure's own axis."""
+        gpu = self._gpus.get(uuid)
+        limit = None if gpu is None else BY_KEY[key].limit(gpu)
+        return bytes(one % SPIKE for one in self.past((uuid, key), count, limit).heights)
+
+    def gpu(self, uuid: str, key: str, count: int) -> array[float]:
+        """The means of one figure of one GPU over so many cells; NaN where nothing is known."""
+        return array("f", [NAN if one is None else one.mean for one in self.spreads((uuid, key), count)])
+
+
+def _extremes(
+    spreads: list[Spread | None], least: float | None, most: float | None
+) -> tuple[float | None, float | None]:
+    """The lowest and the highest of all values, and of those known before."""
+    for one in spreads:
+        if one is not None:
+            least = one.low if least is None or one.low < least else least
+            most = one.high if most is None or one.high > most else most
+    return least, most

@@ -1,0 +1,1 @@
+"""The terminal: driver, keyboard, and its restoration however the program ends."""

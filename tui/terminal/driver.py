@@ -1,0 +1,223 @@
+"""Textual's driver for terminals, made to outlive odd input and every way of being stopped.
+
+What differs: bytes go through `tui.terminal.keyboard`, and SIGTSTP and SIGCONT are answered in the event loop rather than
+in the middle of whatever it was doing. After a SIGCONT everything is set anew, because nobody knows what was done
+to the terminal meanwhile: SIGSTOP cannot be seen coming, and shells set modes of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import termios
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from textual.app import App
+from textual.drivers.linux_driver import LinuxDriver
+
+from tui.terminal.keyboard import Keyboard
+
+_POLL_SECONDS = 0.1
+_KEYS_END_SECONDS = 2.0
+"""How long the thread that reads keys may take to end once it is woken."""
+_READ_BYTES = 4096
+_USUAL_SIZE = (80, 24)
+"""Columns and lines of a terminal whose size nobody knows, such as a serial line."""
+_LARGEST_SIZE = (1000, 400)
+"""Columns and lines. The largest displays have some 960 columns of 8 pixels and 270 lines of 16."""
+_DIGITS = 9
+_SIZES = ("COLUMNS", "LINES")
+"""What a shell calls them in the environment. `forget_unusable_sizes` has checked them."""
+
+
+class TerminalDriver(LinuxDriver):
+    """The driver that `LlmtopApp` runs on."""
+
+    def __init__(
+        self, app: App[Any], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
+    ) -> None:
+        """Prepare as `LinuxDriver` does; the terminal is not touched yet."""
+        super().__init__(app, debug=debug, mouse=mouse, size=size)
+        # Until the first resize event, Textual believes the size in the environment.
+        self._size = self._size or self._get_terminal_size()
+        self._showing = False
+        self._stopping = False
+        self._setting_anew = False
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        """Ends the wait of the thread that reads: it need not look ten times a second whether it is to stop."""
+
+    # --- modes ------------------------------------------------------------------------------------------------
+
+    def start_application_mode(self) -> None:
+        """Take the terminal, as soon as it is this process's turn."""
+        self._wait_for_turn()
+        super().start_application_mode()  # type: ignore[no-untyped-call]
+        self._showing = self._writer_thread is not None
+
+    def stop_application_mode(self) -> None:
+        """Give the terminal back to the shell."""
+        self._showing = False
+        super().stop_application_mode()
+
+    def disable_input(self) -> None:
+        """Stop reading. What is typed and not read yet is for the next who reads.
+
+        Textual throws it away, so that a shell does not get what a mouse did last. Where the terminal is only set
+        anew, the next who reads is this screen, and a key pressed right after `fg` would be lost.
+        """
+        os.eventfd_write(self._wake, 1)
+        if not self._setting_anew:
+            super().disable_input()
+        elif not self.exit_event.is_set():
+            self._disable_mouse_support()
+            self.exit_event.set()
+            if self._key_thread is not None:
+                self._key_thread.join(_KEYS_END_SECONDS)
+            self.exit_event.clear()
+
+    def write(self, data: str) -> None:
+        """Send to the terminal; while it is not ours, nothing."""
+        if self._writer_thread is not None:
+            super().write(data)
+
+    def close(self) -> None:
+        """Let what was written go out, and write no more."""
+        super().close()
+        self._writer_thread = None
+
+    def _query_in_band_window_resize(self) -> None:
+        """Do not ask for sizes in the input: the kernel knows them."""
+
+    def _wait_for_turn(self) -> None:
+        """Stay stopped while a shell has the process in the background.
+
+        The kernel stops whoever sets a terminal from there. To look first and then stop would miss the SIGCONT of
+        a shell that fetches the process in between.
+        """
+        self._stopping = True
+        while not self._is_its_turn():
+            pass  # continued, perhaps still in the background
+        self._stopping = False
+
+    def _is_its_turn(self) -> bool:
+        try:
+            termios.tcsetattr(self.fileno, termios.TCSANOW, termios.tcgetattr(self.fileno))
+        except termios.error as error:  # any other: the terminal is gone, which the guard sees
+            return bool(error.args[0] != errno.EINTR)
+        return True
+
+    # --- stopping and going on --------------------------------------------------------------------------------
+
+    def _sigtstp_application(self, *_: object) -> None:
+        self._soon(self._stop)
+
+    def _sigcont_application(self, *_: object) -> None:
+        if not self._stopping:
+            self._soon(self._go_on)
+
+    def _soon(self, step: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the program ends
+            self._loop.call_soon_threadsafe(step)
+
+    def _stop(self) -> None:
+        """Give the terminal back, stop, and take it again when somebody sends SIGCONT."""
+        showing = self._showing
+        if showing:
+            self.suspend_application_mode()
+        self._stopping = True
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._stopping = False
+        if showing:
+            self._take_again()
+
+    def _go_on(self) -> None:
+        """Set every mode again and draw all, after a SIGCONT that followed no SIGTSTP."""
+        if not self._showing:
+            return
+        self._wait_for_turn()
+        self._setting_anew = True
+        self.suspend_application_mode()  # with the settings of before, so that they are what is remembered
+        self._setting_anew = False
+        self._take_again()
+
+    def _take_again(self) -> None:
+        self.resume_application_mode()
+        self._app.refresh(layout=True)
+        self._app.screen.refresh(layout=True)
+
+    # --- input ------------------------------------------------------------------------------------------------
+
+    def _run_input_thread(self) -> None:
+        """An error here is one like any other in a thread (`tui.show.show`)."""
+        self.run_input_thread()
+
+    def run_input_thread(self) -> None:
+        """Read until the driver stops; in a thread of its own."""
+        keyboard = Keyboard()
+        with self._opened_for_reading() as terminal:
+            poll = select.poll()
+            poll.register(terminal, select.POLLIN)
+            poll.register(self._wake, select.POLLIN)
+            while not self.exit_event.is_set():
+                ready = dict(poll.poll(keyboard.wait_seconds * 1000))
+                if ready.pop(self._wake, 0):
+                    self.exit_event.wait(_POLL_SECONDS)  # it is set next
+                if ready:
+                    data = _read(terminal)
+                    if not data:  # the terminal is gone, which the guard sees as well, and ends the program
+                        self.exit_event.wait(_POLL_SECONDS)
+                    for message in keyboard.feed(data):
+                        self.process_message(message)
+                for message in keyboard.tick():
+                    self.process_message(message)
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+
+    @contextlib.contextmanager
+    def _opened_for_reading(self) -> Iterator[int]:
+        """The terminal, so that a read never waits.
+
+        What a shell took while this process was in the background, poll still promised. The descriptor that we
+        were given must stay as it is, because the shell has the same one.
+        """
+        try:
+            own = os.open(f"/proc/self/fd/{self.fileno}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError:  # another user's terminal, after su
+            yield self.fileno
+            return
+        try:
+            yield own
+        finally:
+            os.close(own)
+
+    def _get_terminal_size(self) -> tuple[int, int]:
+        """Columns and lines that the screen draws; at least one of each."""
+        try:
+            known = os.get_terminal_size(self.fileno)
+        except OSError:
+            known = os.terminal_size((0, 0))
+        columns, lines = (
+            size or int(os.environ.get(name, usual))
+            for size, name, usual in zip(known, _SIZES, _USUAL_SIZE, strict=True)
+        )
+        return min(columns, _LARGEST_SIZE[0]), min(lines, _LARGEST_SIZE[1])
+
+
+def forget_unusable_sizes() -> None:
+    """Remove sizes that no terminal has from the environment: Textual and Rich believe them or fail."""
+    for name, largest in zip(_SIZES, _LARGEST_SIZE, strict=True):
+        value = os.environ.get(name, "")
+        usable = value.isascii() and value.isdigit() and len(value) < _DIGITS and 0 < int(value) <= largest
+        if not usable:
+            os.environ.pop(name, None)
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, _READ_BYTES)
+    except OSError:
+        return b""

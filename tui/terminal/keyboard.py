@@ -1,0 +1,165 @@
+"""The bytes of a terminal as Textual's messages, whatever the bytes are.
+
+Textual decodes strictly and lets its parser raise, and either ends the program. A terminal sends what another
+program printed into it, half a character at a lost connection, or the answers to somebody else's questions; none
+of that is a reason to stop. So: what is no UTF-8 becomes a replacement character, a sequence that the parser
+chokes on is dropped by itself, and a paste never acts as keys, however long it is and whether it is marked or not.
+"""
+
+from __future__ import annotations
+
+import time
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Iterable
+
+from textual._xterm_parser import XTermParser
+from textual.events import Paste as PasteEvent
+from textual.events import Resize
+from textual.message import Message
+from textual.messages import InBandWindowResize
+
+from tui.terminal.pasting import PASTE_START, Paste, TypingRate
+
+_ESCAPE_SECONDS = 1.0
+"""So long after the last byte, no escape key is still undecided."""
+_POLL_SECONDS = 0.1
+_REST_SECONDS = 30.0
+_HELD_SECONDS = 0.03
+"""How long keys that came together wait for more, which would make them a paste."""
+_HELD_FROM = 8
+"""Different characters that come together: typing brings one or two."""
+_TOGETHER_SECONDS = 0.01
+
+
+class Keyboard:
+    """Makes messages of bytes; keeps what is not complete yet."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Wait for the first key.
+
+        Args:
+            clock: seconds that only grow, to tell an escape key from the beginning of a sequence.
+        """
+        self._decode = getincrementaldecoder("utf-8")(errors="replace").decode
+        self._parser = XTermParser()
+        self._clock = clock
+        self._heard = clock()
+        self._tail = ""  # the last typed characters: perhaps the beginning of a mark
+        self._held = ""  # typed characters that may turn out to be the beginning of a paste
+        self._together = 0  # different characters that came together
+        self._paste: Paste | None = None
+        self._rate = TypingRate(self._heard)
+
+    @property
+    def wait_seconds(self) -> float:
+        """The time after which `tick` may have a message, if nothing is read before."""
+        if self._held:
+            return _HELD_SECONDS
+        return _POLL_SECONDS if self._paste or self._clock() - self._heard < _ESCAPE_SECONDS else _REST_SECONDS
+
+    def feed(self, data: bytes) -> list[Message]:
+        """Take in what was read, and return what is complete now."""
+        now = self._clock()
+        found: list[Message] = self._end_of_paste(now)
+        text = self._decode(data)
+        while text:
+            if self._paste is None:
+                text, messages = self._type(text, now)
+            else:
+                text, messages = self._add_to_paste(self._paste, text, now)
+            found += messages
+        if data:
+            self._heard = now
+        return found
+
+    def tick(self) -> list[Message]:
+        """Make a lone escape a key after a while, and end a paste of which no more comes; to be called often."""
+        now = self._clock()
+        found: list[Message] = self._end_of_paste(now)
+        if self._held and now - self._heard >= _HELD_SECONDS:
+            found += self._release()
+        return [*found, *self._guarded(self._parser.tick())]
+
+    # --- typed ------------------------------------------------------------------------------------------------
+
+    def _type(self, text: str, now: float) -> tuple[str, list[Message]]:
+        """Take in what is outside of a paste; returns what follows the start of one, and the messages."""
+        joined = self._tail + text
+        start = joined.find(PASTE_START)
+        if start < 0:
+            self._tail = joined[1 - len(PASTE_START) :]
+            return "", self._type_unmarked(text, now)
+        typed = joined[len(self._tail) : start]
+        cut = max(len(self._tail) - start, 0)  # characters of the mark that were taken for typed ones
+        self._held = self._held[: len(self._held) - cut] if cut else self._held
+        found = self._type_unmarked(typed, now) if typed else []
+        if self._paste is not None:  # what is typed is the end of a burst
+            found.append(PasteEvent(self._paste.text))
+        found += self._release()
+        self._renew()
+        self._paste = Paste(now, marked=True)
+        return joined[start + len(PASTE_START) :], found
+
+    def _type_unmarked(self, text: str, now: float) -> list[Message]:
+        changes = self._rate.add(text, now)
+        if self._rate.is_burst:
+            self._paste = Paste(now, marked=False)
+            self._paste.take(self._held + text, now)
+            self._renew()
+            return []
+        self._together = changes + (self._together if now - self._heard < _TOGETHER_SECONDS else 0)
+        if self._held or self._together >= _HELD_FROM:
+            self._held += text
+            return []
+        return self._parse(text)
+
+    def _release(self) -> list[Message]:
+        held, self._held = self._held, ""
+        return self._parse(held)
+
+    def _parse(self, text: str) -> list[Message]:
+        # One at a time, so that what breaks the parser costs nothing but itself.
+        return [message for character in text for message in self._guarded(self._parser.feed(character))]
+
+    def _guarded(self, parsed: Iterable[Message]) -> list[Message]:
+        try:
+            found = list(parsed)
+        except Exception:  # noqa: BLE001  the parser is not ours, and any bytes may come
+            self._parser = XTermParser()
+            return []
+        # The size is asked from the kernel, which cannot be typed; believing such a sequence would let anyone make
+        # the screen a million columns wide, and turn the mouse's cells into pixels.
+        if any(isinstance(message, (Resize, InBandWindowResize)) for message in found):
+            self._parser = XTermParser()
+            return []
+        return found
+
+    # --- pasted -----------------------------------------------------------------------------------------------
+
+    def _add_to_paste(self, paste: Paste, text: str, now: float) -> tuple[str, list[Message]]:
+        """Take in what is inside of a paste; returns what follows its end, and the messages."""
+        end = paste.take(text, now)
+        if end is None:
+            return "", []
+        mark, rest = end
+        self._close_paste(now)
+        if mark == PASTE_START:
+            self._paste = Paste(now, marked=True)
+        return rest, [PasteEvent(paste.text)]
+
+    def _end_of_paste(self, now: float) -> list[Message]:
+        """The paste of which no more comes. What lost its end mark is dropped."""
+        paste = self._paste
+        if paste is None or not paste.is_over(now):
+            return []
+        self._close_paste(now)
+        return [] if paste.marked else [PasteEvent(paste.text)]
+
+    def _close_paste(self, now: float) -> None:
+        self._paste = None
+        self._rate = TypingRate(now)
+
+    def _renew(self) -> None:
+        self._parser = XTermParser()
+        self._tail = self._held = ""
+        self._together = 0
