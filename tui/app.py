@@ -8,7 +8,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cached_cell_len
@@ -31,6 +30,7 @@ from tui.paint.palette import THEMES
 from tui.panes import time_line
 from tui.screens.base import LlmtopScreen
 from tui.screens.main import MainScreen
+from tui.screens.registry import screen_class
 from tui.state.history import SPANS
 from tui.state.process_ref import Whom
 from tui.state.view import View
@@ -244,7 +244,7 @@ class LlmtopApp(ScreenContext):
             self._end_told = False
         elif not self._end_told and isinstance(self.screen, MainScreen):
             self._end_told = True
-            self.open_screen("tui.screens.demo_end:DemoEndScreen")
+            self.open_screen("DemoEndScreen")
 
     def _call_attention(self, snapshot: Snapshot) -> None:
         """Ring once for each new alert and name the worst in the title: tmux shows both in other windows."""
@@ -309,10 +309,9 @@ class LlmtopApp(ScreenContext):
         self.notify(saved(self.export_screenshot(title="llmtop"), text), markup=False)
 
     def open_screen(self, name: str, *arguments: Any) -> None:
-        """Import "module:Class", make one with `arguments`, and push it; a refusal is shown as one sentence."""
-        module, _, attribute = name.partition(":")
+        """Make the screen of that class with `arguments`, and push it; a refusal is shown as one sentence."""
         try:
-            self.push_screen(getattr(import_module(module), attribute)(*arguments))
+            self.push_screen(screen_class(name)(*arguments))
         except LlmtopError as error:
             self.notify(str(error), severity="warning", markup=False)
 

@@ -53,7 +53,8 @@ STALE_SECONDS = 2.0
 
 
 class _RoundValues:
-    """What one round of one thread found: values by field of `llmtop.model.snapshot.Gpu`, for MIG instances by UUID."""
+    """What one round of one thread found: values by field of `llmtop.model.snapshot.Gpu`, for MIG instances by
+    UUID."""
 
     def __init__(self, values: Values, instances: dict[str, Values], call: Caller | None, odd: Odd) -> None:
         """Judge `values` and those of `instances`: what cannot be goes into `odd`; `call` made the calls."""

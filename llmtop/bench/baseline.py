@@ -6,8 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from llmtop.bench.model.results import METRICS_FILE, SCHEMA, Bench, BenchRun
-from llmtop.bench.protocol import counts
+from llmtop.bench.model.results import METRICS_FILE, SCHEMA, Bench, BenchRun, has_enough_steps
 from llmtop.capture.base.folder import write
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
@@ -19,7 +18,9 @@ BASELINE, CANDIDATE = "baseline", "candidate"
 
 def runs_that_count(found: Bench, label: str = "") -> list[BenchRun]:
     """The attached runs of one variant that have a window to judge by, in the order in which they were made."""
-    return [run for run in found.runs if run.attached and run.label == label and counts(run, found.settings)]
+    return [
+        run for run in found.runs if run.attached and run.label == label and has_enough_steps(run, found.settings)
+    ]
 
 
 def read_baseline(path: Path) -> Bench:

@@ -12,7 +12,16 @@ from statistics import median
 
 import msgspec
 
-from llmtop.bench.model.results import METRICS, METRICS_FILE, Bench, BenchRun, BenchSettings, OverRuns, State
+from llmtop.bench.model.results import (
+    METRICS,
+    METRICS_FILE,
+    Bench,
+    BenchRun,
+    BenchSettings,
+    OverRuns,
+    State,
+    has_enough_steps,
+)
 from llmtop.bench.run.artifacts import write_environment
 from llmtop.bench.run.command_process import check_program
 from llmtop.bench.run.run_once import RunRequest, run_once
@@ -21,9 +30,6 @@ from llmtop.environment.collect import as_dict
 from llmtop.errors import LlmtopError, NotPossibleHere, UnusableInput
 from llmtop.format import counted, duration
 from llmtop.redaction.secret_filter import words_without_secrets
-
-ENOUGH_SHARE = 0.5
-"""Of the window, that a command must have made which ended by itself with exit code 0 before it was whole."""
 
 
 @dataclass(frozen=True)
@@ -179,23 +185,14 @@ def state_after(run: BenchRun, settings: BenchSettings) -> State:
         return "interrupted"
     if not run.attached:
         return "running" if run.ended == "itself" else "failed"
-    return "running" if counts(run, settings) else "failed"
-
-
-def counts(run: BenchRun, settings: BenchSettings) -> bool:
-    """Whether a run has steps enough to count: a whole window, or most of one and a good end."""
-    if run.window is None or run.ended in ("crashed", "failed", "interrupted"):
-        return False
-    asked = settings.seconds if settings.steps is None else settings.steps
-    made = sum(run.window.step_seconds) if settings.steps is None else len(run.window.step_seconds)
-    return run.window.whole or (run.ended == "itself" and made >= ENOUGH_SHARE * (asked or 0.0))
+    return "running" if has_enough_steps(run, settings) else "failed"
 
 
 def over_runs(runs: Iterable[BenchRun], settings: BenchSettings) -> dict[str, dict[str, OverRuns]]:
     """By variant and figure: median and spread over the runs that count."""
     values: dict[str, dict[str, list[float]]] = {}
     for run in runs:
-        if run.attached and counts(run, settings):
+        if run.attached and has_enough_steps(run, settings):
             for metric in METRICS:
                 value = getattr(run.figures, metric.name)
                 if value is not None:
@@ -212,7 +209,7 @@ def _over(values: list[float]) -> OverRuns:
 def attaching(runs: Sequence[BenchRun], settings: BenchSettings) -> str | None:
     """What being attached cost whole runs of the first variant; None without a bare run to compare with."""
     bare = [run for run in runs if not run.attached]
-    attached = [run for run in runs if run.attached and counts(run, settings) and run.ended == "itself"]
+    attached = [run for run in runs if run.attached and has_enough_steps(run, settings) and run.ended == "itself"]
     attached = [run for run in attached if run.label == attached[0].label]
     if not bare or not attached:
         return None

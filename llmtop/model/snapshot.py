@@ -171,7 +171,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Unix time, from the training's monotonic clock and the wall clock when it was sent."""
     seconds: float
     """By the host's monotonic clock, from the start of this step to the end of its last known phase. What follows
-    until the next step starts is part of this step, too, and known when that has come (`llmtop.step_history.whole_steps`)."""
+    until the next step starts is part of this step, too, and known when that has come
+    (`llmtop.step_history.whole_steps`)."""
     interval_seconds: float | None = None
     """From the start of the previous step to the start of this one: what the previous step cost in all. None for a
     first step, and where the training was paused between the two."""
@@ -411,8 +412,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     all, events cannot tell (see `Step.gpu_host_paced_seconds`)."""
     gpu_busy_pct: float | None = None
     """Share of `gpu_busy_seconds` in which this rank's GPU ran anything, by the witness that is believed
-    (`llmtop.model.gpu_busy`); 100 minus it is how idle the GPU is. None where no witness can tell, or where util is the
-    only one and other processes compute on that GPU too."""
+    (`llmtop.model.gpu_busy`); 100 minus it is how idle the GPU is. None where no witness can tell, or where util
+    is the only one and other processes compute on that GPU too."""
     gpu_busy_source: str | None = None
     """Which witness is believed: "events", CUDA events of the training's stream; "util", the driver's GPU-Util; or
     "sm", SM activity. A newer version may have others."""

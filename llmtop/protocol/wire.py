@@ -1,9 +1,9 @@
 """The messages between a training process and a monitor, and their framing.
 
-The training process listens on ``<pid>-<8 hex>.sock`` in the directory of `llmtop/protocol/socket_dir.py`. A frame is a
-4-byte little-endian length and that many bytes of msgpack, one tagged message a frame, at most `MAX_FRAME` bytes.
-The process speaks first (`Hello`); a monitor answers with `Subscribe` and is then sent the history and every step
-as it finishes.
+The training process listens on ``<pid>-<8 hex>.sock`` in the directory of `llmtop/protocol/socket_dir.py`. A frame
+is a 4-byte little-endian length and that many bytes of msgpack, one tagged message a frame, at most `MAX_FRAME`
+bytes. The process speaks first (`Hello`); a monitor answers with `Subscribe` and is then sent the history and
+every step as it finishes.
 
 Both sides check with SO_PEERCRED that the other belongs to the same user or to root. What a newer side adds
 (fields, message types within one `PROTOCOL`) an older one ignores.

@@ -1,7 +1,7 @@
 """Rules about hosts that cannot keep the GPU at work: they launch too slowly, or wait for it again and again.
 
-Both rest on how idle the GPU is believed to be (`llmtop.model.gpu_busy`). Which of the two it is, the host tells: where
-it stands in calls that wait for the GPU, or in a phase named so, it synchronises.
+Both rest on how idle the GPU is believed to be (`llmtop.model.gpu_busy`). Which of the two it is, the host tells:
+where it stands in calls that wait for the GPU, or in a phase named so, it synchronises.
 """
 
 from __future__ import annotations

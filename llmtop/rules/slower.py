@@ -1,4 +1,4 @@
-"""The rule about steps that take longer than they did; `llmtop.step_history.step_changes` has decided that they do."""
+"""The rule about steps that take longer than they did; `llmtop.step_history.step_changes` decides it."""
 
 from __future__ import annotations
 

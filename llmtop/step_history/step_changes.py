@@ -13,8 +13,8 @@ says little, and the wait for data that has come to it much. It counts only if t
 
 Steps are not independent: other programs take the CPUs for seconds, and batches come sorted by length. A threshold
 for independent noise would be passed all the time. So each test's own values of the past, which hold such
-stretches, set its threshold, and theory only the least one. tests/step_history/test_step_changes.py measures how often either
-is wrong, and how late.
+stretches, set its threshold, and theory only the least one. tests/step_history/test_step_changes.py measures how
+often either is wrong, and how late.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from tui.screens.processes import ProcessesScreen
 from tui.screens.send_signal import send
 
 SIZES = [(60, 15), (80, 24), (120, 30), (200, 50)]
-NOT_WITHOUT = {"tui.screens.demo_end:DemoEndScreen", "tui.screens.capture:RepeatScreen"}
+NOT_WITHOUT = {"DemoEndScreen", "RepeatScreen"}
 """Screens that open at the end of a demo, and after a capture."""
 
 

@@ -28,7 +28,7 @@ class ScreenContext(TerminalApp):
         """Put a screen on top.
 
         Args:
-            name: "module:Class" below `tui.screens`, as tui/core/keys.py has it.
+            name: class of the screen, as in `tui.screens.registry`.
             arguments: for the class.
         """
         raise NotImplementedError

@@ -1,9 +1,10 @@
 """Every key of the program in one table. Bindings, footer, help and the palette of commands are made from it.
 
 To add a screen: write `tui/screens/NAME.py` with a class derived from `tui.screens.base.LlmtopScreen`, and here
-its name, in `_OTHERS` and `_TITLES` too, and one `Key` with `screen="tui.screens.NAME:Class"`. It is imported when
-the key is pressed first, and the app pushes it. To add an action of an existing screen: add a `Key` with
-`action="…"` and write `action_…` on that screen (or, for a key that works everywhere, on the app).
+its name, in `_OTHERS` and `_TITLES` too, one `Key` with `screen="Class"`, and its module in
+`tui.screens.registry`. It is imported when the key is pressed first, and the app pushes it. To add an action of an
+existing screen: add a `Key` with `action="…"` and write `action_…` on that screen (or, for a key that works
+everywhere, on the app).
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ KEYS: tuple[Key, ...] = (
         "alerts",
         "The alerts that hold: rule, evidence over time, next step; and those that held, and for how long.",
         where=(MAIN, GPU),
-        screen="tui.screens.alert:AlertScreen",
+        screen="AlertScreen",
         alert="evidence",
     ),
     Key("a", "unfold_all", "evidence", "The evidence of all alerts, or of the chosen one alone.", where=(ALERTS,)),
@@ -110,7 +111,7 @@ KEYS: tuple[Key, ...] = (
         "stacks",
         "What the Python threads of the shown alert's rank, or of the training, are doing now; each second anew.",
         where=(MAIN, GPU, ALERTS),
-        screen="tui.screens.stacks:StacksScreen",
+        screen="StacksScreen",
         about=True,
         alert="stacks of {whom}",
         replay=False,
@@ -122,7 +123,7 @@ KEYS: tuple[Key, ...] = (
         "Capture a focused window of a training, of the shown alert's rank if there is one: a dialog filled with "
         "the best choice; enter captures.",
         where=(MAIN, GPU, PROCESSES, STACKS, ALERTS, CAPTURES),
-        screen="tui.screens.capture:CaptureScreen",
+        screen="CaptureScreen",
         about=True,
         alert="capture {whom}",
         replay=False,
@@ -145,7 +146,7 @@ KEYS: tuple[Key, ...] = (
         "captures",
         "The captures, the newest first: what each one says, its step and its size; open and compare them.",
         where=(MAIN, GPU, PROCESSES, CAPTURE, ALERTS, DEMO_END),
-        screen="tui.screens.captures:CapturesScreen",
+        screen="CapturesScreen",
     ),
     Key("space", "again", "again", "Play the recording again from its beginning.", where=(DEMO_END,)),
     Key(
@@ -154,7 +155,7 @@ KEYS: tuple[Key, ...] = (
         "what next",
         "What the recording showed, and how to watch a training of one's own.",
         where=(MAIN,),
-        screen="tui.screens.demo_end:DemoEndScreen",
+        screen="DemoEndScreen",
         replay=True,
         demo="only",
     ),
@@ -174,7 +175,7 @@ KEYS: tuple[Key, ...] = (
         "processes",
         "Processes on the GPUs: sort, filter, send a signal.",
         where=(MAIN, GPU),
-        screen="tui.screens.processes:ProcessesScreen",
+        screen="ProcessesScreen",
     ),
     Key(
         "C",
@@ -182,7 +183,7 @@ KEYS: tuple[Key, ...] = (
         "",
         "Repeat the last capture without asking; asks where that process has ended.",
         where=(MAIN, GPU, PROCESSES, STACKS, ALERTS, CAPTURES),
-        screen="tui.screens.capture:RepeatScreen",
+        screen="RepeatScreen",
         about=True,
         replay=False,
         demo="too",
@@ -232,7 +233,7 @@ KEYS: tuple[Key, ...] = (
     Key("greater_than_sign,full_stop", "seek(10)", "", "Ten seconds on.", shown=">"),
     Key("end", "last", "", "Back to now; in a replay to the end of the recording."),
     Key("home", "first", "", "To the oldest that is remembered; in a replay to the beginning."),
-    Key("r", "", "ranks", "All ranks in one table.", where=(MAIN, GPU), screen="tui.screens.ranks:RanksScreen"),
+    Key("r", "", "ranks", "All ranks in one table.", where=(MAIN, GPU), screen="RanksScreen"),
     Key(
         "enter", "go", "open", "What the chosen capture says; where something is asked, do it.", where=(CAPTURES,)
     ),
@@ -387,7 +388,7 @@ KEYS: tuple[Key, ...] = (
         "help",
         "All keys, and what the screen shows.",
         shown="?",
-        screen="tui.screens.help:HelpScreen",
+        screen="HelpScreen",
     ),
 )
 

@@ -28,8 +28,8 @@ Result = TypeVar("Result")
 class LlmtopScreen(Screen[None], inherit_bindings=False):
     """A screen that shows the app's view and is told when it changes.
 
-    A derived class sets `NAME` (which tui/core/keys.py uses) and either overrides `parts()`, and is then drawn on a
-    board (`around()` gives header and footer), or overrides `compose()` and `redraw()` for widgets of its own.
+    A derived class sets `NAME` (which tui/core/keys.py uses) and either overrides `parts()`, and is then drawn on
+    a board (`around()` gives header and footer), or overrides `compose()` and `redraw()` for widgets of its own.
     """
 
     NAME: ClassVar[str] = ""

@@ -25,10 +25,10 @@ from tui.screens.report_picker import Loaded
 KEPT_AT_FIRST = 5
 """How many captures are proposed to be kept."""
 _OPENED_BY: dict[Kind, str] = {
-    "steps": "tui.screens.report:ReportScreen",
-    "stacks": "tui.screens.flame:FlameScreen",
-    "memory": "tui.screens.memory:MemoryScreen",
-    "text": "tui.screens.report:ReportScreen",
+    "steps": "ReportScreen",
+    "stacks": "FlameScreen",
+    "memory": "MemoryScreen",
+    "text": "ReportScreen",
 }
 """What shows a capture, by what its report is of."""
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from llmtop.ncu.judge import NcuReport
 
 _SUFFIX = ".ncu-rep"
-_SCREEN = "tui.screens.kernels:KernelsScreen"
+_SCREEN = "KernelsScreen"
 
 
 def open_beside(screen: LlmtopScreen, capture: Path) -> None:

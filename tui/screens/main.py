@@ -222,12 +222,12 @@ class MainScreen(LlmtopScreen):
             self.view.selected = max(
                 gpus, key=lambda g: alert_style.weight(loud[g.uuid]) if g.uuid in loud else -1
             ).uuid
-        self.llmtop.open_screen("tui.screens.gpu:GpuScreen")
+        self.llmtop.open_screen("GpuScreen")
 
     def action_gpu_number(self, number: str) -> None:
         """Open the GPU of that number."""
         if self.select_gpu(number):
-            self.llmtop.open_screen("tui.screens.gpu:GpuScreen")
+            self.llmtop.open_screen("GpuScreen")
 
 
 def _urgent(lines: list[Entry], snapshot: Snapshot) -> list[int]:

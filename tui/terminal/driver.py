@@ -1,8 +1,8 @@
 """Textual's driver for terminals, made to outlive odd input and every way of being stopped.
 
-What differs: bytes go through `tui.terminal.keyboard`, and SIGTSTP and SIGCONT are answered in the event loop rather than
-in the middle of whatever it was doing. After a SIGCONT everything is set anew, because nobody knows what was done
-to the terminal meanwhile: SIGSTOP cannot be seen coming, and shells set modes of their own.
+What differs: bytes go through `tui.terminal.keyboard`, and SIGTSTP and SIGCONT are answered in the event loop
+rather than in the middle of whatever it was doing. After a SIGCONT everything is set anew, because nobody knows
+what was done to the terminal meanwhile: SIGSTOP cannot be seen coming, and shells set modes of their own.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Textual restores the terminal when it ends by itself. It does not when a signal ends the process, it reads a dead
 terminal over and over, and it waits for ever on one that has stopped reading. So: signals ask the app to leave, a
 thread sleeps until the terminal hangs up, and if the app has not left soon after being asked, the terminal is put
-back from here and the process ends. What ends the process itself, a crash or SIGKILL, is left to `tui.terminal.guardian`.
+back from here and the process ends. What ends the process itself, a crash or SIGKILL, is left to
+`tui.terminal.guardian`.
 """
 
 from __future__ import annotations

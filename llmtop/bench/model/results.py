@@ -22,6 +22,8 @@ could not go on (a full disk)."""
 
 State = Literal["running", "done", "interrupted", "failed"]
 """Of all runs; "running" in a file that nobody writes any more means that bench was killed."""
+ENOUGH_SHARE = 0.5
+"""Of the window, that a command must have made which ended by itself with exit code 0 before it was whole."""
 
 
 class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -216,3 +218,12 @@ METRICS: tuple[BenchMetric, ...] = (
     BenchMetric("memory_peak_bytes", "memory peak", "B", False),
     BenchMetric("mfu_pct", "MFU", "%", True, "mfu"),
 )
+
+
+def has_enough_steps(run: BenchRun, settings: BenchSettings) -> bool:
+    """Whether a run has steps enough to count: a whole window, or most of one and a good end."""
+    if run.window is None or run.ended in ("crashed", "failed", "interrupted"):
+        return False
+    asked = settings.seconds if settings.steps is None else settings.steps
+    made = sum(run.window.step_seconds) if settings.steps is None else len(run.window.step_seconds)
+    return run.window.whole or (run.ended == "itself" and made >= ENOUGH_SHARE * (asked or 0.0))

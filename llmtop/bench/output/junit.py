@@ -10,9 +10,8 @@ import re
 from xml.etree import ElementTree
 
 from llmtop.bench.model.comparison import BenchComparison
-from llmtop.bench.model.results import Bench, BenchRun
+from llmtop.bench.model.results import Bench, BenchRun, has_enough_steps
 from llmtop.bench.output.comparison_tables import comparison_sentences
-from llmtop.bench.protocol import counts
 from llmtop.bench.statistics.decide import Decision
 from llmtop.format import printable
 
@@ -21,7 +20,7 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 def junit(found: Bench) -> bytes:
     """The whole file."""
-    cases = [_run(run, counts(run, found.settings) or not run.attached) for run in found.runs]
+    cases = [_run(run, has_enough_steps(run, found.settings) or not run.attached) for run in found.runs]
     if found.comparison is not None and found.comparison.limit_pct is not None:
         cases.append(_decision(found.comparison))
     suite = ElementTree.Element(

@@ -1,9 +1,9 @@
 """What a monitor and the host of Kineto's fabric say to each other, and the bytes of it.
 
-They speak frames of msgpack, as a training and a monitor do (llmtop/protocol/wire.py). Before that they spoke lines of
-JSON, and a host lives for as long as its training does, which may be weeks. So both still speak lines with whoever
-knows no frames: a monitor tells such a host by the name `FRAMES`, which it lacks, and a host tells such a monitor
-by the first bytes that it sends.
+They speak frames of msgpack, as a training and a monitor do (llmtop/protocol/wire.py). Before that they spoke
+lines of JSON, and a host lives for as long as its training does, which may be weeks. So both still speak lines
+with whoever knows no frames: a monitor tells such a host by the name `FRAMES`, which it lacks, and a host tells
+such a monitor by the first bytes that it sends.
 """
 
 from __future__ import annotations

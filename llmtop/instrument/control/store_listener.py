@@ -2,8 +2,8 @@
 
 A thread of its own looks there once a second. Whatever goes wrong ends it for good and without a word: the store
 goes when rank 0 does, and a training that ends so has enough to say. It speaks with the store by a socket of its
-own (`llmtop.protocol.tcp_store`) and asks torch for nothing: a clone of torch's client in a thread leaves a C++ stack trace
-in the training's log when the store goes.
+own (`llmtop.protocol.tcp_store`) and asks torch for nothing: a clone of torch's client in a thread leaves a C++
+stack trace in the training's log when the store goes.
 """
 
 from __future__ import annotations
