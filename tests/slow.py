@@ -213,7 +213,6 @@ LEFT_OUT: dict[str, str] = {
     ),
     "test_accelerate_tells_what_the_script_logs_with_it": "test_a_trainer_tells_its_steps_and_what_it_logs",
     "test_one_monitor_at_a_time": "test_marks_end_without_a_word",
-    "test_an_endless_paste_is_not_kept": "test_a_paste_comes_whole_and_one_that_lost_its_end_is_given_up",
     "test_leaving_the_monitor_calls_the_capture_off": "test_a_capture_under_way_is_called_off",
     "test_a_report_of_before_is_not_taken_for_one_of_now": (
         "test_a_run_says_what_it_does_and_reads_what_was_written"
