@@ -10,12 +10,12 @@ from pathlib import Path
 from tests.support.processes import REPOSITORY
 
 PACKAGES = ("llmtop", "collectors", "tui")
-ONE_A_FOLDER = ("__init__.py", "engine.py", "source.py")
+ONE_A_FOLDER = ("__init__.py", "command.py", "engine.py", "model.py", "source.py", "text.py")
 """File names of what there is one of in each folder of its kind."""
 MOST_LINES = 60
 MOST_CLASSES = 6
 """Names that may stand for two things: what is on the wire and in a snapshot, what times and what was timed."""
-MOST_FILES = 4
+MOST_FILES = 5
 
 
 def _files() -> Iterator[Path]:

@@ -1,7 +1,7 @@
-"""No circle of imports between files or between folders: late imports, those for types and names in strings count too.
+"""No circle of imports between files or between folders.
 
-import-linter holds the floors between packages; it does not see a circle inside one. Two files that know each other
-are one file in two places: neither can be read, tried or replaced alone. The same holds for two folders.
+Late imports, imports for types and module names in strings count too. import-linter holds the floors between packages;
+it does not see a circle inside one. Two files that know each other are one file in two places: neither can be read, tried or replaced alone. The same holds for two folders.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ def test_a_circle_is_found(tmp_path: Path, second: str) -> None:
 
 def test_a_circle_of_folders_is_found_where_no_two_files_form_one(tmp_path: Path) -> None:
     for folder, name, text in (
-        ("upper", "a", "from llmtop.lower.b import y"), ("upper", "c", ""), ("lower", "b", "import llmtop.upper.c"),
+        ("upper", "a", "from llmtop.lower.b import y"), ("upper", "c", ""),
+        ("lower", "b", "import llmtop.upper.c"),
     ):  # fmt: skip
         package = tmp_path / "llmtop" / folder
         package.mkdir(parents=True, exist_ok=True)

@@ -56,12 +56,17 @@ def test_of_steps_that_are_longer_than_that_one_is_whole(start: Start, captures:
     assert result.info.seconds_recorded >= 3.0  # type: ignore[operator]
 
 
-def test_a_training_that_ends_within_says_after_how_long(start: Start, captures: Path) -> None:
-    training = start("--torch", "--step-ms", "50", "--steps", "200")
+def test_a_training_that_ends_within_says_after_how_long(start: Start, captures: Path, tmp_path: Path) -> None:
+    end = tmp_path / "end"
+    training = start("--torch", "--step-ms", "50", "--until", str(end))
+    target = training.wait_attached()
+    ending = threading.Timer(2.0, end.touch)
+    ending.start()
     with pytest.raises(
         NotPossibleHere, match=r"the training ended after \d+\.\d s of the 600\.0 s to be recorded"
     ):
-        taken(training.wait_attached(), captures, 600.0)
+        taken(target, captures, 600.0)
+    ending.join(60)
     assert training.process.wait(60) == 0
     assert list(captures.iterdir()) == []
 

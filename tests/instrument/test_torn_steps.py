@@ -96,7 +96,7 @@ def test_a_child_that_is_forked_while_its_parent_is_recorded_stops_nothing(tmp_p
 import os, sys
 import torch.profiler
 import llmtop
-from llmtop import wire
+from llmtop.protocol import wire
 from llmtop.instrument.control import self_capture
 from llmtop.instrument.record import recorder
 r, sent = recorder.get(), []
@@ -129,7 +129,7 @@ import os, threading
 import torch, torch.distributed as dist
 from llmtop.instrument import auto
 from tests.support.light_optimizer import LightSGD
-from llmtop.instrument.auto import communication
+from llmtop.instrument.auto.training import communication
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
 loop = auto.install()
 dist.init_process_group("gloo", rank=0, world_size=1)

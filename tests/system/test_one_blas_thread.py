@@ -12,7 +12,7 @@ from tests.support.processes import environment
 
 LOOK = """
 import json, os, sys
-from llmtop import one_blas_thread
+from llmtop.system import one_blas_thread
 one_blas_thread.prepare()
 before = len(os.listdir("/proc/self/task"))
 import numpy, numpy.linalg
