@@ -258,7 +258,8 @@ def _is_assigned_secret(found: re.Match[str], value: str, text: str) -> bool:  #
     if is_weak or (not operator and not name.startswith("--")):
         is_closed = operator == ">" and text.startswith("</", found.end() + len(value))
         return is_closed or _is_odd(value)
-    if not quote and (is_secret_name(value) or _is_prose(found, value, text)):
+    is_option = name.startswith("-")  # what follows an option is a value, whatever its words
+    if not quote and not is_option and (is_secret_name(value) or _is_prose(found, value, text)):
         return False
     return not (value.isdigit() and len(value) < 6 and "token" in name.lower())
 
