@@ -23,6 +23,7 @@ from click.shell_completion import CompletionItem
 
 from llmtop.cli.output import say
 from llmtop.errors import EXIT_USAGE, LlmtopError, NotPossibleHere, check_open_files, too_many_open_files
+from llmtop.format import printable
 from llmtop.system import one_blas_thread
 from llmtop.version import __version__
 
@@ -250,8 +251,16 @@ def _show_usage(error: click.ClickException) -> None:
 def _tell(error: LlmtopError) -> int:
     """Say what went wrong, and return the exit code."""
     with contextlib.suppress(OSError):  # standard error is full, too
-        say("llmtop: " + "\n".join(str(error).splitlines()), err=True)
+        say("llmtop: " + "\n".join(_with_arguments_in_line(str(error)).splitlines()), err=True)
     return error.exit_code
+
+
+def _with_arguments_in_line(sentence: str) -> str:
+    """Return the sentence with the arguments in it made printable: the name of a file may hold ends of lines."""
+    for argument in sys.argv[1:]:
+        if not argument.isprintable():
+            sentence = sentence.replace(argument, printable(argument))
+    return sentence
 
 
 def _output_failed(error: Exception) -> LlmtopError | None:

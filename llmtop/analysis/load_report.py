@@ -11,7 +11,7 @@ from msgspec import structs
 from llmtop.analysis.load_stacks import load_stacks
 from llmtop.errors import UnusableInput
 from llmtop.format import printable
-from llmtop.report.environment import environment_of
+from llmtop.report.environment import environment_of, stopped_early_of
 from llmtop.report.model import Report, from_json
 from llmtop.report.opaque_report import OwnReport
 from llmtop.system.inputs import DEFAULT, Limits, depth_of, read_input
@@ -40,7 +40,8 @@ def load_reports(
     from llmtop.trace.files.open import open_traces
 
     report = analyze_trace(open_traces(files, limits), steps, limits=limits, page=page)
-    return structs.replace(report, environment=environment_of(paths[0]))
+    stopped_early = stopped_early_of(paths[0])
+    return structs.replace(report, environment=environment_of(paths[0]), stopped_early=stopped_early)
 
 
 def load_report(
@@ -70,7 +71,7 @@ def load_report(
     from llmtop.analysis.analyze import analyze
 
     try:
-        return analyze(file, steps, limits, page=page)
+        return structs.replace(analyze(file, steps, limits, page=page), stopped_early=stopped_early_of(path))
     except UnusableInput:
         # Of a trace that has gone the report may still be there.
         written = path / "report.json"
@@ -107,7 +108,11 @@ def _read(path: Path, limits: Limits) -> Report:
             f"{path} is JSON nested deeper than any parser's limit on depth: llmtop wrote no such report"
         ) from None
     # What is in capture.json was completed after the report was written.
-    report = structs.replace(report, environment=environment_of(path) or report.environment)
+    report = structs.replace(
+        report,
+        environment=environment_of(path) or report.environment,
+        stopped_early=stopped_early_of(path) or report.stopped_early,
+    )
     # Beyond what is typed only the evidence of findings has depth.
     for finding in report.findings:
         limits.check_number(path, "json_depth", depth_of(finding.evidence, limits.json_depth))

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from llmtop.errors import UnusableInput
 from llmtop.loading.cost import decide
 from llmtop.loading.seen import LoadSeen
+from llmtop.report.environment import stopped_early_of
 from llmtop.stacks.fold import fold
 from llmtop.stacks.model import ProcessStacks, StackReport, from_json
 from llmtop.stacks.samples import read_folded
@@ -61,7 +62,9 @@ def load_stacks(paths: Sequence[Path], limits: Limits = DEFAULT) -> StackReport 
 
 def _load(path: Path, limits: Limits) -> StackReport | None:
     if path.is_dir():
-        return _of_folder(path, limits)
+        report = _of_folder(path, limits)
+        stopped_early = stopped_early_of(path)
+        return report if report is None or not stopped_early else replace(report, stopped_early=stopped_early)
     file = examine(path)
     if file.kind == "json":
         return _written(path, limits)

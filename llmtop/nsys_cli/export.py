@@ -16,6 +16,8 @@ from llmtop.nsys_cli.tool import Nsys
 
 EXPORT_SECONDS = 600.0
 """A capture of some steps takes 0.05 to 0.5 s; a report of a whole run may take minutes."""
+_RECORDS_NEWER_NVTX = (2025, 3)
+"""Ranges of nvtx 0.2.11 to 0.2.17 are in reports of nsys 2025.3.1, and not of 2023.4.4 (docs/measurements.md)."""
 
 
 def importer(nsys: Nsys) -> Path | None:
@@ -91,7 +93,7 @@ def export_beside(nsys: Nsys, report: Path, uses_gpu: bool) -> tuple[Path, list[
     except LlmtopError as error:
         return report, [f"the report is kept at {report}, but {error}"]
     if reason is None:
-        return sqlite, _missing(sqlite, uses_gpu)
+        return sqlite, _missing(sqlite, uses_gpu, nsys)
     by_hand = f"{nsys.path} export --type sqlite -o {sqlite} {report}"
     return report, [f"the report is kept at {report}, but nsys export failed ({reason}); by hand: {by_hand}"]
 
@@ -141,7 +143,7 @@ def _lack(sqlite: Path) -> str | None:
     return None if tables & {"StringIds", "META_DATA_EXPORT"} else "its file is empty or cut off"
 
 
-def _missing(sqlite: Path, uses_gpu: bool) -> list[str]:
+def _missing(sqlite: Path, uses_gpu: bool, nsys: Nsys) -> list[str]:
     """What the window should hold and does not: silence here has hidden lost kernels before."""
     with closing(_open(sqlite)) as database:
         kernels = sum(
@@ -149,14 +151,25 @@ def _missing(sqlite: Path, uses_gpu: bool) -> list[str]:
         )
         ranges = _count(database, "NVTX_EVENTS")
         calls = _count(database, "CUPTI_ACTIVITY_KIND_RUNTIME")
+    old = _about_newer_nvtx(nsys) if ranges == 0 else ""
     if kernels == 0 and ranges == 0:
-        return ["the report holds neither kernels nor NVTX ranges: nothing of the training was recorded"]
+        return [f"the report holds neither kernels nor NVTX ranges: nothing of the training was recorded{old}"]
     notes = []
     if kernels == 0 and (calls or uses_gpu):
         notes.append("the report holds no kernels although the process uses a GPU: nsys has lost them")
     if ranges == 0:
-        notes.append("the report holds no NVTX ranges: no steps or phases can be told from it")
+        notes.append("the report holds no NVTX ranges: no steps or phases can be told from it" + old)
     return notes
+
+
+def _about_newer_nvtx(nsys: Nsys) -> str:
+    """Return why an old nsys may have recorded no range, to be added to a sentence; empty for a newer nsys."""
+    if nsys.version >= _RECORDS_NEWER_NVTX:
+        return ""
+    return (
+        f"; nsys {nsys.version_text} may not record the ranges of nvtx 0.2.11 and newer: install nsys 2025.3 or "
+        "newer, or nvtx 0.2.10 where the training runs"
+    )
 
 
 def _open(sqlite: Path) -> sqlite3.Connection:

@@ -23,7 +23,7 @@ _WEAK_OPERATORS: Final = (",", ">", "->", "||", "!=", "==")
 """Operators that stand between other things too than a name and its value."""
 
 _PRIVATE_KEY: Final = re.compile(
-    r"-----BEGIN [A-Z0-9 ]*(?:PRIVATE KEY|CERTIFICATE|PGP MESSAGE)[A-Z ]*-----.*?"
+    r"-----BEGIN [A-Z0-9 ]{0,60}(?:PRIVATE KEY|CERTIFICATE|PGP MESSAGE)[A-Z ]{0,40}-----.*?"
     r"(?:-----END [A-Z0-9 ]*-----|\Z|(?=\n[+ -]?\s*(?:\n|diff --git)))",
     re.DOTALL,
 )
@@ -31,8 +31,8 @@ _USERINFO: Final = re.compile(
     r"((?<![A-Za-z0-9+.-])[A-Za-z0-9+.-]{1,40}://)([^\s/@'\"<>]{1,400}|[^\s/@:'\"<>]{0,200}:(?!\d+/)[^\s@'\"<>]{1,400})@(?=[\w\[.-])"
 )
 _HEADER: Final = re.compile(
-    r"(\b(?:(?:proxy-)?authorization|x-[a-z-]{0,40}(?:key|token|auth|secret)|(?:set-)?cookie|api-key|private-token)\s*:\s*)"
-    r"(?!\s*(?:str|Any|Optional|None|bool|int|dict|list)\b)[^\n'\"]+",
+    r"(\b(?:(?:proxy-)?authorization|x-[a-z-]{0,40}(?:key|token|auth|secret)|(?:set-)?cookie|api-key|private-token)\s{0,40}:\s{0,40})"
+    r"(?!\s{0,40}(?:str|Any|Optional|None|bool|int|dict|list)\b)[^\n'\"]+",
     re.IGNORECASE,
 )
 _SCHEME: Final = re.compile(
@@ -70,6 +70,7 @@ _ASSIGNMENT: Final = re.compile(
     r"(?P<gap>[ \t]{1,4})(?=[^\s=:>,|-]))"
     r"(?P<prefix>(?:[bBfFrRuU]{1,2}(?=[\"']))?)(?P<open>[\\\"'`=(\[ \t]{0,6})"
 )
+_QUOTED: Final = {quote: re.compile(rf"[^\n{quote}]*") for quote in "\"'`"}
 _UNQUOTED: Final = re.compile(r"(?:[^\s\"'`<>&;,]|[&;,](?![\w.-]{1,60}=)(?=[^\s\"'`<>]))+")
 _PLAIN_VALUE: Final = re.compile(r"(?!/)(?:[\w.~+/@%:-]|=(?!\w{1,3}=)){12,200}")
 """A value that may be random."""
@@ -188,10 +189,15 @@ def _is_secret(name: str, value: str) -> bool:
     if not plain or plain == MASK:
         return False
     if strength is Strength.SECRET:
-        return not _CODE.match(plain) or is_random(plain, assigned=True)
+        return not _is_code(plain) or is_random(plain, assigned=True)
     if strength is Strength.LIKELY:
-        return _is_odd(plain) and not _CODE.match(plain)
+        return _is_odd(plain) and not _is_code(plain)
     return _is_value_random(strength, plain)
+
+
+def _is_code(value: str) -> bool:
+    """Whether a value says where a secret comes from; the pattern is linear in text of one line alone."""
+    return "\n" not in value and _CODE.match(value) is not None
 
 
 def _is_value_random(strength: Strength, value: str) -> bool:
@@ -214,7 +220,7 @@ def _without_assigned(text: str) -> str:
             value = _value_at(text, start, _quote(found), start + _EXAMINED)
         else:
             plain = _PLAIN_VALUE.match(text, start)
-            value = "" if plain is None else plain[0]
+            value = "" if plain is None or len(plain[0].rstrip(".")) >= _EXAMINED else plain[0]
         if _HAS_TEXT.search(value) and _is_assigned_secret(found, value, text):
             value = max(value, _value_at(text, start, _quote(found), len(text)), key=len)
             kept += [text[done:start], MASK]
@@ -229,10 +235,8 @@ def _quote(found: re.Match[str]) -> str:
 def _value_at(text: str, start: int, quote: str, end: int) -> str:
     """Return the value that begins at a place: up to the closing quote, or up to a blank where there is none."""
     if quote:
-        line = text.find("\n", start, end)
-        room = min(len(text), end) if line < 0 else line
-        close = text.find(quote, start, room)
-        return _ESCAPED_END.sub("", text[start : room if close < 0 else close])
+        quoted = _QUOTED[quote].match(text, start, end)
+        return "" if quoted is None else _ESCAPED_END.sub("", quoted[0])
     found = _UNQUOTED.match(text, start, min(len(text), end))
     return found[0].rstrip(",;)}]") if found is not None else ""
 
@@ -252,9 +256,10 @@ def _is_assigned_secret(found: re.Match[str], value: str, text: str) -> bool:  #
     if strength is not Strength.SECRET:
         return _is_value_random(strength, value) if is_weak else _is_secret(name, value)
     if is_weak or (not operator and not name.startswith("--")):
-        is_closed = operator == ">" and text[found.end() + len(value) :][:2] == "</"
+        is_closed = operator == ">" and text.startswith("</", found.end() + len(value))
         return is_closed or _is_odd(value)
-    if not quote and (is_secret_name(value) or _is_prose(found, value, text)):
+    is_option = name.startswith("-")  # what follows an option is a value, whatever its words
+    if not quote and not is_option and (is_secret_name(value) or _is_prose(found, value, text)):
         return False
     return not (value.isdigit() and len(value) < 6 and "token" in name.lower())
 

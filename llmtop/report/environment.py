@@ -93,6 +93,16 @@ def environment_of(path: Path) -> Environment | None:
     return msgspec.structs.replace(told, **more)
 
 
+def stopped_early_of(path: Path) -> str | None:
+    """Return the sentence of capture.json on a capture that recorded less than was asked for.
+
+    Args:
+        path: as of `environment_of`.
+    """
+    found = _read((path if path.is_dir() else path.parent) / "capture.json")
+    return None if found is None else _text(found, "stopped_early")
+
+
 def of_surroundings(found: dict[str, Any] | None) -> Environment | None:
     """What environment.json says, or the header of a recording; None without either."""
     if found is None or not isinstance(machine := found.get("machine"), dict):

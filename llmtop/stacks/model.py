@@ -142,6 +142,8 @@ class StackReport(msgspec.Struct, frozen=True, kw_only=True):
     "that."""
     notes: tuple[str, ...] = ()
     """What was left out, and why."""
+    stopped_early: str | None = None
+    """If the capture recorded less than was asked for: how much, and why, in one sentence, from capture.json."""
 
 
 _encoder = msgspec.json.Encoder()

@@ -75,7 +75,8 @@ def brief(report: StackReport, width: int = 100, style: Style | None = None) -> 
 
 def markdown(report: StackReport) -> str:
     """The report for a file beside the capture."""
-    lines = [f"# {title(report)}", "", summary(report), "", how(report), ""]
+    lines = [f"**{printable(report.stopped_early, 400)}**", ""] if report.stopped_early else []
+    lines += [f"# {title(report)}", "", summary(report), "", how(report), ""]
     lines += [line for text in (*loading(report), *counters(report)) for line in (text, "")]
     for one in shown(report):
         lines += [f"## {one.title}", "", "```", *tree_lines(one.tree, 100, 1.0), "```", ""]
@@ -270,7 +271,9 @@ def _place(node: StackNode) -> str:
 
 
 def _head(report: StackReport, width: int, paint: Style) -> list[str]:
-    lines = [paint(line, "dim") for line in _wrapped(title(report), width)[:2]]
+    early = printable(report.stopped_early or "", 400)
+    lines = [paint(line, "warning") for line in (_wrapped(early, width)[:3] if early else [])]
+    lines += [paint(line, "dim") for line in _wrapped(title(report), width)[:2]]
     lines += ["", *(paint(line, "title") for line in _wrapped(summary(report), width)[:3])]
     for text in (*loading(report), *counters(report)):
         lines += ["", *_wrapped(text, width)]

@@ -128,6 +128,12 @@ def test_a_run_of_library_frames_is_cut_short_and_own_code_never() -> None:
     assert len(list(stacks_text.tree_lines(root))) == 10
 
 
+def test_the_command_of_a_process_has_no_secrets() -> None:
+    text = 'process 7:"python train.py --api-key hunter2secret";thread (7): MainThread;f (/w/a.py:1) 3\n'
+    (process,) = {stack.process for stack in read_folded(text) if stack.process is not None}
+    assert process.command == "python train.py --api-key ***"
+
+
 def test_a_command_with_ends_of_lines_and_semicolons_is_one_stack() -> None:
     text = (
         'process 7:"python -c import x; y = "a"\nprint(3) 4\nz = 5";thread (7): MainThread;f (/w/a.py:1) 3\n'

@@ -42,8 +42,11 @@ def test_the_options_that_make_it_deaf(command: str, option: str | None) -> None
 @pytest.mark.torch
 def test_it_is_said_at_the_start_and_by_the_doctor(runtime_dir: Path, script: Callable[[str], list[str]]) -> None:
     _, path = script("import torch, time; print('ready', flush=True); time.sleep(100)")
+    short = Path(path).with_name("t.py")
+    Path(path).rename(short)
     process = subprocess.Popen(
-        [*LLMTOP, "--", sys.executable, "-I", path],
+        [*LLMTOP, "--", sys.executable, "-I", "t.py", "--token", "hunter2"],
+        cwd=short.parent,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -60,6 +63,8 @@ def test_it_is_said_at_the_start_and_by_the_doctor(runtime_dir: Path, script: Ca
 
         (note,) = wait_for(notes)
         assert "python -I (isolated) ignores its environment" in note
+        assert "hunter2" not in note
+        assert "--token" in note
     finally:
         process.kill()
         _, said = process.communicate()

@@ -37,6 +37,8 @@ KNOWN = {
     "a header of a short key": ("X-Api-Key: {}", "abc123"),
     "an option": ("--api-key {}", "abc"),
     "an option with =": ("--password=correct{}", "horse"),
+    "an option whose value is a name of secrets": ("--api-key {} --x", "argumentsecret"),
+    "an option with = and a name of secrets": ("--hub-token={}", "anothersecret"),
     "a variable": ("DB_PASSWORD={} python x", "hunter2"),
     "json": ('{{"password": "{}"}}', "hunter two"),
     "python": ('+    api_key = "{}"', "abcdef"),

@@ -45,6 +45,30 @@ def test_a_written_report_is_read_again(tmp_path: Path) -> None:
     assert "# gpu" in _run("report", written, "--markdown").stdout
 
 
+def test_a_capture_that_recorded_less_than_asked_begins_with_that_sentence(tmp_path: Path) -> None:
+    sentence = "recorded 1.2 s of the 10.0 s asked for: the training ended"
+    write_chrome(tmp_path / "trace.json", steady(6))
+    (tmp_path / "capture.json").write_text(json.dumps({"stopped_early": sentence}))
+    for option in ((), ("--full",), ("--markdown",)):
+        assert sentence in _run("report", tmp_path, *option).stdout.splitlines()[0]
+    found = _run("report", tmp_path, "--json", "--html", tmp_path / "page.html").stdout
+    assert json.loads(found)["stopped_early"] == sentence
+    page = (tmp_path / "page.html").read_text()
+    assert page.index(sentence) < page.index("<h1>")
+    (tmp_path / "report.json").write_text(found)
+    (tmp_path / "capture.json").unlink()
+    assert sentence in _run("report", tmp_path / "report.json").stdout.splitlines()[0]
+
+
+def test_stacks_that_recorded_less_than_asked_begin_with_that_sentence(tmp_path: Path) -> None:
+    sentence = "recorded 1.2 s of the 10.0 s asked for: the training ended"
+    (tmp_path / "rank0.folded").write_text("thread (7): MainThread;f (/w/a.py:1) 3\n")
+    (tmp_path / "capture.json").write_text(json.dumps({"stopped_early": sentence}))
+    for option in ((), ("--full",), ("--markdown",)):
+        assert sentence in _run("report", tmp_path, *option).stdout.splitlines()[0]
+    assert json.loads(_run("report", tmp_path, "--json").stdout)["stopped_early"] == sentence
+
+
 def test_captures_of_several_ranks_are_read_as_one(tmp_path: Path) -> None:
     for rank in range(2):
         capture = steady(6, capture=Capture(pid=100 + rank, device=rank))

@@ -9,7 +9,7 @@ from rich.style import Style
 from llmtop import format as fmt
 from llmtop.compare.compare import Comparison
 from llmtop.report.model import Finding, Report
-from llmtop.report.render.tables import evidence_text, headline, step_lines, tables
+from llmtop.report.render.tables import evidence_text, first_lines, headline, step_lines, tables
 from llmtop.report.render.text_table import Text
 from tui.paint import alert_style
 from tui.paint.rows import Look, Row, clip, pad
@@ -35,6 +35,8 @@ def verdict(
     about = headline(report).rpartition(" (")[2].rstrip(")")
     title.add(f" {look.glyphs.dot} {about}", palette.dim)
     rows = [title.end(palette.text), Row(width)]
+    for line in first_lines(report):
+        rows += _wrapped(line, width, palette.warning, 1)
     style = palette.strong if report.verdict == "gpu_bound" else palette.warning
     rows += _wrapped(fmt.printable(report.summary), width, style, 1)
     for line in step_lines(report):

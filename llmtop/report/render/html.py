@@ -21,7 +21,7 @@ from markupsafe import Markup, escape
 from llmtop.format import duration, printable
 from llmtop.report.model import Report, Timeline
 from llmtop.report.render.roofline_plot import roofline_plot
-from llmtop.report.render.tables import evidence_text, headline, shown_notes, step_lines, tables
+from llmtop.report.render.tables import evidence_text, first_lines, headline, shown_notes, step_lines, tables
 from llmtop.report.whole_timeline import DeviceRows, PieceRow, WholeTimeline
 
 _MOST_ROWS = 200
@@ -63,6 +63,7 @@ def render(report: Report) -> str:
         shown = _of_one_step(report.timeline)
     return environment.get_template("page.html").render(
         report=report,
+        first=first_lines(report),
         headline=headline(report),
         steps=step_lines(report),
         timeline=None if shown is None else _timeline(shown),

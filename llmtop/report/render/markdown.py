@@ -6,7 +6,7 @@ import re
 
 from llmtop.format import duration, printable
 from llmtop.report.model import Finding, Report
-from llmtop.report.render.tables import evidence_text, headline, shown_notes, step_lines, tables
+from llmtop.report.render.tables import evidence_text, first_lines, headline, shown_notes, step_lines, tables
 from llmtop.report.render.text_table import Text
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
@@ -20,6 +20,7 @@ def escape(text: str) -> str:
 def render(report: Report) -> str:
     """The report as Markdown."""
     parts = [
+        *(f"**{escape(line)}**" for line in first_lines(report)),
         f"# {escape(report.verdict)}",
         f"{escape(headline(report))}",
         f"**{escape(printable(report.summary, 2000))}**",

@@ -43,6 +43,11 @@ def headline(report: Report) -> str:
     return f"{printable(report.source, 200)} ({' '.join(parts)}, {duration(report.window_seconds)}, {steps})"
 
 
+def first_lines(report: Report) -> list[str]:
+    """Return the sentence on a capture that recorded less than was asked for, which begins a report."""
+    return [printable(report.stopped_early, 400)] if report.stopped_early else []
+
+
 def step_lines(report: Report) -> list[str]:
     """Sentences on how steps were found, how long they are, and what was left out."""
     steps = report.steps

@@ -11,7 +11,15 @@ from msgspec import structs
 from llmtop.format import duration, printable
 from llmtop.model.severity import gravity
 from llmtop.report.model import Finding, Report
-from llmtop.report.render.tables import evidence_text, headline, shown_notes, step_lines, tables, tables_by_name
+from llmtop.report.render.tables import (
+    evidence_text,
+    first_lines,
+    headline,
+    shown_notes,
+    step_lines,
+    tables,
+    tables_by_name,
+)
 from llmtop.report.render.text_table import Text
 
 SIGNS = {"critical": "!!", "warning": "!", "info": "·"}
@@ -34,7 +42,8 @@ def render(report: Report, width: int = 100, style: _Style | None = None) -> str
     """
     paint = style or _plain
     width = max(60, min(width, 140))
-    lines = [*(paint(line, "dim") for line in _wrapped(headline(report), width)), ""]
+    lines = [paint(line, "warning") for text in first_lines(report) for line in _wrapped(text, width)]
+    lines += [*(paint(line, "dim") for line in _wrapped(headline(report), width)), ""]
     role = "title" if report.verdict == "gpu_bound" else "warning"
     lines += [paint(line, role) for line in _wrapped(printable(report.summary, 2000), width)]
     lines += [paint(line, "dim") for text in step_lines(report) for line in _wrapped(text, width)]
@@ -75,7 +84,8 @@ def brief(report: Report, width: int = 100, style: _Style | None = None) -> str:
     """
     paint = style or _plain
     width = max(60, min(width, 140))
-    lines = [paint(line, "dim") for line in _wrapped(headline(report), width)[:2]]
+    lines = [paint(line, "warning") for text in first_lines(report) for line in _wrapped(text, width)[:3]]
+    lines += [paint(line, "dim") for line in _wrapped(headline(report), width)[:2]]
     role = "title" if report.verdict == "gpu_bound" else "warning"
     lines += ["", *(paint(line, role) for line in _wrapped(printable(report.summary, 2000), width)[:5])]
     lines += [paint(line, "dim") for line in _wrapped(step_lines(report)[0], width)[:2]]

@@ -1,0 +1,27 @@
+"""The log of llmtop's own error: it has the command and the traceback, and no secret of either."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from llmtop.system.crash import own_error
+
+
+def test_the_log_of_an_own_error_has_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["llmtop", "run", "--", "train.py", "--api-key", "two words", "--lr", "1"])
+    try:
+        raise ValueError("no answer from https://u:hunter2@host/x")
+    except ValueError as error:
+        sentence = str(own_error(error))
+    found = re.search(r"report it with (\S+)", sentence)
+    assert found is not None, sentence
+    log = Path(found[1])
+    text = log.read_text()
+    assert "llmtop run -- train.py --api-key *** --lr 1" in text
+    assert "ValueError: no answer from https://***@host/x" in text
+    assert "hunter2" not in text
