@@ -1,7 +1,8 @@
 """No circle of imports between files or between folders.
 
-Late imports, imports for types and module names in strings count too. import-linter holds the floors between packages;
-it does not see a circle inside one. Two files that know each other are one file in two places: neither can be read, tried or replaced alone. The same holds for two folders.
+Late imports, imports for types and module names in strings count too. import-linter holds the floors between
+packages; it does not see a circle inside one. Two files that know each other are one file in two places: neither
+can be read, tried or replaced alone. The same holds for two folders.
 """
 
 from __future__ import annotations
