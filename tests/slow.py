@@ -538,14 +538,12 @@ CI_ALONE: dict[str, tuple[str, ...]] = {
         "test_two_users_see_their_own_trainings_and_take_no_place_of_each_other",
         "test_after_setuid_the_end_is_silent_and_root_still_sees_it",
     ),
-    "what wheels, environments and old versions lack": (
+    "what wheels and environments lack": (
         "test_the_demo_plays_from_the_wheel_and_passes_through_its_alert",
         "test_a_training_in_another_environment_borrows_what_llmtop_needs",
         "test_looking_for_torch_is_not_importing_it",
         "test_a_path_file_that_imports_torch_first_is_no_hindrance",
         "test_it_is_said_at_the_start_and_by_the_doctor",
-        "test_an_old_report_is_compared",
-        "test_a_monitor_captures_an_old_training",
         "test_it_is_of_its_schema",
         "test_a_server_that_is_killed_is_one_error_of_ours",
     ),

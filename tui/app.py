@@ -20,6 +20,7 @@ from llmtop.errors import EXIT_DONE, LlmtopError
 from llmtop.format import printable
 from llmtop.model.alerts import Raised
 from llmtop.model.snapshot import Alert, Snapshot
+from tui import textual_private
 from tui.core import keys
 from tui.core.context import ScreenContext
 from tui.core.picture import saved
@@ -198,15 +199,17 @@ class LlmtopApp(ScreenContext):
         self._heard_at, self.view.silent_seconds = time.monotonic(), None
         if self._silence is not None:
             self._silence.cancel()
-        if not self.replaying and self._loop is not None:
+        loop = textual_private.event_loop(self)
+        if not self.replaying and loop is not None:
             patience = max(STALE_SECONDS, STALE_TIMES * self.view.interval)
-            self._silence = self._loop.call_later(patience, self._fell_silent)
+            self._silence = loop.call_later(patience, self._fell_silent)
 
     def _fell_silent(self) -> None:
         """Say that the screen is not live, and for how long not."""
-        if self._loop is None or not self.is_running:
+        loop = textual_private.event_loop(self)
+        if loop is None or not self.is_running:
             return
-        self._silence = self._loop.call_later(1.0, self._fell_silent)
+        self._silence = loop.call_later(1.0, self._fell_silent)
         self.view.silent_seconds = time.monotonic() - self._heard_at
         if self.view.snapshot is not None and self.view.history.instant is None:
             self.redraw()
@@ -255,8 +258,9 @@ class LlmtopApp(ScreenContext):
         self._ringing = ringing
         if not first and not new and len(before) == len(ringing.up):
             return
-        if self._driver is not None and not self.is_headless:
-            self._driver.write(title(self._title_for(loud, snapshot)))
+        driver = textual_private.driver_of(self)
+        if driver is not None and not self.is_headless:
+            driver.write(title(self._title_for(loud, snapshot)))
         if new and not first and not self.replaying:
             self.bell()
 

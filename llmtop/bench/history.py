@@ -26,8 +26,6 @@ from llmtop.system.inputs import read_input
 
 FEWEST = 3
 """Earlier benches; of fewer it is not known how far they lie apart."""
-WINDOW = 10
-"""The last so many are looked at: older ones may be of another state of the machine."""
 _OF_A_MEDIAN = math.pi / 2.0
 """The variance of a median over that of a mean, of the same normal values."""
 

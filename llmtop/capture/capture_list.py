@@ -10,7 +10,6 @@ import msgspec
 from llmtop import config
 from llmtop.capture import engines
 from llmtop.capture.base import folder
-from llmtop.capture.base.engine import Kind
 from llmtop.capture.base.folder import INFO, Info
 from llmtop.capture.nsys import orphans
 from llmtop.capture.take import copy_line, open_line
@@ -72,8 +71,8 @@ class Shelved(msgspec.Struct, frozen=True, kw_only=True):
         return f"rank {','.join(ranks)}" if ranks else f"pid {','.join(map(str, self.info.pids))}"
 
     @property
-    def tells(self) -> Kind:
-        """What its report is of; of an engine that this version does not know, steps."""
+    def tells(self) -> str:
+        """The kind of its report; of an engine that this version does not know, steps."""
         known = engines.ENGINES.get(self.engine)
         return "steps" if known is None else known.tells
 

@@ -59,7 +59,6 @@ _CAUSES: dict[Part, str] = {
 _SHARED: tuple[Part, ...] = ("disk", "network", "lock")
 """What one worker may be made to wait for while the others have theirs: the next time it is another one."""
 _NOT_MORE = ("own_code", "lock", "gil", "slow_worker", "cpu", "unknown")
-_ON_CPU: tuple[Part, ...] = ("decode", "tokenize", "collate", "own", "file", "transfer", "unseen")
 
 
 def decide(

@@ -20,8 +20,6 @@ PAID_BACK_STEPS = 4
 PAID_BACK = 0.8
 """A step that waits for the GPU is followed by short ones, whose work the GPU had done already: those of the next
 steps that are under this share of the usual one are taken off what it cost."""
-IN_A_ROW = 3
-"""More long steps in a row are no rare ones."""
 MOST_SHARE = 0.25
 """If more of the steps are long, they are not rare."""
 LEAST_SHARE = 0.005

@@ -1,19 +1,16 @@
-"""What the host of Kineto's fabric answers to trainings and to monitors of any version, and what it withstands."""
+"""What the host of Kineto's fabric answers to trainings and to monitors, and what it withstands."""
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import struct
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from llmtop.capture.base.job import CaptureJob, Plan, Target
@@ -21,10 +18,9 @@ from llmtop.capture.base.step_listener import StepWatch
 from llmtop.capture.kineto import daemon, messages
 from llmtop.capture.kineto import engine as kineto_engine
 from llmtop.capture.kineto.daemon import FabricHost
-from llmtop.capture.kineto.messages import Frames, Lines
+from llmtop.capture.kineto.messages import Frames
 from llmtop.errors import NotPossibleHere
 from llmtop.protocol import wire
-from tests.support.data import DATA
 from tests.support.processes import REPOSITORY, environment, wait_for
 
 
@@ -89,21 +85,12 @@ def test_hanging_up_takes_a_wish_back(host: FabricHost) -> None:
     assert answer(ask(host)) == b""
 
 
-def _json(**message: object) -> bytes:
-    return msgspec.json.encode(message) + b"\n"
-
-
 @pytest.mark.parametrize(
     "sent",
     [
         b"garbage\n",
         b"\xff" * 5000,
-        b'{"type":"look"' + b" " * 5000,
-        b'{"type":"look","more":' + b"[" * 3000 + b"]" * 3000 + b"}\n",
-        b'{"type":"wish","pid":1,"path":"/\xff","steps":1}\n',
-        _json(type="wish", pid=1, path="relative", steps=1),
-        _json(type="wish", pid=1, path="/a\nKEY=1", steps=1),
-        _json(type="wish", pid=1, path="/a"),
+        b'{"type":"look"}\n',
         (4097).to_bytes(4, "little"),
         wire.framed(b"garbage"),
         wire.framed(b"\x82\xa4type\xa4look\xa4more" + b"\x91" * 3000 + b"\x00"),
@@ -137,92 +124,15 @@ def test_a_crowd_of_monitors_is_sent_away_and_those_that_are_in_are_served(host:
     assert [one.pid for one in kineto_engine.pollers(host.directory)] == [os.getpid()]
 
 
-@pytest.mark.parametrize("spoken", [Frames, Lines])
-def test_what_comes_in_pieces_is_understood(host: FabricHost, spoken: type[Frames] | type[Lines]) -> None:
+def test_what_comes_in_pieces_is_understood(host: FabricHost) -> None:
     answer(ask(host))
     with connected(host) as monitor:
-        for byte in spoken().encode(messages.WhoIsThere()) * 2:
+        for byte in Frames().encode(messages.WhoIsThere()) * 2:
             monitor.sendall(bytes([byte]))
-        mine, heard = spoken(), list[messages.FromHost]()
+        mine, heard = Frames(), list[messages.FromHost]()
         while len(heard) < 2:
             heard += map(mine.from_host.decode, mine.feed(monitor.recv(7)))
     assert [type(one) for one in heard] == [messages.Pollers] * 2
-
-
-# --- versions that spoke lines of JSON ---------------------------------------------------------------------------
-
-
-def said_of_old() -> dict[int, tuple[bytes, bytes]]:
-    """What a monitor of version 0.1.0 said on each connection, and what a host answered."""
-    said: dict[int, tuple[bytes, bytes]] = {}
-    for line in map(json.loads, (DATA / "wire_0.1.0" / "kineto.jsonl").read_text().splitlines()):
-        asked, answered = said.get(line["connection"], (b"", b""))
-        text = line["text"].encode()
-        said[line["connection"]] = (
-            (asked + text, answered) if line["from"] == "monitor" else (asked, answered + text)
-        )
-    return said
-
-
-def test_an_old_monitor_is_answered_as_it_always_was(host: FabricHost) -> None:
-    answer(ask(host))
-    (look, pollers), (wish, sent), (bad_wish, refused) = said_of_old().values()
-    with connected(host) as monitor:
-        monitor.sendall(look)
-        heard, before = json.loads(monitor.recv(4096)), json.loads(pollers)
-        (heard_poller,), (old_poller,) = heard["pollers"], before["pollers"]
-        assert heard["type"] == before["type"]
-        assert heard_poller.keys() == old_poller.keys()
-        assert heard_poller["pid"] == heard_poller["own_pid"] == os.getpid()
-    with connected(host) as monitor:
-        old_pid = str(json.loads(wish)["pid"]).encode()
-        monitor.sendall(wish.replace(old_pid, str(os.getpid()).encode()))
-        kineto_engine.pollers(host.directory)  # the host has heard the wish when it answers this
-        assert f"ACTIVITIES_ITERATIONS={json.loads(wish)['steps']}\n" in answer(ask(host)).decode()
-        assert monitor.recv(4096) == sent.replace(old_pid, str(os.getpid()).encode())
-    with connected(host) as monitor:
-        monitor.sendall(bad_wish)
-        assert monitor.recv(4096) == refused
-
-
-class OldHost:
-    """Answers each connection as a host of version 0.1.0 did, and keeps what it heard on it."""
-
-    def __init__(self, directory: Path) -> None:
-        self.heard: list[bytes] = []
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(directory / "control"))
-        self._listener.listen()
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        for _, answered in said_of_old().values():
-            monitor, _address = self._listener.accept()
-            with monitor:
-                data = b""
-                while not data.endswith(b"\n"):
-                    data += monitor.recv(4096)
-                self.heard.append(data)
-                monitor.sendall(answered)
-
-
-def test_an_old_host_hears_what_it_always_did(runtime_dir: Path) -> None:
-    runtime_dir.mkdir(exist_ok=True)
-    host = OldHost(runtime_dir)
-    (look, pollers), (wish, sent), (bad_wish, _) = said_of_old().values()
-    (old,) = json.loads(pollers)["pollers"]
-    assert kineto_engine.pollers(runtime_dir) == [messages.Poller(**old)]
-    asked = messages.Lines().from_monitor.decode(wish)
-    monitor = kineto_engine.HostConnection(runtime_dir)
-    monitor.send(asked)
-    assert monitor.receive(30) == messages.Sent(own_pid=json.loads(sent)["own_pid"])
-    monitor.close()
-    monitor = kineto_engine.HostConnection(runtime_dir)
-    monitor.send(messages.Lines().from_monitor.decode(bad_wish))
-    with pytest.raises(NotPossibleHere, match="a wish needs an absolute path and a length"):
-        monitor.receive(30)
-    monitor.close()
-    assert host.heard == [look, wish, bad_wish]
 
 
 @pytest.mark.parametrize("body", [b"", b"x", struct.pack("@iiq", 3, 1 << 30, 0), struct.pack("@iiq", 3, -1, 0)])

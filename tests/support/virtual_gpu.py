@@ -21,8 +21,6 @@ class VirtualGpu:
     launch_ns = 5 * US
     arrives_ns = 4 * US
     record_ns = 6 * US
-    clock_offset_ns = 987_654_321
-    """The GPU's clock has another zero than the host's."""
 
     def __init__(self) -> None:
         self.now_ns = 1 * MS

@@ -28,7 +28,7 @@ from tests.support import hostile
 from tests.support.hostile_screens import BEGIN, END, screens
 from tests.support.terminal import Terminal
 from tui.paint.palette import THEMES
-from tui.paint.rows import Row, clip, flow, pad
+from tui.paint.rows import Row, clip, pad
 from tui.terminal.session import title
 
 WITHOUT_DATA = {"HelpScreen", "DemoEndScreen", "END"}
@@ -122,7 +122,6 @@ def test_painters_measure_what_is_drawn(first: int) -> None:
         assert cell_len(drawn.plain()) == drawn.used
         assert drawn.plain().isprintable()
     assert cell_len(pad(text, 30)) == cell_len(clip(text, 30)) == 30
-    assert all(line.isprintable() for line in flow(text, [20, 20]))
 
 
 def test_the_title_is_text() -> None:

@@ -22,7 +22,7 @@ from tui.app import LlmtopApp
 from tui.core.columns import Around
 from tui.paint.charts import area, braille, nice_limit, spark, split
 from tui.paint.palette import TERMINAL_THEME, THEMES, Palette
-from tui.paint.rows import Look, Row, clip, flow, pad
+from tui.paint.rows import Look, Row, clip, pad
 from tui.panes import gpu_charts, process_table
 from tui.screens.main import MainScreen
 from tui.state.history import key_of
@@ -344,7 +344,6 @@ def test_text_is_cut_to_cells_not_characters(text: str, width: int) -> None:
     clean = printable(text)
     assert cell_len(clip(clean, width)) <= width
     assert cell_len(pad(clean, width)) == width
-    assert all(cell_len(line) <= width for line in flow(clean, [width, width]))
 
 
 async def test_styles_are_built_once_a_theme() -> None:

@@ -136,7 +136,7 @@ class ClusterApp(TerminalApp):
 
     def redraw(self) -> None:
         """Paint everything as it is now, and ask for what has come into sight."""
-        board = next(iter(self.query(Board)), None) if self._screen_stack else None
+        board = next(iter(self.query(Board)), None) if self.screen_stack else None
         if board is None or self.terminal_is_behind():
             return
         width, height = board.size

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from textual.app import App
 from textual.notifications import SeverityLevel
 from textual.theme import Theme
 
@@ -15,12 +14,13 @@ from tui.core.theme_memory import ThemeMemory
 from tui.paint.palette import TERMINAL_THEME, THEMES, Depth, Palette
 from tui.paint.rows import Look
 from tui.terminal.driver import TerminalDriver, forget_unusable_sizes
+from tui.textual_private import HookedApp, close_messages, event_loop, failure_of, frames_queued, set_failure
 
 _FRAMES_QUEUED = 2
 _DEPTHS: dict[str, Depth] = {"standard": "16", "256": "256"}
 
 
-class TerminalApp(App[int]):
+class TerminalApp(HookedApp[int]):
     """An app in a terminal that `tui.show` guards. Its return value is the exit code."""
 
     TITLE = "llmtop"
@@ -107,14 +107,14 @@ class TerminalApp(App[int]):
 
     def leave(self, code: int) -> None:
         """End the app with this exit code; may be called in any thread and in a signal handler."""
-        loop = self._loop
+        loop = event_loop(self)
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self.exit, code, code)
 
     @property
     def failure(self) -> BaseException | None:
         """The error that nobody expected and that ended the app; None without one."""
-        return self._exception
+        return failure_of(self)
 
     def on_failure(self, callback: Callable[[BaseException], None]) -> None:
         """Have `callback` called at the first error that ends the app."""
@@ -122,24 +122,24 @@ class TerminalApp(App[int]):
 
     def fail(self, error: BaseException) -> bool:
         """End the app for an error in another thread; False if it has ended already."""
-        loop = self._loop
+        loop = event_loop(self)
         if loop is None or loop.is_closed():
             return False
         loop.call_soon_threadsafe(self._fail, error)
         return True
 
     def _fail(self, error: BaseException) -> None:
-        if self._exception is None and isinstance(error, Exception):
-            self._exception = error
-        self._fatal_error()
+        if failure_of(self) is None and isinstance(error, Exception):
+            set_failure(self, error)
+        self.end_after_error()
 
-    def _fatal_error(self) -> None:
+    def end_after_error(self) -> None:
         """Leave; `tui.show` says why when the terminal is given back, where Textual would draw a traceback."""
-        if self._exception is not None:
-            self._on_failure(self._exception)
-        self._close_messages_no_wait()
+        error = failure_of(self)
+        if error is not None:
+            self._on_failure(error)
+        close_messages(self)
 
     def terminal_is_behind(self) -> bool:
         """Whether frames queue up: writing more would block the event loop until the terminal reads again."""
-        writer = getattr(self._driver, "_writer_thread", None)
-        return writer is not None and writer._queue.qsize() > _FRAMES_QUEUED
+        return frames_queued(self) > _FRAMES_QUEUED

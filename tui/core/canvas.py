@@ -8,13 +8,19 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.segment import Segment
 from rich.style import Style
-from textual._compositor import CompositorUpdate
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
 from tui.core.layout import Rect
 from tui.paint.rows import Look, Row
+from tui.textual_private import (
+    CompositorUpdate,
+    display,
+    has_background_screens,
+    is_update_pending,
+    visible_widgets,
+)
 
 
 class Placed(NamedTuple):
@@ -61,7 +67,7 @@ class Board(Widget):
             return
         if self._is_all_there_is():
             changed = _Lines([(y, self._strips[y]) for y in sorted(lines) if y < height])
-            self.app._display(self.screen, changed)  # type: ignore[arg-type]  # as Textual's own updates
+            display(self.app, self.screen, changed)
         else:
             self.refresh(*_regions(lines, width))
 
@@ -72,11 +78,11 @@ class Board(Widget):
         above them: a sixth of what a frame took, and keys are answered later by as much.
         """
         app, screen = self.app, self.screen
-        if not self._is_mounted or screen is not app.screen or app._background_screens or app.is_inline:
+        if not self.is_mounted or screen is not app.screen or has_background_screens(app) or app.is_inline:
             return False
-        if app._batch_count or screen._layout_required or screen._dirty_widgets or not self.size:
+        if is_update_pending(screen) or not self.size:
             return False
-        shown = screen._compositor.visible_widgets
+        shown = visible_widgets(screen)
         return shown.keys() == {screen, self} and shown[self][0] == app.size.region
 
     def on_resize(self) -> None:

@@ -183,5 +183,3 @@ METRICS: tuple[Metric, ...] = (
 )
 
 BY_KEY = {metric.key: metric for metric in METRICS}
-HEROES = ("util", "power", "memory")
-"""What a glance must find first: the first two together tell working from looking busy."""

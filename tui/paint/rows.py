@@ -167,27 +167,6 @@ def elapsed(seconds: float) -> str:
     return f"{whole // 60}m {whole % 60:02d}s" if whole < 3600 else fmt.duration(float(whole))
 
 
-def flow(text: str, widths: Sequence[int]) -> list[str]:
-    """`text` broken at blanks into lines of these widths, as many as needed; the last is cut with an ellipsis."""
-    lines: list[str] = []
-    rest = fmt.printable(text.strip())
-    for number, width in enumerate(widths):
-        if not rest:
-            break
-        if number == len(widths) - 1 or cell_len(rest) <= width:
-            lines.append(clip(rest, width))
-            break
-        head = set_cell_size(rest, width + 1).rpartition(" ")[0].rstrip()
-        head = (
-            head
-            if head and rest.startswith(head)
-            else ("" if number == 0 else set_cell_size(rest, width).rstrip())
-        )
-        lines.append(head)
-        rest = rest[len(head) :].lstrip()
-    return lines
-
-
 def blank(width: int, look: Look) -> Row:
     """A row of blanks in the screen's own style."""
     return Row(width).end(look.palette.text)

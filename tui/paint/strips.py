@@ -10,6 +10,7 @@ from rich.style import Style
 from textual.strip import Strip
 
 from tui.paint.terminal_text import harmless
+from tui.textual_private import cache_render, cached_render, segments_of
 
 _SYSTEMS = {"truecolor": ColorSystem.TRUECOLOR, "256": ColorSystem.EIGHT_BIT, "standard": ColorSystem.STANDARD}
 
@@ -25,18 +26,19 @@ class CompactStrip(Strip):
 
     def render(self, console: Console) -> str:
         """The row as text with escape sequences, in the terminal's plain state before and after."""
-        if self._render_cache is None:
+        cached = cached_render(self)
+        if cached is None:
             system = _SYSTEMS.get(console.color_system or "", ColorSystem.TRUECOLOR)
             parts: list[str] = []
             before: Style | None = None
-            for text, style, _ in self._segments:
+            for text, style, _ in segments_of(self):
                 if style is not None and style is not before:
                     parts.append(_change(before, style, system))
                     before = style
                 parts.append(text if text.isprintable() else harmless(text))
             parts.append("\x1b[0m")
-            self._render_cache = "".join(parts)
-        return self._render_cache
+            cached = cache_render(self, "".join(parts))
+        return cached
 
 
 @lru_cache(maxsize=4096)

@@ -16,6 +16,7 @@ from rich.segment import Segment
 from textual.strip import Strip
 
 from llmtop.format import is_obeyed
+from tui.textual_private import cache_render, cached_render, segments_of
 
 _AS_DRAWN = Strip.render
 
@@ -33,12 +34,12 @@ def _is_harmless(segments: Iterable[Segment]) -> bool:
 
 def _render(self: Strip, console: Console) -> str:
     """`Strip.render` for text that a terminal obeys nothing of; a link would bring an address in an OSC 8."""
-    if self._render_cache is None and not _is_harmless(self._segments):
+    if cached_render(self) is None and not _is_harmless(segments_of(self)):
         segments = [
             Segment(harmless(text), None if style is None else style.update_link(None))
-            for text, style, _ in self._segments
+            for text, style, _ in segments_of(self)
         ]
-        self._render_cache = _AS_DRAWN(Strip(segments), console)
+        cache_render(self, _AS_DRAWN(Strip(segments), console))
     return _AS_DRAWN(self, console)
 
 

@@ -10,9 +10,9 @@ from typing import Literal
 from llmtop import format as fmt
 from llmtop.capture import capture_list as shelf
 from llmtop.capture.base import folder
-from llmtop.capture.base.engine import Kind
 from llmtop.capture.capture_list import Shelved
 from llmtop.errors import LlmtopError
+from llmtop.report_kinds.kinds import kind_named
 from tui.core import keys
 from tui.core.canvas import Placed
 from tui.core.layout import Rect
@@ -24,13 +24,6 @@ from tui.screens.report_picker import Loaded
 
 KEPT_AT_FIRST = 5
 """How many captures are proposed to be kept."""
-_OPENED_BY: dict[Kind, str] = {
-    "steps": "ReportScreen",
-    "stacks": "FlameScreen",
-    "memory": "MemoryScreen",
-    "text": "ReportScreen",
-}
-"""What shows a capture, by what its report is of."""
 
 
 class CapturesScreen(LlmtopScreen):
@@ -205,7 +198,7 @@ class CapturesScreen(LlmtopScreen):
             why = capture.info.error if capture.info and capture.info.error else "it has no report"
             self.notify(f"{capture.name}: {fmt.printable(why)}. To look at it: {capture.open}", markup=False)
         else:
-            self.llmtop.open_screen(_OPENED_BY[capture.tells], capture.path)
+            self.llmtop.open_screen(kind_named(capture.tells).screen, capture.path)
 
     def action_kernels(self) -> None:
         """Open what ncu measured, where it lies beside the chosen capture."""

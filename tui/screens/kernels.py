@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from llmtop import format as fmt
 from llmtop.errors import LlmtopError
+from llmtop.report_kinds.kinds import kind_named
 from tui.core import keys
 from tui.paint.rows import Row
 from tui.panes.report import sentence
@@ -18,13 +19,12 @@ if TYPE_CHECKING:
     from llmtop.ncu.judge import NcuReport
 
 _SUFFIX = ".ncu-rep"
-_SCREEN = "KernelsScreen"
 
 
 def open_beside(screen: LlmtopScreen, capture: Path) -> None:
     """Open what ncu wrote into a capture's folder; where there is nothing, say how to get it."""
     if reports(capture):
-        screen.llmtop.open_screen(_SCREEN, capture)
+        screen.llmtop.open_screen(kind_named("kernels").screen, capture)
     else:
         line = f"llmtop kernel {fmt.printable(capture.name)} --run"
         screen.notify(f"No {_SUFFIX} lies beside this capture; to make one: {line}", markup=False)

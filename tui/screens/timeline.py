@@ -21,7 +21,7 @@ class TimelineScreen(LlmtopScreen):
     def __init__(self, loaded: Loaded) -> None:
         super().__init__()
         assert loaded.report.timeline is not None
-        self._name = loaded.name
+        self._capture_name = loaded.name
         self.timeline = loaded.report.timeline
         self.window = ShownStretch(0.0, self.timeline.seconds)
 
@@ -30,7 +30,7 @@ class TimelineScreen(LlmtopScreen):
         placed, body = self.around(width, height)
         look = self.look
         step = "the beginning" if self.timeline.step is None else f"step {self.timeline.step} of the whole ones"
-        title = Row(width).add(" Timeline ", look.palette.strong).add(f"{self._name} ", look.palette.text)
+        title = Row(width).add(" Timeline ", look.palette.strong).add(f"{self._capture_name} ", look.palette.text)
         title.add(f"{look.glyphs.dot} {step}, the one of median length", look.palette.dim)
         rows = [title, Row(width), *timeline.paint(self.timeline, self.window, body, look)]
         if len(rows) > body.height and body.height > 0:

@@ -41,8 +41,6 @@ _IDLE_SECONDS = 600.0
 _MOST_CACHED = 160
 REFRESH_SECONDS = 2.0
 """A row whose newest cell goes on is drawn anew no oftener."""
-_GAP_SECONDS = 30.0
-"""An alert that comes back within so long went on, on the time line."""
 NAN = math.nan
 
 Name = tuple[object, ...]

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from textual.app import App
-from textual.drivers.linux_driver import LinuxDriver
 
+from tui import textual_private
 from tui.terminal.keyboard import Keyboard
 
 _POLL_SECONDS = 0.1
@@ -34,7 +34,7 @@ _SIZES = ("COLUMNS", "LINES")
 """What a shell calls them in the environment. `forget_unusable_sizes` has checked them."""
 
 
-class TerminalDriver(LinuxDriver):
+class TerminalDriver(textual_private.HookedDriver):
     """The driver that `LlmtopApp` runs on."""
 
     def __init__(
@@ -42,8 +42,7 @@ class TerminalDriver(LinuxDriver):
     ) -> None:
         """Prepare as `LinuxDriver` does; the terminal is not touched yet."""
         super().__init__(app, debug=debug, mouse=mouse, size=size)
-        # Until the first resize event, Textual believes the size in the environment.
-        self._size = self._size or self._get_terminal_size()
+        textual_private.set_initial_size(self)
         self._showing = False
         self._stopping = False
         self._setting_anew = False
@@ -56,7 +55,7 @@ class TerminalDriver(LinuxDriver):
         """Take the terminal, as soon as it is this process's turn."""
         self._wait_for_turn()
         super().start_application_mode()  # type: ignore[no-untyped-call]
-        self._showing = self._writer_thread is not None
+        self._showing = textual_private.is_writing(self)
 
     def stop_application_mode(self) -> None:
         """Give the terminal back to the shell."""
@@ -73,24 +72,20 @@ class TerminalDriver(LinuxDriver):
         if not self._setting_anew:
             super().disable_input()
         elif not self.exit_event.is_set():
-            self._disable_mouse_support()
+            textual_private.disable_mouse(self)
             self.exit_event.set()
-            if self._key_thread is not None:
-                self._key_thread.join(_KEYS_END_SECONDS)
+            textual_private.join_key_thread(self, _KEYS_END_SECONDS)
             self.exit_event.clear()
 
     def write(self, data: str) -> None:
         """Send to the terminal; while it is not ours, nothing."""
-        if self._writer_thread is not None:
+        if textual_private.is_writing(self):
             super().write(data)
 
     def close(self) -> None:
         """Let what was written go out, and write no more."""
         super().close()
-        self._writer_thread = None
-
-    def _query_in_band_window_resize(self) -> None:
-        """Do not ask for sizes in the input: the kernel knows them."""
+        textual_private.stop_writing(self)
 
     def _wait_for_turn(self) -> None:
         """Stay stopped while a shell has the process in the background.
@@ -112,16 +107,18 @@ class TerminalDriver(LinuxDriver):
 
     # --- stopping and going on --------------------------------------------------------------------------------
 
-    def _sigtstp_application(self, *_: object) -> None:
+    def answer_sigtstp(self) -> None:
+        """Stop in the event loop."""
         self._soon(self._stop)
 
-    def _sigcont_application(self, *_: object) -> None:
+    def answer_sigcont(self) -> None:
+        """Set the terminal anew in the event loop."""
         if not self._stopping:
             self._soon(self._go_on)
 
     def _soon(self, step: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the program ends
-            self._loop.call_soon_threadsafe(step)
+            textual_private.driver_loop(self).call_soon_threadsafe(step)
 
     def _stop(self) -> None:
         """Give the terminal back, stop, and take it again when somebody sends SIGCONT."""
@@ -146,12 +143,13 @@ class TerminalDriver(LinuxDriver):
 
     def _take_again(self) -> None:
         self.resume_application_mode()
-        self._app.refresh(layout=True)
-        self._app.screen.refresh(layout=True)
+        app = textual_private.app_of(self)
+        app.refresh(layout=True)
+        app.screen.refresh(layout=True)
 
     # --- input ------------------------------------------------------------------------------------------------
 
-    def _run_input_thread(self) -> None:
+    def read_keys(self) -> None:
         """An error here is one like any other in a thread (`tui.show.show`)."""
         self.run_input_thread()
 
@@ -194,7 +192,7 @@ class TerminalDriver(LinuxDriver):
         finally:
             os.close(own)
 
-    def _get_terminal_size(self) -> tuple[int, int]:
+    def terminal_size(self) -> tuple[int, int]:
         """Columns and lines that the screen draws; at least one of each."""
         try:
             known = os.get_terminal_size(self.fileno)

@@ -12,13 +12,13 @@ import time
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable
 
-from textual._xterm_parser import XTermParser
 from textual.events import Paste as PasteEvent
 from textual.events import Resize
 from textual.message import Message
 from textual.messages import InBandWindowResize
 
 from tui.terminal.pasting import PASTE_START, Paste, TypingRate
+from tui.textual_private import XTermParser
 
 _ESCAPE_SECONDS = 1.0
 """So long after the last byte, no escape key is still undecided."""

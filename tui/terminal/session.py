@@ -21,11 +21,10 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from textual.drivers.linux_driver import LinuxDriver
-
 from llmtop.format import printable
 from llmtop.system import crash
 from tui.terminal.guardian import Guardian
+from tui.textual_private import input_flags, local_flags
 
 GRACE_SECONDS = 2.0
 """How long the app may take to leave by itself."""
@@ -156,7 +155,7 @@ class TerminalGuard:
 def _as_driven(attributes: list[Any]) -> list[Any]:
     """These terminal settings as Textual's driver changes them."""
     changed = [*attributes[:6], list(attributes[6])]
-    changed[0], changed[3] = LinuxDriver._patch_iflag(changed[0]), LinuxDriver._patch_lflag(changed[3])
+    changed[0], changed[3] = input_flags(changed[0]), local_flags(changed[3])
     changed[6][termios.VMIN] = 1
     return changed
 

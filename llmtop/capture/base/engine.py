@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -35,9 +35,6 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     """What would make it good."""
 
 
-Kind = Literal["steps", "stacks", "memory", "text"]
-
-
 class Engine(ABC):
     """One way to take a capture. It keeps nothing of a process: several threads ask it about many."""
 
@@ -47,9 +44,8 @@ class Engine(ABC):
     """What its captures show, in one clause."""
     reports: bool = True
     """Whether its captures say where time goes. One for another question is taken only when it is named."""
-    tells: Kind = "steps"
-    """What its reports are of, which decides how a screen shows them: steps (`report.model.Report`), stacks
-    (`report.stacks.StackReport`), memory (`report.memory_model`), or text of its own, which is shown as it is."""
+    tells: str = "steps"
+    """The kind of its reports, which decides how they are shown: a name in `llmtop.report_kinds.kinds`."""
     exports: bool = False
     """Whether it has the stage "export"."""
     stays_in_process: bool = False

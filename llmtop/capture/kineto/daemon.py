@@ -63,7 +63,7 @@ class _Known:
 @dataclass
 class _Caller:
     channel: socket.socket
-    asked: messages.HostEnd = field(default_factory=messages.HostEnd)
+    frames: messages.Frames = field(default_factory=lambda: messages.Frames(messages.MAX_MESSAGE))
     wish: messages.Wish | None = None
 
 
@@ -93,7 +93,6 @@ def bind() -> tuple[Path, socket.socket, socket.socket]:
         service.bind(str(directory / SERVICE))
         control.bind(str(directory / messages.CONTROL))
         control.listen(_MOST_CALLERS)
-        (directory / messages.FRAMES).symlink_to(messages.CONTROL)
         (directory / CONFIG).write_text(f"ON_DEMAND_CONFIG_UPDATE_INTERVAL_SECS={POLL_SECONDS}\n")
     except OSError as error:
         service.close()
@@ -239,7 +238,7 @@ class FabricHost:
             self._drop(caller)
             return
         try:
-            for message in caller.asked.feed(data):
+            for message in caller.frames.requests(data):
                 self._obey(caller, message)
         except UnusableInput as unusable:
             self._send(caller, wire.Refused(reason=str(unusable)))
@@ -263,7 +262,7 @@ class FabricHost:
 
     def _send(self, caller: _Caller, message: messages.FromHost) -> None:
         try:
-            caller.channel.sendall(caller.asked.encode(message))
+            caller.channel.sendall(caller.frames.encode(message))
         except OSError:
             self._drop(caller)
 

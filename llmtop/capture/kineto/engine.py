@@ -54,13 +54,12 @@ class HostConnection:
             NotPossibleHere: nobody hosts there any more, or somebody else does.
         """
         self.directory = directory
-        frames = os.path.exists(directory / messages.FRAMES)
-        self._spoken = messages.Frames() if frames else messages.Lines()
+        self._frames = messages.Frames()
         self._heard: deque[bytes] = deque()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(HOST_SECONDS)
         try:
-            self._socket.connect(str(directory / (messages.FRAMES if frames else messages.CONTROL)))
+            self._socket.connect(str(directory / messages.CONTROL))
             _, uid = wire.peer_credentials(self._socket)
         except OSError as error:
             self._socket.close()
@@ -80,7 +79,7 @@ class HostConnection:
             NotPossibleHere: the host has gone.
         """
         try:
-            self._socket.sendall(self._spoken.encode(message))
+            self._socket.sendall(self._frames.encode(message))
         except OSError as error:
             raise NotPossibleHere(f"{_GONE} ({error.strerror})") from None
 
@@ -101,11 +100,11 @@ class HostConnection:
             if not data:
                 raise NotPossibleHere(f"{_GONE} (it hung up)")
             try:
-                self._heard += self._spoken.feed(data)
+                self._heard += self._frames.feed(data)
             except UnusableInput:
                 raise NotPossibleHere(_NOT_OURS) from None
         try:
-            answer = wire.decoded(self._spoken.from_host, self._heard.popleft())
+            answer = wire.decoded(self._frames.from_host, self._heard.popleft())
         except msgspec.DecodeError:
             raise NotPossibleHere(_NOT_OURS) from None
         if isinstance(answer, wire.Refused):

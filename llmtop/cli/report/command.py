@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from llmtop.cli.output import say, say_encoded, say_json
+from llmtop.cli.output import say
 from llmtop.cli.percent_option import percent
-from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.cli.report.rendered import say_rendered
+from llmtop.errors import NotPossibleHere
 from llmtop.system.inputs import Limits
-
-if TYPE_CHECKING:
-    from llmtop.report.model import Report
-    from llmtop.report.opaque_report import OwnReport
-    from llmtop.stacks.model import StackReport
-
-_COLORS = {"critical": "red", "warning": "yellow"}
 
 
 def _steps(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | tuple[int, int] | None:
@@ -75,105 +65,22 @@ def report(
     who works where, as a tree a thread. A snapshot of PyTorch's allocator (.pickle) is told by who holds what, and
     when.
     """
-    from llmtop.analysis.load_report import load_reports
-    from llmtop.analysis.load_stacks import load_stacks
-    from llmtop.cli.report.memory import memory_files, report_memory
-    from llmtop.report.model import to_json
-    from llmtop.report.opaque_report import OwnReport
-    from llmtop.report.render import markdown as render_markdown
-    from llmtop.report.render import text as render_text
+    from llmtop.report_kinds.kind import ReadOptions
+    from llmtop.report_kinds.kinds import read_document
 
     if as_json and markdown:
         raise click.UsageError("--json and --markdown exclude each other")
-    limits = Limits(lifted=no_limits)
-    snapshots = memory_files(paths)
-    if snapshots is not None:
-        if markdown or html is not None or steps is not None:
-            raise UnusableInput(_NOT_OF_MEMORY)
-        report_memory(snapshots, limits, _paint if _colored() else None, as_json=as_json, full=full)
-        return
-    stacks = load_stacks(paths, limits)
-    if stacks is not None:
-        if html is not None or steps is not None:
-            raise UnusableInput(_not_of_stacks(paths[0], "--html" if html is not None else "--steps"))
-        _print_stacks(stacks, as_json=as_json, as_markdown=markdown, full=full)
-        return
-    try:
-        found = load_reports(paths, steps, limits, page=html is not None)
-    except OwnReport as own:
-        if html is not None or steps is not None:
-            raise
-        _print_own(own, as_json=as_json)
-        return
+    options = ReadOptions(Limits(lifted=no_limits), steps, html=html is not None, markdown=markdown)
+    document = read_document(paths, options)
     if html is not None:
-        found = _write_page(html, found)
+        _write(html, document.html())
+        say(f"written: {html}", err=True)
         if not (as_json or markdown):
             return
-    if as_json:
-        say_encoded(to_json(found))
-    elif markdown:
-        say(render_markdown.render(found), nl=False)
+    if markdown:
+        say(document.markdown(), nl=False)
     else:
-        width = shutil.get_terminal_size((100, 40)).columns
-        render = render_text.render if full else render_text.brief
-        say(render(found, width, _paint if _colored() else None), nl=False, styled=True)
-
-
-def _write_page(path: Path, found: Report) -> Report:
-    """Returns the report without what is the page's alone."""
-    from msgspec import structs
-
-    from llmtop.report.render import html as render_html
-
-    _write(path, render_html.render(found))
-    say(f"written: {path}", err=True)
-    return structs.replace(found, whole_timeline=None)
-
-
-def _print_own(own: OwnReport, *, as_json: bool) -> None:
-    if as_json:
-        say_encoded(own.data.encode())
-    else:
-        say("\n".join(own.text.splitlines()))
-
-
-_NOT_OF_MEMORY = (
-    "the report of a memory snapshot is text or JSON: --markdown, --html and --steps need "
-    "a capture of another kind"
-)
-
-
-def _print_stacks(stacks: StackReport, *, as_json: bool, as_markdown: bool, full: bool) -> None:
-    from llmtop.stacks import text as stacks_text
-    from llmtop.stacks.model import to_json
-
-    if as_json:
-        say_encoded(to_json(stacks))
-    elif as_markdown:
-        say(stacks_text.markdown(stacks), nl=False)
-    else:
-        width = shutil.get_terminal_size((100, 40)).columns
-        render = stacks_text.render if full else stacks_text.brief
-        say(render(stacks, width, _paint if _colored() else None), nl=False, styled=True)
-
-
-def _not_of_stacks(path: Path, option: str) -> str:
-    if option == "--html":
-        return (
-            f"{path} holds Python stacks, of which no page is made: drop the .speedscope.json beside them onto "
-            "https://www.speedscope.app, or leave out --html"
-        )
-    return f"{path} holds Python stacks, which have no steps: leave out {option}"
-
-
-def _colored() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def _paint(text: str, role: str) -> str:
-    return click.style(
-        text, fg=_COLORS.get(role), bold=role in ("title", "critical") or None, dim=role == "dim" or None
-    )
+        say_rendered(document, as_json=as_json, full=full)
 
 
 def _write(path: Path, text: str) -> None:
@@ -205,33 +112,10 @@ def compare(
     Captures that llmtop took are compared by their steps without the profiler, whatever made them. Of two memory
     snapshots it says what grew, with the line.
     """
-
-    from llmtop.analysis.load_report import load_report
-    from llmtop.cli.report.memory import compare_memory, memory_files
-    from llmtop.compare.compare import compare_reports, regressed, undecided
-    from llmtop.compare.render import brief, render
     from llmtop.errors import EXIT_FINDING
+    from llmtop.report_kinds.kinds import compare_documents
 
-    limits = Limits(lifted=no_limits)
-    snapshots = memory_files([before]), memory_files([after])
-    if any(snapshots):
-        if fail_over is not None:
-            raise UnusableInput("--fail-over needs the step time of both, and a memory snapshot has none")
-        compare_memory(*snapshots, limits, _paint if _colored() else None, as_json=as_json, full=full)
-        return
-    found = compare_reports(load_report(before, limits=limits), load_report(after, limits=limits))
-    if fail_over is not None and found.step is None:
-        raise UnusableInput("--fail-over needs the step time of both, and one of them has no whole steps")
-    if as_json:
-        say_json(found)
-    else:
-        width = shutil.get_terminal_size((100, 40)).columns
-        say((render if full else brief)(found, _paint if _colored() else None, width), nl=False, styled=True)
-    if fail_over is not None and regressed(found, fail_over):
+    found = compare_documents(before, after, Limits(lifted=no_limits), fail_over)
+    say_rendered(found, as_json=as_json, full=full)
+    if fail_over is not None and found.is_slower_by(fail_over):
         raise click.exceptions.Exit(EXIT_FINDING)
-    if fail_over is not None and undecided(found, fail_over):
-        raise NotPossibleHere(
-            f"whether the step became slower by more than {fail_over:g}% cannot be decided: two different "
-            "profilers took part, and what they cost is not known; capture both with one engine (llmtop capture "
-            "--engine)"
-        )

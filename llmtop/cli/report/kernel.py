@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from llmtop.cli.output import say, say_json
+from llmtop.cli.report.rendered import say_rendered
 from llmtop.errors import EXIT_DONE, NotPossibleHere, UnusableInput
 from llmtop.format import count, counted, duration, percent, printable
 
 if TYPE_CHECKING:
     from llmtop.ncu.judge import NcuReport
     from llmtop.report.model import KernelTime, Report
-
-_SHOWN_IN_SHELL = {"title": {"bold": True}, "warning": {"fg": "yellow"}, "dim": {"dim": True}}
 
 
 @click.command()
@@ -63,11 +61,14 @@ def kernel(
     COMMAND is the training's, where the capture does not tell it or a shorter one does.
     """
     from llmtop.ncu.read import SUFFIX
+    from llmtop.report_kinds.kernels_kind import KernelsDocument
+    from llmtop.report_kinds.kind import ReadOptions
+    from llmtop.report_kinds.kinds import read_document
 
     if path.suffix == SUFFIX:
         if run_it or command:
             raise click.UsageError(f"{path} is what ncu wrote already: --run and a command are for a capture")
-        _print([_read(path)], as_json)
+        say_rendered(read_document([path], ReadOptions(), "kernel"), as_json=as_json, full=True)
         return EXIT_DONE
     report, rows = _hot(path, top)
     words = list(command) or _recorded(report)
@@ -84,7 +85,8 @@ def kernel(
             f"{path} does not tell the training's command: llmtop kernel {path} --run -- python train.py"
         )
     folder = (out or _beside(path)).absolute()
-    _print(_run(report, rows, words, timeout, folder, yes=yes), as_json)
+    measured = KernelsDocument(_run(report, rows, words, timeout, folder, yes=yes))
+    say_rendered(measured, as_json=as_json, full=True)
     return EXIT_DONE
 
 
@@ -191,7 +193,7 @@ def _run(
         say(f"ncu: {printable(launches.told)} …", err=True)
         written = run(ncu, launches, folder / file_stem(row), words, seconds)
         say(f"written: {written}", err=True)
-        found.append(_read(written, row))
+        found.append(_read_one(written, row))
     return found
 
 
@@ -218,19 +220,17 @@ def _make(folder: Path) -> None:
         raise NotPossibleHere(f"{folder} cannot be written: choose another folder with --out")
 
 
-def _read(path: Path, row: KernelTime | None = None) -> NcuReport:
-    """An .ncu-rep, judged; of a run for one kernel that kernel alone, if it is there.
+def _read_one(path: Path, row: KernelTime) -> NcuReport:
+    """What ncu measured in a run for one kernel: that kernel alone, if it is there.
 
     Raises:
         UnusableInput, NotPossibleHere: as `llmtop.ncu.read.read`.
     """
-    from llmtop.ncu.judge import ncu_report, ncu_report_of_one
+    from llmtop.ncu.judge import ncu_report_of_one
     from llmtop.ncu.read import read
     from llmtop.ncu.run import wanted_of
 
-    kernels, left_out = read(path)
-    if row is None:
-        return ncu_report(path, kernels, left_out)
+    kernels, _left_out = read(path)
     wanted = wanted_of(row, kernels)
     if wanted is None:
         others = ", ".join(dict.fromkeys(printable(kernel.demangled or kernel.name, 80) for kernel in kernels[:3]))
@@ -247,18 +247,3 @@ def _read(path: Path, row: KernelTime | None = None) -> NcuReport:
         f"{duration(row.max_us / 1e6)}."
     )
     return ncu_report_of_one(path, kernels, place, note)
-
-
-def _print(reports: list[NcuReport], as_json: bool) -> None:
-    from llmtop.ncu.text import lines
-
-    if as_json:
-        whole: Any = reports[0] if len(reports) == 1 else {"schema": 1, "reports": reports}
-        say_json(whole)
-        return
-    colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    width = shutil.get_terminal_size((100, 40)).columns
-    for report in reports:
-        for text, role in lines(report, width):
-            style: Any = _SHOWN_IN_SHELL.get(role, {}) if colored else {}
-            say(click.style(printable(text), **style) if style else text, styled=True)

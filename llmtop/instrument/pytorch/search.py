@@ -92,11 +92,6 @@ def children(parents: Iterable[nn.Module], *, trained: bool = True) -> list[nn.M
     return list(found.values())
 
 
-def is_trained(module: nn.Module) -> bool:
-    """Whether any parameter of the module requires gradients."""
-    return next(_trained_parameters(module), None) is not None
-
-
 def _is_wanted(module: nn.Module, trained: bool) -> bool:
     return next(_parameters(module) if not trained else _trained_parameters(module), None) is not None
 

@@ -33,7 +33,6 @@ _DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 
 class _Status(msgspec.Struct):
     last_enqueued_collective: str | int | None = None
-    last_started_collective: str | int | None = None
     last_completed_collective: str | int | None = None
 
 

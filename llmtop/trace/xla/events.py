@@ -31,7 +31,6 @@ _STREAM = re.compile(r"^Stream #(\d{1,18})")
 _OVERHEAD = "CUPTI overhead"
 _OPERATIONS = "XLA Ops"
 """The line of a TPU's plane on which each operation stands; on a GPU's it is made up from the kernels."""
-_UNIX_NS = re.compile(r"^\d{18,19}$")
 NO_PROCESS = 701
 """XLA's own number for the host, which stands for the process where the file does not say its pid."""
 

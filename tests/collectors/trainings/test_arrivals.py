@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from importlib.machinery import SourceFileLoader
-from types import ModuleType
-from typing import Any
-
 import pytest
 from msgspec.structs import replace
 
@@ -15,7 +10,6 @@ from collectors.trainings.bounds import Bounds
 from llmtop.model.snapshot import Rank
 from llmtop.protocol import wire
 from tests.support.arrival_streams import PLANTS, Job, Plant
-from tests.support.data import DATA
 
 QUIET = 0.1
 """Of the jitter of two cores with a load of eight: what is left where a rank has a core of its own."""
@@ -155,16 +149,3 @@ def test_a_rank_that_stamps_points_without_end_harms_nobody() -> None:
     told = [*((job._rank(place), job.stamped[place]) for place in range(2)), (liar, stamped)]
     assert len(stamped.steps) <= 128
     assert [rank.arrivals for rank in compared(told)] == [(), (), ()]  # it has stamped other steps than they
-
-
-def test_a_monitor_of_the_first_version_passes_the_new_message_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    old: Any = ModuleType("old_wire")
-    monkeypatch.setitem(sys.modules, "old_wire", old)  # where msgspec looks for what annotations name
-    SourceFileLoader("old_wire", str(DATA / "wire_0.1.0" / "wire.py.txt")).exec_module(old)
-    said = b"".join(
-        wire.encode(message) for message in (wire.Hello(arrivals=True), wire.Arrivals(arrivals=[wire.Arrival(1)]))
-    )
-    hello, arrivals = old.Framer().feed(said)
-    assert old.decode_from_training(hello).pid == 0
-    assert old.is_newer_type(arrivals)
-    assert not wire.decode_from_training(old.encode(old.Hello())[4:]).arrivals

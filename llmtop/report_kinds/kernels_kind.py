@@ -1,0 +1,57 @@
+"""What ncu measured of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmtop.format import printable
+from llmtop.report_kinds.kind import Paint, ReadOptions, ReportDocument, ReportKind
+
+if TYPE_CHECKING:
+    from llmtop.ncu.judge import NcuReport
+
+_PAINTED = ("title", "warning", "dim")
+
+
+class KernelsKind(ReportKind):
+    """Kernels by what limits each."""
+
+    name = "kernels"
+    screen = "KernelsScreen"
+    command = "kernel"
+
+    def read(self, paths: Sequence[Path], options: ReadOptions) -> ReportDocument | None:
+        """Read .ncu-rep files."""
+        from llmtop.ncu.judge import ncu_report
+        from llmtop.ncu.read import SUFFIX, read
+
+        if any(path.suffix != SUFFIX for path in paths):
+            return None
+        return KernelsDocument([ncu_report(path, *read(path)) for path in paths])
+
+
+class KernelsDocument(ReportDocument):
+    """One .ncu-rep or several, judged."""
+
+    def __init__(self, reports: Sequence[NcuReport]) -> None:
+        """Hold the reports in the order in which they are printed."""
+        self._reports = reports
+
+    def json(self) -> bytes:
+        """Return the report; several as a list of them."""
+        import msgspec
+
+        several: Any = {"schema": 1, "reports": self._reports}
+        return msgspec.json.encode(self._reports[0] if len(self._reports) == 1 else several)
+
+    def text(self, width: int, paint: Paint | None, *, full: bool) -> str:
+        """Return all lines; there is no shorter form."""
+        from llmtop.ncu.text import lines
+
+        return "".join(
+            (paint(printable(text), role) if paint is not None and role in _PAINTED else text) + "\n"
+            for report in self._reports
+            for text, role in lines(report, width)
+        )

@@ -1,0 +1,117 @@
+"""What a kind of report is. Each kind is one module here and one entry in `llmtop.report_kinds.kinds`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from llmtop.errors import UnusableInput
+from llmtop.system.inputs import DEFAULT, Limits
+
+Paint = Callable[[str, str], str]
+"""Colours a text by its role: title, critical, warning, dim."""
+
+
+class ReadOptions(NamedTuple):
+    """What the user asks of a report besides its text."""
+
+    limits: Limits = DEFAULT
+    steps: int | tuple[int, int] | None = None
+    """Only the first so many whole steps, or those of a range."""
+    html: bool = False
+    markdown: bool = False
+
+
+class Rendered(ABC):
+    """Something that was read and can be printed."""
+
+    @abstractmethod
+    def json(self) -> bytes:
+        """Return it as JSON."""
+
+    @abstractmethod
+    def text(self, width: int, paint: Paint | None, *, full: bool) -> str:
+        """Return it as lines for a terminal, with the last line's end.
+
+        Args:
+            width: columns of the terminal.
+            paint: adds colours; None: no colours.
+            full: all of it; else what is to be read first.
+        """
+
+
+class ReportDocument(Rendered):
+    """One report that was read."""
+
+    def markdown(self) -> str:
+        """Return it as Markdown; only for kinds whose `read` accepts that option."""
+        raise NotImplementedError
+
+    def html(self) -> str:
+        """Return it as one page; only for kinds whose `read` accepts that option."""
+        raise NotImplementedError
+
+
+class ReportComparison(Rendered):
+    """What moved between two reports."""
+
+    def is_slower_by(self, percent: float) -> bool:
+        """Return True if the median step became slower by more than that.
+
+        Raises:
+            NotPossibleHere: it cannot be decided.
+        """
+        raise NotImplementedError
+
+
+class ReportKind(ABC):
+    """One kind of report."""
+
+    name: str
+    """As `Engine.tells` and the list of captures have it."""
+    screen: str
+    """Class of the screen that shows it (`tui.screens.registry`)."""
+    command: str = "report"
+    """The command that reads it."""
+
+    @abstractmethod
+    def read(self, paths: Sequence[Path], options: ReadOptions) -> ReportDocument | None:
+        """Read what paths lead to; None where that is of another kind.
+
+        Raises:
+            UnusableInput: it cannot be read, kinds are mixed, or this kind does not support one of the options.
+            NotPossibleHere: it needs a program that is not here.
+        """
+
+    def compare(
+        self, before: Path, after: Path, limits: Limits, fail_over: float | None
+    ) -> ReportComparison | None:
+        """Compare two; None where neither is of this kind, or the kind cannot be compared.
+
+        Args:
+            before: a capture, a recording or a report.
+            after: the other one.
+            limits: how much of memory and time the files may ask for.
+            fail_over: percent of the step time that the user wants checked; None: not asked for.
+
+        Raises:
+            UnusableInput: one cannot be read, kinds are mixed, or there is no step time to check.
+        """
+        return None
+
+
+def refuse(options: ReadOptions, sentence: str, *, markdown: bool = True) -> None:
+    """Raise if options are given that a kind does not support.
+
+    Args:
+        options: as given.
+        sentence: why not.
+        markdown: whether Markdown is among them; a page and steps always are.
+
+    Raises:
+        UnusableInput: one is given.
+    """
+    if options.html or options.steps is not None or (markdown and options.markdown):
+        raise UnusableInput(sentence)

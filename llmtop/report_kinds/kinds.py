@@ -1,0 +1,56 @@
+"""All kinds of report. A new kind is one module of this folder and one line of `KINDS`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from llmtop.errors import UnusableInput
+from llmtop.report_kinds.kernels_kind import KernelsKind
+from llmtop.report_kinds.kind import ReadOptions, ReportComparison, ReportDocument, ReportKind
+from llmtop.report_kinds.memory_kind import MemoryKind
+from llmtop.report_kinds.stacks_kind import StacksKind
+from llmtop.report_kinds.steps_kind import StepsKind
+from llmtop.report_kinds.text_kind import TextKind
+from llmtop.system.inputs import Limits
+
+KINDS: tuple[ReportKind, ...] = (MemoryKind(), StacksKind(), KernelsKind(), TextKind(), StepsKind())
+"""In the order in which they look at a path. `StepsKind` refuses what none of them knows."""
+_BY_NAME = {kind.name: kind for kind in KINDS}
+
+
+def kind_named(name: str) -> ReportKind:
+    """Return the kind with this name.
+
+    Raises:
+        KeyError: there is none.
+    """
+    return _BY_NAME[name]
+
+
+def read_document(paths: Sequence[Path], options: ReadOptions, command: str = "report") -> ReportDocument:
+    """Read what paths lead to, as the first kind that knows it.
+
+    Args:
+        paths: files, or folders of captures.
+        options: what the user asks for.
+        command: which of llmtop's commands reads it.
+
+    Raises:
+        UnusableInput: as `ReportKind.read`; or no kind that this command reads knows it.
+        NotPossibleHere: as `ReportKind.read`.
+    """
+    for kind in KINDS:
+        document = kind.read(paths, options) if kind.command == command else None
+        if document is not None:
+            return document
+    raise UnusableInput(f"{paths[0]} is nothing that llmtop {command} reads")
+
+
+def compare_documents(before: Path, after: Path, limits: Limits, fail_over: float | None) -> ReportComparison:
+    """Compare two of one kind; arguments and errors as `ReportKind.compare`."""
+    for kind in KINDS:
+        found = kind.compare(before, after, limits, fail_over)
+        if found is not None:
+            return found
+    raise UnusableInput(f"{before} and {after} are of no kind that can be compared")

@@ -1,0 +1,86 @@
+"""Snapshots of PyTorch's allocator: who holds GPU memory, and what grew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llmtop.errors import UnusableInput
+from llmtop.report_kinds.kind import Paint, ReadOptions, ReportComparison, ReportDocument, ReportKind, refuse
+from llmtop.system.inputs import Limits
+
+if TYPE_CHECKING:
+    from llmtop.memory.model import LeakReport, MemoryReport
+
+
+class MemoryKind(ReportKind):
+    """Memory by who holds it."""
+
+    name = "memory"
+    screen = "MemoryScreen"
+
+    def read(self, paths: Sequence[Path], options: ReadOptions) -> ReportDocument | None:
+        """Analyse the snapshots that paths lead to."""
+        from llmtop.memory.files import memory_files
+
+        files = memory_files(paths)
+        if files is None:
+            return None
+        refuse(
+            options,
+            "the report of a memory snapshot is text or JSON: --markdown, --html and --steps need "
+            "a capture of another kind",
+        )
+        from llmtop.memory.analyze import analyze_memory
+
+        return _MemoryDocument(analyze_memory(files, options.limits))
+
+    def compare(
+        self, before: Path, after: Path, limits: Limits, fail_over: float | None
+    ) -> ReportComparison | None:
+        """Find what grew from one snapshot to the other."""
+        from llmtop.memory.files import memory_files
+
+        first, second = memory_files([before]), memory_files([after])
+        if first is None and second is None:
+            return None
+        if fail_over is not None:
+            raise UnusableInput("--fail-over needs the step time of both, and a memory snapshot has none")
+        if first is None or second is None:
+            raise UnusableInput(
+                "a memory snapshot can only be compared with another memory snapshot of the same program"
+            )
+        from llmtop.memory.leaks import compare_memory
+
+        return _MemoryGrowth(compare_memory(first, second, limits))
+
+
+class _MemoryDocument(ReportDocument):
+    def __init__(self, report: MemoryReport) -> None:
+        self._report = report
+
+    def json(self) -> bytes:
+        from llmtop.memory.model import to_json
+
+        return to_json(self._report)
+
+    def text(self, width: int, paint: Paint | None, *, full: bool) -> str:
+        from llmtop.memory.text import brief, render
+
+        return (render if full else brief)(self._report, width, paint)
+
+
+class _MemoryGrowth(ReportComparison):
+    def __init__(self, found: LeakReport) -> None:
+        self._found = found
+
+    def json(self) -> bytes:
+        from llmtop.memory.model import to_json
+
+        return to_json(self._found)
+
+    def text(self, width: int, paint: Paint | None, *, full: bool) -> str:
+        from llmtop.memory.text import render_growth
+
+        return render_growth(self._found, width, paint, full=full)

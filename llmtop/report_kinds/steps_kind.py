@@ -1,0 +1,103 @@
+"""Where the time of steps goes: traces, recordings of llmtop, and reports of either."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llmtop.errors import NotPossibleHere, UnusableInput
+from llmtop.report.opaque_report import OwnReport
+from llmtop.report_kinds.kind import Paint, ReadOptions, ReportComparison, ReportDocument, ReportKind
+from llmtop.report_kinds.text_kind import TextDocument
+from llmtop.system.inputs import Limits
+
+if TYPE_CHECKING:
+    from llmtop.compare.compare import Comparison
+    from llmtop.report.model import Report
+
+
+class StepsKind(ReportKind):
+    """Steps with a verdict and findings. It reads last, and refuses what no kind knows."""
+
+    name = "steps"
+    screen = "ReportScreen"
+
+    def read(self, paths: Sequence[Path], options: ReadOptions) -> ReportDocument:
+        """Analyse a trace or a recording, or read a report of one."""
+        from llmtop.analysis.load_report import load_reports
+
+        try:
+            report = load_reports(paths, options.steps, options.limits, page=options.html)
+        except OwnReport as own:
+            if options.html or options.steps is not None:
+                raise
+            return TextDocument(own)
+        return _StepsDocument(report, page=options.html)
+
+    def compare(self, before: Path, after: Path, limits: Limits, fail_over: float | None) -> ReportComparison:
+        """Compare two step by step."""
+        from llmtop.analysis.load_report import load_report
+        from llmtop.compare.compare import compare_reports
+
+        found = compare_reports(load_report(before, limits=limits), load_report(after, limits=limits))
+        if fail_over is not None and found.step is None:
+            raise UnusableInput("--fail-over needs the step time of both, and one of them has no whole steps")
+        return _StepsComparison(found)
+
+
+class _StepsDocument(ReportDocument):
+    def __init__(self, report: Report, *, page: bool) -> None:
+        self._whole = self._report = report
+        if page:
+            from msgspec import structs
+
+            self._report = structs.replace(report, whole_timeline=None)
+
+    def json(self) -> bytes:
+        from llmtop.report.model import to_json
+
+        return to_json(self._report)
+
+    def text(self, width: int, paint: Paint | None, *, full: bool) -> str:
+        from llmtop.report.render.text import brief, render
+
+        return (render if full else brief)(self._report, width, paint)
+
+    def markdown(self) -> str:
+        from llmtop.report.render.markdown import render
+
+        return render(self._report)
+
+    def html(self) -> str:
+        from llmtop.report.render.html import render
+
+        return render(self._whole)
+
+
+class _StepsComparison(ReportComparison):
+    def __init__(self, found: Comparison) -> None:
+        self._found = found
+
+    def json(self) -> bytes:
+        import msgspec
+
+        return msgspec.json.encode(self._found)
+
+    def text(self, width: int, paint: Paint | None, *, full: bool) -> str:
+        from llmtop.compare.render import brief, render
+
+        return (render if full else brief)(self._found, paint, width)
+
+    def is_slower_by(self, percent: float) -> bool:
+        from llmtop.compare.compare import regressed, undecided
+
+        if regressed(self._found, percent):
+            return True
+        if undecided(self._found, percent):
+            raise NotPossibleHere(
+                f"whether the step became slower by more than {percent:g}% cannot be decided: two different "
+                "profilers took part, and what they cost is not known; capture both with one engine (llmtop "
+                "capture --engine)"
+            )
+        return False
