@@ -250,7 +250,7 @@ async def test_a_failure_is_shown_as_one_sentence_and_the_monitor_goes_on(start:
 async def test_nothing_to_capture_says_how_to_start_one(
     runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llmtop.capture.targets.unattached", lambda known=frozenset(): ())
+    monkeypatch.setattr("llmtop.capture.targets.list_unattached", lambda known=frozenset(): ())
     async with running(scene(gpus=1, ranks=0)) as (app, pilot):
         await pilot.press("c")
         await shows(app, pilot, "No training can be captured", "llmtop run -- COMMAND")

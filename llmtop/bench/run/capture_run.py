@@ -13,7 +13,7 @@ from llmtop.bench.run.interrupt import ToldToEnd, told_to_end
 from llmtop.bench.run.run_end import RunEnd
 from llmtop.capture import capabilities, targets
 from llmtop.capture.base.job import DEFAULT_STEPS, Plan, Target
-from llmtop.capture.base.step_listener import StepWatch
+from llmtop.capture.base.step_listener import StepListener
 from llmtop.capture.take import Result, take
 from llmtop.errors import LlmtopError, NotPossibleHere
 
@@ -119,18 +119,18 @@ class _Warmup:
 
     def __init__(self, found: Sequence[Target]) -> None:
         self.targets = tuple(found)
-        self._watch = StepWatch([(target.pid, target.socket) for target in found if target.socket])
+        self._watch = StepListener([(target.pid, target.socket) for target in found if target.socket])
 
     @classmethod
     def of(cls, command: CommandProcess) -> _Warmup | None:
         """Of those that have attached and made a step by now; None while there is none."""
-        found = [target for target in targets.attached() if command.owns(target.pid)]
+        found = [target for target in targets.list_attached() if command.owns(target.pid)]
         return cls(found) if found else None
 
     @property
     def steps(self) -> int:
         """Whole steps that each of them has made since."""
-        return self._watch.whole(0)
+        return self._watch.whole_step_count(0)
 
     def close(self) -> None:
         """Listen no more."""
@@ -139,7 +139,7 @@ class _Warmup:
 
 def _plan(request: BenchCapture, found: tuple[Target, ...]) -> Plan:
     return Plan(
-        engine=capabilities.best_for(found),
+        engine=capabilities.best_common_engine(found),
         targets=found,
         parent=request.folder,
         steps=DEFAULT_STEPS,

@@ -25,7 +25,7 @@ class JaxProfilerEngine(InProcessEngine):
 
     def refusal(self, target: Target) -> Refusal | None:
         """See `Engine.refusal`."""
-        return super().refusal(target) or sessions.tracer_refusal(target, self.restart(target))
+        return super().refusal(target) or sessions.tracer_refusal(target, self.restart_command(target))
 
     def checks(self) -> list[Check]:
         """See `Engine.checks`; the window itself needs nothing but the process that is captured."""
@@ -34,14 +34,14 @@ class JaxProfilerEngine(InProcessEngine):
         says = "not installed: reads XLA's .xplane.pb; the .trace.json.gz of jax.profiler needs nothing"
         return [Check(name="xprof", ok=None, says=says, command=xla_viewer.INSTALL)]
 
-    def refusal_of_absent(self, target: Target) -> Refusal:
-        """See `InProcessEngine.refusal_of_absent`."""
-        return Refusal(self.not_offered)
+    def unavailable_refusal(self, target: Target) -> Refusal:
+        """See `InProcessEngine.unavailable_refusal`."""
+        return Refusal(self.unavailable_reason)
 
     def path_for(self, job: CaptureJob, target: Target) -> Path:
         """See `InProcessEngine.path_for`."""
         return traces.path_for(job, target, self.suffix)
 
     def after_writing(self, target: Target, path: Path) -> None:
-        """See `InProcessEngine.after_writing`."""
-        traces.label_packed(path, target.pid, *traces.place_of(target))
+        """See `InProcessEngine.complete_file`."""
+        traces.write_gzipped_label(path, target.pid, *traces.rank_and_world_size(target))

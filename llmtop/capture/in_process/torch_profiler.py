@@ -29,11 +29,11 @@ class TorchProfilerEngine(InProcessEngine):
 
     def refusal(self, target: Target) -> Refusal | None:
         """See `Engine.refusal`."""
-        return super().refusal(target) or sessions.tracer_refusal(target, self.restart(target))
+        return super().refusal(target) or sessions.tracer_refusal(target, self.restart_command(target))
 
     def warning(self, target: Target, options: Collection[str] = ()) -> str:
         """See `Engine.warning`."""
-        if ports.extension_of(target.pid) is None:
+        if ports.loaded_extension(target.pid) is None:
             return ""
         return f"of a training on torch_xla it records the host alone; for the device: {ports.START}"
 
@@ -42,5 +42,5 @@ class TorchProfilerEngine(InProcessEngine):
         return traces.path_for(job, target)
 
     def after_writing(self, target: Target, path: Path) -> None:
-        """See `InProcessEngine.after_writing`."""
-        traces.label(path, *traces.place_of(target))
+        """See `InProcessEngine.complete_file`."""
+        traces.write_label(path, *traces.rank_and_world_size(target))

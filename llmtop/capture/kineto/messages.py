@@ -23,7 +23,7 @@ _LINES_BEGIN_WITH = b'{"'
 """As the length of a frame that would be 8,827 bytes at least, which no host takes."""
 
 
-class Wish(msgspec.Struct, tag="wish", kw_only=True, omit_defaults=True):
+class TraceRequest(msgspec.Struct, tag="wish", kw_only=True, omit_defaults=True):
     """From a monitor: have that process trace. Hanging up before `Sent` takes it back."""
 
     pid: int
@@ -33,7 +33,7 @@ class Wish(msgspec.Struct, tag="wish", kw_only=True, omit_defaults=True):
     milliseconds: int = 0
 
 
-class WhoIsThere(msgspec.Struct, tag="look"):
+class ListPollers(msgspec.Struct, tag="look"):
     """From a monitor: who is there?"""
 
 
@@ -60,11 +60,11 @@ class Sent(msgspec.Struct, tag="sent", kw_only=True):
     own_pid: int
 
 
-FromMonitor = Wish | WhoIsThere
+FromMonitor = TraceRequest | ListPollers
 FromHost = Pollers | Sent | wire.Refused
 
 
-class Frames:
+class FrameCodec:
     """One end of a connection on which frames of msgpack are spoken."""
 
     from_monitor: msgspec.msgpack.Decoder[FromMonitor] = msgspec.msgpack.Decoder(FromMonitor)
@@ -83,7 +83,7 @@ class Frames:
         return wire.framed(msgspec.msgpack.encode(message))
 
 
-class Lines:
+class LineCodec:
     """One end of a connection on which lines of JSON are spoken."""
 
     from_monitor: msgspec.json.Decoder[FromMonitor] = msgspec.json.Decoder(FromMonitor)
@@ -114,11 +114,11 @@ class Lines:
         return msgspec.json.encode(message) + b"\n"
 
 
-class HostEnd:
+class HostCodec:
     """A host's end of a connection: it answers as it is spoken to."""
 
     def __init__(self) -> None:
-        self._spoken: Frames | Lines | None = None
+        self._spoken: FrameCodec | LineCodec | None = None
         self._opening = b""
 
     def feed(self, data: bytes) -> list[FromMonitor]:
@@ -132,7 +132,7 @@ class HostEnd:
             if len(self._opening) < len(_LINES_BEGIN_WITH):
                 return []
             data = self._opening
-            self._spoken = (Lines if data.startswith(_LINES_BEGIN_WITH) else Frames)(MAX_MESSAGE)
+            self._spoken = (LineCodec if data.startswith(_LINES_BEGIN_WITH) else FrameCodec)(MAX_MESSAGE)
         try:
             return [wire.decoded(self._spoken.from_monitor, body) for body in self._spoken.feed(data)]
         except msgspec.DecodeError:
@@ -140,4 +140,4 @@ class HostEnd:
 
     def encode(self, message: FromHost) -> bytes:
         """Encode one answer."""
-        return (self._spoken or Frames()).encode(message)
+        return (self._spoken or FrameCodec()).encode(message)

@@ -19,7 +19,7 @@ from llmtop.system import procfs
 REFUSAL = "an nsys capture of it lacked kernels, and nsys has crashed trainings in the captures after such a one"
 
 
-def remember(session: str, pids: Iterable[int]) -> None:
+def note_loss(session: str, pids: Iterable[int]) -> None:
     """A capture in that session lacks kernels; it holds for as long as one of its processes lives."""
     path = _path(session)
     socket_dir.make_dir(path.parent)
@@ -27,7 +27,7 @@ def remember(session: str, pids: Iterable[int]) -> None:
     path.write_bytes(msgspec.json.encode(known | {pid: procfs.started_ticks(pid) for pid in pids}))
 
 
-def happened(session: str) -> bool:
+def has_loss(session: str) -> bool:
     """Whether a capture in that nsys session has lost kernels."""
     path = _path(session)
     known = _known(path)
