@@ -95,7 +95,7 @@ class PreparedResult(Result):
     """What came of one: its trace has no file that another program opens."""
 
     @property
-    def open(self) -> str:
+    def open_command(self) -> str:
         """See `Result.open_command`."""
         return f"llmtop report {self.folder}"
 

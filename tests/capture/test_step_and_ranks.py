@@ -26,7 +26,7 @@ class Steps:
         self._steps = [wire.StepDone(by * index, 1, round(seconds * 1e9)) for index in range(count)]
         self._seconds = seconds
 
-    def within(self, _begin: int) -> dict[int, list[wire.StepDone]]:
+    def steps_within(self, _begin: int) -> dict[int, list[wire.StepDone]]:
         return {1: self._steps}
 
     def median_seconds(self) -> float | None:

@@ -15,8 +15,8 @@ class MadeUpEngine(Engine):
     """Records that it was there."""
 
     name = "made-up"
-    gives = "a file that says hello"
-    tells = "text"
+    description = "a file that says hello"
+    report_kind = "text"
     counts_steps = True
     options = (Option("loudly", "capital letters", "some ink", False),)
 
@@ -29,7 +29,7 @@ class MadeUpEngine(Engine):
         """See `Engine.refusal`."""
         return self.refused
 
-    def unattached(self, pids: Collection[int]) -> dict[int, bool]:
+    def find_unattached(self, pids: Collection[int]) -> dict[int, bool]:
         """See `Engine.find_unattached`."""
         return {pid: trains for pid, trains in self.started.items() if pid in pids}
 
@@ -37,7 +37,7 @@ class MadeUpEngine(Engine):
         """See `Engine.checks`."""
         return [Check(name="ink", ok=False, says="the pen is dry", command="buy ink")]
 
-    def left_behind(self) -> list[str]:
+    def orphan_messages(self) -> list[str]:
         """See `Engine.orphan_messages`."""
         return ["there is a stain on the desk"]
 

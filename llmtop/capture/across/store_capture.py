@@ -63,7 +63,7 @@ class _PendingRequest:
 class MultiNodeEngine(Engine):
     """An engine of attached trainings, for ranks that are not all on this node."""
 
-    begins_at_step = True
+    supports_start_step = True
 
     def __init__(
         self, engine: InProcessEngine, local_job: LocalJob, ranks: tuple[int, ...] | None, node: str | None

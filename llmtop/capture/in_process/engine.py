@@ -42,7 +42,7 @@ class _Request:
 class InProcessEngine(Engine):
     """Records with what PyTorch or JAX brings along, in the training, which offers it in its Hello."""
 
-    begins_at_step = True
+    supports_start_step = True
     unavailable_reason: str = "it has not imported torch"
     """Why a process of this llmtop does not offer it, as a rule."""
     suffix: str

@@ -17,9 +17,11 @@ class JaxProfilerEngine(InProcessEngine):
     """One Chrome trace a process and XLA's own file beside it, with the steps and phases in them."""
 
     name = "jax.profiler"
-    gives = "what XLA ran on the devices and the phases, recorded by the JAX process itself at step boundaries"
+    description = (
+        "what XLA ran on the devices and the phases, recorded by the JAX process itself at step boundaries"
+    )
     options = (Option("stacks", "each call of a Python function", "each of them becomes some µs slower", False),)
-    not_offered = "it has not imported jax, or one that keeps its trace where llmtop does not know it"
+    unavailable_reason = "it has not imported jax, or one that keeps its trace where llmtop does not know it"
     suffix = ".trace.json.gz"
     open_with = "https://ui.perfetto.dev"
 
@@ -42,6 +44,6 @@ class JaxProfilerEngine(InProcessEngine):
         """See `InProcessEngine.path_for`."""
         return traces.path_for(job, target, self.suffix)
 
-    def after_writing(self, target: Target, path: Path) -> None:
+    def complete_file(self, target: Target, path: Path) -> None:
         """See `InProcessEngine.complete_file`."""
         traces.write_gzipped_label(path, target.pid, *traces.rank_and_world_size(target))

@@ -18,7 +18,7 @@ class TorchProfilerEngine(InProcessEngine):
     """One Chrome trace a process, with the steps and phases in it."""
 
     name = "torch.profiler"
-    gives = "kernels, operators and phases, recorded by the training itself at step boundaries"
+    description = "kernels, operators and phases, recorded by the training itself at step boundaries"
     options = (
         Option("stacks", "the Python stack of each operator", "each operator becomes some 10 µs slower", False),
         Option("shapes", "the shapes of each operator's inputs", "each operator becomes some µs slower", False),
@@ -41,6 +41,6 @@ class TorchProfilerEngine(InProcessEngine):
         """See `InProcessEngine.path_for`."""
         return traces.path_for(job, target)
 
-    def after_writing(self, target: Target, path: Path) -> None:
+    def complete_file(self, target: Target, path: Path) -> None:
         """See `InProcessEngine.complete_file`."""
         traces.write_label(path, *traces.rank_and_world_size(target))

@@ -195,10 +195,10 @@ class KinetoEngine(Engine):
     """Records with the Kineto that is inside each PyTorch; one file a process."""
 
     name = "kineto"
-    gives = "kernels and operators, recorded by PyTorch without a line of llmtop in the process"
+    description = "kernels and operators, recorded by PyTorch without a line of llmtop in the process"
     stays_in_process = True
     counts_steps = True
-    only_its_trace_tells_how_long = True
+    is_length_only_in_trace = True
     open_with = "https://ui.perfetto.dev"
     launch_flag = "--kineto"
 
@@ -215,7 +215,7 @@ class KinetoEngine(Engine):
             return Refusal("it has not imported torch, or its torch is built without Kineto")
         return sessions.tracer_refusal(target, self.restart_command(target))
 
-    def unattached(self, pids: Collection[int]) -> dict[int, bool]:
+    def find_unattached(self, pids: Collection[int]) -> dict[int, bool]:
         """See `Engine.find_unattached`."""
         asking: dict[Path, list[int]] = {}
         for pid in pids:

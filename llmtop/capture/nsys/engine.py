@@ -23,8 +23,8 @@ class NsysEngine(Engine):
     """Records with Nsight Systems; one report for all processes of a session."""
 
     name = "nsys"
-    gives = "kernels, copies, CUDA calls and NVTX phases of all its processes in one report"
-    exports = True
+    description = "kernels, copies, CUDA calls and NVTX phases of all its processes in one report"
+    has_export_stage = True
     stays_in_process = True
     one_file_for_all = True
     launch_flag = "--nsys"
@@ -46,7 +46,7 @@ class NsysEngine(Engine):
             return Refusal(lost_records.REFUSAL, restart)
         return None
 
-    def unattached(self, pids: Collection[int]) -> dict[int, bool]:
+    def find_unattached(self, pids: Collection[int]) -> dict[int, bool]:
         """See `Engine.find_unattached`; of what nsys launched, all that is Python."""
         found = {}
         for pid in pids:
@@ -59,7 +59,7 @@ class NsysEngine(Engine):
         """See `Engine.checks`."""
         return [_program_check(), permissions.cpu_sampling_check(), permissions.gpu_metrics_check()]
 
-    def left_behind(self) -> list[str]:
+    def orphan_messages(self) -> list[str]:
         """See `Engine.orphan_messages`."""
         from llmtop.capture.nsys import orphans
 
@@ -81,7 +81,7 @@ class NsysEngine(Engine):
         """See `Engine.pauses`."""
         return should_pause(target) and can_pause(target)
 
-    def options_now(self, pauses: bool) -> list[Option]:
+    def available_options(self, pauses: bool) -> list[Option]:
         """See `Engine.available_options`; of pausing and not, what would not be done unasked."""
         hidden = _PAUSE if pauses else _NO_PAUSE
         return [option for option in super().available_options(pauses) if option.name != hidden]
@@ -104,11 +104,11 @@ class NsysEngine(Engine):
 
         return window.record(job)
 
-    def shown(self, trace: Path) -> Path:
+    def viewer_file(self, trace: Path) -> Path:
         """Nsight Systems opens the report that the SQLite was exported from."""
         return trace.with_suffix(".nsys-rep")
 
-    def after_report(self, job: CaptureJob, report: Any) -> None:
+    def learn_from_report(self, job: CaptureJob, report: Any) -> None:
         """Where nsys lost kernels of a training it is not asked again: that has crashed trainings."""
         from llmtop.analysis.findings import RECORDS_LOST
 

@@ -34,7 +34,7 @@ class PerfEngine(Engine):
     """Samples and switches by Debian's linux-perf, with py-spy's Python stacks of the same window beside them."""
 
     name = "perf"
-    gives = "where the CPUs' time goes down to C and the kernel, and why threads are off them; no GPU"
+    description = "where the CPUs' time goes down to C and the kernel, and why threads are off them; no GPU"
     options = (
         Option(
             "frame-pointers",
@@ -67,7 +67,7 @@ class PerfEngine(Engine):
         """See `Engine.checks`."""
         return [program.check(), *bpf.checks()]
 
-    def shown(self, trace: Path) -> Path:
+    def viewer_file(self, trace: Path) -> Path:
         """See `Engine.viewer_file`."""
         return trace.with_suffix(".speedscope.json")
 

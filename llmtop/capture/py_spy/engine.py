@@ -105,8 +105,8 @@ class PySpyEngine(Engine):
     """Samples Python stacks; a tree, a folded and a speedscope file a training, with its workers."""
 
     name = "py-spy"
-    tells = "stacks"
-    gives = "Python stacks only, read from outside: where the CPU's time goes"
+    report_kind = "stacks"
+    description = "Python stacks only, read from outside: where the CPU's time goes"
     options = (
         Option(
             "native",
@@ -134,7 +134,7 @@ class PySpyEngine(Engine):
         """See `Engine.checks`."""
         return [_program_check(), ptrace_permission.permission_check()]
 
-    def shown(self, trace: Path) -> Path:
+    def viewer_file(self, trace: Path) -> Path:
         """See `Engine.viewer_file`."""
         return trace.with_suffix(".speedscope.json")
 

@@ -25,15 +25,15 @@ class TorchXlaEngine(Engine):
     """One of XLA's own files a process, with torch_xla's marks of steps and the script's annotations in it."""
 
     name = "xla.profiler"
-    gives = "what XLA ran on the devices, by the profiler server that a script of torch_xla has started"
-    by_the_clock = True
+    description = "what XLA ran on the devices, by the profiler server that a script of torch_xla has started"
+    is_time_based = True
     open_with = "xprof --logdir"
 
     def refusal(self, target: Target) -> Refusal | None:
         """See `Engine.refusal`."""
         return ports.refusal(target.pid)
 
-    def unattached(self, pids: Collection[int]) -> dict[int, bool]:
+    def find_unattached(self, pids: Collection[int]) -> dict[int, bool]:
         """See `Engine.find_unattached`."""
         return ports.serving_pids(set(pids))
 
@@ -51,11 +51,11 @@ class TorchXlaEngine(Engine):
             return ""
         return f"its file is read with the package xprof, which is not installed here: {xla_viewer.INSTALL}"
 
-    def shown(self, trace: Path) -> Path:
+    def viewer_file(self, trace: Path) -> Path:
         """See `Engine.viewer_file`; xprof takes a folder."""
         return trace.parent
 
-    def restart(self, target: Target) -> str:
+    def restart_command(self, target: Target) -> str:
         """See `Engine.restart_command`."""
         return ports.START
 
