@@ -29,7 +29,7 @@ class _Steps(msgspec.Struct):
     seconds_p50: float | None = None
 
 
-class _ReportHead(msgspec.Struct):
+class _ListedReport(msgspec.Struct):
     """Of a report what the list shows; all else in it is passed over."""
 
     engine: str = ""
@@ -38,7 +38,7 @@ class _ReportHead(msgspec.Struct):
     """Of memory only how many there were."""
 
 
-_decoder = msgspec.json.Decoder(_ReportHead)
+_decoder = msgspec.json.Decoder(_ListedReport)
 
 
 class StoredCapture(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,7 +138,7 @@ def _read_capture(path: Path) -> StoredCapture | None:
     )
 
 
-def _read_report_head(path: Path) -> _ReportHead | None:
+def _read_report_head(path: Path) -> _ListedReport | None:
     if not path.is_file():
         return None
     try:

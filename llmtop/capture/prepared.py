@@ -43,7 +43,7 @@ class Story:
     name: str
     description: str
     """What was recorded, in a sentence."""
-    following: str
+    next_step: str
     """What to press, or do, once its report has been read."""
     alert: str = ""
     """The id of the alert that it explains."""
@@ -200,7 +200,7 @@ class PreparedCaptures:
             notes=[
                 f"prepared: {story.description} It was recorded beforehand, is read now, and goes when the demo "
                 "ends.",
-                story.following,
+                story.next_step,
             ],
         )
         report = take.written_report(job, trace)

@@ -313,7 +313,7 @@ def _report(job: CaptureJob, engine: Engine, info: Info, recorded: Recorded) -> 
 def _analyse(job: CaptureJob, info: Info, traces: list[Path]) -> Any:
     from llmtop.analysis.steps.unprofiled_step import Undisturbed as Told
 
-    def undisturbed() -> Undisturbed:
+    def unprofiled_step() -> Undisturbed:
         # Asked once the trace has been read: by then some steps have gone by since the tool stopped.
         _describe_after(job, info)
         report_progress = info.step_seconds
@@ -321,10 +321,10 @@ def _analyse(job: CaptureJob, info: Info, traces: list[Path]) -> Any:
 
     # several ranks are judged together, which the folder stands for
     whole = traces[0] if len(traces) == 1 else job.folder
-    return written_report(job, whole, undisturbed)
+    return written_report(job, whole, unprofiled_step)
 
 
-def written_report(job: CaptureJob, trace: Path, undisturbed: Callable[[], Undisturbed] | None = None) -> Any:
+def written_report(job: CaptureJob, trace: Path, unprofiled_step: Callable[[], Undisturbed] | None = None) -> Any:
     """Make the report of a trace, and write it into the capture's folder.
 
     Args:
@@ -340,7 +340,7 @@ def written_report(job: CaptureJob, trace: Path, undisturbed: Callable[[], Undis
     from llmtop.report.render.markdown import render
 
     wanted = None if engines.engine_named(job.plan.engine).is_time_based else job.plan.steps
-    report = analyze(trace, steps=wanted, undisturbed=undisturbed)
+    report = analyze(trace, steps=wanted, undisturbed=unprofiled_step)
     _write_report(job.folder, render(report), to_json(report))
     return report
 

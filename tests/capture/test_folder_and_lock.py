@@ -130,7 +130,7 @@ def test_a_lock_is_for_one_and_free_again_after(runtime_dir: Path) -> None:
         with pytest.raises(NotPossibleHere, match=rf"another llmtop \(pid {os.getpid()}\)"):
             CaptureLock("pid-7", holder())
         CaptureLock("pid-8", holder(target=8)).release()
-        assert lock.leftover is None
+        assert lock.orphan is None
     assert list(runtime_dir.iterdir()) == []
     CaptureLock("pid-7", holder()).release()
 
@@ -154,8 +154,8 @@ def test_the_lock_of_a_killed_llmtop_is_free_and_says_what_it_was(runtime_dir: P
     wait_for(lambda: running_captures() == [], what="the kernel to free the lock")
     assert {one.target for _, one in left_locks()} >= {9}
     with CaptureLock("pid-9", holder(target=9)) as lock:
-        assert lock.leftover is not None
-        assert lock.leftover.pid == process.pid
+        assert lock.orphan is not None
+        assert lock.orphan.pid == process.pid
     assert [line for line in orphans.orphan_messages() if "session" in line] == []
     assert list(orphans.stop_orphans())
     assert left_locks() == []

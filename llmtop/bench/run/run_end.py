@@ -28,7 +28,7 @@ class RunEnd:
         self._command, self._interrupts, self._say, self._may_kill = command, interrupts, say, kill
         self._forwarded = len(interrupts.signals)
         self._asked_at: float | None = None
-        self._said_at = 0.0
+        self._message_at = 0.0
         self.is_killed = False
         self.is_abandoned = False
         """Whether it was left running because the person at the terminal did not want to wait."""
@@ -41,7 +41,7 @@ class RunEnd:
     def request_end(self) -> None:
         """Send it what ctrl+c sends; once."""
         if self._asked_at is None:
-            self._asked_at = self._said_at = time.monotonic()
+            self._asked_at = self._message_at = time.monotonic()
             self._command.interrupt()
 
     def poll(self) -> bool:
@@ -70,8 +70,8 @@ class RunEnd:
                 f"pid {self._command.pid} has not ended {waited:.0f} s after ctrl+c: killed, as --kill allows"
             )
             self._command.kill()
-        elif now - self._said_at > MESSAGE_SECONDS:
-            self._said_at = now
+        elif now - self._message_at > MESSAGE_SECONDS:
+            self._message_at = now
             named = printable(procfs.command(self._command.pid) or "?", _COMMAND_CHARACTERS)
             then = f"killed after {KILL_SECONDS:.0f} s" if self._may_kill else "--kill would kill it after 30 s"
             self._say(
@@ -81,17 +81,17 @@ class RunEnd:
 
     def wait_for_remaining(self) -> list[str]:
         """Wait for what the command left running; returns a sentence on what still does."""
-        until, said = time.monotonic() + REMAINING_SECONDS, False
-        while (left := self._command.remaining_pids()) and time.monotonic() < until and not self.is_abandoned:
+        until, is_reported = time.monotonic() + REMAINING_SECONDS, False
+        while (remaining := self._command.remaining_pids()) and time.monotonic() < until and not self.is_abandoned:
             if self.is_killed:
                 self._command.kill()
-            if not said and time.monotonic() > until - REMAINING_SECONDS + 2:
-                said = True
-                self._say(f"waiting for {_process_names(left)}, which the command left running")
+            if not is_reported and time.monotonic() > until - REMAINING_SECONDS + 2:
+                is_reported = True
+                self._say(f"waiting for {_process_names(remaining)}, which the command left running")
             if len(self._interrupts.signals) > max(self._forwarded, 1):
                 break
             time.sleep(0.1)
-        return [f"still running when it was over: {_process_names(left)}"] if left else []
+        return [f"still running when it was over: {_process_names(remaining)}"] if remaining else []
 
 
 def _process_names(pids: list[int]) -> str:

@@ -12,7 +12,7 @@ from llmtop.format import duration
 
 MIN_LEAD_SECONDS = 3.0
 """A node looks once a second, its ranks must be reached, and one may be steps ahead of those heard here."""
-_AHEAD = 2
+_MIN_STEPS_AHEAD = 2
 """The step that is under way, and the one that the profiler takes to start."""
 _FORM = re.compile(r"^(?P<plus>\+?)(?P<number>\d{1,15})$", re.ASCII)
 
@@ -77,7 +77,7 @@ def choose_step(wanted: StepChoice, watch: StepListener) -> ChosenStep:
         )
     *before, last = max(publishing, key=lambda indices: indices[-1])
     by = max(1, last - before[0]) if before else 1  # some scripts count in tens, or in samples
-    soonest = last + by * (_AHEAD + math.ceil(MIN_LEAD_SECONDS / median))
+    soonest = last + by * (_MIN_STEPS_AHEAD + math.ceil(MIN_LEAD_SECONDS / median))
     step = last + by * wanted.number if wanted.relative else wanted.number
     if not wanted.relative and step <= last:
         raise UnusableInput(f"step {step} has passed: step {last} has ended; --at-step +20 is 20 steps from now")

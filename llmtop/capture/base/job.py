@@ -75,18 +75,18 @@ class Plan:
     """The first step to be recorded, by the script's own count; None: as soon as may be."""
     wait_seconds: float = 0.0
     """How long that step is expected to be ahead."""
-    about: Target | None = None
+    representative: Target | None = None
     """Whose command and steps stand for the run, where none of `targets` is asked for."""
 
     @property
     def first(self) -> Target:
         """The process that stands for the run."""
-        return self.about or self.targets[0]
+        return self.representative or self.targets[0]
 
     @property
     def step_sources(self) -> tuple[Target, ...]:
         """Those whose steps are listened to."""
-        return self.targets or ((self.about,) if self.about else ())
+        return self.targets or ((self.representative,) if self.representative else ())
 
 
 @dataclass(frozen=True)

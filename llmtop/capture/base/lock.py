@@ -64,10 +64,10 @@ class CaptureLock:
         directory = socket_dir.runtime_dir()
         socket_dir.make_dir(directory)
         self.path = directory / f"{PREFIX}{key}.lock"
-        self.leftover: Holder | None = None
+        self.orphan: Holder | None = None
         """The holder before, if it was killed in the middle."""
         self._fd = self._take()
-        self.leftover = _read_holder(self._fd)
+        self.orphan = _read_holder(self._fd)
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, msgspec.json.encode(holder), 0)
 

@@ -17,7 +17,7 @@ from llmtop.system.wall_clock import WallClock
 
 HISTORY = 64
 """Steps before the window that tell what a step took until then."""
-KEPT = 4096
+MAX_STEPS = 4096
 
 
 class StepListener:
@@ -71,7 +71,7 @@ class StepListener:
             if moved:  # the wall clock was set, by which windows are told
                 kept[:] = [replace(step, started_unix_ns=step.started_unix_ns + moved) for step in kept]
             kept += message.steps
-            del kept[:-KEPT]
+            del kept[:-MAX_STEPS]
 
     def _update_offset(self, pid: int, offset_ns: int | None) -> int:
         """Take the offset of the newest steps; returns by how much it differs from that of the ones before."""

@@ -203,7 +203,7 @@ def _lock(job: CaptureJob, nsys: Nsys, session: Session) -> CaptureLock:
     lock = CaptureLock(f"nsys-{session.id}", holder)
     try:
         if session.collecting:
-            if lock.leftover is None:
+            if lock.orphan is None:
                 raise NotPossibleHere(
                     f"something other than llmtop is capturing in the nsys session {session.id} of "
                     f"{job.plan.targets[0].name}: let it finish, or stop it: nsys stop --session={session.id}"

@@ -90,20 +90,20 @@ class PerfEngine(Engine):
             job.window = (begun, time.time_ns())
             job.stage("stop")
             cpu = cpu_times.cpu_shares(first, cpu_times.read_cpu_times(pids))
-            for looks in states:
-                looks.close()
+            for sampler in states:
+                sampler.close()
             for recording in recordings:
                 recording.end()
             job.stage("analyse", "reading what perf recorded")
             recorded = Recorded(notes=notes, tool={"perf": program.find_perf()})
             window = _WindowReport(job, recorded, cpu)
-            for recording, looks in zip(recordings, states, strict=True):
-                window.add(recording, looks)
+            for recording, sampler in zip(recordings, states, strict=True):
+                window.add(recording, sampler)
             recorded.report = window.report()
             return recorded
         finally:
-            for looks in states:
-                looks.close()
+            for sampler in states:
+                sampler.close()
             for recording in recordings:
                 recording.close()
 
@@ -118,7 +118,7 @@ class _WindowReport:
         self._loading: dict[str, LoadingCost] = {}
         self._notes: dict[str, None] = {}
 
-    def add(self, recording: PerfRecording, looks: StateSampler) -> None:
+    def add(self, recording: PerfRecording, states: StateSampler) -> None:
         """Read what one training left, and write its files."""
         target, job = recording.target, self._job
         self._counters[target.name] = recording.read_counters()
@@ -134,7 +134,7 @@ class _WindowReport:
             ]
         )
         begin, end = job.window or (0, 0)
-        cost = judge_loading(target.pid, python, self._cpu, looks, job.watch.median_seconds(end, begin))
+        cost = judge_loading(target.pid, python, self._cpu, states, job.watch.median_seconds(end, begin))
         if cost is not None:
             self._loading[target.name] = cost
         notes = [*recording.notes]

@@ -155,8 +155,8 @@ class PySpyEngine(Engine):
             job.window = (begun, time.time_ns())
             job.stage("stop")
             last = cpu_times.read_cpu_times(pids)
-            for looks in states:
-                looks.close()
+            for sampler_of_states in states:
+                sampler_of_states.close()
             for sampler in samplers:
                 sampler.stop()
             found = [_SamplerStacks(sampler, sampler.samples(job)) for sampler in samplers]

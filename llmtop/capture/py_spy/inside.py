@@ -146,7 +146,7 @@ def read_samples(asked: StackRequest, command: str) -> tuple[list[Stack], list[s
 def _read(seen: wire.StacksSeen, asked: StackRequest, command: str = "") -> list[Stack]:
     frames = [Frame(frame.name, frame.file, frame.line or None) for frame in seen.frames]
     process = SampledProcess(asked.pid, command)
-    threads = [_known(thread, asked) for thread in seen.threads]
+    threads = [_thread_id(thread, asked) for thread in seen.threads]
     try:
         return [
             Stack(process, threads[stack.thread], tuple(frames[place] for place in stack.frames), stack.looks)
@@ -158,7 +158,7 @@ def _read(seen: wire.StacksSeen, asked: StackRequest, command: str = "") -> list
         ) from None
 
 
-def _known(thread: wire.SeenThread, asked: StackRequest) -> ThreadId:
+def _thread_id(thread: wire.SeenThread, asked: StackRequest) -> ThreadId:
     number = thread.os_id if asked.has_same_numbers else None
     name = thread.name or (system_name(asked.pid, number) if number else "")
     return ThreadId(asked.pid if name == MAIN and number is None else number, name)

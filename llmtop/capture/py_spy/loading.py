@@ -28,7 +28,7 @@ def judge_loading(
     pid: int,
     stacks: Sequence[Stack],
     cpu: Mapping[int, CpuTime],
-    looks: StateSampler | None = None,
+    states: StateSampler | None = None,
     step_seconds: float | None = None,
 ) -> LoadingCost | None:
     """What a training's loader costs; None where it does not wait for it.
@@ -49,12 +49,12 @@ def judge_loading(
         LoadSeen(
             pid=pid,
             stacks=tuple(stacks),
-            states={} if looks is None else looks.counts(),
+            states={} if states is None else states.counts(),
             cpu=cpu,
             cores=usable_cores(pid),
             step_seconds=step_seconds,
-            read_bytes_per_s=None if looks is None else looks.read_bytes_per_s(),
-            written_bytes_per_s=None if looks is None else looks.written_bytes_per_s(),
+            read_bytes_per_s=None if states is None else states.read_bytes_per_s(),
+            written_bytes_per_s=None if states is None else states.written_bytes_per_s(),
             workers=tuple(cpu_times.descendant_pids([pid])),
         ),
         sources.calls,
@@ -117,23 +117,23 @@ def sample_burst(pid: int, step_seconds: float | None = None) -> LoadingCost | N
 
 
 class LoadingMonitor:
-    """One training that is looked at again and again: what its looks come to."""
+    """Repeated samples of one training and the loading cost that they show."""
 
     def __init__(self, pid: int) -> None:
-        """Begin to look at the states of its threads."""
+        """Start to sample the states of its threads."""
         self.pid = pid
-        self._looks: deque[list[Stack]] = deque(maxlen=_MAX_SAMPLES)
+        self._samples: deque[list[Stack]] = deque(maxlen=_MAX_SAMPLES)
         self._states = StateSampler([pid])
         self._first = cpu_times.read_cpu_times([pid])
 
     def add(self, threads: Sequence[ThreadStack]) -> LoadingCost | None:
-        """Take one more look at its stacks; what its loader costs by all of them."""
-        self._looks.append([_stack(self.pid, thread) for thread in threads])
+        """Add one sample of its stacks and return the loading cost from all samples."""
+        self._samples.append([_stack(self.pid, thread) for thread in threads])
         cpu = cpu_times.cpu_shares(self._first, cpu_times.read_cpu_times([self.pid]))
-        return judge_loading(self.pid, [stack for look in self._looks for stack in look], cpu, self._states)
+        return judge_loading(self.pid, [stack for sample in self._samples for stack in sample], cpu, self._states)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop sampling."""
         self._states.close()
 
 

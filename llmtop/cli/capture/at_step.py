@@ -94,7 +94,7 @@ def _across(made: Plan, engine: Engine, job: LocalJob, choice: RankChoice) -> tu
     assert isinstance(engine, InProcessEngine)
     local = job.targets if choice.all else job.targets_of_ranks(choice.ranks or ())
     return (
-        replace(made, targets=local, about=job.targets[0]),
+        replace(made, targets=local, representative=job.targets[0]),
         MultiNodeEngine(engine, job, choice.ranks, choice.node),
     )
 
