@@ -20,7 +20,8 @@ MOST_FILES = 4
 PRIVATE_WORDS = frozenset({
     "chores", "complain", "complains", "deaf", "dear", "grave", "gravity", "heard", "knob", "knobs", "leftover",
     "leftovers", "look", "looks", "makeup", "met", "obey", "prospect", "prospects", "remembered", "shelf",
-    "shelved", "sibling", "standstill", "stranger", "strangers", "tells", "told", "trail", "undisturbed", "whom", "wish",
+    "shelved", "sibling",
+    "standstill", "stranger", "strangers", "tells", "told", "trail", "undisturbed", "whom", "wish",
     "wishes",
 })  # fmt: skip
 """Words that mean nothing to a reader from the field; STYLE: names are those of the field."""
