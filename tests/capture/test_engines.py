@@ -293,7 +293,7 @@ def test_how_to_look_at_a_capture_is_the_engine_s_to_say(engine: str, trace: str
 def test_asking_the_engines_loads_nothing_that_only_a_capture_needs() -> None:
     code = (
         "import os, sys; from llmtop.capture import capabilities; from llmtop.capture.base.job import Target; "
-        "capabilities.abilities(Target(os.getpid())); print(*sys.modules)"
+        "capabilities.list_abilities(Target(os.getpid())); print(*sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
